@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How every script starts: absl flags in the original's spellings, errors in words.
+
+A script defines its flags with `absl.flags` (and `define_pair`), has `main(argv)`, and
+ends with
+
+    if __name__ == "__main__":
+        cli.run(main)
+
+Its module docstring is its `--help` text: one line of what it does and an example.
+Keep TensorFlow out of the script's top-level imports, so that `--help` and errors in
+flags and hparams take a fraction of a second.
+"""
+
+import difflib
+import errno
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from absl import app, flags
+
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_FLAGS, UserError
+
+# Flags defined through this module belong to the script that asked for them.
+flags.disclaim_key_flags()
+
+FLAGS = flags.FLAGS
+
+_EXIT_INTERRUPTED = 130  # The shell's convention for a process ended by Ctrl-C.
+_BOOLEANS = ("true", "false", "t", "f", "1", "0")
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+# Second names that switch a boolean flag off: {"no_lower_case": "do_lower_case"}.
+_negatives: dict[str, str] = {}
+
+
+def run(main: Callable[[list[str]], Any]) -> None:
+    """Parses the command line, calls `main(argv)` and exits with its return value.
+
+    Flags may be spelled with hyphens or underscores (`--data-dir`, `--data_dir`).
+    A boolean may be `--x`, `--nox`, `--no-x`, `--x=False` or `--x False`. Arguments
+    that belong to no flag are refused. A `UserError` is printed as `error: ...` on
+    stderr and ends the process with its exit code; any other exception keeps its
+    traceback, because it is a defect of the program.
+    """
+    app.run(_in_words(main), flags_parser=_parse_flags)
+
+
+def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
+    """Defines the boolean flag `--name` that `--negative` switches off.
+
+    For the original's argparse pairs whose two names do not match, such as
+    `define_pair("do_lower_case", "no_lower_case", True, "...")`. Returns absl's
+    FlagHolder.
+    """
+    _negatives[negative] = name
+    return flags.DEFINE_boolean(name, default, help)
+
+
+def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
+    """Wraps `main` so that the user's mistakes end without a traceback."""
+
+    def guarded(argv: list[str]) -> Any:
+        try:
+            return main(argv)
+        except UserError as e:
+            _exit(str(e), e.exit_code)
+        except KeyboardInterrupt:
+            _exit("interrupted", _EXIT_INTERRUPTED)
+        except OSError as e:
+            if e.errno not in _CANNOT_WRITE:
+                raise
+            _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)
+
+    return guarded
+
+
+def _exit(message: str, code: int) -> None:
+    sys.stdout.flush()
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    sys.exit(code)
+
+
+def _parse_flags(argv: Sequence[str]) -> list[str]:
+    """absl's parser with the original's spellings; exits on a wrong command line."""
+    args = _normalize(argv[1:])
+    if "--help" in args:
+        print(_help_text())
+        sys.exit(0)
+    try:
+        rest = FLAGS([argv[0], *args])
+    except flags.UnrecognizedFlagError as e:
+        _exit(_unknown_flag(e.flagname), EXIT_FLAGS)
+    except (flags.Error, ValueError) as e:
+        missing = re.search(r"Flag --(\w+) must have a value other than None", str(e))
+        text = f"--{_hyphens(missing[1])} must be given" if missing else str(e)
+        _exit(f"{text}\nTry --help.", EXIT_FLAGS)
+    if len(rest) > 1:
+        _exit(
+            f"unexpected argument {rest[1]!r}: every option starts with --.\n"
+            "Is a value with spaces missing its quotes? Try --help.",
+            EXIT_FLAGS,
+        )
+    return rest
+
+
+def _normalize(args: Sequence[str]) -> list[str]:
+    """Rewrites arguments to absl's spelling; the values of flags stay as they are."""
+    result = []
+    args = list(args)
+    while args:
+        arg = args.pop(0)
+        if arg == "--" or not arg.startswith("-"):
+            result.append(arg)
+            continue
+        if arg in ("-h", "--help", "--helpshort"):
+            result.append("--help")
+            continue
+        name, equals, value = arg.lstrip("-").partition("=")
+        name = _flag_name(name)
+        if name is None:
+            result.append(arg)
+            continue
+        is_boolean = name not in FLAGS or FLAGS[name].boolean
+        if is_boolean and not equals and args and args[0].lower() in _BOOLEANS:
+            equals, value = "=", args.pop(0)  # `--blanks-separate-docs False`
+        result.append(f"--{name}{equals}{value}")
+        if not is_boolean and not equals and args:
+            result.append(args.pop(0))
+    return result
+
+
+def _flag_name(name: str) -> str | None:
+    """The name absl knows the flag by, `no` prefix included; None if there is none."""
+    name = name.replace("-", "_")
+    if name in FLAGS:
+        return name
+    if name in _negatives:
+        return "no" + _negatives[name]
+    for prefix in ("no", "no_"):
+        positive = name.removeprefix(prefix)
+        if positive != name and positive in FLAGS and FLAGS[positive].boolean:
+            return "no" + positive
+    return None
+
+
+def _unknown_flag(name: str) -> str:
+    known = [flag.name for flag in _script_flags()]
+    known += [f"no_{flag.name}" for flag in _script_flags() if flag.boolean]
+    close = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
+    hint = f"did you mean --{_hyphens(close[0])}?" if close else "Try --help."
+    return f"unknown flag --{_hyphens(name)}; {hint}"
+
+
+def _script_flags() -> list[flags.Flag]:
+    """The flags of the script itself, in alphabetical order."""
+    found = FLAGS.get_key_flags_for_module(sys.argv[0])
+    return sorted(found, key=lambda flag: flag.name)
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _help_text() -> str:
+    """The script's docstring, then its flags with their defaults."""
+    lines = [(sys.modules["__main__"].__doc__ or "").strip(), "", "Flags:"]
+    off = {name: negative for negative, name in _negatives.items()}
+    for flag in _script_flags():
+        spelling = f"--{_hyphens(flag.name)}"
+        if flag.boolean:
+            negative = off.get(flag.name, f"no_{flag.name}")
+            spelling += f" / --{_hyphens(negative)}"
+        default = "" if flag.default is None else f" (default: {flag.default})"
+        lines.append(f"  {spelling}")
+        lines += textwrap.wrap(
+            f"{flag.help}{default}",
+            width=88,
+            initial_indent=" " * 6,
+            subsequent_indent=" " * 6,
+        )
+    return "\n".join(lines)

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one exception for mistakes a user can mend, and the exit codes."""
+
+EXIT_OK = 0
+EXIT_FLAGS = 1  # The command line cannot be parsed.
+EXIT_CONFIG = 2  # A setting or an input contradicts what is asked for.
+EXIT_PREEMPTED = 42  # Asked to stop; everything is saved, run the command again.
+EXIT_DAMAGED = 65  # An input file is corrupt.
+EXIT_DIVERGED = 70  # The loss is no longer finite.
+EXIT_CANNOT_WRITE = 73  # Disk full, read-only, no permission.
+EXIT_LOCKED = 75  # Another process writes to the same directory.
+
+
+class UserError(Exception):
+    """A mistake that the user can mend; scripts print it without a traceback.
+
+    The message says what was found, where (file, line, record, setting) and what to
+    do about it, in three lines at most.
+
+    Attributes:
+        exit_code: the exit status of a script that ends with this error.
+    """
+
+    def __init__(self, message: str, exit_code: int = EXIT_CONFIG):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+    def __reduce__(self):
+        # Worker processes send their errors home; the default would lose the code.
+        return type(self), (self.args[0], self.exit_code)
