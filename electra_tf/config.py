@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PretrainingConfig: every setting of a pre-training run, checked and saved.
+
+The hparams are the original's, with the same names and defaults. What base and large
+need beyond their size (the paper, Table 6) is a default here; in the original it is a
+comment, and runs that set only `model_size` diverged.
+
+`python -m electra_tf.config` prints docs/hparams.md.
+"""
+
+import dataclasses
+import json
+import os
+from typing import Any
+
+from electra_tf.config_checks import check_together, count_lines
+from electra_tf.errors import UserError
+from electra_tf.hparams import check, hparam, markdown_table, read_hparams, show
+from electra_tf.model_config import SIZES, ModelConfig, generator_config, model_config
+from electra_tf.run_directory import atomic_write
+
+__all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
+
+
+# What else Table 6 of the paper changes with the size of the encoder.
+_SIZE_PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"embedding_size": 128},
+    "base": {
+        "generator_hidden_size": 0.33333,
+        "max_seq_length": 512,
+        "learning_rate": 2e-4,
+        "train_batch_size": 256,
+        "num_train_steps": 766_000,
+    },
+    "large": {
+        "mask_prob": 0.25,
+        "max_seq_length": 512,
+        "learning_rate": 2e-4,
+        "train_batch_size": 2048,
+        "num_train_steps": 400_000,
+    },
+}
+_ELECTRIC_PRESET = {"electra_objective": False, "two_tower_generator": True}
+_DEBUG_PRESET = {
+    "train_batch_size": 8,
+    "num_train_steps": 20,
+    "eval_batch_size": 4,
+    "iterations_per_loop": 1,
+    "num_eval_steps": 2,
+}
+
+# Not in a saved config unless they were set: they follow from where it is used.
+_LOCATIONS = (
+    "data_dir",
+    "model_name",
+    "model_dir",
+    "pretrain_tfrecords",
+    "eval_tfrecords",
+    "vocab_file",
+    "results_txt",
+    "results_pkl",
+)
+
+
+def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
+    """The number of masked-position slots per sequence."""
+    return int((mask_prob + 0.005) * max_seq_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingConfig:
+    """All hparams of one pre-training run; make it with `from_hparams`."""
+
+    # What is run.
+    data_dir: str = hparam("", "Directory of the data; from --data-dir.")
+    model_name: str = hparam("", "Name of the run; from --model-name.")
+    debug: bool = hparam(False, "A few steps on small batches, to see that it runs.")
+    do_train: bool = hparam(True, "Pre-train.")
+    do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.")
+    seed: int = hparam(
+        42,
+        "Key of all random numbers: masking, shuffling, dropout, initialisation.",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+    init_checkpoint: str | None = hparam(
+        None, "Checkpoint whose weights the run starts from; null: random weights."
+    )
+
+    # Objectives.
+    electra_objective: bool = hparam(
+        True, "Replaced token detection; false: masked language modeling, as BERT."
+    )
+    electric_objective: bool = hparam(
+        False, "Electric: noise-contrastive estimation with a two-tower generator."
+    )
+    gen_weight: float = hparam(
+        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
+    )
+    disc_weight: float = hparam(50.0, "Weight of the discriminator's loss.", minimum=0)
+    mask_prob: float = hparam(
+        0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
+    )
+    repeated_masks: str = hparam(
+        "original",
+        "A position drawn twice: original gives it the mean of the sampled ids; "
+        "fixed draws without replacement.",
+        choices=("original", "fixed"),
+    )
+
+    # Optimization.
+    learning_rate: float = hparam(
+        5e-4, "Peak of the schedule; warm-up multiplies a decay from step 0.", above=0
+    )
+    lr_decay_power: float = hparam(1.0, "Power of the polynomial decay.", minimum=0)
+    weight_decay_rate: float = hparam(
+        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
+    )
+    num_warmup_steps: int = hparam(10000, "Steps of linear warm-up.", minimum=0)
+    gradient_accumulation_steps: int = hparam(
+        1, "Parts that a batch is computed in, one after the other.", minimum=1
+    )
+    on_nonfinite: str = hparam(
+        "stop",
+        "On a loss or gradient that is not finite: stop, or skip that step.",
+        choices=("stop", "skip"),
+    )
+
+    # Training.
+    iterations_per_loop: int = hparam(
+        200, "Steps that run without coming back to Python.", minimum=1
+    )
+    save_checkpoints_steps: int = hparam(
+        1000, "Steps from one checkpoint to the next.", minimum=1
+    )
+    keep_checkpoint_max: int = hparam(
+        5, "Newest checkpoints that are kept; 0 keeps all.", minimum=0
+    )
+    num_train_steps: int = hparam(
+        1000000, "Optimizer steps; the schedule ends here.", minimum=1
+    )
+    num_eval_steps: int = hparam(100, "Batches of an evaluation.", minimum=1)
+    log_steps: int = hparam(100, "Steps from one progress line to the next.", minimum=1)
+    precision: str = hparam(
+        "float32",
+        "Type of the computation; weights and losses are always float32.",
+        choices=("float32", "mixed_bfloat16", "mixed_float16"),
+    )
+    jit_compile: bool | None = hparam(
+        None, "Compile the step with XLA; null: where it is faster."
+    )
+
+    # Model.
+    model_size: str = hparam(
+        "small",
+        "Size of the encoder, and the paper's settings for it.",
+        choices=tuple(SIZES),
+    )
+    model_hparam_overrides: dict[str, Any] = hparam(
+        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
+    )
+    embedding_size: int | None = hparam(
+        None, "Width of the embeddings; null: 128 for small, else as wide as the model."
+    )
+    vocab_size: int = hparam(
+        30522,
+        "Tokens in the vocabulary; by default the lines of vocab_file.",
+        minimum=1,
+    )
+    do_lower_case: bool = hparam(True, "The data and its vocabulary are lower-cased.")
+
+    # Generator.
+    uniform_generator: bool = hparam(
+        False, "Replacements are uniform over the vocabulary; nothing to train."
+    )
+    two_tower_generator: bool = hparam(
+        False, "Left-to-right and right-to-left towers instead of masking."
+    )
+    untied_generator_embeddings: bool = hparam(
+        False, "The generator has embeddings of its own."
+    )
+    untied_generator: bool = hparam(
+        True, "False: generator and discriminator are one encoder."
+    )
+    generator_layers: float = hparam(
+        1.0, "Generator's depth, as a fraction of the discriminator's.", above=0
+    )
+    generator_hidden_size: float = hparam(
+        0.25, "Generator's width, as a fraction of the discriminator's.", above=0
+    )
+    cloze_chunk_size: int = hparam(
+        1024,
+        "Positions whose vocabulary scores a two-tower generator holds at one time.",
+        minimum=1,
+    )
+    cloze_chunk_size: int = hparam(
+        1024,
+        "Positions whose vocabulary scores the towers hold at one time.",
+        minimum=1,
+    )
+    disallow_correct: bool = hparam(
+        False, "Never sample the original token, so that every sample is fake."
+    )
+    temperature: float = hparam(
+        1.0, "The generator's logits are divided by it before sampling.", above=0
+    )
+
+    # Batches.
+    max_seq_length: int = hparam(128, "Tokens per sequence, as in the data.", minimum=4)
+    train_batch_size: int = hparam(
+        128, "Sequences per step, over all devices together.", minimum=1
+    )
+    eval_batch_size: int = hparam(128, "Sequences per evaluation batch.", minimum=1)
+
+    # TPU.
+    use_tpu: bool = hparam(False, "Run on a TPU.")
+    num_tpu_cores: int = hparam(1, "Cores of the TPU.", minimum=1)
+    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.")
+    tpu_name: str | None = hparam(None, "Cloud TPU to use.")
+    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.")
+    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.")
+
+    # Locations.
+    pretrain_tfrecords: str = hparam(
+        "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
+        "Pattern of the training files.",
+    )
+    eval_tfrecords: str = hparam(
+        "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
+    )
+    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.")
+    model_dir: str = hparam(
+        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
+    )
+    results_txt: str = hparam(
+        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text."
+    )
+    results_pkl: str = hparam(
+        "<model_dir>/results/unsup_results.pkl",
+        "Taken but not written: results are JSON, beside results_txt.",
+    )
+
+    @classmethod
+    def from_hparams(
+        cls,
+        data_dir: str,
+        model_name: str,
+        hparams: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> "PretrainingConfig":
+        """Resolves and checks the settings of a run.
+
+        defaults < presets that explicit values imply (model_size, electric_objective,
+        debug) < `config` < `hparams`.
+
+        Args:
+            data_dir: the original's --data-dir.
+            model_name: the original's --model-name.
+            hparams: explicit values, from --hparams.
+            config: explicit values, from the --config file.
+
+        Raises:
+            UserError: naming the hparam, its value and what is allowed.
+        """
+        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
+        explicit = _merge(*(_checked(cls, *pair) for pair in given))
+        values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
+        for name, flag in values.items():
+            if explicit.pop(name, flag) != flag:
+                raise UserError(f"{name} in the hparams is not the flag's {flag!r}")
+        values |= _presets(explicit) | explicit
+        values = _default_locations(values) | values
+        if "vocab_size" not in explicit:
+            lines = count_lines(values["vocab_file"])
+            values["vocab_size"] = lines or cls.vocab_size
+        resolved = cls(**values)
+        if resolved.embedding_size is None:
+            width = resolved.model_config().hidden_size
+            resolved = dataclasses.replace(resolved, embedding_size=width)
+        check_together(resolved)
+        return resolved
+
+    @property
+    def max_predictions_per_seq(self) -> int:
+        """The number of masked-position slots per sequence."""
+        return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
+
+    @property
+    def results_json(self) -> str:
+        """Where evaluation results go as JSON."""
+        return os.path.splitext(self.results_txt)[0] + ".json"
+
+    @property
+    def uses_generator_config(self) -> bool:
+        """Whether there is a generator encoder with a shape of its own."""
+        objective = self.electra_objective or self.electric_objective
+        return objective and self.untied_generator and not self.uniform_generator
+
+    def model_config(self) -> ModelConfig:
+        """The discriminator's shape (with the MLM objective: the only encoder's)."""
+        return model_config(
+            self.model_size, self.vocab_size, self.model_hparam_overrides
+        )
+
+    def generator_config(self) -> ModelConfig:
+        """The generator's shape; only meaningful if `uses_generator_config`."""
+        return generator_config(
+            self.model_config(), self.generator_hidden_size, self.generator_layers
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All hparams by name."""
+        return dataclasses.asdict(self)
+
+    def save(self, path: str) -> None:
+        """Writes a JSON file that `--config` takes, whole or not at all.
+
+        Locations that were not set by hand are left out, so that the file can be used
+        with another --data-dir and --model-name.
+        """
+        values = self.to_dict()
+        usual = _default_locations(values)
+        for name in _LOCATIONS:
+            if name in ("data_dir", "model_name") or values[name] == usual[name]:
+                del values[name]
+        atomic_write(path, json.dumps(values, indent=2) + "\n")
+
+    def notes(self) -> list[str]:
+        """What a user should be told before a run starts; not errors."""
+        notes = []
+        if self.vocab_size != type(self).vocab_size:
+            notes.append(f"vocab_size is {self.vocab_size}, as in {self.vocab_file}")
+        if self.num_warmup_steps > self.num_train_steps and not self.debug:
+            notes.append(
+                f"num_warmup_steps ({self.num_warmup_steps}) exceeds num_train_steps "
+                f"({self.num_train_steps}): the learning rate never reaches its peak"
+            )
+        return notes
+
+
+def _checked(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+    """Each hparam checked by itself, the nested ones too."""
+    if "max_predictions_per_seq" in hparams:
+        raise UserError(
+            f"unknown hparam max_predictions_per_seq in {source}: it follows from "
+            "mask_prob and max_seq_length"
+        )
+    result = check(cls, hparams, source)
+    overrides = result.get("model_hparam_overrides", {})
+    if "vocab_size" in overrides:
+        raise UserError(
+            f"vocab_size in the model_hparam_overrides of {source}; set the hparam "
+            "vocab_size instead"
+        )
+    if overrides:
+        result["model_hparam_overrides"] = check(
+            ModelConfig, overrides, "model_hparam_overrides"
+        )
+    return result
+
+
+def _merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    """The second wins, key by key, inside model_hparam_overrides too."""
+    merged = {**first, **then}
+    for name, value in then.items():
+        if isinstance(value, dict):
+            merged[name] = {**first.get(name, {}), **value}
+    return merged
+
+
+def _presets(explicit: dict[str, Any]) -> dict[str, Any]:
+    presets = dict(_SIZE_PRESETS[explicit.get("model_size", "small")])
+    if explicit.get("electric_objective"):
+        presets.update(_ELECTRIC_PRESET)
+    if explicit.get("debug"):
+        presets.update(_DEBUG_PRESET)
+    return presets
+
+
+def _default_locations(values: dict[str, Any]) -> dict[str, str]:
+    data_dir, name = values["data_dir"], values["model_name"]
+    records = os.path.join(data_dir, "pretrain_tfrecords/pretrain_data.tfrecord*")
+    model_dir = os.path.join(data_dir, "models", name)
+    results = os.path.join(values.get("model_dir", model_dir), "results")
+    return {
+        "pretrain_tfrecords": records,
+        "eval_tfrecords": values.get("pretrain_tfrecords", records),
+        "vocab_file": os.path.join(data_dir, "vocab.txt"),
+        "model_dir": model_dir,
+        "results_txt": os.path.join(results, "unsup_results.txt"),
+        "results_pkl": os.path.join(results, "unsup_results.pkl"),
+    }
+
+
+_HPARAMS_PAGE = """\
+<!-- Written by `python -m electra_tf.config > docs/hparams.md`; do not edit. -->
+# Hparams
+
+`--hparams` takes them as JSON text or as a JSON file, `--config` as a file. Order:
+defaults < what `model_size`, `electric_objective` and `debug` imply < `--config` <
+`--hparams`; what is given explicitly always wins. The resolved settings are saved in
+the run directory and are themselves a `--config`.
+
+## Pre-training
+
+{pretraining}
+
+What else `model_size` sets (the paper, Table 6):
+
+{sizes}
+
+`electric_objective` sets {electric}; `debug` sets {debug}.
+
+## Shape of the model: model_hparam_overrides
+
+The defaults are those of the small size. `num_attention_heads` is hidden_size / 64 and
+`intermediate_size` 4 * hidden_size unless they are set; `vocab_size` is set above.
+
+{model}
+"""
+
+
+def _hparams_page() -> str:
+    def settings(preset: dict[str, Any]) -> str:
+        return ", ".join(f"`{name}` {show(value)}" for name, value in preset.items())
+
+    return _HPARAMS_PAGE.format(
+        pretraining=markdown_table(PretrainingConfig),
+        sizes="\n".join(
+            f"- {size}: {settings({**SIZES[size], **preset})}"
+            for size, preset in _SIZE_PRESETS.items()
+        ),
+        electric=settings(_ELECTRIC_PRESET),
+        debug=settings(_DEBUG_PRESET),
+        model=markdown_table(ModelConfig),
+    )
+
+
+if __name__ == "__main__":
+    print(_hparams_page(), end="")

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading and checking hparams; knows nothing of ELECTRA.
+
+An hparam set is a frozen dataclass whose fields are made by `hparam(default, doc)`.
+Its type annotations are the types that values are checked against: int, float, bool,
+str, a list, a dict, and `... | None`.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import operator
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from electra_tf.errors import UserError
+
+_TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    list: "a list",
+    dict: "an object {...}",
+    types.NoneType: "null",
+}
+_COMPARE = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def hparam(
+    default: Any,
+    doc: str,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: tuple[Any, ...] | None = None,
+) -> Any:
+    """A dataclass field with its documentation and the values that are allowed.
+
+    `minimum` and `maximum` are allowed themselves, `above` and `below` are not.
+    A list or dict default is copied for each instance.
+    """
+    limits = {">=": minimum, "<=": maximum, ">": above, "<": below}
+    limits = {sign: limit for sign, limit in limits.items() if limit is not None}
+    metadata = {"doc": doc, "limits": limits, "choices": choices}
+    if isinstance(default, (list, dict)):
+        return dataclasses.field(
+            default_factory=lambda: default.copy(), metadata=metadata
+        )
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def read_hparams(text_or_path: str) -> dict[str, Any]:
+    """Parses JSON text (`{...}`) or a JSON file into a dict.
+
+    Duplicate keys, NaN and Infinity are refused, because one of two values, or a
+    value that compares with nothing, would silently shape a run of days.
+
+    Raises:
+        UserError: naming the line and column where the JSON goes wrong.
+    """
+    text, name = text_or_path, "hparams"
+    if not text.lstrip().startswith(("{", "[")):
+        name = text_or_path
+        try:
+            with open(name, encoding="utf-8-sig") as f:
+                text = f.read()
+        except FileNotFoundError:
+            raise UserError(
+                f"hparams {name!r} are neither JSON text nor a file that exists.\n"
+                'JSON text looks like \'{"model_size": "base"}\'.'
+            ) from None
+        except (OSError, UnicodeDecodeError) as e:
+            raise UserError(f"cannot read hparams {name}: {e}") from None
+    try:
+        found = json.loads(
+            text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
+        )
+    except json.JSONDecodeError as e:
+        line = text.splitlines()[e.lineno - 1] if text.strip() else ""
+        near = line[max(0, e.colno - 30) : e.colno + 30].strip()
+        raise UserError(
+            f"{name}, line {e.lineno}, column {e.colno}: {e.msg}.\n"
+            f"Near: {near}\n"
+            'JSON wants "double quotes", true/false/null, and no trailing comma.'
+        ) from None
+    except ValueError as e:
+        raise UserError(f"{name}: {e}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{name}: found {show(found)}; it must be an object {{...}}")
+    return found
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(
+                f"{show(key)} is given twice, as {show(result[key])} and as "
+                f"{show(value)}; keep one"
+            )
+        result[key] = value
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a value an hparam can have")
+
+
+def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+    """Checks each hparam by itself: its name, type and range.
+
+    Args:
+        cls: the dataclass with the fields.
+        hparams: what was given; a key need not be there.
+        source: where they come from, for the message ("--hparams").
+
+    Returns:
+        A copy; whole numbers given for a float field have become floats.
+
+    Raises:
+        UserError: naming the hparam, its value and what is allowed.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    hints = typing.get_type_hints(cls)
+    result = {}
+    for name, value in hparams.items():
+        if name not in fields:
+            hint = _hint(name, fields)
+            raise UserError(f"unknown hparam {show(name)} in {source}{hint}")
+        result[name] = _checked(fields[name], hints[name], value, source)
+    return result
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return (
+        f"; did you mean {show(close[0])}?" if close else "; docs/hparams.md lists all"
+    )
+
+
+def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> Any:
+    converted = _of_type(hint, value)
+    limits, choices = field.metadata["limits"], field.metadata["choices"]
+    right = converted is not _WRONG and (choices is None or converted in choices)
+    if right and converted is not None:
+        right = all(_COMPARE[sign](converted, n) for sign, n in limits.items())
+    if not right:
+        raise UserError(
+            f"{field.name} in {source} is {show(value)}; it must be "
+            f"{allowed(field, hint)}\n({field.metadata['doc']})"
+        )
+    return converted
+
+
+def allowed(field: dataclasses.Field, hint: Any) -> str:
+    """The values that a field takes, in words."""
+    choices = field.metadata["choices"]
+    if choices is not None:
+        return " or ".join(show(choice) for choice in choices)
+    limits = " and ".join(f"{k} {v:g}" for k, v in field.metadata["limits"].items())
+    kinds = [_TYPE_NAMES[kind] for kind in _kinds(hint)]
+    kinds[0] = f"{kinds[0]} {limits}".strip()
+    return " or ".join(kinds)
+
+
+_WRONG = object()
+
+
+def _of_type(hint: Any, value: Any) -> Any:
+    """The value in the annotated type, or _WRONG."""
+    for kind in _kinds(hint):
+        if kind is float and type(value) in (int, float):
+            return float(value) if math.isfinite(value) else _WRONG
+        if kind is int and type(value) is float and value.is_integer():
+            return int(value)  # 1e6 is how people write a million in JSON.
+        if type(value) is kind:
+            return value
+    return _WRONG
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """The plain types of an annotation: `int | None` -> (int, NoneType)."""
+    union = isinstance(hint, types.UnionType)
+    parts = typing.get_args(hint) if union else (hint,)
+    return tuple(typing.get_origin(part) or part for part in parts)
+
+
+def show(value: Any) -> str:
+    """A value as the user wrote it in JSON, shortened."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def markdown_table(cls: type) -> str:
+    """A table of a dataclass's hparams: name, default, allowed values, meaning."""
+    hints = typing.get_type_hints(cls)
+    rows = ["| hparam | default | allowed | meaning |", "|---|---|---|---|"]
+    for field in dataclasses.fields(cls):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        words = allowed(field, hints[field.name]).replace("|", "\\|")
+        doc = field.metadata["doc"].replace("|", "\\|")
+        rows.append(f"| `{field.name}` | `{show(default)}` | {words} | {doc} |")
+    return "\n".join(rows)
