@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mask, corrupt, gather, scatter and sample: pure functions on tensors.
+
+Section 2 of the ELECTRA paper.  Nothing here holds state or draws a random number
+that its arguments do not determine: the draws are keyed by (seed, step), so a training
+step is a function of (weights, batch, step).
+
+Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+# Share of the masked positions whose input becomes [MASK]; the rest keep their token.
+# ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
+REPLACE_WITH_MASK_PROB = 0.85
+
+# Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
+# stay small next to the one pass over the vocabulary that forms the weights.
+SAMPLING_BLOCK = 256
+
+
+def candidates_mask(
+    input_ids: tf.Tensor,
+    input_mask: tf.Tensor,
+    *,
+    cls_id: int,
+    sep_id: int,
+    mask_id: int,
+) -> tf.Tensor:
+    """Marks the positions that may be masked: real tokens, but no special ones.
+
+    Returns bool [B, L].  [UNK] and a real token with id 0 are candidates.
+    """
+    special = (input_ids == cls_id) | (input_ids == sep_id) | (input_ids == mask_id)
+    return tf.cast(input_mask, tf.bool) & ~special
+
+
+def num_to_predict(
+    num_tokens: tf.Tensor, mask_prob: float, max_predictions_per_seq: int
+) -> tf.Tensor:
+    """Number of positions to mask in sequences of `num_tokens` tokens (int32, any shape).
+
+    `num_tokens` counts [CLS] and [SEP]; halves round to even.
+    """
+    wanted = tf.cast(tf.round(tf.cast(num_tokens, tf.float32) * mask_prob), tf.int32)
+    return tf.maximum(1, tf.minimum(max_predictions_per_seq, wanted))
+
+
+def gather_positions(sequence: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Takes the entries of `sequence` [B, L] or [B, L, D] at `positions` [B, N]."""
+    return tf.gather(sequence, positions, batch_dims=1)
+
+
+def scatter_update(
+    sequence: tf.Tensor, updates: tf.Tensor, positions: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Writes `updates` [B, N] into `sequence` [B, L] at `positions` [B, N], all int32.
+
+    Position 0 stands for "no update".  Where a position occurs several times, the
+    floor of the mean of its updates is written, as the original program does
+    (differing samples therefore give an unrelated token).
+
+    Returns the updated sequence [B, L] and which positions were written, bool [B, L].
+    """
+    batch, length = tf.shape(sequence)[0], tf.shape(sequence)[1]
+    flat = positions + length * tf.range(batch)[:, None]  # [B, N]
+    flat = tf.reshape(flat, [-1, 1])
+    size = [batch * length]
+    totals = tf.scatter_nd(flat, tf.reshape(updates, [-1]), size)
+    counts = tf.scatter_nd(flat, tf.ones_like(flat[:, 0]), size)
+    totals = tf.reshape(totals, [batch, length])
+    counts = tf.reshape(counts, [batch, length])
+    written = (counts > 0) & (tf.range(length) > 0)
+    mean = totals // tf.maximum(counts, 1)
+    return tf.where(written, mean, sequence), written
+
+
+def uniforms(
+    seed: int | tf.Tensor, step: int | tf.Tensor, shape: tuple[int, ...] | list
+) -> tf.Tensor:
+    """float32 uniforms in [0, 1) that are a function of (seed, step, shape)."""
+    key = tf.stack([tf.cast(seed, tf.int64), tf.cast(step, tf.int64)])
+    return tf.random.stateless_uniform(shape, key)
+
+
+def _draw_with_replacement(candidates: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Draws a candidate [B, L] per uniform [B, N], independently: positions [B, N]."""
+    rank = tf.cumsum(tf.cast(candidates, tf.int32), axis=1)  # [B, L]
+    total = rank[:, -1:]
+    index = tf.cast(uniform * tf.cast(total, tf.float32), tf.int32)
+    index = tf.minimum(index, total - 1)  # u * total may round up to total
+    return tf.searchsorted(rank, index + 1, side="left", out_type=tf.int32)
+
+
+def _draw_without_replacement(
+    candidates: tf.Tensor, uniform: tf.Tensor, count: int
+) -> tf.Tensor:
+    """Draws `count` distinct candidates [B, L] in random order: positions [B, count].
+
+    Rows with fewer candidates than `count` end in non-candidates.
+    """
+    noise = tf.where(candidates, uniform, -1.0)  # [B, L]
+    return tf.math.top_k(noise, count).indices
+
+
+def mask_batch(
+    batch: dict[str, tf.Tensor],
+    seed: int | tf.Tensor,
+    step: int | tf.Tensor,
+    *,
+    mask_prob: float,
+    max_predictions_per_seq: int,
+    cls_id: int,
+    sep_id: int,
+    mask_id: int,
+    repeated_masks: str = "original",
+) -> dict[str, tf.Tensor]:
+    """Draws the masking of a global batch as a function of (seed, step).
+
+    Args:
+      batch: input_ids, input_mask, segment_ids, int32 [B, L].
+      repeated_masks: "original" draws positions with replacement (about 7 % of the
+        masked positions are drawn twice), "fixed" draws distinct ones.
+
+    Returns:
+      `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
+      int32 [B, N]; masked_lm_weights float32 [B, N] (0 marks unused slots, whose
+      position and id are 0); sample_uniform float32 [B, N], the draw that decides which
+      token the generator's softmax yields.
+    """
+    input_ids, input_mask = batch["input_ids"], batch["input_mask"]
+    rows, length = tf.shape(input_ids)[0], tf.shape(input_ids)[1]
+    slots = max_predictions_per_seq
+    candidates = candidates_mask(
+        input_ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
+    )
+    available = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)
+    wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
+
+    distinct = repeated_masks == "fixed"
+    draws = uniforms(seed, step, [rows, (length if distinct else slots) + 2 * slots])
+    if distinct:
+        wanted = tf.minimum(wanted, available)
+        positions = _draw_without_replacement(candidates, draws[:, 2 * slots :], slots)
+    else:
+        wanted = tf.where(available > 0, wanted, 0)
+        positions = _draw_with_replacement(candidates, draws[:, 2 * slots :])
+    replace_uniform, sample_uniform = draws[:, :slots], draws[:, slots : 2 * slots]
+
+    used = tf.sequence_mask(wanted, slots)  # [B, N]
+    positions = tf.where(used, positions, 0)
+    return batch | apply_masking(
+        input_ids, positions, tf.cast(used, tf.float32), replace_uniform, mask_id
+    ) | {"sample_uniform": sample_uniform}
+
+
+def apply_masking(
+    input_ids: tf.Tensor,
+    positions: tf.Tensor,
+    weights: tf.Tensor,
+    replace_uniform: tf.Tensor,
+    mask_id: int,
+) -> dict[str, tf.Tensor]:
+    """Masks `input_ids` [B, L] at `positions` [B, N], given the draws.
+
+    `weights` float32 [B, N] marks the slots in use, whose position is not 0;
+    `replace_uniform` [B, N] decides between [MASK] (below 0.85) and leaving the token.
+    """
+    ids = gather_positions(input_ids, positions) * tf.cast(weights, tf.int32)
+    masked = tf.where(replace_uniform < REPLACE_WITH_MASK_PROB, positions, 0)
+    masked_input_ids, _ = scatter_update(
+        input_ids, tf.fill(tf.shape(positions), tf.constant(mask_id, tf.int32)), masked
+    )
+    return {
+        "masked_input_ids": masked_input_ids,
+        "masked_lm_positions": positions,
+        "masked_lm_ids": ids,
+        "masked_lm_weights": weights,
+    }
+
+
+def sample_from_softmax(
+    logits: tf.Tensor,
+    uniform: tf.Tensor,
+    *,
+    temperature: float = 1.0,
+    disallowed_ids: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Draws one id from softmax(logits / temperature) per uniform, by inverse CDF.
+
+    Same distribution as the original's Gumbel noise, with one random number per draw
+    instead of one per vocabulary entry.  The cumulative sum is searched in two levels:
+    over blocks of the vocabulary, then inside the block.
+
+    Args:
+      logits: float32 [..., V].
+      uniform: float32 [...] in [0, 1).
+      disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
+
+    Returns: int32 [...].
+    """
+    vocab_size = logits.shape[-1]
+    rows = tf.reshape(tf.cast(logits, tf.float32), [-1, vocab_size])  # [M, V]
+    if temperature != 1.0:
+        rows = rows / temperature
+    if disallowed_ids is not None:
+        flat = tf.reshape(disallowed_ids, [-1, 1])
+        # -1000 rather than -inf, as in the original: if nothing else has weight, the
+        # draw is still defined.
+        rows -= 1000.0 * tf.cast(tf.range(vocab_size)[None] == flat, tf.float32)
+    weights = tf.exp(rows - tf.reduce_max(rows, axis=-1, keepdims=True))
+    ids = _inverse_cdf(weights, tf.reshape(uniform, [-1]))
+    return tf.reshape(ids, tf.shape(uniform))
+
+
+def sample_uniformly(
+    uniform: tf.Tensor, vocab_size: int, *, disallowed_ids: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Draws an id from 0..vocab_size - 1, each equally likely, per uniform: int32 [...].
+
+    `disallowed_ids` (int32 [...]): that id is not drawn.
+    """
+    choices = vocab_size - (disallowed_ids is not None)
+    ids = tf.minimum(tf.cast(uniform * choices, tf.int32), choices - 1)
+    if disallowed_ids is not None:
+        ids += tf.cast(ids >= disallowed_ids, tf.int32)
+    return ids
+
+
+def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Index drawn in proportion to `weights` [M, V] >= 0 by each `uniform` [M]."""
+    vocab_size = weights.shape[-1]
+    num_blocks = -(-vocab_size // SAMPLING_BLOCK)
+    padding = num_blocks * SAMPLING_BLOCK - vocab_size
+    blocks = tf.reshape(
+        tf.pad(weights, [[0, 0], [0, padding]]), [-1, num_blocks, SAMPLING_BLOCK]
+    )  # [M, blocks, SAMPLING_BLOCK]
+    mass = tf.cumsum(tf.reduce_sum(blocks, axis=-1), axis=-1)  # [M, blocks]
+    target = uniform[:, None] * mass[:, -1:]
+    block = _first_above(mass, target)  # [M]
+    before = tf.where(
+        block > 0, tf.gather(mass, tf.maximum(block - 1, 0), batch_dims=1), 0.0
+    )
+    inside = tf.cumsum(tf.gather(blocks, block, batch_dims=1), axis=-1)
+    return block * SAMPLING_BLOCK + _first_above(inside, target - before[:, None])
+
+
+def _first_above(cumulative: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
+    """First index whose cumulative weight [M, n] exceeds target [M, 1]: int32 [M].
+
+    Rounding may put the target at or above the last value: then the last index of
+    positive weight is taken, never a padded one.
+    """
+    first = tf.reduce_sum(tf.cast(cumulative <= target, tf.int32), axis=-1)
+    last = tf.reduce_sum(tf.cast(cumulative < cumulative[:, -1:], tf.int32), axis=-1)
+    return tf.minimum(first, last)

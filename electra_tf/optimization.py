@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer of BERT and ELECTRA: Adam without bias correction, decoupled decay.
+
+The weight change of a step is
+    lr * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
+with the learning rate warmed up linearly while it already decays polynomially.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import keras
+import tensorflow as tf
+
+NO_DECAY = ("LayerNorm", "layer_norm", "bias")
+
+
+@keras.saving.register_keras_serializable("electra_tf")
+class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """lr * (1 - step / num_train_steps) ** power * min(1, step / warmup).
+
+    The warm-up multiplies the decay, so the peak lies below `learning_rate`; after
+    `num_train_steps` the rate is 0 (unless power is 0).  Without warm-up the second
+    factor is 1 from the first step on.
+
+    Args:
+      warmup_steps, warmup_proportion: the warm-up lasts for the larger of `warmup_steps`
+        and `warmup_proportion * num_train_steps`, a float that is not rounded.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        num_train_steps: int,
+        warmup_steps: float = 0,
+        warmup_proportion: float = 0.0,
+        power: float = 1.0,
+    ):
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.num_train_steps = num_train_steps
+        self.warmup_steps = warmup_steps
+        self.warmup_proportion = warmup_proportion
+        self.power = power
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        step = tf.cast(step, tf.float32)
+        done = tf.minimum(step, self.num_train_steps) / self.num_train_steps
+        rate = self.learning_rate * tf.pow(1.0 - done, self.power)
+        warmup = max(self.num_train_steps * self.warmup_proportion, self.warmup_steps)
+        if warmup > 0:
+            rate *= tf.minimum(1.0, step / warmup)
+        return rate
+
+    def get_config(self):
+        return {
+            "learning_rate": self.learning_rate,
+            "num_train_steps": self.num_train_steps,
+            "warmup_steps": self.warmup_steps,
+            "warmup_proportion": self.warmup_proportion,
+            "power": self.power,
+        }
+
+
+class LayerwiseDecay:
+    """Learning-rate factor of each variable: lower layers learn more slowly.
+
+    Embeddings have depth 0, layer i depth i + 1, a task's head `num_layers + 2`; the
+    factor is `decay ** (num_layers + 2 - depth)`.  So the top layer gets decay ** 2:
+    the original counts a pooler that ELECTRA does not have ("original").  "fixed"
+    counts layers without it.
+
+    Raises ValueError for a variable that belongs to none of these.
+    """
+
+    def __init__(self, decay: float, num_layers: int, offset: str = "original"):
+        top = num_layers + (2 if offset == "original" else 1)
+        self.factors = {
+            "/embeddings/": decay**top,
+            "/embeddings_project/": decay**top,
+            "task_specific/": 1.0,
+        }
+        for layer in range(num_layers):
+            self.factors[f"encoder/layer_{layer}/"] = decay ** (top - layer - 1)
+
+    def __call__(self, path: str) -> float:
+        for key, factor in self.factors.items():
+            if key in path:
+                return factor
+        raise ValueError(
+            f"variable {path} is in no layer with a learning rate of its own; "
+            f"known: {', '.join(self.factors)}"
+        )
+
+
+@keras.saving.register_keras_serializable("electra_tf")
+class AdamWeightDecay(keras.optimizers.Optimizer):
+    """Adam with decoupled weight decay, as BERT and ELECTRA use it.
+
+    No bias correction; epsilon outside the square root.  Decay is part of the update
+    that the learning rate multiplies, so it follows the schedule and the layer's factor.
+
+    Gradients are summed over the replicas, then clipped by their global norm, then
+    applied.  If the norm is not finite, nothing changes but `iterations`.
+
+    Args:
+      learning_rate: float or schedule, read at the step before it is counted: the first
+        step uses the rate of step 0.
+      clip_norm: largest global norm of the gradients; None: no clipping.
+      no_decay: regular expressions; variables whose path matches are not decayed.
+      layer_factor: learning-rate factor from a variable's path, see LayerwiseDecay.
+    """
+
+    def __init__(
+        self,
+        learning_rate=1e-3,
+        weight_decay_rate: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        clip_norm: float | None = 1.0,
+        no_decay: Sequence[str] = NO_DECAY,
+        layer_factor: Callable[[str], float] | None = None,
+        name: str = "AdamWeightDecay",
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, name=name, **kwargs)
+        self.weight_decay_rate = weight_decay_rate
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.clip_norm = clip_norm
+        self.no_decay = tuple(no_decay)
+        self.layer_factor = layer_factor
+        self.global_norm = None  # of the last call's gradients, before clipping
+
+    def build(self, variables):
+        if self.built:
+            return
+        super().build(variables)
+        self.adam_m = self.add_optimizer_variables(variables, "adam_m")
+        self.adam_v = self.add_optimizer_variables(variables, "adam_v")
+        self._decay = [self._decay_of(v.path) for v in variables]
+        self._factor = [
+            self.layer_factor(v.path) if self.layer_factor else 1.0 for v in variables
+        ]
+
+    def _decay_of(self, path: str) -> float:
+        spared = any(re.search(pattern, path) for pattern in self.no_decay)
+        return 0.0 if spared else self.weight_decay_rate
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        """Sums over replicas, clips, updates (Keras calls this from `apply`)."""
+        variables = [
+            v.value if isinstance(v, keras.Variable) else v for v in trainable_variables
+        ]
+        # Repeated tokens are summed before the norm is taken: the true norm.
+        dense = [tf.convert_to_tensor(g) for g in grads]
+        pairs = self._all_reduce_sum_gradients(list(zip(dense, variables, strict=True)))
+        dense = [g for g, _ in pairs]
+        self.global_norm = self.norm_of(dense)
+        self._finite = tf.math.is_finite(self.global_norm)
+        scale = tf.ones([])
+        if self.clip_norm is not None:
+            scale = self.clip_norm / tf.maximum(self.global_norm, self.clip_norm)
+        dense = [tf.cast(g, tf.float32) * scale for g in dense]
+        tf.__internal__.distribute.interim.maybe_merge_call(
+            self._distributed_tf_update_step,
+            self._distribution_strategy,
+            list(zip(dense, variables, strict=True)),
+            learning_rate,
+        )
+
+    def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
+        """The global norm that decides the clipping."""
+        return tf.linalg.global_norm(gradients)
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        m, v = self.adam_m[index], self.adam_v[index]
+        new_m = self.beta_1 * m.value + (1 - self.beta_1) * gradient
+        new_v = self.beta_2 * v.value + (1 - self.beta_2) * tf.square(gradient)
+        update = new_m / (tf.sqrt(new_v) + self.epsilon)
+        if self._decay[index]:
+            update += self._decay[index] * variable
+        new_value = variable - learning_rate * self._factor[index] * update
+        finite = self._finite
+        self.assign(m, tf.where(finite, new_m, m.value))
+        self.assign(v, tf.where(finite, new_v, v.value))
+        self.assign(variable, tf.where(finite, new_value, variable))
+
+    def get_config(self):
+        return super().get_config() | {
+            "weight_decay_rate": self.weight_decay_rate,
+            "beta_1": self.beta_1,
+            "beta_2": self.beta_2,
+            "epsilon": self.epsilon,
+            "clip_norm": self.clip_norm,
+            "no_decay": self.no_decay,
+        }
+
+
+def create_optimizer(config) -> AdamWeightDecay:
+    """The optimizer of a PretrainingConfig."""
+    schedule = WarmupPolynomialDecay(
+        config.learning_rate,
+        config.num_train_steps,
+        warmup_steps=config.num_warmup_steps,
+        power=config.lr_decay_power,
+    )
+    return AdamWeightDecay(schedule, weight_decay_rate=config.weight_decay_rate)
