@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFRecord framing and the pre-training Example, as bytes.
+
+A TFRecord file is a sequence of records: length (uint64, little endian), masked CRC-32C
+of the length, data, masked CRC-32C of the data. The data is a serialised
+`tf.train.Example` with the int64 features input_ids, input_mask and segment_ids, as the
+original writes them. TensorFlow is not needed here: protobuf objects for every example
+would cost more time than everything else that building does, and TensorFlow's own
+reader neither names the record that is damaged nor survives a forged length.
+"""
+
+import functools
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+
+FEATURES = ("input_ids", "input_mask", "segment_ids")
+
+HEADER_BYTES = 12  # length, CRC of the length
+FRAME_BYTES = 16  # header, and the CRC of the data behind it
+
+_HEADER = struct.Struct("<QI")
+_CRC = struct.Struct("<I")
+_CRC_MASK_DELTA = 0xA282EAD8
+
+# Ids take at most three bytes as varints; no vocabulary comes near.
+MAX_ID = (1 << 21) - 1
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C as TFRecord stores it: rotated and shifted by a constant."""
+    crc = google_crc32c.value(data)
+    return (((crc >> 15) | (crc << 17)) + _CRC_MASK_DELTA) & 0xFFFFFFFF
+
+
+def frame(data: bytes) -> bytes:
+    """Returns `data` as one TFRecord record."""
+    length = struct.pack("<Q", len(data))
+    return b"".join(
+        (length, _CRC.pack(masked_crc(length)), data, _CRC.pack(masked_crc(data)))
+    )
+
+
+# Examples.
+
+
+def _varint(value: int) -> bytes:
+    result = bytearray()
+    while value > 0x7F:
+        result.append(value & 0x7F | 0x80)
+        value >>= 7
+    result.append(value)
+    return bytes(result)
+
+
+def _entry_prefix(name: str, payload_bytes: int) -> bytes:
+    """What precedes the packed values of one feature in `Features.feature`."""
+    # Int64List.value (packed) < Feature.int64_list < map value < map entry.
+    prefix = b"\x0a" + _varint(payload_bytes)
+    for tag in (b"\x1a", b"\x12"):
+        prefix = tag + _varint(len(prefix) + payload_bytes) + prefix
+    key = name.encode()
+    prefix = b"\x0a" + _varint(len(key)) + key + prefix
+    return b"\x0a" + _varint(len(prefix) + payload_bytes) + prefix
+
+
+@functools.lru_cache(maxsize=4096)
+def _prefixes(ids_bytes: int, length: int) -> tuple[bytes, bytes, bytes]:
+    """The constant bytes before the values of the three features of an Example."""
+    ids, mask, segments = FEATURES
+    first = _entry_prefix(ids, ids_bytes)
+    second, third = _entry_prefix(mask, length), _entry_prefix(segments, length)
+    total = len(first) + ids_bytes + len(second) + len(third) + 2 * length
+    return b"\x0a" + _varint(total) + first, second, third
+
+
+def encode_examples(
+    input_ids: np.ndarray, input_mask: np.ndarray, segment_ids: np.ndarray
+) -> list[bytes]:
+    """Serialises examples [n, L] as n `tf.train.Example`s.
+
+    Byte for byte what protobuf makes of features added in the order of `FEATURES`.
+    `input_ids` are 0..MAX_ID, the other two 0 or 1.
+    """
+    count, length = input_ids.shape
+    if not count:
+        return []
+    if input_ids.min() < 0 or input_ids.max() > MAX_ID:
+        raise ValueError(f"ids must be within 0..{MAX_ID}")
+    ids = input_ids.astype(np.uint32)
+    long, longer = ids > 0x7F, ids > 0x3FFF
+    varints = np.empty((count, length, 3), np.uint8)
+    varints[:, :, 0] = ids & 0x7F | long.view(np.uint8).astype(np.uint32) << 7
+    varints[:, :, 1] = ids >> 7 & 0x7F | longer.view(np.uint8).astype(np.uint32) << 7
+    varints[:, :, 2] = ids >> 14
+    kept = np.ones((count, length, 3), bool)
+    kept[:, :, 1] = long
+    kept[:, :, 2] = longer
+    payload = varints[kept].tobytes()
+    ends = np.cumsum(length + long.sum(1) + longer.sum(1)).tolist()
+    masks = input_mask.astype(np.uint8).tobytes()
+    segments = segment_ids.astype(np.uint8).tobytes()
+    records = []
+    start = 0
+    for row, end in enumerate(ends):
+        first, second, third = _prefixes(end - start, length)
+        here = slice(row * length, (row + 1) * length)
+        records.append(
+            b"".join(
+                (first, payload[start:end], second, masks[here], third, segments[here])
+            )
+        )
+        start = end
+    return records
+
+
+# Records in a file.
+
+
+class Damage(NamedTuple):
+    """A place in a TFRecord file that cannot be read.
+
+    Attributes:
+        record: number of the record in its file, counted from 0 over what is there.
+        offset: byte at which the record starts.
+        reason: what is wrong with it.
+    """
+
+    record: int
+    offset: int
+    reason: str
+
+
+def damaged(path: str, damage: Damage) -> UserError:
+    """The error for a damaged record, exit code 65."""
+    return UserError(
+        f"{path}: record {damage.record} at byte {damage.offset} is damaged: "
+        f"{damage.reason}.\nRestore or rebuild the file, or set "
+        '"on_bad_record": "skip" to go on without the record.',
+        EXIT_DAMAGED,
+    )
+
+
+def header_problem(header: bytes, bytes_left: int) -> str | None:
+    """Says what is wrong with a record's first 12 bytes, None if nothing is.
+
+    `bytes_left` counts from the start of the record. A length beyond the end of the
+    file, even under a correct checksum, must never reach TensorFlow's reader: it
+    allocates that much.
+    """
+    if len(header) < HEADER_BYTES:
+        return f"the file ends within the record's {HEADER_BYTES} header bytes"
+    length, crc = _HEADER.unpack(header)
+    if masked_crc(header[:8]) != crc:
+        return "the checksum of its length is wrong"
+    if length + FRAME_BYTES > bytes_left:
+        return f"it claims {length} bytes, but the file has {bytes_left} left"
+    return None
+
+
+def data_problem(record: bytes) -> str | None:
+    """Says what is wrong with a framed record whose header is sound."""
+    length = _HEADER.unpack_from(record)[0]
+    end = HEADER_BYTES + length
+    if len(record) < end + 4:
+        return "the file is shorter than it was when its records were counted"
+    if masked_crc(record[HEADER_BYTES:end]) != _CRC.unpack_from(record, end)[0]:
+        return "the checksum of its data is wrong"
+    return None
+
+
+def scan(
+    path: str | os.PathLike, skip_damaged: bool = False
+) -> tuple[np.ndarray, list[Damage]]:
+    """Finds the records of a TFRecord file by stepping over their lengths.
+
+    Args:
+      skip_damaged: check the data of every record too, and step over what is damaged to
+        the next sound record; otherwise the data is left to who reads it.
+
+    Returns: the offsets of the records with the file's size behind them, int64 [n + 1],
+      and what was stepped over.
+
+    Raises UserError (exit code 65) at the first damage, unless `skip_damaged`.
+    """
+    path = os.fspath(path)
+    size = os.path.getsize(path)
+    if not size:
+        return np.zeros(1, np.int64), []
+    offsets: list[int] = []
+    skipped: list[Damage] = []
+    with open(path, "rb") as f, mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
+        position = 0
+        while position < size:
+            problem = _problem_at(m, position, size, check_data=skip_damaged)
+            if problem is None:
+                offsets.append(position)
+                position += _HEADER.unpack_from(m, position)[0] + FRAME_BYTES
+                continue
+            damage = Damage(len(offsets) + len(skipped), position, problem)
+            if not skip_damaged:
+                raise damaged(path, damage)
+            skipped.append(damage)
+            position = _next_sound(m, position + 1, size)
+    return np.array([*offsets, size], np.int64), skipped
+
+
+def _problem_at(m: mmap.mmap, position: int, size: int, check_data: bool) -> str | None:
+    header = m[position : position + HEADER_BYTES]
+    problem = header_problem(header, size - position)
+    if problem or not check_data:
+        return problem
+    end = position + FRAME_BYTES + _HEADER.unpack(header)[0]
+    return data_problem(m[position:end])
+
+
+def _next_sound(m: mmap.mmap, position: int, size: int) -> int:
+    """First byte at or after `position` where a sound record starts, else `size`.
+
+    Two checksums agree by chance once in 2^64 bytes.
+    """
+    while position < size:
+        if _problem_at(m, position, size, check_data=True) is None:
+            return position
+        position += 1
+    return size
+
+
+def read_records(path: str | os.PathLike) -> Iterator[bytes]:
+    """Yields the data of each record of a file, checked."""
+    offsets, _ = scan(path)
+    with open(path, "rb") as f:
+        for number, (start, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
+            record = f.read(int(end - start))
+            problem = data_problem(record)
+            if problem:
+                raise damaged(os.fspath(path), Damage(number, int(start), problem))
+            yield record[HEADER_BYTES:-4]
