@@ -160,7 +160,9 @@ class PretrainingConfig:
         {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
     )
     embedding_size: int | None = hparam(
-        None, "Width of the embeddings; null: 128 for small, else as wide as the model."
+        None,
+        "Width of the embeddings; null: 128 for small, else as wide as the model.",
+        minimum=1,
     )
     vocab_size: int = hparam(
         30522,

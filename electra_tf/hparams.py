@@ -168,7 +168,7 @@ def allowed(field: dataclasses.Field, hint: Any) -> str:
     choices = field.metadata["choices"]
     if choices is not None:
         return " or ".join(show(choice) for choice in choices)
-    limits = " and ".join(f"{k} {v:g}" for k, v in field.metadata["limits"].items())
+    limits = " and ".join(f"{k} {v}" for k, v in field.metadata["limits"].items())
     kinds = [_TYPE_NAMES[kind] for kind in _kinds(hint)]
     kinds[0] = f"{kinds[0]} {limits}".strip()
     return " or ".join(kinds)

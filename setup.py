@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Installs electra_tf: `pip install -e .`, or `pip install -e .[gpu]` for GPUs."""
+
+import pathlib
+import re
+
+from setuptools import find_packages, setup
+
+HERE = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'__version__ = "(.+)"', (HERE / "electra_tf" / "__init__.py").read_text()
+)[1]
+README = HERE / "README.md"
+
+setup(
+    name="electra-tf",
+    version=VERSION,
+    description="ELECTRA and Electric in TensorFlow 2: pre-train, fine-tune, serve.",
+    long_description=README.read_text(encoding="utf-8") if README.exists() else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    packages=find_packages(include=["electra_tf", "electra_tf.*"]),
+    py_modules=[
+        "build_openwebtext_pretraining_dataset",
+        "build_pretraining_dataset",
+        "build_vocab",
+        "flops_computation",
+        "run_pretraining",
+    ],
+    python_requires=">=3.11",
+    install_requires=[
+        "tensorflow>=2.20,<2.22",
+        # 2.21.0 does not import; a 2.20 release goes with tensorflow 2.20.
+        "tensorflow-text>=2.20,<2.22,!=2.21.0",
+        "keras>=3.12,<4",
+        "keras-hub>=0.21,<1",  # the successor of keras-nlp
+        "tensorflow-datasets>=4.9.7,<5",
+        "tensorboard>=2.20,<3",  # tf.summary needs it
+        "tokenizers>=0.20,<1",  # trains vocabularies
+        "google-crc32c>=1.5,<2",  # the checksums of TFRecords
+        "matplotlib>=3.8,<4",
+        "numpy>=1.26,<3",
+        "absl-py>=2.1,<3",
+    ],
+    extras_require={
+        "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
+        "test": ["pytest>=8,<10", "ruff>=0.8,<1", "scipy>=1.11,<2"],
+    },
+)
