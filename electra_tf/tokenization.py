@@ -23,20 +23,21 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from electra_tf import unicode_classes
-from electra_tf.vocabulary import UNK, TokenizerConfig, Vocabulary
+from electra_tf.tf_tokenization import TFTokenizer
+from electra_tf.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    UNK,
+    TokenizerConfig,
+    Vocabulary,
+)
 
 __all__ = ["TFTokenizer", "Tokenizer", "TokenizerConfig", "Vocabulary"]
-
-MAX_CHARS_PER_WORD = 200
 
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 _MARKS = unicode_classes.code_points(unicode_classes.NONSPACING_MARKS)
 
-# White space is what becomes " ": the rest of what str.split() splits at are controls,
-# which vanish. The line and paragraph separators pass the cleaning, then split.
-_WHITE_SPACE = unicode_classes.merge(
-    unicode_classes.SPACES, ((0x09, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
-)
+# What str.split() splits at although the original's cleaning, which comes before it,
+# makes it vanish.
 _CONTROLS_THAT_SPLIT = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
 
 # How much a tokenizer remembers: about 100 MB when full.
@@ -49,7 +50,7 @@ class _CleanTable(dict):
 
     def __missing__(self, code_point: int) -> str:
         char = chr(code_point)
-        if _contains(_WHITE_SPACE, code_point):
+        if _contains(unicode_classes.WHITE_SPACE, code_point):
             cleaned = " "
         elif code_point == 0xFFFD or _contains(unicode_classes.OTHER, code_point):
             cleaned = ""
@@ -280,90 +281,3 @@ class _WordMemory(dict):
         for part in tokenizer._split_word(word):
             pieces += tokenizer.wordpieces(part)
         return np.array(tokenizer.convert_tokens_to_ids(pieces), np.int32).tobytes()
-
-
-class TFTokenizer:
-    """WordPiece as TensorFlow ops, for tf.data and SavedModels.
-
-    Takes the arguments of `Tokenizer` and gives its ids. Needs `tensorflow_text` where
-    the graph is loaded. Imports TensorFlow when constructed.
-    """
-
-    def __init__(
-        self, vocab: Vocabulary, do_lower_case: bool = True, strip_accents: bool = True
-    ):
-        import tensorflow_text
-
-        self.vocab = vocab
-        self.config = TokenizerConfig(do_lower_case, strip_accents)
-        self._text_ops = tensorflow_text
-        self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
-            list(vocab.tokens),
-            token_out_type=_tf().int32,
-            unknown_token=UNK,
-            no_pretokenization=True,
-            max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
-            support_detokenization=False,
-        )
-
-    def tokenize(self, texts):
-        """Returns the ids of a batch of texts.
-
-        Args:
-            texts: string tensor [n]; what is not UTF-8 is dropped.
-
-        Returns:
-            RaggedTensor int32 [n, (wordpieces)], without [CLS] and [SEP].
-        """
-        tf = _tf()
-        words = self._split_words(tf.convert_to_tensor(texts, tf.string))
-        flat = words.flat_values
-        too_long = tf.strings.length(flat, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
-        words = words.with_flat_values(tf.where(too_long, UNK, flat))
-        return self._wordpiece.tokenize(words).merge_dims(-2, -1)
-
-    __call__ = tokenize
-
-    def _split_words(self, texts):
-        """Steps 1 to 3: string [n] -> RaggedTensor string [n, (words)]."""
-        tf = _tf()
-        replace = tf.strings.regex_replace
-        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-        texts = replace(texts, _VANISHING_RE2, "")
-        texts = replace(texts, _WHITE_SPACE_RE2, " ")
-        texts = replace(texts, _IDEOGRAPHS_RE2, r" \0 ")
-        if self.config.do_lower_case:
-            texts = tf.strings.lower(texts, encoding="utf-8")
-            if self.config.strip_accents:
-                texts = self._text_ops.normalize_utf8(texts, "NFD")
-                texts = replace(texts, _MARKS_RE2, "")
-        texts = replace(texts, _PUNCTUATION_RE2, r" \0 ")
-        return tf.strings.split(texts, " ")
-
-
-def _tf():
-    import tensorflow
-
-    return tensorflow
-
-
-def _re2_class(ranges: unicode_classes.Ranges, without: str = "") -> str:
-    """Returns a class of characters in RE2's syntax; surrogates are unknown to it."""
-    gaps = sorted([*map(ord, without), *range(0xD800, 0xE000)])
-    parts = []
-    for first, last in ranges:
-        inside = [c for c in gaps if first <= c <= last]
-        for gap in [*inside, last + 1]:
-            if first < gap:
-                parts.append(f"\\x{{{first:x}}}-\\x{{{gap - 1:x}}}")
-            first = gap + 1
-    return f"[{''.join(parts)}]"
-
-
-_VANISHING_RE2 = _re2_class(
-    unicode_classes.merge(unicode_classes.OTHER, ((0xFFFD, 0xFFFD),)), without="\t\n\r"
-)
-_WHITE_SPACE_RE2 = _re2_class(_WHITE_SPACE)
-_IDEOGRAPHS_RE2 = _re2_class(unicode_classes.IDEOGRAPHS)
-_MARKS_RE2 = _re2_class(unicode_classes.NONSPACING_MARKS)
-_PUNCTUATION_RE2 = _re2_class(unicode_classes.PUNCTUATION)

@@ -20,6 +20,8 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 
+MAX_CHARS_PER_WORD = 200  # A longer word is [UNK].
+
 _SENTENCEPIECE_LINE = re.compile(r"[^\t]*\t-?\d+(\.\d+)?(e-?\d+)?$")
 
 
