@@ -15,6 +15,7 @@ What happens to a text (BERT's basic tokenizer, then greedy longest match):
   4. A word of more than 200 characters, or one that wordpieces cannot spell, is [UNK].
 """
 
+import array
 import bisect
 import itertools
 import unicodedata
@@ -155,7 +156,7 @@ class Tokenizer:
         """Steps 2 and 3 for one word of cleaned text."""
         if self.config.do_lower_case:
             word = word.lower()
-            if self.config.strip_accents:
+            if self.config.strip_accents and not word.isascii():
                 decomposed = unicodedata.normalize("NFD", word)
                 word = "".join(c for c in decomposed if c not in _MARKS)
         spaced = "".join(f" {c} " if c in _PUNCTUATION else c for c in word)
@@ -280,4 +281,4 @@ class _WordMemory(dict):
         pieces = []
         for part in tokenizer._split_word(word):
             pieces += tokenizer.wordpieces(part)
-        return np.array(tokenizer.convert_tokens_to_ids(pieces), np.int32).tobytes()
+        return array.array("i", tokenizer.convert_tokens_to_ids(pieces)).tobytes()
