@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the computation runs and in which precision: strategy, threads, jit.
+
+`configure_devices` must be called before TensorFlow touches a device; a process makes
+one strategy (a second MirroredStrategy would reuse the collective keys of the first).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+
+# Splits the CPU into that many devices, so that replicas can be tried out without
+# GPUs: every replica then computes on the same cores.
+CPU_DEVICES_VARIABLE = "ELECTRA_TF_CPU_DEVICES"
+
+
+class Placement(NamedTuple):
+    """A strategy and what follows from it."""
+
+    strategy: tf.distribute.Strategy
+    jit_compile: bool
+    is_chief: bool  # writes checkpoints, metrics and log lines
+    num_replicas: int  # of all workers together
+
+
+def configure_devices(config) -> None:
+    """Sets up devices and threads; before anything else of TensorFlow runs.
+
+    A graph that XLA does not compile is run by one inter-op thread on CPUs: with two,
+    TensorFlow accumulates some gradients in the order in which they finish, and two
+    runs of the same step differ in the last bit (about 5 % slower, and then
+    reproducible).
+    """
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
+    cpus = int(os.environ.get(CPU_DEVICES_VARIABLE, "1"))
+    if cpus > 1:
+        tf.config.set_logical_device_configuration(
+            tf.config.list_physical_devices("CPU")[0],
+            [tf.config.LogicalDeviceConfiguration()] * cpus,
+        )
+    on_one_cpu = cpus == 1 and not tf.config.list_physical_devices("GPU")
+    if on_one_cpu and not uses_jit(config):
+        tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def uses_jit(config) -> bool:
+    """Whether XLA compiles the step: `jit_compile`, or what is faster here.
+
+    Measured for ELECTRA-Small on 2 CPU cores (docs/performance.md): XLA is 1.2 times
+    as fast in float32 and slower in bfloat16, whose products it does not hand to AMX.
+    """
+    if config.jit_compile is not None:
+        return config.jit_compile
+    if config.use_tpu:
+        return False  # TPUs compile everything by themselves.
+    if tf.config.list_physical_devices("GPU"):
+        return True
+    return config.precision == "float32" and not config.debug
+
+
+def set_precision(name: str) -> None:
+    """Sets Keras's dtype policy: float32, mixed_bfloat16 or mixed_float16."""
+    keras.config.set_dtype_policy(name)
+
+
+def create_strategy(config) -> Placement:
+    """Chooses the strategy for the devices at hand and checks the batch size.
+
+    TPU when `use_tpu`; several workers when TF_CONFIG is set; all GPUs, or the devices
+    the CPU was split into, when there is more than one; otherwise the one device.
+
+    Raises `UserError` (2) when the global batch does not divide into replicas times
+    `gradient_accumulation_steps`.
+    """
+    strategy = _strategy(config)
+    replicas = strategy.num_replicas_in_sync
+    check_batch_sizes(config, replicas)
+    return Placement(
+        strategy=strategy,
+        jit_compile=uses_jit(config),
+        is_chief=strategy.extended.should_checkpoint,
+        num_replicas=replicas,
+    )
+
+
+def _strategy(config) -> tf.distribute.Strategy:
+    if config.use_tpu:
+        return _tpu_strategy(config)
+    if os.environ.get("TF_CONFIG"):
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    devices = [d.name for d in tf.config.list_logical_devices("GPU")]
+    devices = devices or [d.name for d in tf.config.list_logical_devices("CPU")]
+    if len(devices) > 1:
+        return tf.distribute.MirroredStrategy(devices)
+    return tf.distribute.get_strategy()
+
+
+def _tpu_strategy(config) -> tf.distribute.Strategy:
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(
+            config.tpu_name or "local",
+            zone=config.tpu_zone,
+            project=config.gcp_project,
+            job_name=config.tpu_job_name or "worker",
+        )
+        tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+    except (ValueError, tf.errors.OpError) as error:
+        raise UserError(
+            f"use_tpu is set, but no TPU {config.tpu_name or ''} answers: "
+            f"{str(error).splitlines()[0]}\nSet tpu_name, or use_tpu to false."
+        ) from error
+    return tf.distribute.TPUStrategy(resolver)
+
+
+def check_batch_sizes(config, replicas: int) -> None:
+    """Refuses batch sizes that do not divide evenly, naming both numbers."""
+    parts = replicas * config.gradient_accumulation_steps
+    if config.do_train and config.train_batch_size % parts:
+        raise UserError(
+            f"train_batch_size {config.train_batch_size} does not divide by "
+            f"{parts} = {replicas} replicas x gradient_accumulation_steps "
+            f"{config.gradient_accumulation_steps}."
+        )
+    if config.do_eval and config.eval_batch_size % replicas:
+        raise UserError(
+            f"eval_batch_size {config.eval_batch_size} does not divide by "
+            f"{replicas} replicas."
+        )
+
+
+def describe(placement: Placement, precision: str) -> str:
+    """One line that names devices, strategy, precision and jit."""
+    gpus = tf.config.list_physical_devices("GPU")
+    kind = "CPU"
+    if gpus:
+        details = tf.config.experimental.get_device_details(gpus[0])
+        kind = details.get("device_name", "GPU")
+    name = type(placement.strategy).__name__.replace("_DefaultDistribution", "one")
+    jit = "on" if placement.jit_compile else "off"
+    return (
+        f"Devices: {placement.num_replicas} x {kind} ({name}), precision {precision}, "
+        f"jit_compile {jit}"
+    )
