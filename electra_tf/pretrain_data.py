@@ -314,13 +314,13 @@ def _check_contract(
             f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build the '
             f"data again with --max-seq-length {max_seq_length}."
         )
-    if manifest["vocab"]["sha256"] != vocab.sha256:
+    theirs = manifest["vocab"]
+    if theirs["sha256"] != vocab.sha256:
         raise UserError(
-            f"the data in {folder} were built with a vocabulary of "
-            f"{manifest['vocab']['size']} tokens, sha256 "
-            f"{manifest['vocab']['sha256'][:16]}...,\nbut {vocab.path} has {len(vocab)} "
-            f"tokens, sha256 {vocab.sha256[:16]}...\nUse the vocabulary of the data, "
-            "or build the data again."
+            f"the data in {folder} were built with a vocabulary of {theirs['size']} "
+            f"tokens, sha256 {theirs['sha256'][:16]}...,\nbut {vocab.path} has "
+            f"{len(vocab)} tokens, sha256 {vocab.sha256[:16]}...\nUse the vocabulary "
+            "of the data, or build the data again."
         )
 
 

@@ -222,7 +222,7 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
         raise UserError(
             f"{path} is not readable as the manifest of a data set ({e!r}).\n"
-            "Restore it or build the data again; removed, the shards are read unchecked.",
+            "Restore it or build the data again; without it shards are read as found.",
             EXIT_DAMAGED,
         ) from None
     return manifest

@@ -94,31 +94,43 @@ def encode_examples(
         return []
     if input_ids.min() < 0 or input_ids.max() > MAX_ID:
         raise ValueError(f"ids must be within 0..{MAX_ID}")
-    ids = input_ids.astype(np.uint32)
-    long, longer = ids > 0x7F, ids > 0x3FFF
-    varints = np.empty((count, length, 3), np.uint8)
-    varints[:, :, 0] = ids & 0x7F | long.view(np.uint8).astype(np.uint32) << 7
-    varints[:, :, 1] = ids >> 7 & 0x7F | longer.view(np.uint8).astype(np.uint32) << 7
-    varints[:, :, 2] = ids >> 14
-    kept = np.ones((count, length, 3), bool)
-    kept[:, :, 1] = long
-    kept[:, :, 2] = longer
-    payload = varints[kept].tobytes()
-    ends = np.cumsum(length + long.sum(1) + longer.sum(1)).tolist()
+    # Ids of 0 at the end, the padding, are bytes of 0: only the ids before are encoded.
+    positions = np.arange(1, length + 1, dtype=np.int32)
+    lengths = np.max(positions * (input_ids != 0), axis=1)
+    ids = input_ids[positions <= lengths[:, None]]
+    varints, ends = _encode_varints(ids, np.cumsum(lengths))
     masks = input_mask.astype(np.uint8).tobytes()
     segments = segment_ids.astype(np.uint8).tobytes()
+    padding = bytes(length)
     records = []
     start = 0
-    for row, end in enumerate(ends):
-        first, second, third = _prefixes(end - start, length)
+    for row, (end, used) in enumerate(zip(ends, lengths.tolist(), strict=True)):
+        unused = length - used
+        first, second, third = _prefixes(end - start + unused, length)
         here = slice(row * length, (row + 1) * length)
-        records.append(
-            b"".join(
-                (first, payload[start:end], second, masks[here], third, segments[here])
-            )
-        )
+        parts = (first, varints[start:end], padding[:unused])
+        parts += (second, masks[here], third, segments[here])
+        records.append(b"".join(parts))
         start = end
     return records
+
+
+def _encode_varints(ids: np.ndarray, ends: np.ndarray) -> tuple[bytes, list[int]]:
+    """Encodes ids [n] as varints; `ends`, positions in ids, become those of bytes."""
+    ids = ids.astype(np.uint32)
+    sizes = 1 + (ids > 0x7F).astype(np.int64) + (ids > 0x3FFF)
+    after = np.concatenate([[0], np.cumsum(sizes)])
+    last = after[1:] - 1
+    result = np.empty(after[-1], np.uint8)
+    # Every byte but the last of an id has its high bit set.
+    first = after[:-1]
+    result[first] = ids & 0x7F | 0x80
+    long = np.flatnonzero(sizes > 1)
+    result[first[long] + 1] = ids[long] >> 7 & 0x7F | 0x80
+    long = np.flatnonzero(sizes > 2)
+    result[first[long] + 2] = ids[long] >> 14 | 0x80
+    result[last] &= 0x7F
+    return result.tobytes(), after[ends].tolist()
 
 
 # Records in a file.
