@@ -193,12 +193,12 @@ MODEL_FLOPS = {
 def main(argv: list[str]) -> None:
     del argv
     for name, flops in MODEL_FLOPS.items():
-        print(f"{name:<28}{flops:.4g}")
+        print(f"{name:<32}{flops:.4g}")
     print()
     here = os.path.dirname(os.path.abspath(__file__))
     for path in sorted(glob.glob(os.path.join(here, "configs", "*.json"))):
         config = PretrainingConfig.from_hparams("", "", read_hparams(path))
-        print(f"{os.path.basename(path):<28}{get_recipe_flops(config):.4g}")
+        print(f"{os.path.basename(path):<32}{get_recipe_flops(config):.4g}")
 
 
 if __name__ == "__main__":

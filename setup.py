@@ -20,19 +20,12 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["electra_tf", "electra_tf.*"]),
-    py_modules=[
-        "build_openwebtext_pretraining_dataset",
-        "build_pretraining_dataset",
-        "build_vocab",
-        "flops_computation",
-        "run_pretraining",
-    ],
     python_requires=">=3.11",
     install_requires=[
         "tensorflow>=2.20,<2.22",
         # 2.21.0 does not import; a 2.20 release goes with tensorflow 2.20.
         "tensorflow-text>=2.20,<2.22,!=2.21.0",
-        "keras>=3.12,<4",
+        "keras>=3.15.1,<4",
         "keras-hub>=0.21,<1",  # the successor of keras-nlp
         "tensorflow-datasets>=4.9.7,<5",
         "tensorboard>=2.20,<3",  # tf.summary needs it

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of every script, tried as a user types it."""
+
+import ast
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from electra_tf import errors
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+SCRIPT = '''
+"""Does a thing.
+
+Example:
+  python3 script.py --data-dir D
+"""
+from absl import flags
+from electra_tf import cli, errors
+
+_DATA = flags.DEFINE_string("data_dir", None, "Where the data is.", required=True)
+_COUNT = flags.DEFINE_integer("num_processes", 1, "How many.")
+_BLANKS = flags.DEFINE_boolean("blanks_separate_docs", True, "Blank lines count.")
+_LOWER = cli.define_pair("do_lower_case", "no_lower_case", True, "Lower-case.")
+_ACCENTS = flags.DEFINE_boolean("strip_accents", True, "Strip accents.")
+
+
+def main(argv):
+    what = _DATA.value
+    if what == "user-error":
+        raise errors.UserError("the file is odd\\nmend it", errors.EXIT_DAMAGED)
+    if what == "defect":
+        raise ValueError("boom")
+    if what == "interrupt":
+        raise KeyboardInterrupt
+    if what == "full":
+        with open("/dev/full", "w") as f:
+            f.write("x")
+    if what == "code":
+        return 42
+    print([what, _COUNT.value, _BLANKS.value, _LOWER.value, _ACCENTS.value, argv[1:]])
+
+
+if __name__ == "__main__":
+    cli.run(main)
+'''
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "script.py"
+    path.write_text(textwrap.dedent(SCRIPT).lstrip())
+    return path
+
+
+def run(script, *args):
+    return subprocess.run(
+        [sys.executable, str(script), *args],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def values(script, *args):
+    """[data_dir, num_processes, blanks_separate_docs, do_lower_case, strip_accents]"""
+    done = run(script, *args)
+    assert done.returncode == 0, done.stderr
+    *found, rest = ast.literal_eval(done.stdout)
+    assert rest == []
+    return found
+
+
+@pytest.mark.parametrize(
+    "args, expected",
+    [
+        ("--data-dir D", ["D", 1, True, True, True]),
+        ("--data_dir=D --num_processes=3", ["D", 3, True, True, True]),
+        ("--data-dir D --num-processes 3", ["D", 3, True, True, True]),
+        ("--data-dir D --blanks-separate-docs False", ["D", 1, False, True, True]),
+        ("--blanks-separate-docs True --data-dir D", ["D", 1, True, True, True]),
+        ("--blanks_separate_docs=false --data-dir D", ["D", 1, False, True, True]),
+        ("--blanks-separate-docs --data-dir D", ["D", 1, True, True, True]),
+        ("--noblanks-separate-docs --data-dir D", ["D", 1, False, True, True]),
+        ("--data-dir D --no-lower-case", ["D", 1, True, False, True]),
+        ("--data-dir D --no-lower-case --do-lower-case", ["D", 1, True, True, True]),
+        ("--data-dir D --nodo_lower_case", ["D", 1, True, False, True]),
+        ("--data-dir D --no-strip-accents", ["D", 1, True, True, False]),
+        ("--data-dir D --nostrip_accents", ["D", 1, True, True, False]),
+        ("--data-dir --no-lower-case", ["--no-lower-case", 1, True, True, True]),
+        ("--data-dir=--a-b", ["--a-b", 1, True, True, True]),
+    ],
+)
+def test_spellings(script, args, expected):
+    assert values(script, *args.split()) == expected
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        ("", ["--data-dir must be given"]),
+        ("--data-dri D", ["--data-dri", "did you mean --data-dir?"]),
+        ("--data-dir D --no-lower-cas", ["--no-lower-cas"]),
+        ("--data-dir D --zzz 3", ["unknown flag --zzz"]),
+        ("--data-dir D stray", ["unexpected argument 'stray'"]),
+        ("--data-dir D --no-lower-case=False", ["does not take"]),
+        ("--data-dir D --num-processes many", ["num_processes", "many"]),
+        ("--data-dir D --blanks-separate-docs=maybe", ["maybe"]),
+        ("--data-dir", ["data_dir"]),
+    ],
+)
+def test_wrong_command_lines(script, args, words):
+    done = run(script, *args.split())
+    assert done.returncode == errors.EXIT_FLAGS
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.strip().count("\n") <= 2
+    assert done.stdout == ""
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize(
+    "what, code, stderr",
+    [
+        ("user-error", 65, "error: the file is odd\nmend it\n"),
+        ("interrupt", 130, "error: interrupted\n"),
+        ("full", 73, None),
+        ("code", 42, ""),
+    ],
+)
+def test_exit_codes(script, what, code, stderr):
+    done = run(script, "--data-dir", what)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    if stderr is None:
+        assert "No space left" in done.stderr
+    else:
+        assert done.stderr == stderr
+
+
+def test_a_defect_keeps_its_traceback(script):
+    done = run(script, "--data-dir", "defect")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "ValueError: boom" in done.stderr
+
+
+def test_user_errors_cross_processes():
+    error = pickle.loads(pickle.dumps(errors.UserError("x", errors.EXIT_LOCKED)))
+    assert (str(error), error.exit_code) == ("x", errors.EXIT_LOCKED)
+
+
+def scripts():
+    """The top-level scripts that are run through `cli`."""
+    for name in sorted(os.listdir(ROOT)):
+        if name.endswith(".py"):
+            with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+                if "cli.run(" in f.read():
+                    yield name
+
+
+@pytest.fixture(scope="module")
+def without_tensorflow(tmp_path_factory):
+    """A PYTHONPATH on which importing TensorFlow or Keras fails."""
+    folder = tmp_path_factory.mktemp("blocked")
+    for name in ("tensorflow", "tensorflow_text", "tensorflow_datasets", "keras"):
+        (folder / f"{name}.py").write_text(f"raise SystemExit('{name} was imported')")
+    return os.pathsep.join([str(folder), ROOT])
+
+
+@pytest.mark.parametrize("name", [*scripts()])
+def test_help_of_every_script(name, without_tensorflow):
+    done = subprocess.run(
+        [sys.executable, os.path.join(ROOT, name), "--help"],
+        env={**os.environ, "PYTHONPATH": without_tensorflow},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert name in done.stdout, "an example shows how the script is called"
+    assert "Flags:" in done.stdout
+
+
+def test_the_package_is_imported_without_tensorflow(without_tensorflow):
+    code = (
+        "import electra_tf, electra_tf.cli, electra_tf.config, electra_tf.errors;"
+        "electra_tf.PretrainingConfig; electra_tf.UserError; electra_tf.read_hparams;"
+        "electra_tf.Vocabulary; print(sorted(electra_tf.__all__))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": without_tensorflow},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_is_there():
+    import electra_tf
+
+    for name in electra_tf.__all__:
+        assert getattr(electra_tf, name) is not None
+    with pytest.raises(AttributeError, match="no_such_name"):
+        electra_tf.no_such_name  # noqa: B018

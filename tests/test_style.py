@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of the house that a machine can hold: imports, sizes, forbidden calls."""
+
+import ast
+import dataclasses
+import functools
+import os
+import subprocess
+import sys
+
+import pytest
+
+from electra_tf.config import PretrainingConfig
+from electra_tf.model_config import ModelConfig
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FOLDERS = ("electra_tf", "tests", "benchmarks", "examples")
+MAX_FILE_LINES = 450
+MAX_FUNCTION_LINES = 70
+
+# From the bottom up; a module may use its own level and those below. What is not named
+# here stands wherever its imports put it, and may not take part in a cycle.
+LEVELS = (
+    (
+        "config errors tokenization vocabulary masking pretrain_data optimization "
+        "distribution checkpoints reporting hparams cli"
+    ),
+    "modeling",
+    "generators discriminator",
+    "pretraining finetune",
+    "training export interop",
+)
+LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names.split()}
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
+# Only to show that a UserError survives the journey between processes.
+MAY_PICKLE = {os.path.join("tests", "test_cli.py")}
+
+
+def python_files():
+    for name in sorted(os.listdir(ROOT)):
+        if name.endswith(".py"):
+            yield name
+    for folder in FOLDERS:
+        for directory, folders, files in os.walk(os.path.join(ROOT, folder)):
+            folders[:] = sorted(f for f in folders if not f.startswith((".", "__")))
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    yield os.path.relpath(os.path.join(directory, name), ROOT)
+
+
+FILES = list(python_files())
+every_file = pytest.mark.parametrize("path", FILES)
+
+
+@functools.cache
+def source(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+        return f.read()
+
+
+@functools.cache
+def tree(path):
+    return ast.parse(source(path))
+
+
+def imports(node, package=""):
+    """Dotted names that are imported anywhere in a tree, except for type checkers."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            continue
+        if isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            base = child.module or ""
+            if child.level:
+                up = package.split(".")[: 1 - child.level or None]
+                base = ".".join([*up, base] if base else up)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in child.names)
+        else:
+            yield from imports(child, package)
+
+
+def module_name(path):
+    name = path.removesuffix(".py").replace(os.sep, ".")
+    return name.removesuffix(".__init__")
+
+
+@functools.cache
+def graph():
+    """Module of electra_tf -> the modules of electra_tf that it imports."""
+    paths = {module_name(p): p for p in FILES if p.startswith("electra_tf" + os.sep)}
+    found = {}
+    for name, path in paths.items():
+        package = name if path.endswith("__init__.py") else name.rpartition(".")[0]
+        names = set(imports(tree(path), package))
+        # Every import runs the package's __init__, which imports nothing.
+        found[name] = {n for n in names if n in paths} - {"electra_tf", name}
+    return found
+
+
+def reachable(name):
+    seen, todo = set(), [name]
+    while todo:
+        for other in graph()[todo.pop()] - seen:
+            seen.add(other)
+            todo.append(other)
+    return seen
+
+
+def level(name):
+    return LEVEL.get(name.split(".")[1]) if "." in name else None
+
+
+def test_the_graph_sees_imports():
+    assert "electra_tf.errors" in graph()["electra_tf.cli"]
+    assert "electra_tf.hparams" in reachable("electra_tf.config")
+    assert len(FILES) > 15
+
+
+@pytest.mark.parametrize("name", sorted(graph()))
+def test_imports_run_one_way(name):
+    below = reachable(name)
+    assert name not in below, f"{name} imports itself in a circle"
+    if level(name) is not None:
+        above = {n for n in below if level(n) is not None and level(n) > level(name)}
+        assert not above, f"{name} imports {sorted(above)}, which stand above it"
+
+
+@pytest.mark.parametrize("name", sorted(graph()))
+def test_the_package_does_not_import_scripts(name):
+    path = name.replace(".", os.sep)
+    path += ".py" if f"{path}.py" in FILES else f"{os.sep}__init__.py"
+    tops = {p.removesuffix(".py") for p in FILES if os.sep not in p}
+    used = {n.partition(".")[0] for n in imports(tree(path))}
+    assert not used & (tops | {"tests", "benchmarks"})
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if p.startswith("electra_tf" + os.sep)]
+)
+def test_flags_are_defined_in_scripts(path):
+    if path != os.path.join("electra_tf", "cli.py"):
+        assert "absl.flags" not in set(imports(tree(path)))
+
+
+def forbidden(module, may_pickle=False):
+    """What must not be in a module's tree, with its line."""
+    for name in set(imports(module)):
+        if name.partition(".")[0] in FORBIDDEN_MODULES and not may_pickle:
+            yield f"import of {name}"
+    for call in ast.walk(module):
+        if not isinstance(call, ast.Call):
+            continue
+        keywords = {k.arg: k.value for k in call.keywords}
+        function = ast.unparse(call.func)
+        attribute = function.rpartition(".")[2]
+        true = {k for k, v in keywords.items() if getattr(v, "value", None) is True}
+        if function in ("eval", "exec", "os.system", "os.popen", "yaml.load"):
+            yield f"line {call.lineno}: {function}()"
+        if attribute == "extractall" and "filter" not in keywords:
+            yield f"line {call.lineno}: {function}() without a filter"
+        if function == "torch.load" and "weights_only" not in true:
+            yield f"line {call.lineno}: torch.load() without weights_only=True"
+        for keyword in true & {"shell", "allow_pickle"}:
+            yield f"line {call.lineno}: {keyword}=True"
+
+
+@every_file
+def test_nothing_dangerous_is_called(path):
+    assert list(forbidden(tree(path), path in MAY_PICKLE)) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle",
+        "def f():\n    from joblib import load",
+        "eval('1')",
+        "exec(code)",
+        "os.system('ls')",
+        "tarfile.open(p).extractall(d)",
+        "subprocess.run(c, shell=True)",
+        "np.load(p, allow_pickle=True)",
+        "yaml.load(f)",
+        "torch.load(p)",
+    ],
+)
+def test_dangerous_calls_are_seen(code):
+    assert len(list(forbidden(ast.parse(code)))) == 1
+
+
+def test_harmless_calls_are_not():
+    code = "model.eval(); archive.extractall(d, filter='data'); np.load(p)"
+    assert list(forbidden(ast.parse(code))) == []
+
+
+@every_file
+def test_first_line_is_the_licence(path):
+    lines = source(path).splitlines()
+    first = lines[1] if lines[0].startswith("#!") else lines[0]
+    assert first == "# SPDX-License-Identifier: Apache-2.0"
+
+
+@every_file
+def test_files_and_functions_hold_one_thing(path):
+    count = len(source(path).splitlines())
+    assert count <= MAX_FILE_LINES, f"{path} has {count} lines: split it"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = node.end_lineno - node.lineno + 1
+            assert lines <= MAX_FUNCTION_LINES, f"{path}: {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in FILES if not p.startswith(("tests", "benchmarks", "examples"))]
+)
+def test_public_names_are_documented(path):
+    module = tree(path)
+    assert ast.get_docstring(module), f"{path} has no docstring"
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    for node in module.body:
+        if isinstance(node, kinds) and not node.name.startswith("_"):
+            if node.name != "main":
+                assert ast.get_docstring(node), f"{path}: {node.name}"
+
+
+def test_ruff_is_content():
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("cls", [PretrainingConfig, ModelConfig])
+def test_every_hparam_is_documented(cls):
+    for field in dataclasses.fields(cls):
+        assert len(field.metadata["doc"]) >= 10, field.name
+        assert field.metadata["doc"].endswith("."), field.name
+
+
+def test_the_page_of_hparams_is_current():
+    done = subprocess.run(
+        [sys.executable, "-m", "electra_tf.config"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    with open(os.path.join(ROOT, "docs", "hparams.md"), encoding="utf-8") as f:
+        assert f.read() == done.stdout, (
+            "run: python -m electra_tf.config > docs/hparams.md"
+        )
+    for cls in (PretrainingConfig, ModelConfig):
+        for field in dataclasses.fields(cls):
+            assert f"| `{field.name}` |" in done.stdout
