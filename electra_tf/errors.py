@@ -24,7 +24,3 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_CONFIG):
         super().__init__(message)
         self.exit_code = exit_code
-
-    def __reduce__(self):
-        # Worker processes send their errors home; the default would lose the code.
-        return type(self), (self.args[0], self.exit_code)

@@ -188,7 +188,7 @@ def test_nothing_dangerous_is_called(path):
     ],
 )
 def test_dangerous_calls_are_seen(code):
-    assert len(list(forbidden(ast.parse(code)))) == 1
+    assert list(forbidden(ast.parse(code)))
 
 
 def test_harmless_calls_are_not():
