@@ -106,16 +106,12 @@ class Tokenizer:
         corpora. Nothing depends on how lines are grouped into calls.
 
         Returns:
-            ids: int32 [number of wordpieces], of all lines.
+            ids: int32 [number of wordpieces], of all lines; not writable.
             row_splits: int64 [number of lines + 1]; line i has
                 `ids[row_splits[i]:row_splits[i + 1]]`.
         """
-        lines = [_to_text(line) for line in lines]
-        for char in _CONTROLS_THAT_SPLIT:
-            if any(char in line for line in lines):
-                lines = [line.replace(char, "") for line in lines]
         lookup = self._memory.__getitem__
-        rows = [b"".join(map(lookup, line.split())) for line in lines]
+        rows = [b"".join(map(lookup, raw_words(_to_text(line)))) for line in lines]
         row_splits = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=row_splits[1:])
         return np.frombuffer(b"".join(rows), np.int32), row_splits // 4
@@ -130,8 +126,7 @@ class Tokenizer:
 
     def basic_tokenize(self, text: str | bytes) -> list[str]:
         """Returns the normalised words of a text: steps 1 to 3."""
-        words = _to_text(text).translate(_CLEAN).split()
-        return [part for word in words for part in self._split_word(word)]
+        return basic_tokenize(_to_text(text), self.config)
 
     def wordpieces(self, word: str) -> list[str]:
         """Returns the pieces of one normalised word: step 4."""
@@ -151,16 +146,6 @@ class Tokenizer:
             pieces.append(piece)
             start = end
         return pieces
-
-    def _split_word(self, word: str) -> list[str]:
-        """Steps 2 and 3 for one word of cleaned text."""
-        if self.config.do_lower_case:
-            word = word.lower()
-            if self.config.strip_accents and not word.isascii():
-                decomposed = unicodedata.normalize("NFD", word)
-                word = "".join(c for c in decomposed if c not in _MARKS)
-        spaced = "".join(f" {c} " if c in _PUNCTUATION else c for c in word)
-        return spaced.split()
 
     def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Returns the ids of `encode` and where in the text each piece stands.
@@ -232,6 +217,35 @@ class Tokenizer:
         return result
 
 
+def basic_tokenize(text: str, config: TokenizerConfig) -> list[str]:
+    """Returns the normalised words of a text, before wordpieces: steps 1 to 3."""
+    words = text.translate(_CLEAN).split()
+    return [part for word in words for part in _split_word(word, config)]
+
+
+def raw_words(text: str) -> list[str]:
+    """Splits a text, uncleaned, into parts that can be tokenised one by one.
+
+    The tokens of the text are those of the parts in turn. The parts repeat, so that
+    whoever has seen one need not tokenise it again.
+    """
+    for char in _CONTROLS_THAT_SPLIT:
+        if char in text:
+            text = text.replace(char, "")
+    return text.split()
+
+
+def _split_word(word: str, config: TokenizerConfig) -> list[str]:
+    """Steps 2 and 3 for one word of cleaned text."""
+    if config.do_lower_case:
+        word = word.lower()
+        if config.strip_accents and not word.isascii():
+            decomposed = unicodedata.normalize("NFD", word)
+            word = "".join(c for c in decomposed if c not in _MARKS)
+    spaced = "".join(f" {c} " if c in _PUNCTUATION else c for c in word)
+    return spaced.split()
+
+
 def _to_text(text: str | bytes) -> str:
     return text if isinstance(text, str) else text.decode("utf-8", "ignore")
 
@@ -279,6 +293,6 @@ class _WordMemory(dict):
     def _encode(self, word: str) -> bytes:
         tokenizer = self._tokenizer
         pieces = []
-        for part in tokenizer._split_word(word):
+        for part in _split_word(word, tokenizer.config):
             pieces += tokenizer.wordpieces(part)
         return array.array("i", tokenizer.convert_tokens_to_ids(pieces)).tobytes()

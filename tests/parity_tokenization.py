@@ -76,13 +76,14 @@ def _differing(
 
 def _recorded(recording: dict, combo: str) -> Iterator[Recorded]:
     """The items of one setting, as the original gives them on our Unicode version."""
-    same_unicode = recording.get("unicode_of_tokens", UNICODE_VERSION)
-    same_unicode = same_unicode == UNICODE_VERSION
+    version = recording.get("unicode_of_tokens", UNICODE_VERSION)
     for item in recording["items"]:
         basic, tokens = item["basic"][combo], item["tokens"][combo]
-        if item.get("unicode_sensitive") and not same_unicode:
+        if item.get("unicode_sensitive") and version != UNICODE_VERSION:
             basic = None
-            tokens = item["tokens_by_unicode"][UNICODE_VERSION][combo]
+            # A version that is not listed gives what was recorded.
+            others = item["tokens_by_unicode"]
+            tokens = others.get(UNICODE_VERSION, item["tokens"])[combo]
         yield Recorded(item["text"], basic, tokens)
 
 

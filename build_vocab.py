@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a WordPiece vocabulary from text.
+
+Example:
+  python3 build_vocab.py --corpus-dir texts --vocab-size 30522 --output-file vocab.txt
+
+The settings of the tokenizer are written beside it (vocab.txt.json) and are found there
+by build_pretraining_dataset.py. The same corpus gives the same file, whatever the
+number of processes.
+"""
+
+import os
+
+from absl import flags
+
+import electra_tf
+from electra_tf import cli, corpus
+from electra_tf.errors import UserError
+from electra_tf.vocabulary import (
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    Vocabulary,
+    settings_path,
+    write_settings,
+    write_tokens,
+)
+
+_CORPUS_DIR = flags.DEFINE_string(
+    "corpus_dir", None, "Directory of text files (UTF-8), searched to the bottom."
+)
+_TFDS = flags.DEFINE_string(
+    "tfds",
+    None,
+    "Instead of --corpus-dir: a data set of tensorflow_datasets and its text field, "
+    "such as wikipedia/20230601.en:text.",
+)
+_TFDS_DATA_DIR = flags.DEFINE_string(
+    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data, if not at home."
+)
+_VOCAB_SIZE = flags.DEFINE_integer(
+    "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
+)
+_OUTPUT_FILE = flags.DEFINE_string(
+    "output_file", None, "Where to write the vocabulary."
+)
+_LOWER = cli.define_pair(
+    "do_lower_case", "no_lower_case", True, "Lower-case the text (uncased vocabulary)."
+)
+_ACCENTS = cli.define_pair(
+    "strip_accents",
+    "no_strip_accents",
+    True,
+    "Strip accents. Has no effect on a cased vocabulary.",
+)
+_MIN_FREQUENCY = flags.DEFINE_integer(
+    "min_frequency",
+    2,
+    "How often a piece must occur in the corpus to become a token.",
+    lower_bound=1,
+)
+_NUM_UNUSED = flags.DEFINE_integer(
+    "num_unused", 0, "Number of [unusedN] tokens to keep for later use.", lower_bound=0
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "Processes that count words (default: one per core)."
+)
+_ENCODING_ERRORS = flags.DEFINE_enum(
+    "encoding_errors",
+    "strict",
+    corpus.ENCODING_ERRORS,
+    "What to do about bytes that are not UTF-8: stop, or drop and count them.",
+)
+_OVERWRITE = flags.DEFINE_boolean(
+    "overwrite", False, "Replace the output file if it exists."
+)
+
+
+def main(argv: list[str]) -> None:
+    del argv
+    output = _check_flags()
+    # Imported late, so that a wrong flag is told at once.
+    from electra_tf import vocabulary_training
+
+    config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
+    if _TFDS.value:
+        source = {"tfds": _TFDS.value}
+        documents = corpus.read_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+        counts = vocabulary_training.count_documents(documents, config)
+    else:
+        source = {"corpus_dir": _CORPUS_DIR.value}
+        paths = corpus.list_files(_CORPUS_DIR.value)
+        source["num_files"] = len(paths)
+        processes = _NUM_PROCESSES.value or os.cpu_count()
+        counts = vocabulary_training.count_files(
+            paths, config, _ENCODING_ERRORS.value, processes
+        )
+    if not counts.words:
+        raise UserError(
+            f"the corpus {_TFDS.value or _CORPUS_DIR.value} holds no words.\n"
+            "Is it the right one? A vocabulary needs text to learn from."
+        )
+    trained = vocabulary_training.train(
+        counts.words, config, _VOCAB_SIZE.value, _MIN_FREQUENCY.value, _NUM_UNUSED.value
+    )
+    vocab = Vocabulary(tuple(trained.tokens), output)
+    num_words = counts.words.total() + counts.num_forgotten
+    # The settings first: a vocabulary without them would pass for an uncased one.
+    write_settings(
+        vocab,
+        config,
+        tool=f"build_vocab.py of electra_tf {electra_tf.__version__}",
+        corpus=source,
+        num_words=num_words,
+        num_distinct_words=len(counts.words),
+        num_words_forgotten=counts.num_forgotten,
+        num_bytes_not_utf8=counts.num_replaced,
+        min_frequency=_MIN_FREQUENCY.value,
+        num_unused=_NUM_UNUSED.value + trained.num_padding,
+    )
+    write_tokens(output, vocab.tokens)
+    print(
+        f"{output}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
+        f"{len(counts.words):,} of them different."
+    )
+    if counts.num_replaced:
+        print(f"{counts.num_replaced:,} bytes were not UTF-8 and were dropped.")
+    if trained.num_padding:
+        print(
+            f"The corpus gave no more than {len(vocab) - trained.num_padding} tokens: "
+            f"the last {trained.num_padding} are [unusedN].\n"
+            "A smaller --vocab-size would do, or --min-frequency 1."
+        )
+
+
+def _check_flags() -> str:
+    """Raises UserError for flags that do not go together; returns the output file."""
+    if bool(_CORPUS_DIR.value) == bool(_TFDS.value):
+        raise UserError(
+            "give the text to learn from by either --corpus-dir or --tfds.\nTry --help."
+        )
+    if not _OUTPUT_FILE.value:
+        raise UserError("--output-file is missing: where to write the vocabulary.")
+    least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
+    if _VOCAB_SIZE.value <= least:
+        raise UserError(
+            f"--vocab-size {_VOCAB_SIZE.value} leaves nothing beside the {least} "
+            "special and unused tokens."
+        )
+    output = _OUTPUT_FILE.value
+    if os.path.isdir(output):
+        raise UserError(f"--output-file {output} is a directory; name a file in it.")
+    for path in (output, settings_path(output)):
+        if os.path.exists(path) and not _OVERWRITE.value:
+            raise UserError(
+                f"{path} exists already.\nGive another --output-file, or --overwrite "
+                "to replace it."
+            )
+    return output
+
+
+if __name__ == "__main__":
+    cli.run(main)
