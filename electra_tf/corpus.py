@@ -1,0 +1,362 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text from files, from tar archives and from tensorflow_datasets, as a stream.
+
+Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
+"""
+
+import codecs
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+
+ENCODING_ERRORS = ("strict", "replace")
+
+_BLOCK_BYTES = 1 << 20
+# A longer line is cut (at a space, if it has one near) to bound memory.
+_MAX_LINE_BYTES = 16 << 20
+
+# An archive beyond these is no archive of web pages but an attack or a mistake.
+_MAX_ARCHIVE_MEMBERS = 1_000_000
+_MAX_ARCHIVE_BYTES = 64 << 30
+
+_BOM = b"\xef\xbb\xbf"
+_COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
+
+
+def list_files(corpus_dir: str | os.PathLike) -> list[str]:
+    """The files below a directory, sorted by path; hidden ones are left out.
+
+    `corpus_dir` may be a single file. Raises UserError if there is nothing to read.
+    """
+    corpus_dir = os.fspath(corpus_dir)
+    if os.path.isfile(corpus_dir):
+        return [corpus_dir]
+    if not os.path.isdir(corpus_dir):
+        raise UserError(
+            f"the corpus directory {corpus_dir} does not exist.\n"
+            "--corpus-dir names a directory of text files."
+        )
+    paths = []
+    for folder, folders, names in os.walk(corpus_dir, onerror=_unreadable):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        visible = (name for name in names if not name.startswith("."))
+        paths += [os.path.join(folder, name) for name in visible]
+    if not paths:
+        raise UserError(
+            f"the corpus directory {corpus_dir} holds no files.\n"
+            "Put text files there: one sentence or paragraph a line, UTF-8."
+        )
+    return sorted(paths)
+
+
+def _unreadable(error: OSError) -> None:
+    raise UserError(f"cannot read {error.filename}: {error.strerror}.")
+
+
+def read_lines(
+    path: str | os.PathLike, encoding_errors: str = "strict"
+) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file, without line ends and byte order mark.
+
+    `encoding_errors`: "strict" raises UserError (exit code 65) naming file and byte
+    offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
+    """
+    with open_text(path) as stream:
+        for block in TextReader(stream, os.fspath(path), encoding_errors):
+            yield from block
+
+
+def open_text(path: str | os.PathLike) -> BinaryIO:
+    """Opens a file of the corpus; UserError if that fails."""
+    try:
+        return open(path, "rb")
+    except OSError as e:
+        raise UserError(f"cannot read {e.filename}: {e.strerror}.") from None
+
+
+class TextReader:
+    """Iterates over a binary stream of UTF-8 text, as blocks of lines.
+
+    Lines are those of the bytes: only LF and CRLF end them. Lines of more than 16 MB
+    are cut.
+
+    Args:
+      stream: the bytes; seekable if `start` is given.
+      name: of the file, for messages.
+      encoding_errors: "strict" or "replace", as in `read_lines`.
+      start, end: read the lines that begin in these bytes only.
+
+    Attributes:
+        num_bytes: bytes read so far.
+        num_replaced: bytes replaced so far, because they were not UTF-8.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO,
+        name: str,
+        encoding_errors: str = "strict",
+        start: int = 0,
+        end: int | None = None,
+    ):
+        self._stream = stream
+        self._name = name
+        self._errors = encoding_errors
+        self._start, self._end = start, end
+        self.num_bytes = 0
+        self.num_replaced = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        position = self._seek_line()
+        rest = b""  # of a line that was cut
+        while self._end is None or position < self._end:
+            wanted = _BLOCK_BYTES
+            if self._end is not None:
+                wanted = max(0, min(wanted, self._end - position - len(rest)))
+            block = rest + self._stream.read(wanted)
+            if not block.endswith(b"\n"):
+                block += self._stream.readline(_MAX_LINE_BYTES)
+            if not block:
+                return
+            rest = b""
+            if len(block) >= _MAX_LINE_BYTES and not block.endswith(b"\n"):
+                block, rest = _cut(block)
+            yield self._decode(block, position)
+            position += len(block)
+            self.num_bytes += len(block)
+        if rest:
+            yield self._decode(rest, position)
+            self.num_bytes += len(rest)
+
+    def _seek_line(self) -> int:
+        """Goes to the first line that begins at or after `start`."""
+        if not self._start:
+            return 0
+        self._stream.seek(self._start - 1)
+        while (part := self._stream.readline(_BLOCK_BYTES)) and part[-1:] != b"\n":
+            pass
+        return self._stream.tell()
+
+    def _decode(self, block: bytes, position: int) -> list[str]:
+        if position == 0 and block.startswith(_BOM):
+            block, position = block[len(_BOM) :], len(_BOM)
+        try:
+            text = block.decode("utf-8")
+        except UnicodeDecodeError as e:
+            if self._errors == "strict":
+                raise UserError(
+                    f"{self._name}: byte 0x{block[e.start]:02x} at offset "
+                    f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
+                    "file, or go on without such bytes: --encoding-errors replace",
+                    EXIT_DAMAGED,
+                ) from None
+            codecs.register_error(_COUNTING, self._replace)
+            text = block.decode("utf-8", _COUNTING)
+        if "\r" in text:
+            text = text.replace("\r\n", "\n")
+        lines = text.split("\n")
+        if not lines[-1]:
+            lines.pop()  # after the last line end
+        return lines
+
+    def _replace(self, error: UnicodeDecodeError) -> tuple[str, int]:
+        self.num_replaced += error.end - error.start
+        return "\ufffd", error.end
+
+
+def _cut(block: bytes) -> tuple[bytes, bytes]:
+    """Cuts a long line after its last space, else between two characters."""
+    end = block.rfind(b" ", len(block) - _BLOCK_BYTES) + 1
+    if not end:
+        end = len(block)
+        while end > len(block) - 4 and block[end - 1] & 0xC0 == 0x80:
+            end -= 1
+        end -= block[end - 1] >= 0xC0
+    return block[:end], block[end:]
+
+
+# Archives.
+
+
+def read_archive(
+    path: str | os.PathLike, encoding_errors: str = "strict"
+) -> Iterator[TextReader]:
+    """Yields a reader for each text file in a tar archive (.xz, .gz, .bz2 or plain).
+
+    The members are read straight from the compressed stream, in their order, and must
+    be read before the next one is asked for. Nothing is written to disk, so a hostile
+    archive has nothing to overwrite; one that tries (links, devices, absolute names,
+    "..") or that is of absurd size is refused all the same: it is no corpus.
+
+    Raises UserError (exit code 65) for such archives and for damaged ones.
+    """
+    path = os.fspath(path)
+    num_bytes = num_members = 0
+    with open_text(path) as raw:
+        try:
+            with tarfile.open(fileobj=raw, mode="r|*") as archive:
+                for member in archive:
+                    archive.members = []  # or it would remember them all
+                    num_members += 1
+                    num_bytes += member.size
+                    _check_member(path, member, num_members, num_bytes)
+                    if member.isreg():
+                        name = f"{path}:{member.name}"
+                        stream = archive.extractfile(member)
+                        yield TextReader(stream, name, encoding_errors)
+        except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as e:
+            raise UserError(
+                f"{path}: not a sound tar archive, after {num_members} members "
+                f"({e}).\nFetch the file again, or move it out of the directory.",
+                EXIT_DAMAGED,
+            ) from None
+
+
+def _check_member(
+    path: str, member: tarfile.TarInfo, num_members: int, num_bytes: int
+) -> None:
+    """Refuses what has no place in an archive of texts."""
+    problem = None
+    parts = member.name.replace("\\", "/").split("/")
+    if member.issym() or member.islnk():
+        problem = f"is a link to {member.linkname!r}"
+    elif not member.isreg() and not member.isdir() or member.issparse():
+        problem = "is neither a file nor a directory"
+    elif member.name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
+        problem = "lies outside of the archive's directory"
+    elif num_members > _MAX_ARCHIVE_MEMBERS:
+        problem = f"is beyond the limit of {_MAX_ARCHIVE_MEMBERS} members"
+    elif num_bytes > _MAX_ARCHIVE_BYTES:
+        problem = f"goes beyond the limit of {_MAX_ARCHIVE_BYTES} bytes of text"
+    if problem:
+        raise UserError(
+            f"{path}: refused, because its member {member.name!r} {problem}.\n"
+            "Take it out of the archive, or the archive out of the directory.",
+            EXIT_DAMAGED,
+        )
+
+
+# tensorflow_datasets.
+
+
+class TfdsSource(NamedTuple):
+    """Where `--tfds NAME:FIELD` points: a prepared data set and its text feature.
+
+    Attributes:
+        spec: as given, such as "wikipedia/20230601.en:text".
+          name: of the data set, with the version that was found.
+        field: the feature that holds a document; "a/b" is b inside a.
+        num_examples: documents in the split "train".
+        num_bytes: size of the split on disk.
+    """
+
+    spec: str
+    name: str
+    field: str
+    num_examples: int
+    num_bytes: int
+
+
+def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSource:
+    """Finds a prepared data set; nothing is downloaded.
+
+    `data_dir` defaults to the usual place of tensorflow_datasets. Raises UserError for
+    a spec without field, a data set that is not there, one without split "train", or
+    without that text feature.
+    """
+    name, _, field = spec.rpartition(":")
+    if not name or not field:
+        raise UserError(
+            f"--tfds {spec}: a data set and its text feature are needed, "
+            "like wikipedia/20230601.en:text."
+        )
+    info = _tfds_builder(spec, data_dir).info
+    if "train" not in info.splits:
+        raise UserError(
+            f"--tfds {spec}: the data set has no split train "
+            f"(it has: {', '.join(sorted(info.splits))})."
+        )
+    if not _is_text(info.features, field.split("/")):
+        raise UserError(
+            f"--tfds {spec}: {field!r} is no text feature of {info.full_name}.\n"
+            f"Its features: {', '.join(map(str, info.features))}."
+        )
+    split = info.splits["train"]
+    return TfdsSource(
+        spec, info.full_name, field, split.num_examples, int(split.num_bytes or 0)
+    )
+
+
+def read_tfds(
+    spec: str,
+    data_dir: str | os.PathLike | None = None,
+    start: int = 0,
+    end: int | None = None,
+) -> Iterator[str]:
+    """Yields the documents of the split "train" in their order, `start` to `end`.
+
+    Raises UserError as `open_tfds` does. Bytes that are not UTF-8 become U+FFFD.
+    """
+    for data in read_tfds_bytes(spec, data_dir, start, end):
+        yield data.decode("utf-8", "replace")
+
+
+def read_tfds_bytes(
+    spec: str,
+    data_dir: str | os.PathLike | None = None,
+    start: int = 0,
+    end: int | None = None,
+) -> Iterator[bytes]:
+    """Yields documents as `read_tfds` does, as the bytes that the data set holds."""
+    import tensorflow_datasets as tfds
+
+    source = open_tfds(spec, data_dir)
+    end = source.num_examples if end is None else min(end, source.num_examples)
+    if start >= end:
+        return
+    documents = _tfds_builder(spec, data_dir).as_dataset(
+        split=f"train[{start}:{end}]",
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
+        decoders=tfds.decode.PartialDecoding(_only(source.field.split("/"))),
+    )
+    for document in documents.as_numpy_iterator():
+        for part in source.field.split("/"):
+            document = document[part]
+        yield document
+
+
+def _is_text(features, path: list[str]) -> bool:
+    for name in path:
+        try:
+            features = features[name]
+        except (KeyError, TypeError):
+            return False
+    return getattr(features, "tf_dtype", None) == "string" and features.shape == ()
+
+
+def _only(path: list[str]):
+    """The nested dict that has tensorflow_datasets decode one feature."""
+    return {path[0]: _only(path[1:])} if path else True
+
+
+def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
+    import tensorflow_datasets as tfds
+
+    name = spec.rpartition(":")[0]
+    try:
+        builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
+        if builder.info.splits:
+            return builder
+        problem = f"it has not been prepared in {builder.data_dir}"
+    except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
+        problem = str(e).strip().splitlines()[0]
+    raise UserError(
+        f"--tfds {spec}: cannot open {name}: {problem}\n"
+        f"Prepare it first (tfds build {name}); --tfds-data-dir says where it lies."
+    )
