@@ -143,7 +143,9 @@ def describe(placement: Placement, precision: str) -> str:
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
         kind = details.get("device_name", "GPU")
-    name = type(placement.strategy).__name__.replace("_DefaultDistribution", "one")
+    name = type(placement.strategy).__name__
+    if placement.num_replicas == 1:
+        name = "one device"
     jit = "on" if placement.jit_compile else "off"
     return (
         f"Devices: {placement.num_replicas} x {kind} ({name}), precision {precision}, "

@@ -39,7 +39,7 @@ class Task(Protocol):
     def training_sums(
         self, batch: Batch, seed: tf.Tensor, weights: Any
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Loss and metric sums: scalars that add up over the parts of a global batch."""
+        """Loss and metric sums: scalars that add up over parts of a global batch."""
 
     def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Metrics from the sums over the global batch; arrays with a value per step."""

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one training loop: steps, reports, checkpoints, and an end that loses nothing.
+
+Re-running a command continues its run: the step number comes from the checkpoint, and
+batch k, its masking and the dropout of step k are functions of (seed, k), so there is
+no other position to restore.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.checkpoints import Checkpoints
+from electra_tf.distribution import Placement
+from electra_tf.nonfinite import NonfiniteGuard
+from electra_tf.pretrain_data import as_user_error
+from electra_tf.reporting import Console, Progress, Report
+from electra_tf.training_step import Task, TrainingStep
+
+# How long the loop stays inside the graph: as long as a signal waits for its answer.
+LOOP_SECONDS = 0.5
+
+
+class StopRequest:
+    """Notes SIGTERM and SIGINT while it is entered; a second one acts at once."""
+
+    def __init__(self):
+        self.signal: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number, frame) -> None:
+        self.signal = signal.Signals(number)
+        self.__exit__()
+
+
+def train(
+    step: TrainingStep,
+    make_batches: Callable[[int], Iterator],
+    checkpoints: Checkpoints,
+    console: Console,
+    *,
+    placement: Placement,
+    num_train_steps: int,
+    batch_size: int,
+    iterations_per_loop: int,
+    save_checkpoints_steps: int,
+    log_steps: int,
+    on_nonfinite: str = "stop",
+) -> bool:
+    """Trains from the state's step up to `num_train_steps`.
+
+    Args:
+      make_batches: step -> iterator whose first batch is that of `step`.
+
+    Returns: whether the end was reached; False after SIGTERM or SIGINT, with the
+      state saved.
+
+    Raises `UserError`: 70 when loss or gradients are not finite (nothing of that step
+      is kept), 65 for damaged data, 73 when something cannot be written.
+    """
+    state = step.state
+    done = state.step
+    report = Report(
+        checkpoints.directory,
+        console,
+        start=done,
+        total=num_train_steps,
+        batch_size=batch_size,
+        every=log_steps,
+        is_chief=placement.is_chief,
+    )
+
+    def save() -> None:
+        if placement.is_chief:
+            report.sync()
+            checkpoints.save(done, state.variables())
+
+    guard = NonfiniteGuard(
+        on_nonfinite, checkpoints, console, make_batches, placement.strategy
+    )
+    pace = Pace(iterations_per_loop)
+    with StopRequest() as stop:
+        try:
+            # Shows before the first hour of work whether the disk takes a checkpoint.
+            save()
+            batches = make_batches(done)
+            while done < num_train_steps and not stop.signal:
+                to_save = save_checkpoints_steps - done % save_checkpoints_steps
+                count = min(pace.count(), to_save, num_train_steps - done)
+                with pace.measure(count):
+                    metrics = step.run(batches, done, count)
+                guard.check(done, metrics, report)
+                report.add(done + 1, metrics)
+                done += count
+                if done % save_checkpoints_steps == 0:
+                    save()
+            save()
+        except tf.errors.OpError as error:
+            raise as_user_error(error) or error from error
+        finally:
+            report.close()
+    if stop.signal:
+        console.log(f"{stop.signal.name}: saved at step {done}.")
+    return not stop.signal
+
+
+class Pace:
+    """How many steps to run inside the graph, so that a loop takes LOOP_SECONDS."""
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self._count = 1
+        self._is_warm = False
+
+    def count(self) -> int:
+        return self._count
+
+    def measure(self, count: int) -> _Stopwatch:
+        """Context manager around a loop of `count` steps."""
+        return _Stopwatch(lambda seconds: self._adapt(count, seconds))
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        # The first loop builds the graph.
+        if self._is_warm:
+            wanted = int(LOOP_SECONDS * count / max(seconds, 1e-6))
+            # Never from one to hundreds at once: one fast loop may be chance.
+            self._count = max(1, min(wanted, 4 * count, self._limit))
+        self._is_warm = True
+
+
+class _Stopwatch:
+    def __init__(self, report: Callable[[float], None]):
+        self._report = report
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *_) -> None:
+        self._report(time.monotonic() - self._since)
+
+
+def evaluate(
+    task: Task,
+    batches: Iterator,
+    *,
+    placement: Placement,
+    num_steps: int,
+    console: Console,
+    batch_size: int,
+) -> dict[str, float]:
+    """Evaluates on `num_steps` global batches.
+
+    Returns: the task's metrics over all of them together.
+    """
+    strategy = placement.strategy
+
+    def sums_of(batch):
+        sums = task.evaluation_sums(batch)
+        if placement.num_replicas > 1:
+            sums = tf.distribute.get_replica_context().all_reduce("SUM", sums)
+        return sums
+
+    @tf.function
+    def step(iterator):
+        sums = strategy.run(sums_of, args=(next(iterator),))
+        return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
+
+    progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
+    totals: dict[str, np.ndarray] = {}
+    try:
+        for number in range(1, num_steps + 1):
+            for name, value in step(batches).items():
+                value = value.numpy().astype(np.float64)
+                totals[name] = totals.get(name, 0.0) + value
+            progress.update(number, {})
+    except tf.errors.OpError as error:
+        raise as_user_error(error) or error from error
+    finally:
+        progress.close()
+    return task.evaluation_metrics(totals)

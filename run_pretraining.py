@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pre-trains an ELECTRA model, or evaluates a pre-trained one on unlabeled text.
+
+  python3 run_pretraining.py --data-dir $DATA_DIR --model-name electra_small_owt
+
+Expects $DATA_DIR/vocab.txt and $DATA_DIR/pretrain_tfrecords; checkpoints, metrics,
+curves and results go to $DATA_DIR/models/<model-name>. The same command again continues
+the run. To evaluate: --hparams '{"do_train": false, "do_eval": true}'.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from absl import flags
+
+# TensorFlow is imported further down, after everything that can be checked without it.
+from electra_tf import cli
+from electra_tf.checkpoints import Checkpoints
+from electra_tf.config import PretrainingConfig, read_hparams
+from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.reporting import Console, write_results
+from electra_tf.run_directory import RunLock, cannot_write
+from electra_tf.vocabulary import Vocabulary, resolve_settings
+
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Location of data files (vocabulary, TFRecords, models)."
+)
+_MODEL_NAME = flags.DEFINE_string(
+    "model_name", None, "The name of the model being trained."
+)
+_HPARAMS = flags.DEFINE_string(
+    "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
+)
+_CONFIG = flags.DEFINE_string(
+    "config", None, "JSON file of hparams that --hparams overrides, such as configs/*."
+)
+_DRY_RUN = flags.DEFINE_boolean(
+    "dry_run", False, "Check everything and print what would be run; write nothing."
+)
+flags.mark_flags_as_required(["data_dir", "model_name"])
+
+# Where a run happens and what is asked of it now: not what it is.
+_NOT_IN_CHECKPOINTS = (
+    "data_dir",
+    "do_eval",
+    "do_train",
+    "eval_tfrecords",
+    "model_dir",
+    "model_name",
+    "pretrain_tfrecords",
+    "results_pkl",
+    "results_txt",
+    "vocab_file",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Trains or evaluates as the flags say; returns the exit code."""
+    del argv
+    config = PretrainingConfig.from_hparams(
+        _DATA_DIR.value,
+        _MODEL_NAME.value,
+        read_hparams(_HPARAMS.value),
+        read_hparams(_CONFIG.value) if _CONFIG.value else None,
+    )
+    vocab = read_vocabulary(config)
+    chief = is_chief()
+    console = Console(silent=not chief)
+    checkpoints = Checkpoints(
+        config.model_dir,
+        keep=config.keep_checkpoint_max,
+        identity=identity_of(config, vocab),
+        settings=settings_of(config),
+        read_only=config.do_eval or _DRY_RUN.value or not chief,
+        log=console.log,
+    )
+    if config.do_train and chief and not _DRY_RUN.value:
+        lock = RunLock(config.model_dir)
+    else:
+        lock = contextlib.nullcontext()
+    with lock:
+        saved = checkpoints.newest_intact()
+        if saved:
+            checkpoints.check_identity(saved)
+        if config.do_eval and not saved:
+            raise UserError(
+                f"{config.model_dir} has no checkpoint to evaluate.\n"
+                "Check --data-dir and --model-name, or train first."
+            )
+        console.heading("Config:")
+        for name, value in sorted(config.to_dict().items()):
+            console.log(f"{name} {value}")
+        for note in config.notes():
+            console.log(f"Note: {note}.")
+        console.log()
+        if _DRY_RUN.value:
+            return describe_run(config, vocab, saved, console)
+        if config.do_train:
+            return train(config, vocab, checkpoints, saved, console)
+        return evaluate(config, vocab, checkpoints, saved, console)
+
+
+def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
+    """Reads the vocabulary and checks it against the config."""
+    vocab = Vocabulary.load(config.vocab_file)
+    vocab.check_size(config.vocab_size)
+    resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    return vocab
+
+
+def is_chief() -> bool:
+    """Whether this process writes; with several workers (TF_CONFIG) only one does."""
+    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    task = cluster.get("task", {"type": "chief", "index": 0})
+    if "chief" in cluster.get("cluster", {}):
+        return task["type"] == "chief"
+    return int(task["index"]) == 0
+
+
+def identity_of(config: PretrainingConfig, vocab: Vocabulary) -> dict:
+    """What makes a run the run that it is: model, objective, vocabulary."""
+    shape = dataclasses.asdict(config.model_config())
+    for name in shape.keys() & {
+        "hidden_dropout_prob",
+        "attention_probs_dropout_prob",
+        "initializer_range",
+    }:
+        del shape[name]
+    chosen = (
+        "electra_objective",
+        "electric_objective",
+        "uniform_generator",
+        "two_tower_generator",
+        "untied_generator",
+        "untied_generator_embeddings",
+        "embedding_size",
+        "do_lower_case",
+    )
+    identity = shape | {name: getattr(config, name) for name in chosen}
+    if config.uses_generator_config:
+        identity["generator_layers"] = config.generator_layers
+        identity["generator_hidden_size"] = config.generator_hidden_size
+    return identity | {"vocab_sha256": vocab.sha256}
+
+
+def settings_of(config: PretrainingConfig) -> dict:
+    """The rest of the config, without places, and the hash of the data's manifest."""
+    settings = config.to_dict()
+    for name in _NOT_IN_CHECKPOINTS:
+        del settings[name]
+    manifest = Path(config.pretrain_tfrecords).parent / "manifest.json"
+    if manifest.is_file():
+        digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+        settings["data_manifest_sha256"] = digest
+    return settings
+
+
+def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
+    """Devices, model and optimizer: returns (placement, task, state)."""
+    import keras
+
+    from electra_tf import distribution, optimization, pretraining, training_step
+    from electra_tf.pretraining_task import PretrainingTask
+
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    placement = distribution.create_strategy(config)
+    console.log(distribution.describe(placement, config.precision))
+    keras.utils.set_random_seed(config.seed)  # the initial weights
+    with placement.strategy.scope():
+        pretrainer = pretraining.build_pretrainer(
+            config, (vocab.cls_id, vocab.sep_id, vocab.mask_id)
+        )
+        state = training_step.TrainState(
+            pretrainer, optimization.create_optimizer(config)
+        )
+    count = sum(v.shape.num_elements() for v in pretrainer.trainable_variables)
+    console.log(f"Model: {count:,} parameters")
+    return placement, PretrainingTask(pretrainer), state
+
+
+def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0):
+    """An iterator over global batches, the first being that of step `start`."""
+    from electra_tf import pretrain_data
+
+    training = config.do_train
+
+    def dataset(context):
+        return pretrain_data.make_dataset(
+            config.pretrain_tfrecords if training else config.eval_tfrecords,
+            batch_size=config.train_batch_size if training else config.eval_batch_size,
+            max_seq_length=config.max_seq_length,
+            vocab=vocab,
+            seed=config.seed,
+            start_step=start,
+            mask_prob=config.mask_prob,
+            max_predictions_per_seq=config.max_predictions_per_seq,
+            repeated_masks=config.repeated_masks,
+            shuffle=training,
+            num_replicas=placement.num_replicas,
+            replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
+        )
+
+    return iter(placement.strategy.distribute_datasets_from_function(dataset))
+
+
+def train(config, vocab, checkpoints, saved, console) -> int:
+    """Trains up to num_train_steps, from the newest checkpoint if there is one."""
+    from electra_tf import curves, training, training_step
+
+    config_path = Path(config.model_dir) / "config.json"
+    try:
+        config.save(str(config_path))
+    except OSError as error:
+        raise cannot_write(config_path, error) from error
+    placement, task, state = build(config, vocab, console)
+    if saved:
+        checkpoints.restore(saved, state.variables())
+        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
+    elif config.init_checkpoint:
+        load_initial_weights(config.init_checkpoint, state, console)
+    log_epochs(config, state.step, console)
+    if state.step >= config.num_train_steps:
+        console.log(
+            f"Trained for {state.step} of {config.num_train_steps} steps already: "
+            "nothing to do. A larger num_train_steps goes on."
+        )
+        return EXIT_OK
+    step = training_step.TrainingStep(
+        task,
+        state,
+        placement,
+        seed=config.seed,
+        accumulation=config.gradient_accumulation_steps,
+    )
+    console.heading("Running training")
+    finished = training.train(
+        step,
+        lambda start: batches_of(config, vocab, placement, start),
+        checkpoints,
+        console,
+        placement=placement,
+        num_train_steps=config.num_train_steps,
+        batch_size=config.train_batch_size,
+        iterations_per_loop=config.iterations_per_loop,
+        save_checkpoints_steps=config.save_checkpoints_steps,
+        log_steps=config.log_steps,
+        on_nonfinite=config.on_nonfinite,
+    )
+    if not finished:
+        console.log("Run the same command again to continue.")
+        return EXIT_PREEMPTED
+    if placement.is_chief:
+        run = Path(config.model_dir)
+        picture = run / "loss_curves.png"
+        curves.plot_curves(run / "metrics.jsonl", picture, config.model_name)
+        console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
+    return EXIT_OK
+
+
+def load_initial_weights(path: str, state, console: Console) -> None:
+    """Starts from the weights of a checkpoint prefix or of a run's newest one."""
+    from electra_tf.checkpoints import assign_from
+
+    if os.path.isdir(path):
+        newest = Checkpoints(path, read_only=True, log=console.log).newest_intact()
+        if newest is None:
+            raise UserError(f"init_checkpoint {path} holds no checkpoint.")
+        path = os.path.join(path, f"model.ckpt-{newest.step}")
+    assign_from(path, state.weights())
+    console.log(f"Weights initialised from {path}; the optimizer starts anew.")
+
+
+def log_epochs(config: PretrainingConfig, done: int, console: Console) -> None:
+    """Says how many examples there are and how often the run sees them."""
+    from electra_tf import pretrain_data, record_index
+
+    examples = len(
+        record_index.RecordIndex(pretrain_data.find_shards(config.pretrain_tfrecords))
+    )
+    total = config.num_train_steps * config.train_batch_size / max(examples, 1)
+    seen = done * config.train_batch_size / max(examples, 1)
+    console.log(f"Data: {examples:,} examples; {seen:.2f} of {total:.2f} epochs done")
+
+
+def evaluate(config, vocab, checkpoints, saved, console) -> int:
+    """Evaluates the newest checkpoint; prints and writes the original's metrics."""
+    from electra_tf import training
+
+    placement, task, state = build(config, vocab, console)
+    checkpoints.restore(saved, state.weights(), partial=True)
+    console.log(f"Evaluating {checkpoints.prefix(saved.step)}.")
+    console.heading("Running evaluation")
+    started = time.time()
+    metrics = training.evaluate(
+        task,
+        batches_of(config, vocab, placement),
+        placement=placement,
+        num_steps=config.num_eval_steps,
+        console=console,
+        batch_size=config.eval_batch_size,
+    )
+    for name, value in sorted({**metrics, "global_step": saved.step}.items()):
+        console.log(f"  {name} = {value}")
+    if placement.is_chief:
+        write_results(
+            config.results_txt,
+            metrics,
+            saved.step,
+            checkpoint=checkpoints.prefix(saved.step),
+            data=config.eval_tfrecords,
+            num_eval_steps=config.num_eval_steps,
+            eval_batch_size=config.eval_batch_size,
+            seconds=round(time.time() - started, 1),
+        )
+        console.log(f"Written to {config.results_txt} and {config.results_json}")
+    return EXIT_OK
+
+
+def describe_run(config, vocab, saved, console) -> int:
+    """Checks data and model and prints what a run would be; writes nothing."""
+    from flops_computation import get_recipe_flops
+
+    placement, _, state = build(config, vocab, console)
+    next(batches_of(config, vocab, placement))
+    log_epochs(config, saved.step if saved else 0, console)
+    size = sum(
+        v.shape.num_elements() * v.dtype.size for v in state.variables().values()
+    )
+    console.log(f"Checkpoints: {size / 1e6:.0f} MB each in {config.model_dir}")
+    flops = get_recipe_flops(config)
+    console.log(
+        f"Compute: {flops:.2e} FLOPs, {flops / config.num_train_steps:.2e} a step"
+    )
+    found = f"continue at step {saved.step}" if saved else "start anew"
+    console.log(f"Dry run: this command would {found}. Nothing was written.")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    cli.run(main)
