@@ -15,7 +15,7 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli, corpus
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.vocabulary import (
     SPECIAL_TOKENS,
     TokenizerConfig,

@@ -39,6 +39,7 @@ _BYTES_PER_TASK = 32 << 20  # Small enough to share one big file among processes
 # The library takes text, not counts: a word is repeated as often as it was counted.
 # Counts that add up to more are scaled down.
 _MAX_REPEATED = 20_000_000
+_REPEATED_AT_ONCE = 1000
 
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 
@@ -252,7 +253,9 @@ def _repeated(words: Counter, spelled: set[str], scale: float) -> Iterator[str]:
     for word in sorted(words):
         times = round(words[word] / scale)
         if times and spelled.issuperset(word):
-            yield " ".join([word] * times)
+            # Not all at once: the library takes some 100 bytes for each character.
+            for start in range(0, times, _REPEATED_AT_ONCE):
+                yield " ".join([word] * min(_REPEATED_AT_ONCE, times - start))
 
 
 def _alphabet(
