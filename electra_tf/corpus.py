@@ -5,6 +5,7 @@ Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
 """
 
 import codecs
+import io
 import lzma
 import os
 import tarfile
@@ -126,12 +127,13 @@ class TextReader:
             rest = b""
             if len(block) >= _MAX_LINE_BYTES and not block.endswith(b"\n"):
                 block, rest = _cut(block)
-            yield self._decode(block, position)
+            lines = self._decode(block, position)
             position += len(block)
             self.num_bytes += len(block)
+            yield lines
         if rest:
-            yield self._decode(rest, position)
             self.num_bytes += len(rest)
+            yield self._decode(rest, position)
 
     def _seek_line(self) -> int:
         """Goes to the first line that begins at or after `start`."""
@@ -302,17 +304,25 @@ def read_tfds(
 
     Raises UserError as `open_tfds` does. Bytes that are not UTF-8 become U+FFFD.
     """
-    for data in read_tfds_bytes(spec, data_dir, start, end):
+    for data in _tfds_bytes(spec, data_dir, start, end):
         yield data.decode("utf-8", "replace")
 
 
-def read_tfds_bytes(
+def read_tfds_documents(
     spec: str,
-    data_dir: str | os.PathLike | None = None,
-    start: int = 0,
-    end: int | None = None,
+    data_dir: str | os.PathLike | None,
+    start: int,
+    end: int,
+    encoding_errors: str = "strict",
+) -> Iterator[TextReader]:
+    """Yields a reader for each of the documents `start` to `end`."""
+    for index, data in enumerate(_tfds_bytes(spec, data_dir, start, end), start):
+        yield TextReader(io.BytesIO(data), f"{spec}[{index}]", encoding_errors)
+
+
+def _tfds_bytes(
+    spec: str, data_dir: str | os.PathLike | None, start: int, end: int | None
 ) -> Iterator[bytes]:
-    """Yields documents as `read_tfds` does, as the bytes that the data set holds."""
     import tensorflow_datasets as tfds
 
     source = open_tfds(spec, data_dir)

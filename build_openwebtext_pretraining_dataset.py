@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds pre-training data from OpenWebText's archives of web pages.
+
+    python3 build_openwebtext_pretraining_dataset.py --data-dir D --num-processes 5
+
+Reads D/openwebtext/*.xz (tar archives of text files, straight from the archives) with
+the vocabulary D/vocab.txt, and writes D/pretrain_tfrecords. Run an interrupted command
+again and it goes on where it was.
+"""
+
+import os
+
+from absl import flags
+
+import electra_tf
+from electra_tf import build_plan, cli, corpus, dataset_building
+from electra_tf.record_making import BuildSettings
+from electra_tf.vocabulary import Vocabulary, resolve_settings
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string(
+    "data_dir", None, "Directory with openwebtext/ and vocab.txt; data goes there too."
+)
+flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
+flags.DEFINE_integer(
+    "num_processes", 1, "Processes to share the work; the result is always the same."
+)
+cli.define_pair(
+    "do_lower_case",
+    "no_lower_case",
+    None,
+    "Lower-case the text. Default: as the vocabulary was built, else true.",
+)
+cli.define_pair(
+    "strip_accents",
+    "no_strip_accents",
+    None,
+    "Strip accents. Default: as the vocabulary was built, else true.",
+)
+flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
+flags.DEFINE_integer(
+    "num_out_files", None, "Number of shards. Default: one for about 64 MB."
+)
+flags.DEFINE_enum(
+    "encoding_errors",
+    "strict",
+    corpus.ENCODING_ERRORS,
+    "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
+)
+flags.mark_flag_as_required("data_dir")
+
+
+def main(_):
+    vocab = Vocabulary.load(os.path.join(FLAGS.data_dir, "vocab.txt"))
+    settings = BuildSettings(
+        vocab_file=vocab.path,
+        tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
+        max_seq_length=FLAGS.max_seq_length,
+        # Every page is a file; blank lines in it separate paragraphs.
+        blanks_separate_docs=False,
+        seed=FLAGS.seed,
+        encoding_errors=FLAGS.encoding_errors,
+    )
+    dataset_building.build(
+        build_plan.archive_corpus(os.path.join(FLAGS.data_dir, "openwebtext")),
+        os.path.join(FLAGS.data_dir, "pretrain_tfrecords"),
+        settings,
+        num_processes=FLAGS.num_processes,
+        num_shards=FLAGS.num_out_files,
+        tool_version=electra_tf.__version__,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds pre-training data (TFRecord shards and a manifest) from text.
+
+    python3 build_pretraining_dataset.py --corpus-dir C --vocab-file V --output-dir O \\
+        --max-seq-length 128 --num-processes 4
+
+The corpus is a directory of UTF-8 text files, one sentence or paragraph a line, a blank
+line between documents; or a prepared data set of tensorflow_datasets (--tfds). Run an
+interrupted command again and it goes on where it was.
+"""
+
+from absl import flags
+
+import electra_tf
+from electra_tf import build_plan, cli, corpus, dataset_building
+from electra_tf.errors import UserError
+from electra_tf.record_making import BuildSettings
+from electra_tf.vocabulary import Vocabulary, resolve_settings
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("corpus_dir", None, "Directory of text files.")
+flags.DEFINE_string(
+    "tfds",
+    None,
+    "Instead of --corpus-dir: NAME:FIELD of a prepared data set of "
+    "tensorflow_datasets, such as wikipedia/20230601.en:text.",
+)
+flags.DEFINE_string("tfds_data_dir", None, "Where tensorflow_datasets keeps its data.")
+flags.DEFINE_string("vocab_file", None, "Vocabulary, one wordpiece a line.")
+flags.DEFINE_string("output_dir", None, "Where the shards go; new or empty.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
+flags.DEFINE_integer(
+    "num_processes", 1, "Processes to share the work; the result is always the same."
+)
+flags.DEFINE_boolean(
+    "blanks_separate_docs",
+    None,
+    "Whether a blank line ends a document. Default: true for files; false for "
+    "documents of tensorflow_datasets, whose blank lines separate paragraphs.",
+)
+cli.define_pair(
+    "do_lower_case",
+    "no_lower_case",
+    None,
+    "Lower-case the text. Default: as the vocabulary was built, else true.",
+)
+cli.define_pair(
+    "strip_accents",
+    "no_strip_accents",
+    None,
+    "Strip accents. Default: as the vocabulary was built, else true.",
+)
+flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
+flags.DEFINE_integer(
+    "num_out_files", None, "Number of shards. Default: one for about 64 MB."
+)
+flags.DEFINE_enum(
+    "encoding_errors",
+    "strict",
+    corpus.ENCODING_ERRORS,
+    "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
+)
+flags.mark_flags_as_required(["vocab_file", "output_dir"])
+
+
+def main(_):
+    if (FLAGS.corpus_dir is None) == (FLAGS.tfds is None):
+        raise UserError("give either --corpus-dir or --tfds.")
+    vocab = Vocabulary.load(FLAGS.vocab_file)
+    blanks_separate_docs = FLAGS.blanks_separate_docs
+    if blanks_separate_docs is None:
+        blanks_separate_docs = FLAGS.tfds is None
+    settings = BuildSettings(
+        vocab_file=FLAGS.vocab_file,
+        tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
+        max_seq_length=FLAGS.max_seq_length,
+        blanks_separate_docs=blanks_separate_docs,
+        seed=FLAGS.seed,
+        encoding_errors=FLAGS.encoding_errors,
+        tfds_data_dir=FLAGS.tfds_data_dir,
+    )
+    if FLAGS.tfds is None:
+        text = build_plan.text_corpus(FLAGS.corpus_dir)
+    else:
+        text = build_plan.tfds_corpus(FLAGS.tfds, FLAGS.tfds_data_dir)
+    dataset_building.build(
+        text,
+        FLAGS.output_dir,
+        settings,
+        num_processes=FLAGS.num_processes,
+        num_shards=FLAGS.num_out_files,
+        tool_version=electra_tf.__version__,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)
