@@ -19,14 +19,8 @@ import keras
 import tensorflow as tf
 
 from electra_tf import masking
-from electra_tf.modeling import (
-    LayerNorm,
-    TextEncoder,
-    fold_in,
-    gelu,
-    initializer,
-    make_embeddings,
-)
+from electra_tf.dropout import fold_in
+from electra_tf.modeling import LayerNorm, TextEncoder, gelu, initializer
 from electra_tf.vocabulary_softmax import log_normalizer
 
 # Keeps a mean over no positions at all finite; the original's constant.
@@ -141,7 +135,7 @@ class MaskedLMGenerator(keras.layers.Layer):
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
     ) -> GeneratorOutput:
-        """`weight`: number of masked positions of the global batch; None: of this one."""
+        """`weight`: masked positions of the global batch; None: of this one."""
         encoded = self.encoder(
             inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids, seed
         )

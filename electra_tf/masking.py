@@ -40,7 +40,7 @@ def candidates_mask(
 def num_to_predict(
     num_tokens: tf.Tensor, mask_prob: float, max_predictions_per_seq: int
 ) -> tf.Tensor:
-    """Number of positions to mask in sequences of `num_tokens` tokens (int32, any shape).
+    """Number of positions to mask in sequences of `num_tokens` tokens, int32.
 
     `num_tokens` counts [CLS] and [SEP]; halves round to even.
     """
@@ -151,9 +151,13 @@ def mask_batch(
 
     used = tf.sequence_mask(wanted, slots)  # [B, N]
     positions = tf.where(used, positions, 0)
-    return batch | apply_masking(
-        input_ids, positions, tf.cast(used, tf.float32), replace_uniform, mask_id
-    ) | {"sample_uniform": sample_uniform}
+    return (
+        batch
+        | apply_masking(
+            input_ids, positions, tf.cast(used, tf.float32), replace_uniform, mask_id
+        )
+        | {"sample_uniform": sample_uniform}
+    )
 
 
 def apply_masking(
@@ -218,7 +222,7 @@ def sample_from_softmax(
 def sample_uniformly(
     uniform: tf.Tensor, vocab_size: int, *, disallowed_ids: tf.Tensor | None = None
 ) -> tf.Tensor:
-    """Draws an id from 0..vocab_size - 1, each equally likely, per uniform: int32 [...].
+    """Draws an id from 0..vocab_size - 1 uniformly, per uniform: int32 [...].
 
     `disallowed_ids` (int32 [...]): that id is not drawn.
     """

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from electra_tf.dropout import dropout, fold_in
+
 LAYER_NORM_EPSILON = 1e-12
 
 # Added to the attention scores of positions that may not be attended to.  Finite, as in
@@ -43,30 +45,6 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
 def initializer(stddev: float) -> keras.initializers.Initializer:
     """Normal, cut at two standard deviations: BERT's initializer for most weights."""
     return keras.initializers.TruncatedNormal(stddev=stddev)
-
-
-def fold_in(seed: tf.Tensor | None, tag: int) -> tf.Tensor | None:
-    """Derives the seed of a part of the model; None (no dropout) stays None."""
-    return None if seed is None else tf.random.fold_in(seed, tag)
-
-
-def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
-    """Zeroes entries of `x` with probability `rate` and scales the rest to keep the mean.
-
-    Which ones is a function of `seed` (int32 [2]); a seed of None switches dropout off.
-    The rate is a multiple of 2**-16: two entries share a 32-bit random number.
-    """
-    threshold = round(rate * 65536)
-    if seed is None or threshold == 0:
-        return x
-    size = tf.size(x)
-    words = tf.random.stateless_uniform(
-        [(size + 1) // 2], seed, minval=None, maxval=None, dtype=tf.uint32
-    )
-    bits = tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size]
-    keep = tf.reshape(bits, tf.shape(x)) >= tf.constant(threshold, tf.uint16)
-    scale = tf.cast(1 / (1 - threshold / 65536), x.dtype)
-    return tf.where(keep, x * scale, tf.zeros([], x.dtype))
 
 
 class LayerNorm(keras.layers.Layer):
@@ -349,7 +327,7 @@ def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
 
 
 class Encoder(keras.layers.Layer):
-    """A stack of transformer layers over [B, L, H] that looks in one or both directions.
+    """A stack of transformer layers over [B, L, H], looking in one or two directions.
 
     Args:
       direction: "bidirectional", "ltr" (left to right) or "rtl".
@@ -413,10 +391,14 @@ class Encoder(keras.layers.Layer):
         return outputs
 
     def get_config(self):
-        return super().get_config() | self.settings | {
-            "num_layers": len(self.transformer_layers),
-            "direction": self.direction,
-        }
+        return (
+            super().get_config()
+            | self.settings
+            | {
+                "num_layers": len(self.transformer_layers),
+                "direction": self.direction,
+            }
+        )
 
 
 class TextEncoder(keras.layers.Layer):

@@ -26,8 +26,8 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
     factor is 1 from the first step on.
 
     Args:
-      warmup_steps, warmup_proportion: the warm-up lasts for the larger of `warmup_steps`
-        and `warmup_proportion * num_train_steps`, a float that is not rounded.
+      warmup_steps, warmup_proportion: the warm-up lasts for the larger of
+        `warmup_steps` and `warmup_proportion * num_train_steps`, not rounded.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class LayerwiseDecay:
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT and ELECTRA use it.
 
-    No bias correction; epsilon outside the square root.  Decay is part of the update
-    that the learning rate multiplies, so it follows the schedule and the layer's factor.
+    No bias correction; epsilon outside the square root.  Decay is part of the
+    update that the learning rate multiplies, so it follows the schedule and the layer's
+    factor.
 
     Gradients are summed over the replicas, then clipped by their global norm, then
     applied.  If the norm is not finite, nothing changes but `iterations`.

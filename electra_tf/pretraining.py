@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from electra_tf import discriminator, masking
 from electra_tf.config import ModelConfig
+from electra_tf.dropout import fold_in
 from electra_tf.generators import (
     EPSILON,
     GENERATORS,
@@ -25,7 +26,7 @@ from electra_tf.generators import (
     MaskedInputs,
     TwoTowerGenerator,
 )
-from electra_tf.modeling import TextEncoder, fold_in
+from electra_tf.modeling import TextEncoder
 
 
 class LossWeights(NamedTuple):

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dropout as a function of a seed, and the seeds of a model's parts.
+
+Keras's dropout layer keeps its random state in a variable; here it is an argument
+derived from (seed, step, replica, layer), so that a step can be repeated exactly.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+
+def _mix(x: tf.Tensor, key) -> tf.Tensor:
+    """Spreads the bits of uint32 `x` over the word, differently for each `key`.
+
+    Multiply-xorshift rounds with the constants of Chris Wellons' search for low-bias
+    hashes; the key enters between the rounds, so that two keys do not merely permute
+    each other's values.
+    """
+    x = x ^ tf.bitwise.right_shift(x, tf.constant(16, tf.uint32))
+    x = x * tf.constant(0x7FEB352D, tf.uint32) + key
+    x = x ^ tf.bitwise.right_shift(x, tf.constant(15, tf.uint32))
+    x *= tf.constant(0x846CA68B, tf.uint32)
+    return x ^ tf.bitwise.right_shift(x, tf.constant(16, tf.uint32))
+
+
+def fold_in(seed: tf.Tensor | None, tag: int) -> tf.Tensor | None:
+    """Derives the seed of a part of the model; None (no dropout) stays None.
+
+    `seed`: int32 or uint32 [2]; returns uint32 [2].
+    """
+    if seed is None:
+        return None
+    words = tf.bitcast(seed, tf.uint32)
+    return _mix(words + tf.constant([2 * tag + 1, 2 * tag + 2], tf.uint32), words[::-1])
+
+
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
+    """Zeroes entries of `x` with probability `rate`; scales the rest to keep the mean.
+
+    Which ones is a function of `seed` (int32 or uint32 [2]) and the position; a seed of
+    None switches dropout off.  A hash of the position takes the place of a random
+    number generator: the compiler fuses it into its neighbours and computes it again
+    in the backward pass, so no mask is ever stored.
+    """
+    if seed is None or not rate:
+        return x
+    key = tf.bitcast(seed, tf.uint32)
+    position = tf.cast(tf.reshape(tf.range(tf.size(x)), tf.shape(x)), tf.uint32)
+    # An odd multiplier (2**32 / golden ratio) keeps neighbours far apart.
+    bits = _mix(position * tf.constant(0x9E3779B9, tf.uint32) + key[0], key[1])
+    keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)
+    return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))
