@@ -258,7 +258,9 @@ def train(config, vocab, checkpoints, saved, console) -> int:
     if placement.is_chief:
         run = Path(config.model_dir)
         picture = run / "loss_curves.png"
-        curves.plot_curves(run / "metrics.jsonl", picture, config.model_name)
+        curves.plot_curves(
+            run / "metrics.jsonl", picture, f"Pre-training of {config.model_name}"
+        )
         console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
     return EXIT_OK
 

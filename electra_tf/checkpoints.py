@@ -127,7 +127,7 @@ class Checkpoints:
     def _names(self) -> list[str]:
         try:
             return os.listdir(self.directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _groups(self) -> dict[int, set[str]]:

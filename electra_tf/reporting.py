@@ -57,6 +57,11 @@ class Console:
         self._width = 0  # of the line that is being rewritten
         self.is_terminal = self._stream.isatty()
 
+    @property
+    def width(self) -> int:
+        """Columns of the terminal."""
+        return os.get_terminal_size(self._stream.fileno()).columns or 80
+
     def log(self, message: str = "") -> None:
         """Writes a line that stays."""
         if not self._silent:
@@ -73,8 +78,7 @@ class Console:
         """Rewrites the terminal's last line; longer lines are cut to its width."""
         if self._silent:
             return
-        columns = os.get_terminal_size(self._stream.fileno()).columns or 80
-        message = message[: columns - 1]
+        message = message[: self.width - 1]
         self._stream.write(self._erased() + message)
         self._stream.flush()
         self._width = len(message)
@@ -119,6 +123,8 @@ class Progress:
             self._marks = [*self._marks[-200:], (step, now)]
         line = self.line(step, metrics, now)
         if self._console.is_terminal:
+            if len(line) >= self._console.width:
+                line = self.line(step, metrics, now, short=True)
             self._console.update(line)
         elif (
             self._is_first
@@ -130,23 +136,28 @@ class Progress:
             self._shown_step, self._shown_at = step, now
         self._is_first = False
 
-    def line(self, step: int, metrics: Mapping[str, float], now: float) -> str:
-        """The text of the progress line."""
-        (first, since), elapsed = self._marks[0], now - self._begin
-        line = f"{step}/{self._total} = {100 * step / self._total:.1f}%"
-        if step > first and now > since:
-            speed = (step - first) / (now - since)
-            line += f", SPS: {speed:.1f}, seq/s: {speed * self._batch_size:.0f}"
-            line += f", ELAP: {duration(elapsed)}"
-            line += f", ETA: {duration((self._total - step) / speed)}"
-        else:
-            line += f", ELAP: {duration(elapsed)}"
+    def line(
+        self, step: int, metrics: Mapping[str, float], now: float, short: bool = False
+    ) -> str:
+        """The text of the progress line; `short` fits into 80 columns."""
+        first, since = self._marks[0]
+        speed = (step - first) / (now - since) if now > since else 0.0
+        parts = [f"{step}/{self._total} = {100 * step / self._total:.1f}%"]
+        if speed:
+            if not short:
+                parts.append(f"SPS: {speed:.1f}")
+            parts.append(f"seq/s: {speed * self._batch_size:.0f}")
+        if not short:
+            parts.append(f"ELAP: {duration(now - self._begin)}")
+        if speed:
+            parts.append(f"ETA: {duration((self._total - step) / speed)}")
+        digits = 3 if short else 4
         shown = [
-            f"{label}: {metrics[name]:.4f}"
+            f"{label}: {metrics[name]:#.{digits}g}"
             for name, label in _SHOWN.items()
             if name in metrics
         ]
-        return f"{line} - {' '.join(shown)}" if shown else line
+        return ", ".join(parts) + (f" - {' '.join(shown)}" if shown else "")
 
     def close(self) -> None:
         """Leaves the last progress line standing."""
