@@ -41,7 +41,7 @@ _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
 _OUTPUT_FILE = flags.DEFINE_string(
-    "output_file", None, "Where to write the vocabulary."
+    "output_file", None, "Where to write the vocabulary.", required=True
 )
 _LOWER = cli.define_pair(
     "do_lower_case", "no_lower_case", True, "Lower-case the text (uncased vocabulary)."
@@ -83,8 +83,15 @@ def main(argv: list[str]) -> None:
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
     if _TFDS.value:
-        source = {"tfds": _TFDS.value}
-        documents = corpus.read_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+        tfds = corpus.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+        source = {"tfds": f"{tfds.name}:{tfds.field}"}
+        documents = corpus.read_tfds_documents(
+            _TFDS.value,
+            _TFDS_DATA_DIR.value,
+            0,
+            tfds.num_examples,
+            _ENCODING_ERRORS.value,
+        )
         counts = vocabulary_training.count_documents(documents, config)
     else:
         source = {"corpus_dir": _CORPUS_DIR.value}
@@ -136,10 +143,9 @@ def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
     if bool(_CORPUS_DIR.value) == bool(_TFDS.value):
         raise UserError(
-            "give the text to learn from by either --corpus-dir or --tfds.\nTry --help."
+            "give the text to learn from by either --corpus-dir or --tfds.",
+            EXIT_FLAGS,
         )
-    if not _OUTPUT_FILE.value:
-        raise UserError("--output-file is missing: where to write the vocabulary.")
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(

@@ -95,24 +95,26 @@ def count_files(
     return total
 
 
-def count_documents(documents: Iterable[str], config: TokenizerConfig) -> WordCounts:
-    """Counts the words of a stream of texts."""
+def count_documents(
+    documents: Iterable[corpus.TextReader], config: TokenizerConfig
+) -> WordCounts:
+    """Counts the words of a stream of documents."""
     counter = _WordCounter(config)
+    num_replaced = 0
     for document in documents:
-        counter.add(document)
-    return counter.result()
+        for lines in document:
+            counter.add("\n".join(lines))
+        num_replaced += document.num_replaced
+    return counter.result(num_replaced)
 
 
 def _count_part(
     path: str, start: int, end: int, config: TokenizerConfig, encoding_errors: str
 ) -> WordCounts:
     """Counts the words of the lines that begin in these bytes of a file."""
-    counter = _WordCounter(config)
     with corpus.open_text(path) as stream:
         reader = corpus.TextReader(stream, path, encoding_errors, start, end)
-        for lines in reader:
-            counter.add("\n".join(lines))
-    return counter.result(reader.num_replaced)
+        return count_documents([reader], config)
 
 
 class _WordCounter:
