@@ -25,6 +25,9 @@ _MAX_LINE_BYTES = 16 << 20
 _MAX_ARCHIVE_MEMBERS = 1_000_000
 _MAX_ARCHIVE_BYTES = 64 << 30
 
+# What reading a damaged file or archive raises.
+_DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
+
 _BOM = b"\xef\xbb\xbf"
 _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
@@ -119,9 +122,7 @@ class TextReader:
             wanted = _BLOCK_BYTES
             if self._end is not None:
                 wanted = max(0, min(wanted, self._end - position - len(rest)))
-            block = rest + self._stream.read(wanted)
-            if not block.endswith(b"\n"):
-                block += self._stream.readline(_MAX_LINE_BYTES)
+            block = rest + self._read(wanted)
             if not block:
                 return
             rest = b""
@@ -143,6 +144,16 @@ class TextReader:
         while (part := self._stream.readline(_BLOCK_BYTES)) and part[-1:] != b"\n":
             pass
         return self._stream.tell()
+
+    def _read(self, size: int) -> bytes:
+        """Reads to the end of the line that holds the last of `size` bytes."""
+        try:
+            block = self._stream.read(size)
+            if not block.endswith(b"\n"):
+                block += self._stream.readline(_MAX_LINE_BYTES)
+        except _DAMAGED as e:
+            raise UserError(f"{self._name}: damaged ({e}).", EXIT_DAMAGED) from None
+        return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
         if position == 0 and block.startswith(_BOM):
@@ -211,7 +222,7 @@ def read_archive(
                         name = f"{path}:{member.name}"
                         stream = archive.extractfile(member)
                         yield TextReader(stream, name, encoding_errors)
-        except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as e:
+        except _DAMAGED as e:
             raise UserError(
                 f"{path}: not a sound tar archive, after {num_members} members "
                 f"({e}).\nFetch the file again, or move it out of the directory.",

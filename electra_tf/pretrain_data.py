@@ -150,6 +150,7 @@ class ExampleSource:
 
     Attributes:
         index: the records of the shards.
+        num_skipped: records that were left out because they are damaged or missing.
     """
 
     def __init__(
@@ -164,8 +165,8 @@ class ExampleSource:
         paths = find_shards(pattern)
         manifests = _check_manifests(paths, pattern, max_seq_length, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
-        if not skip_damaged:
-            _check_counts(self.index, manifests)
+        lost = _check_counts(self.index, manifests, skip_damaged)
+        self.num_skipped = lost or self.index.num_skipped
         if not len(self.index):
             raise UserError(
                 f"the {len(paths)} shards of {pattern} hold no examples.\n"
@@ -324,11 +325,19 @@ def _check_contract(
         )
 
 
-def _check_counts(index: record_index.RecordIndex, entries: dict[str, dict]) -> None:
-    """Finds shards that lost whole records, which no checksum can tell."""
+def _check_counts(
+    index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
+) -> int:
+    """Finds shards that lost whole records, which no checksum can tell.
+
+    Returns how many records are lost according to the manifests.
+    """
+    lost = 0
     for path, count in zip(index.paths, index.counts.tolist(), strict=True):
         entry = entries.get(os.path.abspath(path))
-        if entry is not None and entry["examples"] != count:
+        if entry is None or entry["examples"] == count:
+            continue
+        if not skip_damaged:
             raise UserError(
                 f"{path} ends after record {count} at byte {os.path.getsize(path)}; "
                 f"its manifest says {entry['examples']} records in {entry['bytes']} "
@@ -336,3 +345,9 @@ def _check_counts(index: record_index.RecordIndex, entries: dict[str, dict]) -> 
                 "to go on without what is missing.",
                 EXIT_DAMAGED,
             )
+        lost += entry["examples"] - count
+        print(
+            f"warning: {path}: {count} of {entry['examples']} records can be read",
+            flush=True,
+        )
+    return lost
