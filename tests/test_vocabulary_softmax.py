@@ -2,6 +2,7 @@
 """The chunked log-normaliser: its values, gradients and memory."""
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -207,7 +208,10 @@ print(json.dumps([step(small), step(chunked), step(direct)]))
 def test_peak_memory():
     """Also what the backward pass keeps, which a graph's shapes do not show."""
     run = subprocess.run(
-        [sys.executable, "-c", MEMORY_PROGRAM], capture_output=True, text=True
+        [sys.executable, "-c", MEMORY_PROGRAM],
+        capture_output=True,
+        text=True,
+        cwd=pathlib.Path(__file__).parents[1],
     )
     assert run.returncode == 0, run.stderr
     before, after_chunked, after_direct = json.loads(run.stdout.splitlines()[-1])
