@@ -265,8 +265,8 @@ def _alphabet(
 ) -> tuple[list[str], list[str]]:
     """Returns the characters to spell words with: all, and those inside of words.
 
-    Printable ASCII, and the most frequent others as long as they take at most half of
-    the vocabulary.
+    Printable ASCII, and the most frequent others as long as they leave half of the
+    room that remains.
     """
     seen: Counter = Counter()
     inside = set()
@@ -285,9 +285,10 @@ def _alphabet(
             f"tokens,\nbut the characters of ASCII alone take {size}. Ask for at least "
             "some 1,000."
         )
+    limit = (size + room) // 2
     for c in sorted(seen.keys() - chars, key=lambda c: (-seen[c], c)):
         size += 1 + (c in inside)
-        if size > room // 2 or seen[c] < min_frequency:
+        if size > limit or seen[c] < min_frequency:
             break
         chars.add(c)
     return sorted(chars), sorted(chars & inside)

@@ -256,7 +256,7 @@ class TestTraining:
         tokens, _ = vocabulary_training.train(words, self.CONFIG, 1000)
         ideographs = [t for t in tokens if t >= "\u4e00"]
         assert ideographs == [chr(0x4E00 + i) for i in range(len(ideographs))]
-        assert 300 < len(ideographs) <= 500
+        assert 400 < len(ideographs) <= 500
         assert "then" in tokens
 
     def test_too_small(self):
