@@ -62,6 +62,7 @@ def plot_curves(
 
 def _draw(axes, name, steps, columns, curves) -> None:
     span = max(1, len(steps) // 40)
+    marker = "o" if len(steps) == 1 else None  # a line of one point shows nothing
     for metric, label, colour, style in curves:
         values = columns[metric]
         if metric == "learning_rate":
@@ -70,7 +71,15 @@ def _draw(axes, name, steps, columns, curves) -> None:
         if len(curves) == 1 and span > 1:
             axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.3)
         smoothed = smooth(values, span)
-        axes.plot(steps, smoothed, style, color=colour, linewidth=1.6, label=label)
+        axes.plot(
+            steps,
+            smoothed,
+            style,
+            color=colour,
+            linewidth=1.6,
+            marker=marker,
+            label=label,
+        )
     axes.set_title(name, fontsize=11, loc="left")
     axes.set_xlabel("step", fontsize=9)
     axes.tick_params(labelsize=8)

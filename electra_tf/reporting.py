@@ -142,18 +142,21 @@ class Progress:
         """The text of the progress line; `short` fits into 80 columns."""
         first, since = self._marks[0]
         speed = (step - first) / (now - since) if now > since else 0.0
-        parts = [f"{step}/{self._total} = {100 * step / self._total:.1f}%"]
-        if speed:
-            if not short:
-                parts.append(f"SPS: {speed:.1f}")
-            parts.append(f"seq/s: {speed * self._batch_size:.0f}")
+        parts = [f"{step}/{self._total}"]
         if not short:
-            parts.append(f"ELAP: {duration(now - self._begin)}")
+            parts[0] += f" = {100 * step / self._total:.1f}%"
         if speed:
-            parts.append(f"ETA: {duration((self._total - step) / speed)}")
-        digits = 3 if short else 4
+            rate = f"{speed * self._batch_size:.0f}"
+            left = duration((self._total - step) / speed)
+            if short:
+                parts += [f"{rate} seq/s", f"ETA {left}"]
+            else:
+                elapsed = duration(now - self._begin)
+                parts += [f"SPS: {speed:.1f}", f"seq/s: {rate}"]
+                parts += [f"ELAP: {elapsed}", f"ETA: {left}"]
+        digits, colon = (3, "") if short else (4, ":")
         shown = [
-            f"{label}: {metrics[name]:#.{digits}g}"
+            f"{label}{colon} {metrics[name]:#.{digits}g}"
             for name, label in _SHOWN.items()
             if name in metrics
         ]
