@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf import discriminator, modeling
+from electra_tf.dropout import dropout, fold_in
 from electra_tf.model_config import ModelConfig
 
 ROWS, LENGTH, WIDTH, VOCAB_SIZE = 3, 12, 16, 60
@@ -181,13 +182,13 @@ def test_intermediate_activation_is_the_exact_gelu():
 
 def kept(size, seed, rate=0.1):
     """Which entries dropout keeps, bool of shape `size`."""
-    return modeling.dropout(tf.ones(size), rate, tf.constant(seed)).numpy() > 0
+    return dropout(tf.ones(size), rate, tf.constant(seed)).numpy() > 0
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.15, 0.01])
 def test_dropout_rate_and_mean(rate):
     x = tf.fill([100, 1001], 3.0)
-    out = modeling.dropout(x, rate, tf.constant([1, 2])).numpy()
+    out = dropout(x, rate, tf.constant([1, 2])).numpy()
     zero = (out == 0).mean()
     assert abs(zero - rate) < 5 * np.sqrt(rate * (1 - rate) / out.size) + 1e-5
     np.testing.assert_allclose(out[out > 0], 3 / (1 - rate), rtol=1e-4)
@@ -197,14 +198,14 @@ def test_dropout_rate_and_mean(rate):
 def test_dropout_is_off_without_seed_or_rate():
     x = tf.random.stateless_normal([5, 7], [0, 0])
     for rate, seed in ((0.1, None), (0.0, tf.constant([1, 2])), (0, None)):
-        np.testing.assert_array_equal(modeling.dropout(x, rate, seed), x)
-    assert modeling.fold_in(None, 3) is None
+        np.testing.assert_array_equal(dropout(x, rate, seed), x)
+    assert fold_in(None, 3) is None
 
 
 @pytest.mark.parametrize("shape", [(1,), (7,), (3, 5, 7), (0, 4), (2, 1, 1, 3)])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16, tf.float16])
 def test_dropout_of_odd_sizes_and_types(shape, dtype):
-    out = modeling.dropout(tf.ones(shape, dtype), 0.5, tf.constant([3, 4]))
+    out = dropout(tf.ones(shape, dtype), 0.5, tf.constant([3, 4]))
     assert out.shape == shape
     assert out.dtype == dtype
     assert np.isin(np.float32(out), [0.0, 2.0]).all()
@@ -212,11 +213,11 @@ def test_dropout_of_odd_sizes_and_types(shape, dtype):
 
 def test_dropout_is_a_function_of_the_seed():
     x = tf.ones([1000])
-    drop = tf.function(lambda seed: modeling.dropout(x, 0.3, seed))
+    drop = tf.function(lambda seed: dropout(x, 0.3, seed))
     compiled = tf.function(drop, jit_compile=True)
     for seed in ([5, 6], [0, 0], [2**31 - 1, -(2**31)]):
-        first = modeling.dropout(x, 0.3, tf.constant(seed))
-        for other in (modeling.dropout(x, 0.3, tf.constant(seed)), drop(seed)):
+        first = dropout(x, 0.3, tf.constant(seed))
+        for other in (dropout(x, 0.3, tf.constant(seed)), drop(seed)):
             np.testing.assert_array_equal(first, other)
         np.testing.assert_allclose(first, compiled(tf.constant(seed)), rtol=1e-6)
 
@@ -225,7 +226,7 @@ def test_dropout_gradient_is_its_mask():
     x = tf.random.stateless_normal([501], [0, 0])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        out = modeling.dropout(x, 0.25, tf.constant([7, 8]))
+        out = dropout(x, 0.25, tf.constant([7, 8]))
     gradient = tape.gradient(out, x)
     np.testing.assert_allclose(gradient * x, out, rtol=1e-6)
     np.testing.assert_allclose(np.unique(gradient), [0.0, 4 / 3], rtol=1e-6)
@@ -240,7 +241,7 @@ def seeds_in_use():
     seeds = {}
     for name, root in roots.items():
         for a, b in itertools.product(range(2), range(4)):
-            folded = modeling.fold_in(modeling.fold_in(root, a), b)
+            folded = fold_in(fold_in(root, a), b)
             seeds[f"{name}/{a}/{b}"] = folded
     return seeds
 
@@ -281,7 +282,7 @@ def test_masks_of_consecutive_seeds_are_independent():
 def test_entries_of_a_mask_are_independent():
     """Pairs at any distance, and runs: as often dropped together as by chance."""
     rate, rows, size = 0.25, 64, 8192
-    seeds = [modeling.fold_in(tf.constant([9, step]), 1) for step in range(rows)]
+    seeds = [fold_in(tf.constant([9, step]), 1) for step in range(rows)]
     dropped = np.stack([~kept([size], seed, rate) for seed in seeds])
     centred = dropped - rate
     for lag in [*range(1, 40), 64, 128, 256, 512, 1024, 2048, 4096]:
