@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf import masking, record_index, tfrecord
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
+from electra_tf.permutation import permute
 from electra_tf.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
@@ -78,9 +79,12 @@ def make_dataset(
         pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
     )
 
+    def read(step: np.ndarray) -> np.ndarray:
+        indices = batch_indices(step, batch_size, len(source), seed, shuffle)
+        return source.read_in_graph(indices)
+
     def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        indices = _batch_indices(step, batch_size, len(source), seed, shuffle)
-        features = tf.numpy_function(source.read, [indices], tf.int32, stateful=False)
+        features = tf.numpy_function(read, [step], tf.int32, stateful=False)
         features.set_shape([len(tfrecord.FEATURES), batch_size, max_seq_length])
         batch = dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
         batch = masking.mask_batch(
@@ -114,22 +118,20 @@ def as_user_error(error: BaseException) -> UserError | None:
     return UserError(found[2], int(found[1])) if found else None
 
 
-def _batch_indices(
-    step: tf.Tensor, batch_size: int, num_examples: int, seed: int, shuffle: bool
-) -> tf.Tensor:
-    """Which examples form batch `step`: int64 [batch_size]."""
-    place = step * batch_size + tf.range(batch_size, dtype=tf.int64)
-    epoch, index = place // num_examples, place % num_examples
-    if not shuffle:
-        return index
-    # A batch that spans two epochs takes each part from its own permutation.
-    words = [tf.fill([batch_size], np.int64(seed)), epoch, tf.zeros_like(epoch)]
-    return tf.raw_ops.RandomIndexShuffle(
-        index=index,
-        seed=tf.cast(tf.stack(words, axis=1), tf.uint32),
-        max_index=tf.constant(num_examples - 1, tf.int64),
-        rounds=4,
-    )
+def batch_indices(
+    step: int, batch_size: int, num_examples: int, seed: int, shuffle: bool = True
+) -> np.ndarray:
+    """Which examples form batch `step`: int64 [batch_size].
+
+    A batch that spans two epochs takes each part from its own order.
+    """
+    place = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)
+    epochs, indices = place // num_examples, place % num_examples
+    if shuffle:
+        for epoch in range(epochs[0], epochs[-1] + 1):
+            own = epochs == epoch
+            indices[own] = permute(indices[own], num_examples, seed, epoch)
+    return indices
 
 
 def _cut(
@@ -174,25 +176,21 @@ class ExampleSource:
             )
         # One record of each shard tells whether the shard is of another length or kind.
         firsts = np.cumsum(self.index.counts) - self.index.counts
-        self.read(firsts[self.index.counts > 0], carry_errors=False)
+        self.read(firsts[self.index.counts > 0])
 
     def __len__(self) -> int:
         return len(self.index)
 
-    def read(self, indices: np.ndarray, carry_errors: bool = True) -> np.ndarray:
-        """Returns examples as int32 [3, n, L]: input_ids, input_mask, segment_ids.
-
-        `carry_errors`: raise errors as text that `as_user_error` knows.
-        """
+    def read_in_graph(self, indices: np.ndarray) -> np.ndarray:
+        """`read`, with errors as text that `as_user_error` knows."""
         try:
-            return self._read(indices)
+            return self.read(indices)
         except UserError as e:
-            if not carry_errors:
-                raise
             text = f"<user-error {e.exit_code}>{e}</user-error>"
             raise ValueError(text) from None
 
-    def _read(self, indices: np.ndarray) -> np.ndarray:
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """Returns examples as int32 [3, n, L]: input_ids, input_mask, segment_ids."""
         records = self.index.read(indices)
         spec = tf.io.FixedLenFeature([self._length], tf.int64)
         try:
@@ -200,7 +198,7 @@ class ExampleSource:
                 parsed = tf.io.parse_example(
                     records, {name: spec for name in tfrecord.FEATURES}
                 )
-        except tf.errors.InvalidArgumentError:
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             raise self._misfit(indices, records) from None
         features = np.stack([parsed[name].numpy() for name in tfrecord.FEATURES])
         ids = features[0]
@@ -249,7 +247,7 @@ class ExampleSource:
                     f"has {length} {name}, but max_seq_length is {self._length}.\n"
                     f'Set "max_seq_length": {length}, or build the data again with '
                     f"--max-seq-length {self._length}.",
-                    2,
+                    EXIT_CONFIG,
                 )
         return None, EXIT_DAMAGED
 

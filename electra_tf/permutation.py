@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A random order of any number of things, of which any place can be asked for at once.
+
+The numbers 0..size - 1 are written with two digits, left < a and right < b, where
+a * b is hardly more than `size`. Each round adds a keyed hash of one digit to the
+other, which can be undone and is therefore a permutation of the a * b numbers (a
+Feistel network); where it leads to `size` or beyond, it is applied until it does not.
+
+TensorFlow's op for the same purpose, RandomIndexShuffle, uses only the lowest byte of
+each word of its seed: seeds 42 and 298 would give the same order.
+"""
+
+import functools
+import hashlib
+import math
+
+import numpy as np
+
+_ROUNDS = 8
+
+
+def permute(index: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+    """What stands at the places `index` of the order that (seed, epoch) name.
+
+    Args:
+      index: int64 [n], each 0..size - 1.
+
+    Returns: int64 [n]; over all places, every number of 0..size - 1 once.
+    """
+    a = math.isqrt(size - 1) + 1
+    b = -(-size // a)
+    keys = _round_keys(seed, epoch)
+    result = index.astype(np.uint64)
+    open_places = np.arange(len(result))
+    while len(open_places):
+        values = _network(result[open_places], np.uint64(a), np.uint64(b), keys)
+        result[open_places] = values
+        open_places = open_places[values >= size]
+    return result.astype(np.int64)
+
+
+def _network(
+    values: np.ndarray, a: np.uint64, b: np.uint64, keys: np.ndarray
+) -> np.ndarray:
+    left, right = values // b, values % b
+    for first, second in keys:
+        left = (left + _hash(right + first)) % a
+        right = (right + _hash(left + second)) % b
+    return left * b + right
+
+
+def _hash(x: np.ndarray) -> np.ndarray:
+    """Mixes 64-bit numbers (the finalizer of SplitMix64), to 32 bits."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x >> np.uint64(32)
+
+
+@functools.lru_cache(maxsize=64)
+def _round_keys(seed: int, epoch: int) -> np.ndarray:
+    """uint64 [_ROUNDS / 2, 2], each a key of one round."""
+    digest = hashlib.sha512(f"{seed}/{epoch}".encode()).digest()
+    return np.frombuffer(digest, "<u8", _ROUNDS).reshape(-1, 2)
