@@ -93,7 +93,10 @@ class MaskedLMHead(keras.layers.Layer):
         self.dense.build(input_shape)
         self.layer_norm.build((None, self.embedding_size))
         self.output_bias = self.add_weight(
-            name="output_bias", shape=(self.vocab_size,), initializer="zeros"
+            name="output_bias",
+            shape=(self.vocab_size,),
+            initializer="zeros",
+            autocast=False,
         )
 
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
@@ -236,7 +239,7 @@ class TwoTowerGenerator(keras.layers.Layer):
         """log q(token | context) for one token per position, float32 [B, L]."""
         return self._scores(cloze.hidden, token_ids) - cloze.log_normalizer
 
-    def weights(self, inputs: MaskedInputs) -> tf.Tensor:
+    def candidate_weights(self, inputs: MaskedInputs) -> tf.Tensor:
         """1 at the positions the cloze loss counts, float32 [B, L]."""
         cls_id, sep_id, mask_id = self.special_ids
         return tf.cast(
@@ -261,7 +264,7 @@ class TwoTowerGenerator(keras.layers.Layer):
         shape = tf.shape(inputs.input_ids)
         normalizer = tf.reshape(normalizer, shape)
         per_token = normalizer - self._scores(hidden, inputs.input_ids)
-        weights = self.weights(inputs)
+        weights = self.candidate_weights(inputs)
         return Cloze(
             hidden,
             normalizer,

@@ -57,11 +57,12 @@ class LayerNorm(keras.layers.Layer):
         super().__init__(name=name, autocast=False, **kwargs)
 
     def build(self, input_shape):
+        # autocast: Keras would hand them out in the compute type.
         self.beta = self.add_weight(
-            name="beta", shape=input_shape[-1:], initializer="zeros"
+            name="beta", shape=input_shape[-1:], initializer="zeros", autocast=False
         )
         self.gamma = self.add_weight(
-            name="gamma", shape=input_shape[-1:], initializer="ones"
+            name="gamma", shape=input_shape[-1:], initializer="ones", autocast=False
         )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
@@ -101,6 +102,7 @@ class Embeddings(keras.layers.Layer):
                 name=name,
                 shape=(rows, self.embedding_size),
                 initializer=initializer(self.initializer_range),
+                autocast=False,
             )
 
         self.word_embeddings = table("word_embeddings", self.vocab_size)
@@ -261,8 +263,14 @@ class Attention(keras.layers.Layer):
 class Intermediate(keras.layers.Layer):
     """The wide half of the feed-forward block."""
 
-    def __init__(self, width: int, initializer_range: float, **kwargs):
-        super().__init__(name="intermediate", autocast=False, **kwargs)
+    def __init__(
+        self,
+        width: int,
+        initializer_range: float,
+        name: str = "intermediate",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
         self.dense = _dense(width, "dense", self, initializer_range)
 
     def build(self, input_shape):

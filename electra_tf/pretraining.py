@@ -84,7 +84,8 @@ class ElectraPretrainer(keras.Model):
         name: str = "electra_pretrainer",
         **kwargs,
     ):
-        super().__init__(name=name, **kwargs)
+        # The batch's float32 numbers (weights, uniforms) keep their type.
+        super().__init__(name=name, autocast=False, **kwargs)
         if isinstance(config, dict):
             config = ModelConfig(**config)
         if isinstance(generator_config, dict):
@@ -219,7 +220,7 @@ class ElectraPretrainer(keras.Model):
         inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
         counted = inputs.masked_lm_weights
         if isinstance(self.generator, TwoTowerGenerator):
-            counted = self.generator.weights(inputs)
+            counted = self.generator.candidate_weights(inputs)
         tokens = tf.cast(inputs.input_mask, tf.float32)
         return LossWeights(tf.reduce_sum(counted), tf.reduce_sum(tokens))
 
@@ -238,6 +239,7 @@ class ElectraPretrainer(keras.Model):
     def get_config(self):
         return {
             "name": self.name,
+            "dtype": self.dtype_policy.name,
             "config": dataclasses.asdict(self.model_config),
             "generator_config": dataclasses.asdict(self.generator_config),
             **self.settings,

@@ -402,19 +402,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[
-                pytest.mark.xfail(strict=True, reason="its constructor takes no name")
-            ]
-            * (name == "intermediate"),
-        )
-        for name in LAYERS
-    ],
-)
+@pytest.mark.parametrize("name", LAYERS)
 def test_layer_from_config(name):
     layer = LAYERS[name]()
     copy = rebuilt(layer)
@@ -455,7 +443,6 @@ def test_mixed_precision_keeps_float32_weights(policy):
     assert difference.mean() > 0
 
 
-@pytest.mark.xfail(strict=True, reason="called by itself, Keras casts its weights")
 def test_layer_norm_statistics_are_float32():
     layer = modeling.LayerNorm(dtype="mixed_float16")
     layer.build((None, 64))
