@@ -182,6 +182,7 @@ class MetricsFile:
     def __init__(self, path: str | os.PathLike, step: int):
         self.path = Path(path)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+b")
             _cut_after(self._file, step)
         except OSError as error:

@@ -10,6 +10,7 @@ rounding only.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -121,11 +122,14 @@ class TrainingStep:
         # float16 holds no gradient below 6e-8: they are computed on a scaled-up loss.
         self._scales_loss = task.model.compute_dtype == "float16"
         self._sum_names: list[str] = []
-        self._step, self._pass = self._replica_step, self._gradients
+        # Nothing in a step needs AutoGraph, which takes seconds to convert it.
+        self._step = tf.autograph.experimental.do_not_convert(self._replica_step)
+        self._pass = self._gradients
+        jit = functools.partial(tf.function, jit_compile=True, autograph=False)
         if placement.jit_compile and self._several:
-            self._pass = tf.function(self._gradients, jit_compile=True)
+            self._pass = jit(self._gradients)
         elif placement.jit_compile:
-            self._step = tf.function(self._replica_step, jit_compile=True)
+            self._step = jit(self._replica_step)
 
     def run(
         self, iterator: Iterator[Batch], start: int, count: int
