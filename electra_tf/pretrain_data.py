@@ -69,24 +69,13 @@ def make_dataset(
     damage. An error met while reading reaches the caller as a tf.errors.OpError that
     `as_user_error` translates.
     """
-    if batch_size % num_replicas or num_replicas % replica_slice[1]:
-        raise UserError(
-            f"a batch of {batch_size} cannot be divided evenly over {num_replicas} "
-            f"replicas of {replica_slice[1]} workers.\nChoose a train_batch_size that "
-            f"is a multiple of {num_replicas}."
-        )
+    _check_division(batch_size, num_replicas, replica_slice[1])
     source = ExampleSource(
         pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
     )
 
-    def read(step: np.ndarray) -> np.ndarray:
-        indices = batch_indices(step, batch_size, len(source), seed, shuffle)
-        return source.read_in_graph(indices)
-
     def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        features = tf.numpy_function(read, [step], tf.int32, stateful=False)
-        features.set_shape([len(tfrecord.FEATURES), batch_size, max_seq_length])
-        batch = dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
+        batch = source.batch(step, batch_size, seed, shuffle)
         batch = masking.mask_batch(
             batch,
             seed,
@@ -98,9 +87,7 @@ def make_dataset(
             mask_id=vocab.mask_id,
             repeated_masks=repeated_masks,
         )
-        if num_replicas == 1:
-            return batch
-        return _cut(batch, num_replicas, replica_slice)
+        return batch if num_replicas == 1 else _cut(batch, num_replicas, replica_slice)
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
@@ -108,6 +95,15 @@ def make_dataset(
     if num_replicas > 1:
         dataset = dataset.unbatch()
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:
+    if batch_size % num_replicas or num_replicas % num_workers:
+        raise UserError(
+            f"a batch of {batch_size} cannot be divided evenly over {num_replicas} "
+            f"replicas of {num_workers} workers.\nChoose a train_batch_size that is a "
+            f"multiple of {num_replicas}."
+        )
 
 
 def as_user_error(error: BaseException) -> UserError | None:
@@ -181,13 +177,25 @@ class ExampleSource:
     def __len__(self) -> int:
         return len(self.index)
 
-    def read_in_graph(self, indices: np.ndarray) -> np.ndarray:
-        """`read`, with errors as text that `as_user_error` knows."""
-        try:
-            return self.read(indices)
-        except UserError as e:
-            text = f"<user-error {e.exit_code}>{e}</user-error>"
-            raise ValueError(text) from None
+    def batch(
+        self, step: tf.Tensor, batch_size: int, seed: int, shuffle: bool
+    ) -> dict[str, tf.Tensor]:
+        """The features of batch `step`, int32 [B, L], in a graph of tf.data.
+
+        Errors are raised as text that `as_user_error` knows.
+        """
+
+        def read(step: np.ndarray) -> np.ndarray:
+            indices = batch_indices(step, batch_size, len(self), seed, shuffle)
+            try:
+                return self.read(indices)
+            except UserError as e:
+                text = f"<user-error {e.exit_code}>{e}</user-error>"
+                raise ValueError(text) from None
+
+        features = tf.numpy_function(read, [step], tf.int32, stateful=False)
+        features.set_shape([len(tfrecord.FEATURES), batch_size, self._length])
+        return dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         """Returns examples as int32 [3, n, L]: input_ids, input_mask, segment_ids."""

@@ -1,31 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scripts that build pre-training data, run as a user runs them."""
 
-import fcntl
 import hashlib
 import io
 import json
-import os
 import random
-import resource
-import signal
-import subprocess
-import sys
 import tarfile
-import time
 from pathlib import Path
 
 import numpy as np
 import parity_examples
 import pytest
-from conftest import ROOT, run_script
+from building import (
+    GOLDEN,
+    SCRIPT,
+    VOCAB,
+    content,
+    examples_in,
+    fail,
+    succeed,
+    write_corpus,
+)
+from conftest import run_script
 
 from electra_tf import build_plan, corpus, tfrecord
 from electra_tf.build_plan import Unit
-
-GOLDEN = Path(__file__).parent / "golden" / "examples"
-VOCAB = GOLDEN.parent / "vocab_tiny.txt"
-SCRIPT = "build_pretraining_dataset.py"
 
 
 @pytest.mark.parametrize(
@@ -33,70 +32,6 @@ SCRIPT = "build_pretraining_dataset.py"
 )
 def test_examples_are_those_of_the_original(row):
     assert row.deviation <= row.tolerance
-
-
-def build(corpus_dir, output, *flags, **kwargs):
-    return run_script(
-        SCRIPT,
-        f"--corpus-dir={corpus_dir}",
-        f"--vocab-file={VOCAB}",
-        f"--output-dir={output}",
-        *flags,
-        **kwargs,
-    )
-
-
-def succeed(*args, **kwargs):
-    result = build(*args, **kwargs)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
-
-
-def fail(*args, **kwargs):
-    """Runs a build that ends with an error in words; returns it and the exit code."""
-    result = build(*args, **kwargs)
-    assert result.stderr.startswith("error: "), result.stderr
-    assert result.stderr.count("\n") <= 3 and "Traceback" not in result.stderr
-    return result.stderr, result.returncode
-
-
-def content(folder):
-    """Name -> sha256 of the files in a folder, hidden ones included."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in Path(folder).iterdir()
-    }
-
-
-def examples_in(folder):
-    """input_ids, input_mask, segment_ids of all shards, read by TensorFlow."""
-    import tensorflow as tf
-
-    manifest = json.loads((Path(folder) / "manifest.json").read_text())
-    paths = [str(Path(folder) / file["name"]) for file in manifest["files"]]
-    spec = tf.io.FixedLenFeature([manifest["max_seq_length"]], tf.int64)
-    records = tf.data.TFRecordDataset(paths)
-    parsed = records.map(
-        lambda r: tf.io.parse_single_example(r, dict.fromkeys(tfrecord.FEATURES, spec))
-    )
-    rows = list(parsed.as_numpy_iterator())
-    return [np.array([row[name] for row in rows]) for name in tfrecord.FEATURES]
-
-
-WORDS = Path(VOCAB).read_text().split()
-
-
-def write_corpus(folder, files=6, lines=300, seed=0):
-    """Random sentences of the vocabulary's words, with blank lines here and there."""
-    rng = random.Random(seed)
-    words = [word for word in WORDS if word.isalpha()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for i in range(files):
-        text = [
-            " ".join(rng.choices(words, k=rng.randrange(0, 30))) for _ in range(lines)
-        ]
-        (folder / f"{i}.txt").write_text("\n".join(text) + "\n")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -339,116 +274,6 @@ def test_wrong_flags(text, tmp_path, flags, problem, code):
     error, found = fail(text, tmp_path / "out", *flags)
     assert problem in error and found == code
     assert not (tmp_path / "out").exists()
-
-
-# Interruptions.
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_a_killed_build_goes_on(tmp_path):
-    folder = write_corpus(tmp_path / "in", files=60, lines=1500)
-    flags = ["--num-out-files=20"]
-    succeed(folder, tmp_path / "whole", *flags, "--num-processes=2")
-    output = tmp_path / "killed"
-    command = [
-        sys.executable,
-        SCRIPT,
-        f"--corpus-dir={folder}",
-        f"--vocab-file={VOCAB}",
-    ]
-    command += [f"--output-dir={output}", *flags]
-    kills = 0
-    finished = {}
-    for attempt in range(20):
-        process = subprocess.Popen(
-            [*command, f"--num-processes={1 + attempt % 2}"],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-        )
-        goal = len(finished) + 3
-        while process.poll() is None and len(list(output.glob("pretrain*"))) < goal:
-            time.sleep(0.002)
-        children = subprocess.run(
-            ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
-        ).stdout.split()
-        process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:
-            break
-        kills += 1
-        # A shard that is there is whole, and no later run writes it again.
-        now = {p.name: p.stat().st_mtime_ns for p in output.glob("pretrain*")}
-        assert now.items() >= finished.items()
-        finished = now
-        deadline = time.monotonic() + 10
-        while any(map(is_alive, children)):
-            assert time.monotonic() < deadline, "workers outlive their parent"
-            time.sleep(0.01)
-    assert kills >= 3
-    assert "20 shards" in succeed(folder, output, *flags)
-    assert content(output) == content(tmp_path / "whole")
-    for name, changed in finished.items():
-        assert (output / name).stat().st_mtime_ns == changed
-
-
-def test_an_unfinished_build_of_other_settings(text, tmp_path):
-    output = tmp_path / "out"
-    folder = write_corpus(tmp_path / "in", files=2)
-    (folder / "1.txt").write_bytes(b"\xff\n")
-    fail(folder, output, "--num-out-files=2")
-    assert "build.json" in content(output)
-    error, code = fail(folder, output, "--num-out-files=2", "--seed=1")
-    assert "seed 42, now 1" in error and code == 2
-    assert "corpus" in fail(text, output, "--num-out-files=2")[0]
-    # The file is mended with as many bytes: the build goes on.
-    (folder / "1.txt").write_bytes(b"a\n")
-    succeed(folder, output, "--num-out-files=2")
-    assert "build.json" not in content(output)
-
-
-def test_two_builds_in_one_directory(text, tmp_path):
-    held = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    error, code = fail(text, tmp_path)
-    assert "another process is building" in error and code == 75
-    os.close(held)
-    succeed(text, tmp_path)
-
-
-@pytest.mark.parametrize("processes", [1, 2])
-def test_no_room_left(tmp_path, processes):
-    folder = write_corpus(tmp_path / "in", files=3, lines=3000)
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    flags = (f"--num-processes={processes}", "--num-out-files=2")
-    command = [
-        sys.executable,
-        SCRIPT,
-        f"--corpus-dir={folder}",
-        f"--vocab-file={VOCAB}",
-    ]
-    result = subprocess.run(
-        [*command, f"--output-dir={tmp_path / 'out'}", *flags],
-        cwd=ROOT,
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 73, result.stderr
-    assert "cannot write" in result.stderr and "Traceback" not in result.stderr
-    assert content(tmp_path / "out").keys() == {"build.json"}
-    succeed(folder, tmp_path / "out", *flags)
-    succeed(folder, tmp_path / "whole", *flags)
-    assert content(tmp_path / "out") == content(tmp_path / "whole")
 
 
 # Other sources.
