@@ -96,24 +96,31 @@ class RecordIndex:
         files = np.searchsorted(self._first, indices, side="right") - 1
         slots = indices + files
         starts, ends = self._offsets[slots], self._offsets[slots + 1]
-        records = []
-        for file, start, end in zip(
-            files.tolist(), starts.tolist(), ends.tolist(), strict=True
-        ):
-            record = os.pread(self._shard(file).fileno(), end - start, start)
-            problem = tfrecord.header_problem(
-                record[: tfrecord.HEADER_BYTES], end - start
+        # Held here, no shard is closed before its records are read.
+        shards = {file: self._shard(file) for file in set(files.tolist())}
+        framed = [
+            os.pread(shards[file].fileno(), size, start)
+            for file, size, start in zip(
+                files.tolist(), (ends - starts).tolist(), starts.tolist(), strict=True
             )
-            problem = problem or tfrecord.data_problem(record)
-            if problem:
-                number = int(indices[len(records)] - self._first[file])
-                damage = tfrecord.Damage(number, start, problem)
-                raise tfrecord.damaged(self.paths[file], damage)
-            length = int.from_bytes(record[:8], "little")
-            records.append(
-                record[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
-            )
+        ]
+        records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
+        for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
+            records[i] = self._sound_record(int(indices[i]), framed[i])
         return records
+
+    def _sound_record(self, index: int, framed: bytes) -> bytes:
+        """Takes the record from bytes that hold more than it, or says what is wrong."""
+        place = self.locate(index)
+        problem = tfrecord.header_problem(
+            framed[: tfrecord.HEADER_BYTES], place.end - place.offset
+        ) or tfrecord.data_problem(framed)
+        if problem:
+            damage = tfrecord.Damage(place.record, place.offset, problem)
+            raise tfrecord.damaged(place.path, damage)
+        # What follows it, up to the next record, was found damaged and left out.
+        length = int.from_bytes(framed[:8], "little")
+        return framed[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
 
     def _shard(self, file: int) -> BinaryIO:
         """The shard, opened; the one used longest ago is let go of.

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text to TFRecord: MB/s by number of processes and by stage, and peak memory.
+
+    python benchmarks/build_dataset.py --corpus-dir C --vocab-file V
+    python benchmarks/build_dataset.py --corpus-dir C --vocab-file V --megabytes 700
+
+The corpus is repeated, or cut short, to --megabytes of text. Without --corpus-dir it is
+the text in examples/, whose few words make it faster than other text; without
+--vocab-file a vocabulary is trained on that.
+"""
+
+import collections
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import flags
+
+from electra_tf import cli, corpus, tfrecord
+from electra_tf.example_building import ExampleBuilder
+from electra_tf.tokenization import Tokenizer
+from electra_tf.vocabulary import Vocabulary
+
+ROOT = Path(__file__).resolve().parent.parent
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("corpus_dir", str(ROOT / "examples/corpus"), "Text files.")
+flags.DEFINE_string("vocab_file", None, "Vocabulary.")
+flags.DEFINE_integer("megabytes", 70, "Size of the corpus.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
+flags.DEFINE_list("num_processes", ["1", "2"], "Numbers of processes to compare.")
+
+_SCRIPT = "build_pretraining_dataset.py"
+
+
+def main(_):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        size = repeat(FLAGS.corpus_dir, folder / "corpus", FLAGS.megabytes * 1e6) / 1e6
+        vocab = FLAGS.vocab_file or train_vocabulary(folder)
+        print(f"{size:.1f} MB of text, max_seq_length {FLAGS.max_seq_length}\n")
+        print("processes   MB/s   MB per CPU second   largest process")
+        for processes in FLAGS.num_processes:
+            wall, cpu, memory = build(folder, vocab, processes)
+            print(
+                f"{processes:>9} {size / wall:6.1f} {size / cpu:19.1f} "
+                f"{memory / 1e6:14.0f} MB",
+                flush=True,
+            )
+        read, times = stages(folder / "corpus", Vocabulary.load(vocab))
+        total = sum(times.values())
+        print(f"\nstages, {read / 1e6:.1f} MB   MB per CPU second   share")
+        for stage, seconds in times.items():
+            print(f"{stage:16} {read / 1e6 / seconds:21.1f} {seconds / total:7.1%}")
+
+
+def repeat(source: str, target: Path, num_bytes: float) -> int:
+    """Copies the files of a corpus again and again; returns their size."""
+    target.mkdir()
+    size = copies = 0
+    while size < num_bytes:
+        for number, path in enumerate(corpus.list_files(source)):
+            copy = target / f"{number:05d}-{copies}.txt"
+            shutil.copyfile(path, copy)
+            size += copy.stat().st_size
+            if size >= num_bytes:
+                break
+        copies += 1
+    return size
+
+
+def train_vocabulary(folder: Path) -> str:
+    path = folder / "vocab.txt"
+    flags_ = ["--vocab-size=8192", f"--output-file={path}"]
+    command = [sys.executable, str(ROOT / "build_vocab.py"), *flags_]
+    subprocess.run([*command, f"--corpus-dir={FLAGS.corpus_dir}"], check=True)
+    return str(path)
+
+
+def build(folder: Path, vocab: str, processes: str) -> tuple[float, float, int]:
+    """Runs the script; returns wall seconds, CPU seconds, peak bytes of a process."""
+    output = folder / "output"
+    command = [sys.executable, str(ROOT / _SCRIPT), f"--num-processes={processes}"]
+    command += [f"--corpus-dir={folder / 'corpus'}", f"--vocab-file={vocab}"]
+    command += [f"--output-dir={output}", f"--max-seq-length={FLAGS.max_seq_length}"]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    if status:
+        raise SystemExit(f"{_SCRIPT} failed")
+    shutil.rmtree(output)
+    # A process that was waited for counts with those it waited for.
+    return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+
+def stages(folder: Path, vocab: Vocabulary, limit: int = 20_000_000):
+    """CPU seconds of the steps from text to disk, over the first 20 MB."""
+    tokenizer = Tokenizer(vocab)
+    times: dict[str, float] = collections.defaultdict(float)
+    read = 0
+    last = time.process_time()
+
+    def lap(stage: str) -> None:
+        nonlocal last
+        now = time.process_time()
+        times[stage] += now - last
+        last = now
+
+    with tempfile.TemporaryFile() as out:
+        for path in corpus.list_files(folder):
+            builder = ExampleBuilder(vocab, FLAGS.max_seq_length, random.Random(1))
+            for lines in corpus.TextReader(open(path, "rb"), path):
+                blank = [not line.strip() for line in lines]
+                lap("read, decode")
+                ids, row_splits = tokenizer.tokenize_lines(lines)
+                lap("tokenise")
+                examples = builder.add_lines(ids, row_splits, blank)
+                lap("build examples")
+                records = tfrecord.encode_examples(*examples[:3])
+                lap("encode")
+                framed = b"".join(map(tfrecord.frame, records))
+                lap("checksums")
+                out.write(framed)
+                lap("write")
+            read += os.path.getsize(path)
+            if read >= limit:
+                break
+    return read, times
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shards to batches: examples/s of the reader on one core, and of what else was tried.
+
+    python benchmarks/input_pipeline.py
+    python benchmarks/input_pipeline.py --pattern 'D/pretrain_data.tfrecord*' \\
+        --vocab-file V --max-seq-length 128
+
+Without --pattern, 60,000 examples are made up. The process keeps to one core; the
+variants take turns, and the table has the median of several rounds.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from absl import flags
+
+from electra_tf import cli
+from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("pattern", None, "Shards to read.")
+flags.DEFINE_string("vocab_file", None, "Their vocabulary.")
+flags.DEFINE_integer("batch_size", 128, "Examples of a batch.")
+flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
+flags.DEFINE_integer("rounds", 5, "Times that each variant is measured.")
+flags.DEFINE_float("seconds", 2.0, "Length of a measurement.")
+
+
+def main(_):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    with tempfile.TemporaryDirectory() as folder:
+        vocab = Vocabulary((*SPECIAL_TOKENS, *map(str, range(30517))))
+        if FLAGS.vocab_file:
+            vocab = Vocabulary.load(FLAGS.vocab_file)
+        pattern = FLAGS.pattern or make_shards(folder, len(vocab))
+        measure(variants(pattern, vocab))
+
+
+def make_shards(folder: str, vocab_size: int, count: int = 60_000) -> str:
+    """Writes examples of random ids with two segments, in four shards."""
+    import numpy as np
+
+    from electra_tf import tfrecord
+
+    rng = np.random.default_rng(1)
+    shape = (count // 4, FLAGS.max_seq_length)
+    for shard in range(4):
+        ids = rng.integers(5, vocab_size, shape)
+        ids[:, 0], ids[:, shape[1] // 2], ids[:, -1] = 2, 3, 3
+        segments = np.zeros(shape, int)
+        segments[:, shape[1] // 2 + 1 :] = 1
+        records = tfrecord.encode_examples(ids, np.ones(shape, int), segments)
+        path = Path(folder) / f"pretrain_data.tfrecord-{shard:05d}-of-00004"
+        path.write_bytes(b"".join(map(tfrecord.frame, records)))
+    return f"{folder}/pretrain_data.tfrecord*"
+
+
+def variants(pattern: str, vocab: Vocabulary) -> dict:
+    """Name -> function that makes the data set."""
+    import tensorflow as tf
+
+    from electra_tf import masking, pretrain_data, tfrecord
+
+    size, length = FLAGS.batch_size, FLAGS.max_seq_length
+    settings = {
+        "mask_prob": 0.15,
+        "max_predictions_per_seq": int(0.155 * length),
+    }
+    ids = {"cls_id": vocab.cls_id, "sep_id": vocab.sep_id, "mask_id": vocab.mask_id}
+    spec = dict.fromkeys(tfrecord.FEATURES, tf.io.FixedLenFeature([length], tf.int64))
+
+    def ours(**changes):
+        return pretrain_data.make_dataset(
+            pattern,
+            batch_size=size,
+            max_seq_length=length,
+            vocab=vocab,
+            seed=1,
+            **settings | changes,
+        )
+
+    def unmasked():
+        source = pretrain_data.ExampleSource(pattern, length, vocab)
+        steps = tf.data.Dataset.range(1 << 40)
+        return steps.map(lambda step: source.batch(step, size, 1, True)).prefetch(1)
+
+    def masked(features, step):
+        batch = {name: tf.cast(value, tf.int32) for name, value in features.items()}
+        return masking.mask_batch(batch, 1, step, **settings, **ids)
+
+    def sequential(parse_first):
+        """TensorFlow's own reader; no random access, so no start but at the front."""
+        records = tf.data.Dataset.list_files(pattern).repeat()
+        records = records.interleave(tf.data.TFRecordDataset, cycle_length=4)
+        records = records.shuffle(10_000)
+        if parse_first:  # as the original does
+            batches = records.map(lambda r: tf.io.parse_single_example(r, spec))
+            batches = batches.batch(size, drop_remainder=True)
+        else:
+            batches = records.batch(size, drop_remainder=True)
+            batches = batches.map(lambda r: tf.io.parse_example(r, spec))
+        pairs = tf.data.Dataset.zip(batches, tf.data.Dataset.range(1 << 40))
+        return pairs.map(masked).prefetch(1)
+
+    return {
+        "make_dataset, from step 0": ours,
+        "make_dataset, from step 1,000,000": lambda: ours(start_step=10**6),
+        'make_dataset, repeated_masks "fixed"': lambda: ours(repeated_masks="fixed"),
+        "make_dataset, shuffle=False": lambda: ours(shuffle=False),
+        "the same without masking": unmasked,
+        "TFRecordDataset, parsed in batches": lambda: sequential(False),
+        "TFRecordDataset, parsed one by one": lambda: sequential(True),
+    }
+
+
+def measure(makers: dict) -> None:
+    first: dict[str, float] = {}
+    iterators = {}
+    for name, make in makers.items():
+        started = time.perf_counter()
+        iterators[name] = iter(make())
+        next(iterators[name])
+        first[name] = time.perf_counter() - started
+    rates: dict[str, list[float]] = {name: [] for name in makers}
+    for _ in range(FLAGS.rounds):
+        for name, iterator in iterators.items():
+            for _ in range(4):  # what was made ahead while others were measured
+                next(iterator)
+            started, batches = time.process_time(), 0
+            while time.process_time() - started < FLAGS.seconds:
+                next(iterator)
+                batches += 1
+            seconds = time.process_time() - started
+            rates[name].append(batches * FLAGS.batch_size / seconds)
+    print(f"batches of {FLAGS.batch_size} x {FLAGS.max_seq_length}, one core\n")
+    print(f"{'':38} examples per CPU second   first batch")
+    for name, values in rates.items():
+        print(f"{name:38} {statistics.median(values):23,.0f} {first[name]:11.2f} s")
+
+
+if __name__ == "__main__":
+    cli.run(main)
