@@ -353,7 +353,7 @@ def test_generator_and_discriminator_have_dropout_of_their_own():
 # Compilation and precision.
 
 
-@pytest.mark.parametrize("variant", ["electra", "electric", "uniform"])
+@pytest.mark.parametrize("variant", ["electra", "electric"])
 def test_compiled_by_xla(variant):
     model, batch = tiny_model(variant, dropout=0.1), tiny_batch()
 
@@ -475,7 +475,7 @@ def dataset(rows=8):
     return tf.data.Dataset.from_tensor_slices(tiny_batch(rows=rows)).batch(4)
 
 
-@pytest.mark.parametrize("variant", ["electra", "mlm", "electric", "uniform"])
+@pytest.mark.parametrize("variant", ["electra", "mlm", "electric"])
 def test_compile_and_fit(variant):
     model = tiny_model(variant, dropout=0.05)
     model.compile(optimizer=AdamWeightDecay(5e-3), jit_compile=False)
@@ -486,7 +486,7 @@ def test_compile_and_fit(variant):
 
 @pytest.mark.parametrize("options", [{"jit_compile": True}, {"optimizer": "adam"}])
 def test_compile_and_fit_otherwise(options):
-    model = tiny_model("electra")
+    model = tiny_model("uniform")
     model.compile(**({"optimizer": AdamWeightDecay(5e-3)} | options))
     history = model.fit(dataset(), epochs=3, verbose=0).history["loss"]
     assert history[-1] < history[0]
@@ -494,7 +494,7 @@ def test_compile_and_fit_otherwise(options):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_compile_and_fit_in_mixed_precision(policy):
-    model = tiny_model("electra", dtype=policy)
+    model = tiny_model("mlm", dtype=policy)
     model.compile(optimizer=AdamWeightDecay(5e-3), jit_compile=False)
     history = model.fit(dataset(), epochs=4, verbose=0).history["loss"]
     assert np.isfinite(history).all()
