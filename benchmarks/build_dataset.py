@@ -21,12 +21,14 @@ from pathlib import Path
 
 from absl import flags
 
-from electra_tf import cli, corpus, tfrecord
-from electra_tf.example_building import ExampleBuilder
-from electra_tf.tokenization import Tokenizer
-from electra_tf.vocabulary import Vocabulary
-
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from electra_tf import cli, corpus, tfrecord  # noqa: E402
+from electra_tf.example_building import ExampleBuilder  # noqa: E402
+from electra_tf.tokenization import Tokenizer  # noqa: E402
+from electra_tf.vocabulary import Vocabulary  # noqa: E402
+
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("corpus_dir", str(ROOT / "examples/corpus"), "Text files.")

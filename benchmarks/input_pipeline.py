@@ -11,14 +11,18 @@ variants take turns, and the table has the median of several rounds.
 
 import os
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 from absl import flags
 
-from electra_tf import cli
-from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from electra_tf import cli  # noqa: E402
+from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
 
 FLAGS = flags.FLAGS
 
@@ -119,17 +123,16 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
 
 
 def measure(makers: dict) -> None:
-    first: dict[str, float] = {}
-    iterators = {}
-    for name, make in makers.items():
-        started = time.perf_counter()
-        iterators[name] = iter(make())
-        next(iterators[name])
-        first[name] = time.perf_counter() - started
     rates: dict[str, list[float]] = {name: [] for name in makers}
+    first: dict[str, list[float]] = {name: [] for name in makers}
     for _ in range(FLAGS.rounds):
-        for name, iterator in iterators.items():
-            for _ in range(4):  # what was made ahead while others were measured
+        for name, make in makers.items():
+            # One at a time: others would fill their buffers meanwhile.
+            started = time.perf_counter()
+            iterator = iter(make())
+            next(iterator)
+            first[name].append(time.perf_counter() - started)
+            for _ in range(20):
                 next(iterator)
             started, batches = time.process_time(), 0
             while time.process_time() - started < FLAGS.seconds:
@@ -137,10 +140,12 @@ def measure(makers: dict) -> None:
                 batches += 1
             seconds = time.process_time() - started
             rates[name].append(batches * FLAGS.batch_size / seconds)
+            del iterator
     print(f"batches of {FLAGS.batch_size} x {FLAGS.max_seq_length}, one core\n")
     print(f"{'':38} examples per CPU second   first batch")
-    for name, values in rates.items():
-        print(f"{name:38} {statistics.median(values):23,.0f} {first[name]:11.2f} s")
+    for name in makers:
+        rate, wait = statistics.median(rates[name]), statistics.median(first[name])
+        print(f"{name:38} {rate:23,.0f} {wait:11.2f} s")
 
 
 if __name__ == "__main__":
