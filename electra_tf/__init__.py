@@ -14,12 +14,14 @@ __version__ = "0.1.0"
 _MODULES = {
     "ElectraPretrainer": "pretraining",
     "ModelConfig": "model_config",
+    "PretrainedModel": "detection",
     "PretrainingConfig": "config",
     "Tokenizer": "tokenization",
     "TokenizerConfig": "vocabulary",
     "UserError": "errors",
     "Vocabulary": "vocabulary",
     "build_pretrainer": "pretraining",
+    "load": "detection",
     "make_dataset": "pretrain_data",
     "read_hparams": "hparams",
 }

@@ -37,8 +37,10 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _negatives: dict[str, str] = {}
 
 
-def run(main: Callable[[list[str]], Any]) -> None:
+def run(main: Callable[[list[str]], Any], commands: Sequence[str] = ()) -> None:
     """Parses the command line, calls `main(argv)` and exits with its return value.
+
+    With `commands`, the first argument must be one of them; `main` finds it in argv[1].
 
     Flags may be spelled with hyphens or underscores (`--data-dir`, `--data_dir`).
     A boolean may be `--x`, `--nox`, `--no-x`, `--x=False` or `--x False`. Arguments
@@ -46,7 +48,7 @@ def run(main: Callable[[list[str]], Any]) -> None:
     stderr and ends the process with its exit code; any other exception keeps its
     traceback, because it is a defect of the program.
     """
-    app.run(_in_words(main), flags_parser=_parse_flags)
+    app.run(_in_words(main), flags_parser=lambda argv: _parse_flags(argv, commands))
 
 
 def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
@@ -84,12 +86,21 @@ def _exit(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _parse_flags(argv: Sequence[str]) -> list[str]:
+def _parse_flags(argv: Sequence[str], commands: Sequence[str]) -> list[str]:
     """absl's parser with the original's spellings; exits on a wrong command line."""
-    args = _normalize(argv[1:])
+    args, command = _normalize(argv[1:]), []
     if "--help" in args:
         print(_help_text())
         sys.exit(0)
+    if commands:
+        if not args or args[0] not in commands:
+            given = f", not {args[0]!r}" if args else ""
+            _exit(
+                f"the first argument is one of {', '.join(commands)}{given}.\n"
+                "Try --help.",
+                EXIT_FLAGS,
+            )
+        command, args = args[:1], args[1:]
     try:
         rest = FLAGS([argv[0], *args])
     except flags.UnrecognizedFlagError as e:
@@ -104,7 +115,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
             "Is a value with spaces missing its quotes? Try --help.",
             EXIT_FLAGS,
         )
-    return rest
+    return [*rest, *command]
 
 
 def _normalize(args: Sequence[str]) -> list[str]:
