@@ -365,8 +365,7 @@ def _check_counts(
             raise UserError(
                 f"{path} ends after record {count} at byte {os.path.getsize(path)}; "
                 f"its manifest says {entry['examples']} records in {entry['bytes']} "
-                'bytes.\nRestore or rebuild the file, or set "on_bad_record": "skip" '
-                "to go on without what is missing.",
+                "bytes.\nRestore the file, or build the data again.",
                 EXIT_DAMAGED,
             )
         lost += entry["examples"] - count

@@ -154,8 +154,7 @@ def damaged(path: str, damage: Damage) -> UserError:
     """The error for a damaged record, exit code 65."""
     return UserError(
         f"{path}: record {damage.record} at byte {damage.offset} is damaged: "
-        f"{damage.reason}.\nRestore or rebuild the file, or set "
-        '"on_bad_record": "skip" to go on without the record.',
+        f"{damage.reason}.\nRestore the file, or build the data again.",
         EXIT_DAMAGED,
     )
 
