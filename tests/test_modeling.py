@@ -319,28 +319,23 @@ def transparent_encoder(which):
     )
     for variable in layer.encoder.weights:
         value = float(variable.path.endswith("gamma"))
-        if variable.path.endswith(which):
-            value = 1e4
+        of_attention = "/attention/output/dense/bias" in variable.path
+        if variable.path.endswith("/output/dense/bias"):
+            value = 1e4 if of_attention == (which == "attention") else 0.0
         variable.assign(tf.fill(variable.shape, value))
     return layer
 
 
-@pytest.mark.parametrize(
-    "which", ["/attention/output/dense/bias", "/output/dense/bias"]
-)
-def test_layers_and_steps_have_their_own_masks(which):
-    layer = transparent_encoder(which)
-    if which == "/output/dense/bias":
-        for variable in layer.encoder.weights:
-            if variable.path.endswith("/attention/output/dense/bias"):
-                variable.assign(tf.zeros(variable.shape))
+def test_layers_and_steps_have_their_own_masks():
     inputs = [tf.constant(x) for x in text((12,) * 8)]
+    layers = [transparent_encoder(which) for which in ("attention", "feed_forward")]
 
     def masks(seed):
-        out = layer(*inputs, tf.constant(seed))
-        return [x.numpy().reshape(-1) > 0 for x in out.all_layer_outputs]
+        outs = [layer(*inputs, tf.constant(seed)).all_layer_outputs for layer in layers]
+        return [x.numpy().reshape(-1) > 0 for x in itertools.chain(*outs)]
 
     first = masks([42, 0])
+    assert len(first) == 6
     for mask in first:
         assert abs(mask.mean() - 0.9) < 5 * np.sqrt(0.09 / mask.size)
     for one, other in zip(first, masks([42, 0]), strict=True):
