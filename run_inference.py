@@ -53,6 +53,8 @@ _CHUNK = 256
 def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
     command = argv[1]
+    if _INPUT.value is not None and not os.path.isfile(_INPUT.value):
+        raise UserError(f"--input {_INPUT.value} is not a file.")
     model_dir = os.path.join(_DATA_DIR.value, "models", _MODEL_NAME.value)
     if command == "report":
         return report(model_dir)
@@ -68,8 +70,6 @@ def passages() -> Iterator[str]:
             print("Reading passages from the terminal; end with Ctrl-D.", flush=True)
         lines = (line.rstrip("\n") for line in sys.stdin)
     else:
-        if not os.path.isfile(_INPUT.value):
-            raise UserError(f"--input {_INPUT.value} is not a file.")
         lines = corpus.read_lines(_INPUT.value, "strict")
     left = _MAX_PASSAGES.value
     for line in lines:

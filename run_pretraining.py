@@ -19,7 +19,7 @@ from pathlib import Path
 from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
-from electra_tf import cli
+from electra_tf import cli, startup
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.config import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
@@ -162,6 +162,7 @@ def settings_of(config: PretrainingConfig) -> dict:
 
 def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     """Devices, model and optimizer: returns (placement, task, state)."""
+    startup.import_tensorflow()
     import keras
 
     from electra_tf import distribution, optimization, pretraining, training_step

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_tf import startup
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.config import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
@@ -185,9 +186,9 @@ def load(model_dir: str | os.PathLike) -> PretrainedModel:
             f"{path} not found: {model_dir} is not the directory of a run.\n"
             "It is <data-dir>/models/<model-name> of run_pretraining.py."
         )
-    data_dir, name = os.path.dirname(os.path.dirname(model_dir)), model_dir
+    models_dir, name = os.path.split(model_dir)
     config = PretrainingConfig.from_hparams(
-        data_dir, os.path.basename(name), {"model_dir": model_dir}, read_hparams(path)
+        os.path.dirname(models_dir), name, {"model_dir": model_dir}, read_hparams(path)
     )
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
@@ -202,6 +203,7 @@ def load(model_dir: str | os.PathLike) -> PretrainedModel:
             f"sha256 {expected[:16]}... there, {vocab.sha256[:16]}... in {vocab.path}."
         )
 
+    startup.import_tensorflow()
     from electra_tf.pretraining import build_pretrainer
 
     pretrainer = build_pretrainer(

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Sets up .venv and runs the checks and the tests; arguments go to pytest.
+#
+#   ./test.sh                       everything but the slow tests
+#   ./test.sh -m slow               the slow tests
+#   ./test.sh tests/test_masking.py
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+source ./venv.sh
+use_venv "[test]"
+ruff check .
+ruff format --check .
+exec python -m pytest -q "$@"
