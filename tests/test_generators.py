@@ -24,7 +24,7 @@ def inputs_of(batch) -> MaskedInputs:
 
 
 def cloze_of(model, ids, batch):
-    changed = batch | {"input_ids": tf.constant(ids)}
+    changed = batch | {"input_ids": tf.convert_to_tensor(ids)}
     return model.generator(inputs_of(changed)).cloze
 
 
@@ -49,10 +49,11 @@ def test_no_prediction_sees_its_own_token(variant):
     """Changing token t changes no prediction at t, and those beside it do change."""
     model, batch = tiny_model(variant, layers=2), tiny_batch()
     ids, counted = batch["input_ids"].numpy(), candidates(batch)
-    before = cloze_of(model, ids, batch)
+    cloze = tf.function(lambda ids: cloze_of(model, ids, batch))
+    before = cloze(tf.constant(ids))
     seen_own = np.zeros(ids.shape, bool)
     for position in range(LENGTH):
-        after = cloze_of(model, replace(ids, position), batch)
+        after = cloze(tf.constant(replace(ids, position)))
         hidden = np.abs(after.hidden - before.hidden).max(axis=-1)
         normalizer = np.abs(after.log_normalizer - before.log_normalizer)
         assert hidden[counted[:, position], position].max(initial=0) == 0
@@ -145,6 +146,7 @@ def test_chunk_size_changes_nothing(chunk_size):
 def test_gradient_of_the_cloze_loss_by_finite_differences():
     model, batch = tiny_model("electric"), tiny_batch()
     found = gradients(model, lambda out: out.generated.loss, batch)
+    loss = tf.function(lambda: model(batch).generated.loss)
     rng = np.random.default_rng(0)
     for variable in model.trainable_variables:
         if not variable.path.startswith(("generator_", "cloze_")):
@@ -153,7 +155,7 @@ def test_gradient_of_the_cloze_loss_by_finite_differences():
         start, losses = variable.numpy(), []
         for step in (-1e-2, 1e-2):
             variable.assign(start + step * direction / np.linalg.norm(direction))
-            losses.append(float(model(batch).generated.loss))
+            losses.append(float(loss()))
         variable.assign(start)
         slope = (losses[1] - losses[0]) / 2e-2
         ours = np.sum(found[variable.path] * direction) / np.linalg.norm(direction)

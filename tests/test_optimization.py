@@ -203,8 +203,10 @@ def test_repeated_tokens_are_summed_before_the_norm(jit):
     np.testing.assert_allclose(table, other, rtol=1e-6)
 
 
-@pytest.mark.parametrize("jit", [None, False, True])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("bad", "jit"),
+    [(np.nan, None), (np.nan, True), (np.inf, False), (-np.inf, None)],
+)
 def test_a_gradient_that_is_not_finite_changes_nothing(bad, jit):
     variables = make_variables()
     optimizer = AdamWeightDecay(0.01)

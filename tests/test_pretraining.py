@@ -475,7 +475,7 @@ def dataset(rows=8):
     return tf.data.Dataset.from_tensor_slices(tiny_batch(rows=rows)).batch(4)
 
 
-@pytest.mark.parametrize("variant", ["electra", "mlm", "electric"])
+@pytest.mark.parametrize("variant", ["mlm", "electric"])
 def test_compile_and_fit(variant):
     model = tiny_model(variant, dropout=0.05)
     model.compile(optimizer=AdamWeightDecay(5e-3), jit_compile=False)
