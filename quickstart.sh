@@ -46,11 +46,11 @@ done
 
 heading "3/6  Pre-training"
 run run_pretraining.py --data-dir "$out" --model-name $name \
-  --config configs/quickstart.json
+  --config examples/quickstart.json
 
 heading "4/6  Evaluation on the held-out text"
 run run_pretraining.py --data-dir "$out" --model-name $name \
-  --config configs/quickstart.json --hparams "{\"do_train\": false, \"do_eval\": true,
+  --config examples/quickstart.json --hparams "{\"do_train\": false, \"do_eval\": true,
   \"eval_tfrecords\": \"$out/heldout_tfrecords/pretrain_data.tfrecord*\"}"
 
 heading "5/6  Which replaced tokens does the discriminator catch?"

@@ -192,11 +192,6 @@ class PretrainingConfig:
     )
     cloze_chunk_size: int = hparam(
         1024,
-        "Positions whose vocabulary scores a two-tower generator holds at one time.",
-        minimum=1,
-    )
-    cloze_chunk_size: int = hparam(
-        1024,
         "Positions whose vocabulary scores the towers hold at one time.",
         minimum=1,
     )

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.modeling import gelu, initializer
+from electra_tf.transformer_layer import activation, initializer
 
 
 class DiscriminatorOutput(NamedTuple):
@@ -34,12 +34,15 @@ class DiscriminatorPredictions(keras.layers.Layer):
         self,
         hidden_size: int,
         initializer_range: float = 0.02,
+        hidden_act: str = "gelu",
         name: str = "discriminator_predictions",
         **kwargs,
     ):
         super().__init__(name=name, autocast=False, **kwargs)
         self.hidden_size = hidden_size
         self.initializer_range = initializer_range
+        self.hidden_act = hidden_act
+        self.activation = activation(hidden_act)
         self.dense = keras.layers.Dense(
             hidden_size,
             name="dense",
@@ -56,13 +59,14 @@ class DiscriminatorPredictions(keras.layers.Layer):
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
         """Logits of "replaced", float32 [B, L]."""
         flat = tf.reshape(hidden, [-1, self.hidden_size])
-        logits = self.dense_1(gelu(self.dense(flat)))
+        logits = self.dense_1(self.activation(self.dense(flat)))
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
 
     def get_config(self):
         return super().get_config() | {
             "hidden_size": self.hidden_size,
             "initializer_range": self.initializer_range,
+            "hidden_act": self.hidden_act,
         }
 
 

@@ -45,7 +45,8 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     """
     if seed is None or not rate:
         return x
-    key = tf.bitcast(seed, tf.uint32)
+    # Callers may count in the second word, which alone is mixed in late.
+    key = fold_in(seed, 0)
     position = tf.cast(tf.reshape(tf.range(tf.size(x)), tf.shape(x)), tf.uint32)
     # An odd multiplier (2**32 / golden ratio) keeps neighbours far apart.
     bits = _mix(position * tf.constant(0x9E3779B9, tf.uint32) + key[0], key[1])

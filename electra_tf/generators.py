@@ -20,7 +20,8 @@ import tensorflow as tf
 
 from electra_tf import masking
 from electra_tf.dropout import fold_in
-from electra_tf.modeling import LayerNorm, TextEncoder, gelu, initializer
+from electra_tf.modeling import TextEncoder
+from electra_tf.transformer_layer import LayerNorm, activation, initializer
 from electra_tf.vocabulary_softmax import log_normalizer
 
 # Keeps a mean over no positions at all finite; the original's constant.
@@ -77,15 +78,24 @@ class MaskedLMHead(keras.layers.Layer):
     Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
     """
 
-    def __init__(self, embedding_size: int, vocab_size: int, name: str, **kwargs):
+    def __init__(
+        self,
+        embedding_size: int,
+        vocab_size: int,
+        name: str,
+        hidden_act: str = "gelu",
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
         super().__init__(name=name, autocast=False, **kwargs)
+        self.activation = activation(hidden_act)
         self.embedding_size = embedding_size
         self.vocab_size = vocab_size
         self.dense = keras.layers.Dense(
             embedding_size,
             name="dense",
             dtype=self.dtype_policy,
-            kernel_initializer=initializer(0.02),
+            kernel_initializer=initializer(initializer_range),
         )
         self.layer_norm = LayerNorm(dtype=self.dtype_policy)
 
@@ -102,7 +112,7 @@ class MaskedLMHead(keras.layers.Layer):
     def call(self, hidden: tf.Tensor) -> tf.Tensor:
         """Transforms [..., H] to [..., E], where the word embeddings can score it."""
         flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
-        flat = self.layer_norm(gelu(self.dense(flat)))
+        flat = self.layer_norm(self.activation(self.dense(flat)))
         return tf.reshape(
             flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
         )
@@ -132,6 +142,8 @@ class MaskedLMGenerator(keras.layers.Layer):
             encoder.embedding_size,
             vocab_size,
             name="generator_predictions",
+            hidden_act=encoder.hidden_act,
+            initializer_range=encoder.initializer_range,
             dtype=self.dtype_policy,
         )
 
@@ -213,6 +225,8 @@ class TwoTowerGenerator(keras.layers.Layer):
             ltr.embedding_size,
             vocab_size,
             name="cloze_predictions",
+            hidden_act=ltr.hidden_act,
+            initializer_range=ltr.initializer_range,
             dtype=self.dtype_policy,
         )
 

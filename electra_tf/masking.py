@@ -241,22 +241,33 @@ def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
     blocks = tf.reshape(
         tf.pad(weights, [[0, 0], [0, padding]]), [-1, num_blocks, SAMPLING_BLOCK]
     )  # [M, blocks, SAMPLING_BLOCK]
-    mass = tf.cumsum(tf.reduce_sum(blocks, axis=-1), axis=-1)  # [M, blocks]
+    sums = tf.reduce_sum(blocks, axis=-1)  # [M, blocks]
+    mass = tf.cumsum(sums, axis=-1)
     target = uniform[:, None] * mass[:, -1:]
-    block = _first_above(mass, target)  # [M]
+    block = _first_above(sums, mass, target)  # [M]
     before = tf.where(
         block > 0, tf.gather(mass, tf.maximum(block - 1, 0), batch_dims=1), 0.0
     )
-    inside = tf.cumsum(tf.gather(blocks, block, batch_dims=1), axis=-1)
-    return block * SAMPLING_BLOCK + _first_above(inside, target - before[:, None])
+    weights = tf.gather(blocks, block, batch_dims=1)  # [M, SAMPLING_BLOCK]
+    inside = tf.cumsum(weights, axis=-1)
+    return block * SAMPLING_BLOCK + _first_above(
+        weights, inside, target - before[:, None]
+    )
 
 
-def _first_above(cumulative: tf.Tensor, target: tf.Tensor) -> tf.Tensor:
-    """First index whose cumulative weight [M, n] exceeds target [M, 1]: int32 [M].
+def _first_above(
+    weights: tf.Tensor, cumulative: tf.Tensor, target: tf.Tensor
+) -> tf.Tensor:
+    """First index of positive weight whose cumulative weight exceeds the target.
 
-    Rounding may put the target at or above the last value: then the last index of
-    positive weight is taken, never a padded one.
+    `weights` and `cumulative` [M, n], `target` [M, 1]; int32 [M].  Rounding may put the
+    target at or above the last value: then it is the last index of positive weight.  A
+    compiled cumulative sum may fall by a rounding error: never an index of weight 0.
     """
-    first = tf.reduce_sum(tf.cast(cumulative <= target, tf.int32), axis=-1)
-    last = tf.reduce_sum(tf.cast(cumulative < cumulative[:, -1:], tf.int32), axis=-1)
+    size = weights.shape[-1]
+    index, possible = tf.range(size), weights > 0
+    first = tf.reduce_min(
+        tf.where(possible & (cumulative > target), index, size), axis=-1
+    )
+    last = tf.reduce_max(tf.where(possible, index, 0), axis=-1)
     return tf.minimum(first, last)

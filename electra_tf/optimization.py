@@ -64,6 +64,7 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         }
 
 
+@keras.saving.register_keras_serializable("electra_tf")
 class LayerwiseDecay:
     """Learning-rate factor of each variable: lower layers learn more slowly.
 
@@ -76,6 +77,7 @@ class LayerwiseDecay:
     """
 
     def __init__(self, decay: float, num_layers: int, offset: str = "original"):
+        self.settings = {"decay": decay, "num_layers": num_layers, "offset": offset}
         top = num_layers + (2 if offset == "original" else 1)
         self.factors = {
             "/embeddings/": decay**top,
@@ -93,6 +95,13 @@ class LayerwiseDecay:
             f"variable {path} is in no layer with a learning rate of its own; "
             f"known: {', '.join(self.factors)}"
         )
+
+    def get_config(self):
+        return self.settings
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -193,7 +202,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.assign(variable, tf.where(finite, new_value, variable))
 
     def get_config(self):
+        factor = self.layer_factor
         return super().get_config() | {
+            "layer_factor": factor and keras.saving.serialize_keras_object(factor),
             "weight_decay_rate": self.weight_decay_rate,
             "beta_1": self.beta_1,
             "beta_2": self.beta_2,
@@ -201,6 +212,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "clip_norm": self.clip_norm,
             "no_decay": self.no_decay,
         }
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        if isinstance(config.get("layer_factor"), dict):
+            factor = keras.saving.deserialize_keras_object(config["layer_factor"])
+            config = config | {"layer_factor": factor}
+        return super().from_config(config, custom_objects=custom_objects)
 
 
 def create_optimizer(config) -> AdamWeightDecay:

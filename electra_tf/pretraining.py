@@ -116,7 +116,10 @@ class ElectraPretrainer(keras.Model):
         self.discriminator_predictions = None
         if objective != "mlm":
             self.discriminator_predictions = discriminator.DiscriminatorPredictions(
-                config.hidden_size, config.initializer_range, dtype=dtype
+                config.hidden_size,
+                config.initializer_range,
+                config.hidden_act,
+                dtype=dtype,
             )
             self.discriminator_predictions.build()
         self.built = True

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 from parity_pretraining import Row, compare, forward_row
 
-from electra_tf import generators, masking, modeling
+from electra_tf import generators, masking, modeling, transformer_layer
 from electra_tf.config import max_predictions_per_seq
 from electra_tf.optimization import LayerwiseDecay, WarmupPolynomialDecay
 
@@ -82,7 +82,7 @@ def _gelu(golden) -> Iterator[Row]:
     x = tf.constant(golden["gelu/x"])
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = modeling.gelu(x)
+        y = transformer_layer.gelu(x)
     yield forward_row("gelu/value", y, golden["gelu/y"])
     slope = tape.gradient(y, x)
     yield forward_row("gelu/derivative", slope, golden["gelu/dy_dx"])
@@ -90,7 +90,7 @@ def _gelu(golden) -> Iterator[Row]:
 
 def _layer_norm(golden) -> Iterator[Row]:
     x = tf.constant(golden["layer_norm/x"])
-    layer = modeling.LayerNorm()
+    layer = transformer_layer.LayerNorm()
     layer.build(x.shape)
     layer.beta.assign(golden["layer_norm/beta"])
     layer.gamma.assign(golden["layer_norm/gamma"])

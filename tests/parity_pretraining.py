@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from electra_tf import discriminator, generators, masking, modeling
+from electra_tf import discriminator, generators, masking, modeling, transformer_layer
 from electra_tf.config import PretrainingConfig
 from electra_tf.optimization import AdamWeightDecay, create_optimizer
 from electra_tf.pretraining import ElectraPretrainer, build_pretrainer
@@ -203,7 +203,7 @@ def _discriminator(recording, model, batch, output) -> Iterator[Row]:
     )
     yield from _encoder_rows("discriminator", encoded, golden, "disc")
     head = model.discriminator_predictions
-    hidden = modeling.gelu(head.dense(encoded.sequence_output))
+    hidden = transformer_layer.gelu(head.dense(encoded.sequence_output))
     yield forward_row("discriminator/head_hidden", hidden, golden["disc_head_hidden"])
     if "disc_attn_maps_row1" in golden:
         maps = _attention_maps(model, encoded, batch["input_mask"])

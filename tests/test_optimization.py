@@ -361,3 +361,10 @@ def test_of_a_configuration():
     optimizer.build(make_variables())
     optimizer.iterations.assign(10)
     assert float(optimizer.learning_rate) == pytest.approx(3e-3 * 0.95**2 * 0.5)
+
+
+def test_layerwise_rates_survive_a_copy():
+    optimizer = AdamWeightDecay(0.01, layer_factor=LayerwiseDecay(0.8, 2))
+    copy = AdamWeightDecay.from_config(optimizer.get_config())
+    path = "electra/encoder/layer_0/output/dense/kernel"
+    assert copy.layer_factor(path) == optimizer.layer_factor(path) == 0.8**3
