@@ -66,7 +66,7 @@ echo "Loss curves: $out/models/$name/loss_curves.png"
 printf '\n%d seconds without the installation. ' $((SECONDS - started))
 python3 - "$out/models/$name/results/unsup_results.json" <<'PYTHON'
 import json, sys
-auc = json.load(open(sys.argv[1]))["disc_auc_tokens"]
+auc = json.load(open(sys.argv[1]))["metrics"]["disc_auc_tokens"]
 print(f"AUC of the discriminator on held-out text: {auc:.3f} (chance: 0.5).")
 if auc < 0.75:
     sys.exit("error: an AUC of at least 0.75 was expected.")

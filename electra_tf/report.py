@@ -95,8 +95,7 @@ def write_report(
     )
     parts += [
         "<h2>Settings</h2>",
-        "<details><summary>config.json: what differs from nothing but the "
-        f"locations</summary><table>{rows}</table></details>",
+        f"<details><summary>config.json</summary><table>{rows}</table></details>",
     ]
     atomic_write(output, page(f"Pre-training of {model_dir.name}", parts) + "\n")
 
@@ -111,10 +110,9 @@ def _results(model_dir: Path) -> dict[str, float]:
 def _metrics_table(results: dict) -> str:
     rows = []
     for name, meaning in _MEANING.items():
-        if name in results:
-            rows.append(
-                f"<tr><td>{name}</td><td>{results[name]:.4f}</td><td>{meaning}</td></tr>"
-            )
+        if name in results["metrics"]:
+            value = f"{results['metrics'][name]:.4f}"
+            rows.append(f"<tr><td>{name}</td><td>{value}</td><td>{meaning}</td></tr>")
     step = results.get("global_step", "")
     caption = f'<p class="summary">Checkpoint of step {step}.</p>' if step else ""
     return f"{caption}<table>{''.join(rows)}</table>"
