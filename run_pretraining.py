@@ -168,7 +168,7 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     from electra_tf import distribution, optimization, pretraining, training_step
     from electra_tf.pretraining_task import PretrainingTask
 
-    distribution.configure_devices(config)
+    distribution.configure_devices()
     distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
     console.log(distribution.describe(placement, config.precision))
