@@ -98,6 +98,7 @@ def main(argv: list[str]) -> int:
         for note in config.notes():
             console.log(f"Note: {note}.")
         console.log()
+        startup.import_tensorflow()
         if _DRY_RUN.value:
             return describe_run(config, vocab, saved, console)
         if config.do_train:
@@ -162,13 +163,12 @@ def settings_of(config: PretrainingConfig) -> dict:
 
 def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     """Devices, model and optimizer: returns (placement, task, state)."""
-    startup.import_tensorflow()
     import keras
 
     from electra_tf import distribution, optimization, pretraining, training_step
     from electra_tf.pretraining_task import PretrainingTask
 
-    distribution.configure_devices()
+    distribution.configure_devices(config)
     distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
     console.log(distribution.describe(placement, config.precision))

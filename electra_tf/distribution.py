@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the computation runs and in which precision: strategy, precision, jit.
+"""Where the computation runs and in which precision: strategy, threads, jit.
 
 `configure_devices` must be called before TensorFlow touches a device; a process makes
 one strategy (a second MirroredStrategy would reuse the collective keys of the first).
@@ -29,9 +29,14 @@ class Placement(NamedTuple):
     num_replicas: int  # of all workers together
 
 
-def configure_devices() -> None:
-    """Sets up graph rewriting and devices; before TensorFlow runs anything else."""
-    _keep_order_of_sums()
+def configure_devices(config) -> None:
+    """Sets up devices and threads; before anything else of TensorFlow runs.
+
+    A graph that XLA does not compile is run by one inter-op thread on CPUs: with two,
+    TensorFlow accumulates some gradients in the order in which they finish, and two
+    runs of the same step differ in the last bit (about 5 % slower, and then
+    reproducible).
+    """
     for gpu in tf.config.list_physical_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     cpus = int(os.environ.get(CPU_DEVICES_VARIABLE, "1"))
@@ -40,24 +45,9 @@ def configure_devices() -> None:
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * cpus,
         )
-
-
-def _keep_order_of_sums() -> None:
-    """Switches off the graph optimizer's pass that makes training irreproducible.
-
-    To save memory it turns sums of gradients into accumulations, in the order in which
-    their terms are ready or in one that changes from process to process. Two runs of
-    the same step then differ in the last bit. Without that pass they do not, at the
-    same speed; switching the whole optimizer off costs bfloat16 a fifth of its speed.
-
-    The options of an eager runtime are taken when it is switched on, so it is switched
-    off first; that works only while nothing has run.
-    """
-    options = tf.compat.v1.ConfigProto()
-    rewrites = options.graph_options.rewrite_options
-    rewrites.memory_optimization = rewrites.NO_MEM_OPT
-    tf.compat.v1.disable_eager_execution()
-    tf.compat.v1.enable_eager_execution(config=options)
+    on_one_cpu = cpus == 1 and not tf.config.list_physical_devices("GPU")
+    if on_one_cpu and not uses_jit(config):
+        tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
 def uses_jit(config) -> bool:
