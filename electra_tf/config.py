@@ -13,9 +13,17 @@ import json
 import os
 from typing import Any
 
+from electra_tf import finetuning_config as finetuning
 from electra_tf.config_checks import check_together, count_lines
 from electra_tf.errors import UserError
-from electra_tf.hparams import check, hparam, markdown_table, read_hparams, show
+from electra_tf.hparams import (
+    check,
+    hparam,
+    markdown_table,
+    merge,
+    read_hparams,
+    show,
+)
 from electra_tf.model_config import SIZES, ModelConfig, generator_config, model_config
 from electra_tf.run_directory import atomic_write
 
@@ -260,7 +268,7 @@ class PretrainingConfig:
             UserError: naming the hparam, its value and what is allowed.
         """
         given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
-        explicit = _merge(*(_checked(cls, *pair) for pair in given))
+        explicit = merge(*(_checked(cls, *pair) for pair in given))
         values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
         for name, flag in values.items():
             if explicit.pop(name, flag) != flag:
@@ -356,15 +364,6 @@ def _checked(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
-def _merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """The second wins, key by key, inside model_hparam_overrides too."""
-    merged = {**first, **then}
-    for name, value in then.items():
-        if isinstance(value, dict):
-            merged[name] = {**first.get(name, {}), **value}
-    return merged
-
-
 def _presets(explicit: dict[str, Any]) -> dict[str, Any]:
     presets = dict(_SIZE_PRESETS[explicit.get("model_size", "small")])
     if explicit.get("electric_objective"):
@@ -394,9 +393,9 @@ _HPARAMS_PAGE = """\
 # Hparams
 
 `--hparams` takes them as JSON text or as a JSON file, `--config` as a file. Order:
-defaults < what `model_size`, `electric_objective` and `debug` imply < `--config` <
-`--hparams`; what is given explicitly always wins. The resolved settings are saved in
-the run directory and are themselves a `--config`.
+defaults < what `model_size`, `electric_objective`, a single task and `debug` imply <
+`--config` < `--hparams`; what is given explicitly always wins. The resolved settings
+are saved in the run directory and are themselves a `--config`.
 
 ## Pre-training
 
@@ -407,6 +406,14 @@ What else `model_size` sets (the paper, Table 6):
 {sizes}
 
 `electric_objective` sets {electric}; `debug` sets {debug}.
+
+## Fine-tuning
+
+{finetuning}
+
+What a single task sets: `rte` and `sts` {long}; `squad`, `squadv1` and the names with
+"qa" in them {qa}; `chunk` {chunk}. `model_size` large sets {large}; `debug` sets
+{finetuning_debug}.
 
 ## Shape of the model: model_hparam_overrides
 
@@ -429,6 +436,12 @@ def _hparams_page() -> str:
         ),
         electric=settings(_ELECTRIC_PRESET),
         debug=settings(_DEBUG_PRESET),
+        finetuning=markdown_table(finetuning.FinetuningConfig),
+        long=settings(finetuning.LONG_PRESET),
+        qa=settings(finetuning.QA_PRESET),
+        chunk=settings(finetuning.CHUNK_PRESET),
+        large=settings(finetuning.LARGE_PRESET),
+        finetuning_debug=settings(finetuning.DEBUG_PRESET),
         model=markdown_table(ModelConfig),
     )
 

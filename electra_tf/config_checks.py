@@ -69,7 +69,7 @@ def _check_objective(config: PretrainingConfig) -> None:
 
 def _check_shapes(config: PretrainingConfig) -> None:
     shape = config.model_config()
-    _check_heads("the model", shape, "model_hparam_overrides")
+    check_shape(shape, config.max_seq_length)
     if config.uses_generator_config:
         generator = config.generator_config()
         for name, fraction in (
@@ -83,9 +83,14 @@ def _check_shapes(config: PretrainingConfig) -> None:
                     "be 1 or more"
                 )
         _check_heads("the generator", generator, "generator_hidden_size")
-    if config.max_seq_length > shape.max_position_embeddings:
+
+
+def check_shape(shape: ModelConfig, max_seq_length: int) -> None:
+    """Raises a UserError for an encoder that cannot be, or cannot read so far."""
+    _check_heads("the model", shape, "model_hparam_overrides")
+    if max_seq_length > shape.max_position_embeddings:
         raise UserError(
-            f"max_seq_length {config.max_seq_length} exceeds max_position_embeddings "
+            f"max_seq_length {max_seq_length} exceeds max_position_embeddings "
             f"{shape.max_position_embeddings}; raise the latter in "
             "model_hparam_overrides"
         )

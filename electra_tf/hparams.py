@@ -142,6 +142,15 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
     return result
 
 
+def merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
+    """Both together; the second wins, key by key, inside objects too."""
+    merged = {**first, **then}
+    for name, value in then.items():
+        if isinstance(value, dict):
+            merged[name] = {**first.get(name, {}), **value}
+    return merged
+
+
 def _hint(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name.lower(), list(known), n=1)
     return (

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import flops_computation
 from electra_tf import config as config_lib
 from electra_tf.errors import UserError
+from electra_tf.finetuning_config import FinetuningConfig
 from electra_tf.model_config import generator_config, model_config
 
 
@@ -31,6 +32,8 @@ def replay(directory: str) -> Iterator[Row]:
         name = f"max_predictions/{case['mask_prob']}x{case['max_seq_length']}"
         yield Row(name, abs(value - case["value"]), 0.0)
     yield from _hparams(golden)
+    for number, case in enumerate(golden.get("finetuning_defaults", ())):
+        yield _finetuning(number, case)
     yield from _errors(golden["pretraining_errors"])
     if os.path.exists(os.path.join(directory, "flops.json")):
         yield from _flops(_read(directory, "flops.json"))
@@ -88,6 +91,22 @@ def _hparams(golden: dict[str, Any]) -> Iterator[Row]:
     theirs = golden["pretraining_base_no_embedding"]
     width = base.model_config().hidden_size if theirs is None else theirs
     yield Row("hparams/base_embedding_size", abs(base.embedding_size - width), 0.0)
+
+
+def _finetuning(number: int, case: dict[str, Any]) -> Row:
+    """All hparams that follow from the recorded arguments of a FinetuningConfig."""
+    recorded = dict(case["config"])
+    config = FinetuningConfig.from_hparams(
+        recorded["data_dir"], recorded["model_name"], case["kwargs"]
+    )
+    ours = config.to_dict()
+    # The original leaves base and large without one; their model takes its width.
+    recorded["embedding_size"] = recorded["embedding_size"] or ours["embedding_size"]
+    deviation = _differing(ours, recorded)
+    if "paths" in case:
+        raw = config.raw_data_dir("TASK")
+        deviation += raw != case["paths"]["raw_data_dir"]
+    return Row(f"finetuning/{number}", deviation, 0.0)
 
 
 def _errors(cases: list[list[Any]]) -> Iterator[Row]:
