@@ -230,3 +230,22 @@ def create_optimizer(config) -> AdamWeightDecay:
         power=config.lr_decay_power,
     )
     return AdamWeightDecay(schedule, weight_decay_rate=config.weight_decay_rate)
+
+
+def create_finetuning_optimizer(config, num_train_steps: int) -> AdamWeightDecay:
+    """The optimizer of a FinetuningConfig, with a rate for each layer."""
+    schedule = WarmupPolynomialDecay(
+        config.learning_rate,
+        num_train_steps,
+        warmup_proportion=config.warmup_proportion,
+    )
+    factor = None
+    if config.layerwise_lr_decay > 0:
+        factor = LayerwiseDecay(
+            config.layerwise_lr_decay,
+            config.model_config().num_hidden_layers,
+            config.layerwise_lr_offset,
+        )
+    return AdamWeightDecay(
+        schedule, weight_decay_rate=config.weight_decay_rate, layer_factor=factor
+    )

@@ -29,6 +29,7 @@ REPLAYERS = {
     "examples.json": ("parity_examples",),
     "configs.json": ("parity_config",),
     "helpers.npz": ("parity_helpers",),
+    "golden.npz": ("parity_finetune_model",),
 }
 
 

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder with a head for each task, and what the training loop asks of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.dropout import fold_in
+from electra_tf.finetune import heads
+from electra_tf.model_config import ModelConfig
+from electra_tf.modeling import TextEncoder
+
+HEADS = {
+    "classification": heads.ClassificationHead,
+    "regression": heads.RegressionHead,
+    "tagging": heads.TaggingHead,
+    "qa": heads.QuestionAnsweringHead,
+}
+# Of the fields of a FinetuningConfig, those that a question-answering head takes.
+QA_OPTIONS = (
+    "joint_prediction",
+    "beam_size",
+    "answerable_classifier",
+    "answerable_uses_start_logits",
+    "answerable_weight",
+)
+# What reaches every head under its own name.
+SHARED = ("input_ids", "input_mask", "segment_ids")
+
+
+class FinetuningOutput(NamedTuple):
+    """What a FinetuningModel computes."""
+
+    total_loss: tf.Tensor  # scalar, the sum over the batch
+    losses: tf.Tensor  # float32 [B, tasks]; 0 where an example is not of that task
+    outputs: dict[str, dict[str, tf.Tensor]]  # task -> the original's outputs
+
+
+@keras.saving.register_keras_serializable("electra_tf")
+class FinetuningModel(keras.Model):
+    """An encoder and a head per task; an example trains the head of its `task_id`.
+
+    Args:
+      config: the encoder's shape.
+      embedding_size: width of its embeddings.
+      heads: task name -> kind ("classification", "regression", "tagging", "qa") and
+        the head's arguments, as `{"kind": ..., "num_labels": ...}`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig | dict,
+        embedding_size: int,
+        heads: Mapping[str, Mapping[str, Any]],
+        name: str = "finetuning_model",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        if isinstance(config, dict):
+            config = ModelConfig(**config)
+        self.model_config = config
+        self.embedding_size = embedding_size
+        self.head_settings = {task: dict(given) for task, given in heads.items()}
+        dtype = self.dtype_policy
+        self.electra = TextEncoder(config, embedding_size, dtype=dtype)
+        self.electra.build(None)
+        self.heads = []
+        with keras.name_scope("task_specific"):
+            for task, settings in self.head_settings.items():
+                settings = dict(settings)
+                head = HEADS[settings.pop("kind")](
+                    config.hidden_size, name=task, dtype=dtype, **settings
+                )
+                head.build()
+                self.heads.append(head)
+        self.built = True
+
+    def call(
+        self,
+        batch: dict[str, tf.Tensor],
+        training: bool = False,
+        seed: tf.Tensor | None = None,
+    ) -> FinetuningOutput:
+        """Runs every head on the batch.
+
+        Args:
+          batch: input_ids, input_mask, segment_ids [B, L], task_id [B] (a number that
+            is no task's marks padding) and `<task>_<feature>` of every task.
+          training: whether answers' ends are predicted from the right start.
+          seed: int32 [2], switches dropout on.
+        """
+        encoded = self.electra(
+            *(batch[name] for name in SHARED), seed=fold_in(seed, 0)
+        ).sequence_output
+        outputs = {}
+        for number, head in enumerate(self.heads):
+            features = {name: batch[name] for name in SHARED}
+            prefix = f"{head.name}_"
+            features |= {
+                key.removeprefix(prefix): value
+                for key, value in batch.items()
+                if key.startswith(prefix)
+            }
+            outputs[head.name] = head(
+                encoded, features, training=training, seed=fold_in(seed, number + 1)
+            )
+        chosen = tf.one_hot(batch["task_id"], len(self.heads))
+        losses = chosen * tf.stack([o["loss"] for o in outputs.values()], axis=-1)
+        return FinetuningOutput(tf.reduce_sum(losses), losses, outputs)
+
+    def get_config(self):
+        return {
+            "name": self.name,
+            "dtype": self.dtype_policy.name,
+            "config": dataclasses.asdict(self.model_config),
+            "embedding_size": self.embedding_size,
+            "heads": self.head_settings,
+        }
+
+
+def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
+    """The model of a FinetuningConfig.
+
+    Args:
+      tasks: objects with a `name` and a `head` (`finetune.task.HeadSpec`).
+      dtype: a Keras dtype policy; by default the one of `config.precision`.
+    """
+    settings = {}
+    for task in tasks:
+        head = {"kind": task.head.kind}
+        if task.head.kind == "qa":
+            head |= {name: getattr(config, name) for name in QA_OPTIONS}
+        elif task.head.kind != "regression":
+            head["num_labels"] = task.head.num_labels
+        settings[task.name] = head
+    return FinetuningModel(
+        config.model_config(),
+        config.embedding_size,
+        settings,
+        dtype=dtype or config.precision,
+    )
+
+
+class FinetuningTask:
+    """Trains a FinetuningModel (see `training_step.Task`)."""
+
+    def __init__(self, model: FinetuningModel):
+        self.model = model
+        self.task_names = [head.name for head in model.heads]
+
+    def loss_weights(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+        """The number of examples that are not padding; the loss is a sum, though."""
+        real = batch["task_id"] < len(self.task_names)
+        return tf.reduce_sum(tf.cast(real, tf.float32))
+
+    def training_sums(
+        self, batch: dict[str, tf.Tensor], seed: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """The loss, summed over examples, and each task's loss and examples."""
+        del weights
+        output = self.model(batch, training=True, seed=seed)
+        of_task = tf.one_hot(batch["task_id"], len(self.task_names))
+        sums = {}
+        for number, name in enumerate(self.task_names):
+            sums[f"{name}/loss"] = tf.reduce_sum(output.losses[:, number])
+            sums[f"{name}/examples"] = tf.reduce_sum(of_task[:, number])
+        return output.total_loss, sums
+
+    def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """`<task>_loss`: the mean over the task's examples in the batch."""
+        return {
+            f"{name}_loss": sums[f"{name}/loss"]
+            / np.maximum(sums[f"{name}/examples"], 1.0)
+            for name in self.task_names
+        }
+
+    def evaluation_sums(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Sums over one batch, without dropout."""
+        output = self.model(batch)
+        real = tf.cast(batch["task_id"] < len(self.task_names), tf.float32)
+        return {"loss": output.total_loss, "examples": tf.reduce_sum(real)}
+
+    def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
+        """The mean loss; scores come from the tasks' scorers."""
+        return {"loss": float(sums["loss"] / np.maximum(sums["examples"], 1.0))}
