@@ -21,7 +21,7 @@ from absl import flags
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from electra_tf import cli  # noqa: E402
+from electra_tf import cli, startup  # noqa: E402
 from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
 
 FLAGS = flags.FLAGS
@@ -35,8 +35,8 @@ flags.DEFINE_float("seconds", 2.0, "Length of a measurement.")
 
 
 def main(_):
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    startup.import_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
         vocab = Vocabulary((*SPECIAL_TOKENS, *map(str, range(30517))))
         if FLAGS.vocab_file:

@@ -125,6 +125,8 @@ class PretrainedModel:
         for first in range(0, len(windows), batch_size):
             part = windows[first : first + batch_size]
             length = max(len(window.ids) for window in part) + 2
+            # There must be room for as many positions as masking draws.
+            length = max(length, self.config.max_predictions_per_seq)
             ids = np.full([len(part), length], self.vocab.pad_id, np.int32)
             mask = np.zeros([len(part), length], np.int32)
             for row, window in enumerate(part):

@@ -19,7 +19,7 @@ _CAUGHT, _MISSED, _ALARM, _DIM, _PLAIN = "1;30;42", "1;30;43", "4;31", "2", "0"
 
 STYLE = """
 .passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
-.passage span { border-radius: .25em; padding: .1em .12em; }
+.passage span[class] { border-radius: .25em; padding: .1em .12em; }
 .passage .caught { background: #9fdcae; font-weight: 600; }
 .passage .missed { background: #f6d58a; font-weight: 600; }
 .passage .alarm { box-shadow: inset 0 -2px 0 #c0392b; }

@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training step of ELECTRA-Small: how fast, how much memory, how soon the first.
+
+    python benchmarks/pretraining_step.py
+    python benchmarks/pretraining_step.py --precision float32 --jit on --peer torch
+    python benchmarks/pretraining_step.py --jit on --dropout 0,0.1 \\
+        --part step,given_samples,no_optimizer,forward
+
+The step is the one that run_pretraining.py makes: masking, sampling, both networks,
+clipping, optimizer and metrics, on random tokens. Every variant runs in a process of
+its own, one at a time, the order reversed from one repeat to the next. What counts as a
+floating point operation stands in benchmarks/step_measurement.py; large matrix products
+are timed in the same process before, between and after the steps.
+"""
+
+import dataclasses
+import itertools
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import flags
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from step_measurement import (  # noqa: E402
+    Encoder,
+    Sizes,
+    memory_now,
+    peak_memory,
+    reset_peak_memory,
+    time_steps,
+)
+
+from electra_tf import cli, startup  # noqa: E402
+from electra_tf.config import PretrainingConfig, read_hparams  # noqa: E402
+from electra_tf.errors import UserError  # noqa: E402
+
+FLAGS = flags.FLAGS
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
+PARTS = ("step", "given_samples", "no_optimizer", "forward")
+
+flags.DEFINE_list("precision", "float32,mixed_bfloat16", f"Of {', '.join(PRECISIONS)}.")
+flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
+flags.DEFINE_list("dropout", "0.1", "Dropout rates.")
+flags.DEFINE_list(
+    "part",
+    "step",
+    "What is timed: step; given_samples: a step that is told the samples; "
+    "no_optimizer: without the update; forward: without the backward pass, too.",
+)
+flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
+flags.DEFINE_string("peer_python", sys.executable, "A Python that has PyTorch.")
+flags.DEFINE_boolean("peer_compile", False, "Also times it under torch.compile.")
+flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
+flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
+flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
+flags.DEFINE_integer("layers", None, "Of both networks.", lower_bound=1)
+flags.DEFINE_string("hparams", "{}", "Hparams of run_pretraining.py.")
+flags.DEFINE_boolean("xla_buffers", True, "Another process asks XLA for its buffers.")
+flags.DEFINE_string("json", None, "File for all that was measured.")
+flags.DEFINE_string("variant", None, "Used by the script itself: the one to measure.")
+
+
+def main(_):
+    if FLAGS.variant:
+        print(json.dumps(measure_tensorflow(json.loads(FLAGS.variant))))
+        return
+    chosen = variants()
+    print_header(config_of(chosen[0]))
+    results = {variant["name"]: [] for variant in chosen}
+    for variant in chosen:
+        if variant["framework"] == "torch":
+            variant["fused"] = run_variant(variant)["fused"]
+    for repeat in range(FLAGS.repeats):
+        for variant in chosen[:: -1 if repeat % 2 else 1]:
+            result = run_variant(variant)
+            results[variant["name"]].append(result)
+            print(progress_line(variant["name"], result), flush=True)
+    for variant in chosen:
+        compiled = variant["jit"] and variant["framework"] == "tensorflow"
+        if FLAGS.xla_buffers and compiled:
+            results[variant["name"]][0]["xla_buffers"] = xla_buffers(variant)
+    if FLAGS.json:
+        Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
+    print_tables(results)
+
+
+def variants() -> list[dict]:
+    """What the flags ask for: every combination, then the peer's."""
+    allowed = {"precision": PRECISIONS, "jit": ("on", "off"), "part": PARTS}
+    for flag, known in allowed.items():
+        for value in FLAGS[flag].value:
+            if value not in known:
+                raise UserError(f"--{flag} {value}: it is one of {', '.join(known)}.")
+    try:
+        rates = [float(rate) for rate in FLAGS.dropout]
+    except ValueError as error:
+        raise UserError(f"--dropout takes numbers: {error}.") from None
+    found = []
+    for precision, jit, dropout, part in itertools.product(
+        FLAGS.precision, FLAGS.jit, rates, FLAGS.part
+    ):
+        name = f"{precision}, jit {jit}"
+        name += f", dropout {dropout:g}" if len(rates) > 1 or dropout != 0.1 else ""
+        name += f", {part}" if part != "step" else ""
+        found.append(
+            {
+                "framework": "tensorflow",
+                "name": name,
+                "precision": precision,
+                "jit": jit == "on",
+                "dropout": dropout,
+                "part": part,
+            }
+        )
+    return found + (peers(rates[-1]) if FLAGS.peer else [])
+
+
+def peers(dropout: float) -> list[dict]:
+    """PyTorch's step in each precision."""
+    if "mixed_float16" in FLAGS.precision:
+        raise UserError("--peer torch has float32 and mixed_bfloat16 only.")
+    test = [FLAGS.peer_python, "-c", "import torch"]
+    if subprocess.run(test, capture_output=True, check=False).returncode:
+        raise UserError(
+            f"--peer torch: {FLAGS.peer_python} cannot import torch.\n"
+            "Install it there, or name another interpreter with --peer-python."
+        )
+    compiled = (False, True) if FLAGS.peer_compile else (False,)
+    return [
+        {
+            "framework": "torch",
+            "name": f"PyTorch, {precision}" + (", torch.compile" if jit else ""),
+            "precision": precision,
+            "jit": jit,
+            "dropout": dropout,
+            "part": "step",
+        }
+        for precision, jit in itertools.product(FLAGS.precision, compiled)
+    ]
+
+
+def config_of(variant: dict) -> PretrainingConfig:
+    """The config of a run of that variant."""
+    hparams = {"vocab_size": 30522} | read_hparams(FLAGS.hparams)
+    overrides = {
+        "hidden_dropout_prob": variant["dropout"],
+        "attention_probs_dropout_prob": variant["dropout"],
+    }
+    if FLAGS.layers:
+        overrides["num_hidden_layers"] = FLAGS.layers
+    hparams["model_hparam_overrides"] = overrides | hparams.get(
+        "model_hparam_overrides", {}
+    )
+    hparams |= {"train_batch_size": FLAGS.batch_size, "precision": variant["precision"]}
+    hparams["jit_compile"] = variant["jit"]
+    config = PretrainingConfig.from_hparams("", "benchmark", hparams)
+    plain = config.electra_objective and config.untied_generator
+    if not plain or config.uniform_generator or config.two_tower_generator:
+        raise UserError("This benchmark counts the operations of plain ELECTRA only.")
+    return config
+
+
+def sizes_of(config: PretrainingConfig) -> Sizes:
+    def encoder(shape):
+        return Encoder(
+            shape.num_hidden_layers,
+            shape.hidden_size,
+            shape.intermediate_size,
+            shape.num_attention_heads,
+        )
+
+    return Sizes(
+        encoder(config.model_config()),
+        encoder(config.generator_config()),
+        config.embedding_size,
+        config.vocab_size,
+        config.train_batch_size,
+        config.max_seq_length,
+        config.max_predictions_per_seq,
+    )
+
+
+def run_variant(variant: dict, environment: dict | None = None) -> dict:
+    """Measures a variant in a new process."""
+    if variant["framework"] == "torch":
+        sizes = dataclasses.asdict(sizes_of(config_of(variant)))
+        job = variant | {"sizes": sizes, "steps": FLAGS.steps, "launched": time.time()}
+        command = [FLAGS.peer_python, str(HERE / "peer_torch.py"), json.dumps(job)]
+    else:
+        command = [
+            sys.executable,
+            __file__,
+            f"--variant={json.dumps(variant | {'launched': time.time()})}",
+            f"--hparams={FLAGS.hparams}",
+            f"--batch_size={FLAGS.batch_size}",
+            f"--steps={FLAGS.steps}",
+            *([f"--layers={FLAGS.layers}"] if FLAGS.layers else []),
+        ]
+    done = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | (environment or {}),
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(f"{variant['name']} ended with code {done.returncode}.", 1)
+    return variant | json.loads(done.stdout.splitlines()[-1])
+
+
+def xla_buffers(variant: dict) -> int | None:
+    """Bytes of the buffers that XLA assigns to the step; from a dump of its plan."""
+    with tempfile.TemporaryDirectory() as folder:
+        given = os.environ.get("XLA_FLAGS", "")
+        dump = f"{given} --xla_dump_to={folder} --xla_dump_hlo_as_text"
+        run_variant(variant | {"compile_only": True}, {"XLA_FLAGS": dump.strip()})
+        totals = [0]
+        for plan in Path(folder).glob("*buffer-assignment.txt"):
+            # " Total bytes used: 1535121408 (1.43GiB)", or a line for each buffer.
+            found = re.search(r"[Tt]otal bytes used: (\d+)", plan.read_text())
+            totals.append(int(found[1]) if found else 0)
+    return max(totals) or None
+
+
+# The process that measures
+
+
+def measure_tensorflow(variant: dict) -> dict:
+    """Builds model and step, makes the first one, times the others."""
+    startup.import_tensorflow()
+    import tensorflow as tf
+
+    config = config_of(variant)
+    loop, device = make_loop(config, variant["part"])
+    gpu = device != "CPU"
+    ready = time.time()
+    result = {"device": device, "version": f"TensorFlow {tf.__version__}"}
+    result |= {"start_s": ready - variant["launched"], "memory_start": memory_now()}
+    reset_peak_memory()
+    loss = loop(1)
+    result |= {"first_s": time.time() - ready, "peak_first": peak_memory()}
+    if variant.get("compile_only"):
+        return result
+    result["memory_first"] = memory_now()
+    reset_peak_memory()
+    if gpu:
+        memory = tf.config.experimental.get_memory_info("GPU:0")
+        result["gpu_peak_first"] = memory["peak"]
+        tf.config.experimental.reset_memory_stats("GPU:0")
+    result["flops"] = sizes_of(config).step_flops()
+    matmul, flops = make_matmul(variant["precision"], gpu)
+    result |= time_steps(lambda n: loop(n), matmul, flops, FLAGS.steps)
+    result["peak_steps"] = peak_memory()
+    if gpu:
+        memory = tf.config.experimental.get_memory_info("GPU:0")
+        result["gpu_peak_steps"] = memory["peak"]
+    result["loss"] = [loss, loop(1)]
+    return result
+
+
+def make_loop(config: PretrainingConfig, part: str):
+    """Returns count -> loss of the last of `count` steps, and the device's name."""
+    import keras
+    import tensorflow as tf
+
+    from electra_tf import distribution, optimization, pretraining, training_step
+    from electra_tf.pretraining_task import PretrainingTask
+
+    class NoUpdate(optimization.AdamWeightDecay):
+        """Needs every gradient, for their norm, but leaves the variables alone."""
+
+        def update_step(self, gradient, variable, learning_rate):
+            del gradient, variable, learning_rate
+
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    # More than one GPU would share the batch.
+    gpus = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[:1], "GPU")
+    placement = distribution.create_strategy(config)
+    keras.utils.set_random_seed(config.seed)
+    task = PretrainingTask(pretraining.build_pretrainer(config, (2, 3, 4)))
+    optimizer = optimization.create_optimizer(config)
+    if part in ("no_optimizer", "forward"):
+        optimizer = NoUpdate(1e-4)
+    state = training_step.TrainState(task.model, optimizer)
+    step = training_step.TrainingStep(task, state, placement, seed=config.seed)
+    batches = iter(make_batches(config, given_samples=part == "given_samples"))
+    done = 0
+
+    @tf.function(jit_compile=placement.jit_compile, autograph=False)
+    def forward(batch, seed):
+        loss, sums = task.training_sums(batch, seed, task.loss_weights(batch))
+        return tf.stack([loss, *(tf.cast(s, tf.float32) for s in sums.values())])
+
+    def loop(count):
+        nonlocal done
+        done += count
+        if part == "forward":
+            for i in range(count):
+                found = forward(next(batches), tf.constant([done, i]))
+            return float(found[0])
+        return float(step.run(batches, done - count, count)["loss"][-1])
+
+    device = "CPU"
+    if gpus:
+        details = tf.config.experimental.get_device_details(gpus[0])
+        device = details.get("device_name", "GPU")
+    return loop, device
+
+
+def make_batches(config: PretrainingConfig, given_samples: bool):
+    """Batches of random tokens, masked in the input pipeline as real ones are."""
+    import tensorflow as tf
+
+    from electra_tf import masking
+
+    shape = (config.train_batch_size, config.max_seq_length)
+
+    def batch(step):
+        ids = tf.random.stateless_uniform(
+            shape, [step, 7], 5, config.vocab_size, tf.int32
+        )
+        ids = tf.concat([tf.fill([shape[0], 1], 2), ids[:, 1:-1]], 1)
+        ids = tf.concat([ids, tf.fill([shape[0], 1], 3)], 1)
+        masked = masking.mask_batch(
+            {
+                "input_ids": tf.ensure_shape(ids, shape),
+                "input_mask": tf.ones(shape, tf.int32),
+                "segment_ids": tf.zeros(shape, tf.int32),
+            },
+            config.seed,
+            step,
+            mask_prob=config.mask_prob,
+            max_predictions_per_seq=config.max_predictions_per_seq,
+            cls_id=2,
+            sep_id=3,
+            mask_id=4,
+        )
+        if given_samples:
+            masked["sampled_ids"] = masked["masked_lm_ids"]
+        return masked
+
+    return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)
+
+
+def make_matmul(precision: str, gpu: bool):
+    """A function that makes a large product in that precision, and its operations."""
+    import tensorflow as tf
+
+    rows, inner, columns = (8192, 8192, 8192) if gpu else (4096, 1024, 1024)
+    dtype = tf.as_dtype(precision.removeprefix("mixed_"))
+    a = tf.cast(tf.random.normal([rows, inner]), dtype)
+    b = tf.cast(tf.random.normal([inner, columns]), dtype)
+
+    def matmul():
+        product = tf.matmul(a, b)
+        product[0, 0].numpy()  # waits
+
+    return matmul, 2.0 * rows * inner * columns
+
+
+# What is printed
+
+
+def print_header(config: PretrainingConfig) -> None:
+    sizes = sizes_of(config)
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    print(f"{processor()}, {cores} cores, load {load:.1f}; {platform.platform()}")
+    if load > 0.3 * cores:
+        print("Other programs are running: times and rates are not to be quoted.")
+    network = sizes.discriminator
+    print(
+        f"{network.layers} layers of {network.hidden}, generator "
+        f"{sizes.generator.hidden}, {sizes.batch} x {sizes.length} tokens, "
+        f"{sizes.masked} masked: {sizes.step_flops() / 1e9:.1f} GFLOP per step",
+        flush=True,
+    )
+
+
+def processor() -> str:
+    try:
+        found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found[1] if found else platform.machine()
+
+
+def progress_line(name: str, result: dict) -> str:
+    seconds = statistics.median(result["seconds"])
+    return (
+        f"  {name}: {result['version']} on {result['device']}, {seconds:.4g} s, "
+        f"loss {result['loss'][0]:.3f} to {result['loss'][1]:.3f}, "
+        f"{result['faults']:,.0f} page faults per step"
+    )
+
+
+def print_tables(results: dict[str, list[dict]]) -> None:
+    """Medians over the processes of each variant, as Markdown."""
+
+    def median(runs, key):
+        return statistics.median(key(run) for run in runs)
+
+    def rate(run, when):
+        return statistics.median(run["rates"][when])
+
+    def fraction(run):
+        """The step's rate relative to that of the products made between the steps."""
+        return run["flops"] / statistics.median(run["seconds"]) / rate(run, "during")
+
+    print(
+        "\n| variant | seq/s | s/step, median | minimum | GFLOP/s | "
+        "matmul GFLOP/s before / during / after | fraction |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    for name, runs in results.items():
+        seconds = statistics.median(s for run in runs for s in run["seconds"])
+        least = min(s for run in runs for s in run["seconds"])
+        rates = " / ".join(
+            f"{median(runs, lambda run, w=when: rate(run, w)) / 1e9:,.0f}"
+            for when in ("before", "during", "after")
+        )
+        flops = runs[0]["flops"] / seconds / 1e9
+        whole = runs[0]["part"] in ("step", "given_samples", "no_optimizer")
+        print(
+            f"| {name} | {FLAGS.batch_size / seconds:,.1f} | {seconds:.4g} | "
+            f"{least:.4g} | {f'{flops:,.0f}' if whole else ''} | {rates} | "
+            f"{f'{median(runs, fraction):.2f}' if whole else ''} |"
+        )
+    print(
+        "\n| variant | start, s | first step, s | memory before it, GB | "
+        "peak in it | after it | peak in later steps | XLA's buffers |\n"
+        "|---|---|---|---|---|---|---|---|"
+    )
+    keys = ("memory_start", "peak_first", "memory_first", "peak_steps")
+    for name, runs in results.items():
+        cells = [
+            f"{median(runs, lambda run, k=key: run[k]):.1f}"
+            for key in ("start_s", "first_s")
+        ]
+        cells += [f"{median(runs, lambda r, k=k: r[k]) / 1e9:.2f}" for k in keys]
+        buffers = runs[0].get("xla_buffers")
+        cells.append(f"{buffers / 1e9:.2f}" if buffers else "")
+        print(f"| {name} | {' | '.join(cells)} |")
+        if "gpu_peak_steps" in runs[0]:
+            first, later = runs[0]["gpu_peak_first"], runs[0]["gpu_peak_steps"]
+            print(
+                f"| {name}, on the device | | | | {first / 1e9:.2f} | | "
+                f"{later / 1e9:.2f} | |"
+            )
+    print_ratios(results)
+
+
+def print_ratios(results: dict[str, list[dict]]) -> None:
+    """The fastest whole step of each precision, here and in PyTorch."""
+
+    def best(**wanted):
+        return min(
+            (statistics.median(s for run in runs for s in run["seconds"]), name)
+            for name, runs in results.items()
+            if wanted.items() <= runs[0].items()
+        )
+
+    for precision in FLAGS.precision if FLAGS.peer and "step" in FLAGS.part else ():
+        wanted = {"precision": precision, "part": "step"}
+        theirs = best(framework="torch", **wanted)
+        wanted["dropout"] = results[theirs[1]][0]["dropout"]
+        ours = best(framework="tensorflow", **wanted)
+        print(
+            f"\n{precision}: {theirs[0] / ours[0]:.2f} times as fast as PyTorch "
+            f"({ours[1]}: {ours[0]:.4g} s; {theirs[1]}: {theirs[0]:.4g} s)"
+        )
+
+
+if __name__ == "__main__":
+    cli.run(main)
