@@ -33,11 +33,12 @@ def _re2_class(*classes: unicode_classes.Ranges, without: str = "") -> str:
     return f"[{''.join(parts)}]"
 
 
-_VANISHING = _re2_class(unicode_classes.OTHER, ((0xFFFD, 0xFFFD),), without="\t\n\r")
-_WHITE_SPACE = _re2_class(unicode_classes.WHITE_SPACE)
-_IDEOGRAPHS = _re2_class(unicode_classes.IDEOGRAPHS)
-_MARKS = _re2_class(unicode_classes.NONSPACING_MARKS)
-_PUNCTUATION = _re2_class(unicode_classes.PUNCTUATION)
+# What happens to a character, as classes in RE2's syntax.
+VANISHING = _re2_class(unicode_classes.OTHER, ((0xFFFD, 0xFFFD),), without="\t\n\r")
+WHITE_SPACE = _re2_class(unicode_classes.WHITE_SPACE)
+IDEOGRAPHS = _re2_class(unicode_classes.IDEOGRAPHS)
+MARKS = _re2_class(unicode_classes.NONSPACING_MARKS)
+PUNCTUATION = _re2_class(unicode_classes.PUNCTUATION)
 _CASED = _re2_class(unicode_classes.CASED)
 _CASE_IGNORABLE = _re2_class(unicode_classes.CASE_IGNORABLE)
 _NEW_CAPITALS = _re2_class(
@@ -82,12 +83,26 @@ class TFTokenizer:
         import tensorflow as tf
 
         words = self.split_words(tf.convert_to_tensor(texts, tf.string))
+        ids, _, _ = self.wordpieces(words)
+        return ids.merge_dims(-2, -1)
+
+    __call__ = tokenize
+
+    def wordpieces(self, words):
+        """Returns the ids of normalised words and the bytes of a word that each spells.
+
+        Args:
+            words: RaggedTensor string [n, (words)], from `split_words`.
+
+        Returns:
+            ids, starts, ends: RaggedTensors [n, (words), (wordpieces)]; ids int32.
+        """
+        import tensorflow as tf
+
         flat = words.flat_values
         too_long = tf.strings.length(flat, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
         words = words.with_flat_values(tf.where(too_long, UNK, flat))
-        return self._wordpiece.tokenize(words).merge_dims(-2, -1)
-
-    __call__ = tokenize
+        return self._wordpiece.tokenize_with_offsets(words)
 
     def split_words(self, texts):
         """Returns the normalised words: string [n] -> RaggedTensor [n, (words)]."""
@@ -95,16 +110,22 @@ class TFTokenizer:
 
         replace = tf.strings.regex_replace
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-        texts = replace(texts, _VANISHING, "")
-        texts = replace(texts, _WHITE_SPACE, " ")
-        texts = replace(texts, _IDEOGRAPHS, r" \0 ")
+        texts = replace(texts, VANISHING, "")
+        texts = replace(texts, WHITE_SPACE, " ")
+        texts = replace(texts, IDEOGRAPHS, r" \0 ")
+        texts = replace(self.normalize(texts), PUNCTUATION, r" \0 ")
+        return tf.strings.split(texts)
+
+    def normalize(self, texts):
+        """Lower-cases strings and strips their accents, as the settings say."""
+        import tensorflow as tf
+
         if self.config.do_lower_case:
             texts = _lower(texts)
             if self.config.strip_accents:
                 texts = self._normalize_utf8(texts, "NFD")
-                texts = replace(texts, _MARKS, "")
-        texts = replace(texts, _PUNCTUATION, r" \0 ")
-        return tf.strings.split(texts)
+                texts = tf.strings.regex_replace(texts, MARKS, "")
+        return texts
 
 
 def _lower(texts):

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a SavedModel into a versioned directory, whole and verified or not at all."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import shutil
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
+from electra_tf.serving import warmup
+from electra_tf.serving.exported import Check, Export, Source
+
+MANIFEST = "manifest.json"
+
+# Above it, a SavedModel in float32 is not the model.
+TOLERANCE = 1e-5
+
+
+def write(
+    export: Export,
+    source: Source,
+    what: str,
+    output_dir: str | os.PathLike,
+    tolerance: float = TOLERANCE,
+) -> Path:
+    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants it.
+
+    The files are loaded again and compared with the model before the directory gets
+    its name; manifest.json holds the greatest difference, sizes and checksums.
+
+    Returns the directory.  Raises UserError: 73 when it cannot be written, 65 when
+    what was written does not compute what the model does.
+    """
+    base = Path(output_dir) / what
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+        final = base / str(_next_version(base))
+        partial = final.with_name(final.name + PARTIAL)
+        shutil.rmtree(partial, ignore_errors=True)
+        _save(export, source, what, partial)
+        differences = _verify(partial, export.checks, tolerance)
+        content = _manifest(export, source, what, partial)
+        content["max_difference"] = max(differences.values())
+        content["differences"] = differences
+        content["tolerance"] = tolerance
+        with open(partial / MANIFEST, "w", encoding="utf-8") as f:
+            f.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(partial, final)
+        sync_directory(base)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise cannot_write(base, error) from error
+    return final
+
+
+def _next_version(base: Path) -> int:
+    versions = [int(p.name) for p in base.iterdir() if p.name.isdecimal()]
+    return max(versions, default=0) + 1
+
+
+def _save(export: Export, source: Source, what: str, partial: Path) -> None:
+    # The vocabulary is in the graph; as an asset it is there for people and tools.
+    partial.mkdir()
+    vocab_file = partial / "vocab.txt"
+    text = "".join(f"{token}\n" for token in source.vocab.tokens)
+    vocab_file.write_text(text, encoding="utf-8")
+    export.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
+    try:
+        tf.saved_model.save(export.root, str(partial), signatures=export.signatures)
+    except tf.errors.OpError as error:
+        raise OSError(None, error.message.splitlines()[0]) from error
+    vocab_file.unlink()
+    requests = [(check.signature, check.inputs) for check in export.checks]
+    warmup.write(str(partial), what, requests)
+
+
+def _verify(directory: Path, checks: list[Check], tolerance: float) -> dict[str, float]:
+    """The greatest difference of each output, as "signature/output"."""
+    loaded = tf.saved_model.load(str(directory))
+    found: dict[str, float] = {}
+    for check in checks:
+        inputs = {name: tf.constant(x) for name, x in check.inputs.items()}
+        outputs = loaded.signatures[check.signature](**inputs)
+        for name, expected in check.expected.items():
+            key = f"{check.signature}/{name}"
+            found[key] = difference(outputs[name].numpy(), expected)
+            if not found[key] <= tolerance:
+                raise UserError(
+                    f"the SavedModel written to {directory} is not the model: its "
+                    f"{key} differs by {found[key]:.3g}, {tolerance:.3g} are allowed.\n"
+                    "This is a defect of the export; nothing was put in place.",
+                    EXIT_DAMAGED,
+                )
+    return found
+
+
+def difference(actual: np.ndarray, expected: np.ndarray) -> float:
+    """The greatest absolute difference; infinite for another shape, text or number."""
+    if actual.shape != expected.shape:
+        return float("inf")
+    if expected.dtype.kind != "f":
+        same = np.array_equal(actual.astype(object), expected.astype(object))
+        return 0.0 if same else float("inf")
+    gap = np.max(np.abs(actual.astype(np.float64) - expected), initial=0.0)
+    return float(gap) if np.isfinite(gap) else float("inf")
+
+
+def checksums(directory: Path) -> dict[str, dict[str, Any]]:
+    """Size and sha256 of every file in a directory, by its path there."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            with open(path, "rb") as f:
+                digest = hashlib.file_digest(f, "sha256").hexdigest()
+                os.fsync(f.fileno())
+            name = path.relative_to(directory).as_posix()
+            found[name] = {"bytes": path.stat().st_size, "sha256": digest}
+    return found
+
+
+def verify_checksums(directory: str | os.PathLike) -> dict[str, Any]:
+    """The manifest of an export whose files are those that were written.
+
+    Raises UserError (65) naming the first file that is missing, new or changed.
+    """
+    directory = Path(directory)
+    path = directory / MANIFEST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        promised = content["files"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} cannot be read ({error}): {directory} is not an intact export.\n"
+            "Export it again.",
+            EXIT_DAMAGED,
+        ) from None
+    found = checksums(directory)
+    for name in sorted(set(promised) | set(found)):
+        if promised.get(name) != found.get(name):
+            state = "missing" if name not in found else "not what was written"
+            raise UserError(
+                f"{directory / name} is {state}.\nExport it again.", EXIT_DAMAGED
+            )
+    return content
+
+
+def _manifest(
+    export: Export, source: Source, what: str, partial: Path
+) -> dict[str, Any]:
+    versions = {}
+    for package in ("electra-tf", "tensorflow", "tensorflow-text", "keras"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "format": "saved_model",
+        "what": what,
+        "model": source.name,
+        "objective": source.pretrainer.objective,
+        "max_seq_length": source.max_seq_length,
+        "vocab_sha256": source.vocab.sha256,
+        **source.tokenizer_config._asdict(),
+        **export.facts,
+        **source.facts,
+        "versions": versions,
+        "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        "files": checksums(partial),
+    }
