@@ -292,8 +292,8 @@ class FinetuningConfig:
         """The run directory of a trial; trials count from 1."""
         return f"{self.model_dir}_{trial}"
 
-    def qa_dir(self, trial: int) -> str:
-        """Where predictions on a dev set go; the original has one for all trials."""
+    def predictions_dir(self, trial: int) -> str:
+        """Where predictions on the dev sets go."""
         directory = os.path.splitext(self.results_txt)[0].removesuffix("_results")
         return os.path.join(directory + "_predictions", f"trial_{trial}")
 

@@ -87,31 +87,35 @@ class FinetuningModel(keras.Model):
         training: bool = False,
         seed: tf.Tensor | None = None,
     ) -> FinetuningOutput:
-        """Runs every head on the batch.
+        """Runs the heads whose features are in the batch.
 
         Args:
           batch: input_ids, input_mask, segment_ids [B, L], task_id [B] (a number that
-            is no task's marks padding) and `<task>_<feature>` of every task.
+            is no task's marks padding) and `<task>_<feature>` of the tasks to run.
           training: whether answers' ends are predicted from the right start.
           seed: int32 [2], switches dropout on.
         """
         encoded = self.electra(
             *(batch[name] for name in SHARED), seed=fold_in(seed, 0)
         ).sequence_output
-        outputs = {}
+        outputs, losses = {}, []
         for number, head in enumerate(self.heads):
-            features = {name: batch[name] for name in SHARED}
             prefix = f"{head.name}_"
-            features |= {
+            features = {
                 key.removeprefix(prefix): value
                 for key, value in batch.items()
                 if key.startswith(prefix)
             }
+            if not features:
+                losses.append(tf.zeros(tf.shape(batch["task_id"])))
+                continue
+            features |= {name: batch[name] for name in SHARED}
             outputs[head.name] = head(
                 encoded, features, training=training, seed=fold_in(seed, number + 1)
             )
+            losses.append(outputs[head.name]["loss"])
         chosen = tf.one_hot(batch["task_id"], len(self.heads))
-        losses = chosen * tf.stack([o["loss"] for o in outputs.values()], axis=-1)
+        losses = chosen * tf.stack(losses, axis=-1)
         return FinetuningOutput(tf.reduce_sum(losses), losses, outputs)
 
     def get_config(self):

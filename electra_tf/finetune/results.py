@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of a fine-tuning run: one JSON file that a re-run continues, text, a table.
+
+The text beside the JSON is the original's: a line per trial and task, such as
+`rte: accuracy: 66.43 - loss: 0.62`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.run_directory import atomic_write, cannot_write
+
+Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
+
+
+class TrialResult(NamedTuple):
+    """What came of one trial."""
+
+    trial: int
+    seed: int
+    scores: Scores
+    degenerate: list[str]  # data sets on which all predictions are the same
+    steps: int
+    seconds: dict[str, float]  # "train" (of the last start) and "evaluate"
+
+
+class Statistics(NamedTuple):
+    """Of one metric over the trials."""
+
+    median: float
+    mean: float
+    std: float | None  # of the sample; None for one trial
+    max: float
+    trials: int
+
+
+class Results:
+    """The results of all trials, on disk after each.
+
+    Args:
+      json_path: where they are kept; the text goes beside it.
+      txt_path: the original's text.
+      settings: what the trials have in common; results of others are not mixed in.
+    """
+
+    def __init__(self, json_path: str, txt_path: str, settings: Mapping[str, Any]):
+        self.json_path, self.txt_path = Path(json_path), Path(txt_path)
+        self.settings = json.loads(json.dumps(settings))
+        self.trials: dict[int, TrialResult] = {}
+
+    def load(self, must_match: bool = True) -> None:
+        """Takes up what an earlier start of this run has finished.
+
+        Raises `UserError`: 2 when the file holds results of other settings (unless
+        `must_match` is false), 65 when it cannot be read.
+        """
+        try:
+            content = json.loads(self.json_path.read_text(encoding="utf-8"))
+            stored = content["settings"]
+            trials = [TrialResult(**fields) for fields in content["trials"]]
+        except FileNotFoundError:
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.json_path} is not a results file: {error!r}\nMove it away.",
+                EXIT_DAMAGED,
+            ) from None
+        keys = sorted(set(stored) | set(self.settings))
+        changed = [k for k in keys if stored.get(k) != self.settings.get(k)]
+        if changed and must_match:
+            key = changed[0]
+            raise UserError(
+                f"{self.json_path} holds results of other settings: {key} is "
+                f"{stored.get(key)!r} there, {self.settings.get(key)!r} here"
+                f" ({len(changed)} in all).\n"
+                'Set "model_dir" to a new place, or move those results and models away.'
+            )
+        self.trials = {result.trial: result for result in trials}
+
+    def add(self, result: TrialResult) -> None:
+        """Adds or replaces a trial and writes both files."""
+        self.trials[result.trial] = result
+        content = {
+            "settings": self.settings,
+            "trials": [r._asdict() for _, r in sorted(self.trials.items())],
+            "statistics": {
+                name: {metric: value._asdict() for metric, value in metrics.items()}
+                for name, metrics in self.statistics().items()
+            },
+        }
+        try:
+            self.json_path.parent.mkdir(parents=True, exist_ok=True)
+            self.txt_path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(self.json_path, error) from error
+        atomic_write(self.json_path, json.dumps(content, indent=2) + "\n")
+        atomic_write(self.txt_path, self.text())
+
+    def text(self) -> str:
+        """The original's results text."""
+        return "".join(
+            f"{name}: {scores_text(scores)}\n"
+            for _, result in sorted(self.trials.items())
+            for name, scores in result.scores.items()
+        )
+
+    def statistics(self) -> dict[str, dict[str, Statistics]]:
+        """Of each metric of each data set, over the trials that have it."""
+        values: dict[str, dict[str, list[float]]] = {}
+        for _, result in sorted(self.trials.items()):
+            for name, scores in result.scores.items():
+                for metric, value in scores.items():
+                    values.setdefault(name, {}).setdefault(metric, []).append(value)
+        return {
+            name: {metric: summary(found) for metric, found in metrics.items()}
+            for name, metrics in values.items()
+        }
+
+    def table(self) -> str:
+        """Median, mean, std and max of each metric, as lines of text."""
+        rows = [("", "metric", "median", "mean", "std", "max", "trials")]
+        for name, metrics in self.statistics().items():
+            for metric, value in metrics.items():
+                std = "-" if value.std is None else f"{value.std:.2f}"
+                rows.append(
+                    (name, metric, f"{value.median:.2f}", f"{value.mean:.2f}", std)
+                    + (f"{value.max:.2f}", str(value.trials))
+                )
+                name = ""
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = []
+        for row in rows:
+            left = [cell.ljust(widths[i]) for i, cell in enumerate(row[:2])]
+            right = [cell.rjust(widths[i + 2]) for i, cell in enumerate(row[2:])]
+            lines.append("  ".join(left + right).rstrip())
+        for _, result in sorted(self.trials.items()):
+            for name in result.degenerate:
+                lines.append(
+                    f"Trial {result.trial}: all predictions on {name} are the same; "
+                    "this run has learnt nothing."
+                )
+        return "\n".join(lines)
+
+
+def scores_text(scores: Mapping[str, float]) -> str:
+    """Metrics as the original prints them."""
+    return " - ".join(f"{metric}: {value:.2f}" for metric, value in scores.items())
+
+
+def summary(values: list[float]) -> Statistics:
+    """Median, mean, sample standard deviation and maximum."""
+    known = [v for v in values if math.isfinite(v)]
+    if not known:
+        return Statistics(math.nan, math.nan, None, math.nan, 0)
+    return Statistics(
+        median=statistics.median(known),
+        mean=statistics.fmean(known),
+        std=statistics.stdev(known) if len(known) > 1 else None,
+        max=max(known),
+        trials=len(known),
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of one pre-training run's checkpoints against their step, as JSON and picture.
+
+Whether longer pre-training still pays is seen here, not in the pre-training loss.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from electra_tf.checkpoints import Checkpoints
+from electra_tf.errors import UserError
+from electra_tf.finetune.results import Statistics
+from electra_tf.finetuning_config import FinetuningConfig
+from electra_tf.run_directory import atomic_write, cannot_write
+
+# The metric that stands for a data set: the first of these that it has.
+MAIN_METRICS = ("mcc", "f1", "pearson", "accuracy", "exact")
+
+Scores = dict[str, dict[int, Statistics]]  # "task: metric" -> step -> statistics
+
+
+def checkpoints_of(config: FinetuningConfig) -> list[tuple[int, str]]:
+    """(step, prefix) of every checkpoint in the directory of init_checkpoint.
+
+    Raises `UserError` when it is no directory or holds none.
+    """
+    directory = config.init_checkpoint
+    if directory is None or not os.path.isdir(directory):
+        raise UserError(
+            f"--sweep needs the directory of a pre-training run as init_checkpoint, "
+            f"not {directory!r}."
+        )
+    found = Checkpoints(directory, read_only=True)
+    # The weights of step 0 are random; whoever wants them sets init_checkpoint to null.
+    steps = [step for step in found.steps() if step > 0]
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")
+    return [(step, found.prefix(step)) for step in steps]
+
+
+def config_at(config: FinetuningConfig, step: int, prefix: str) -> FinetuningConfig:
+    """The run that starts from one checkpoint, with places of its own."""
+    results = Path(config.results_txt)
+    return dataclasses.replace(
+        config,
+        init_checkpoint=prefix,
+        model_dir=f"{config.model_dir}_from_{step}",
+        results_txt=str(results.parent / "sweep" / f"{results.stem}_from_{step}.txt"),
+    )
+
+
+def main_metric(metrics: Mapping[str, Statistics]) -> str:
+    """The metric that is plotted."""
+    chosen = [name for name in MAIN_METRICS if name in metrics]
+    return (chosen or list(metrics))[0]
+
+
+def write(scores: Scores, json_path: Path, title: str) -> Path:
+    """Writes the numbers and the picture; returns the picture's path."""
+    content = {
+        name: {str(step): value._asdict() for step, value in by_step.items()}
+        for name, by_step in scores.items()
+    }
+    try:
+        json_path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(json_path, error) from error
+    atomic_write(json_path, json.dumps(content, indent=2) + "\n")
+    picture = json_path.with_suffix(".png")
+    atomic_write(picture, _plot(scores, title))
+    return picture
+
+
+def _plot(scores: Scores, title: str) -> bytes:
+    # The Agg canvas draws without a display and leaves pyplot's global state alone.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for name, by_step in scores.items():
+        steps = sorted(by_step)
+        medians = [by_step[step].median for step in steps]
+        spread = [by_step[step].std or 0.0 for step in steps]
+        axes.errorbar(steps, medians, spread, marker="o", capsize=3, label=name)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel("pre-training step", fontsize=9)
+    axes.set_ylabel("dev score, median of the trials", fontsize=9)
+    axes.grid(color="#d9dde3", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(fontsize=8, frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def table(scores: Scores) -> str:
+    """Median scores, a line per checkpoint."""
+    names = list(scores)
+    steps = sorted({step for by_step in scores.values() for step in by_step})
+    lines = ["  ".join(["step".rjust(9), *names])]
+    for step in steps:
+        cells = [str(step).rjust(9)]
+        for name in names:
+            value = scores[name].get(step)
+            cells.append((f"{value.median:.2f}" if value else "-").rjust(len(name)))
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
