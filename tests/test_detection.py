@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trained model says about the tokens of a text: load, detect, corrupt, marks."""
+"""What a trained model says about tokens: load, detect, corrupt, and the marks."""
 
 import re
 
