@@ -84,8 +84,7 @@ def test_results_of_other_settings_are_not_mixed(tmp_path):
         other.load()
     for word in ("learning_rate", "0.0001", "0.0003", "model_dir"):
         assert word in str(caught.value)
-    other.load(must_match=False)
-    assert 1 in other.trials
+    assert not other.trials
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"settings": {}}', '{"trials": 3}'])

@@ -35,7 +35,7 @@ def predict(
         return found | {"task_id": batch["task_id"]}
 
     padding = len(model.heads)
-    progress = Progress(console, num_batches, 0, batch_size, max(1, num_batches // 5))
+    progress = Progress(console, num_batches, 0, batch_size, num_batches)
     try:
         for number, batch in enumerate(dataset.take(num_batches), start=1):
             if is_stopped():

@@ -55,11 +55,11 @@ class Results:
         self.settings = json.loads(json.dumps(settings))
         self.trials: dict[int, TrialResult] = {}
 
-    def load(self, must_match: bool = True) -> None:
+    def load(self) -> None:
         """Takes up what an earlier start of this run has finished.
 
-        Raises `UserError`: 2 when the file holds results of other settings (unless
-        `must_match` is false), 65 when it cannot be read.
+        Raises `UserError`: 2 when the file holds results of other settings, 65 when it
+        cannot be read.
         """
         try:
             content = json.loads(self.json_path.read_text(encoding="utf-8"))
@@ -74,7 +74,7 @@ class Results:
             ) from None
         keys = sorted(set(stored) | set(self.settings))
         changed = [k for k in keys if stored.get(k) != self.settings.get(k)]
-        if changed and must_match:
+        if changed:
             key = changed[0]
             raise UserError(
                 f"{self.json_path} holds results of other settings: {key} is "

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tunes a pre-trained ELECTRA model on one or several tasks and evaluates it.
+
+  python3 run_finetuning.py --data-dir $DATA_DIR --model-name electra_small_owt \
+      --hparams '{"model_size": "small", "task_names": ["cola"]}'
+
+Expects $DATA_DIR/vocab.txt, $DATA_DIR/finetuning_data/<task> and the pre-trained model
+in $DATA_DIR/models/<model-name>. The same command again continues an interrupted run.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from absl import flags
+
+# TensorFlow is imported further down, after everything that can be checked without it.
+from electra_tf import cli, startup
+from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.finetuning_config import FinetuningConfig
+from electra_tf.hparams import read_hparams
+from electra_tf.reporting import Console
+from electra_tf.vocabulary import Vocabulary, resolve_settings
+
+_DATA_DIR = flags.DEFINE_string(
+    "data_dir", None, "Location of data files (vocabulary, task data, models)."
+)
+_MODEL_NAME = flags.DEFINE_string(
+    "model_name", None, "The name of the model being fine-tuned."
+)
+_HPARAMS = flags.DEFINE_string(
+    "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
+)
+_CONFIG = flags.DEFINE_string(
+    "config", None, "JSON file of hparams that --hparams overrides."
+)
+_SWEEP = flags.DEFINE_boolean(
+    "sweep",
+    False,
+    "Fine-tune from every checkpoint in init_checkpoint's directory, and plot the "
+    "scores against its step.",
+)
+flags.mark_flags_as_required(["data_dir", "model_name"])
+
+
+def main(argv: list[str]) -> int:
+    """Runs all trials; returns the exit code."""
+    del argv
+    config = FinetuningConfig.from_hparams(
+        _DATA_DIR.value,
+        _MODEL_NAME.value,
+        read_hparams(_HPARAMS.value),
+        read_hparams(_CONFIG.value) if _CONFIG.value else None,
+    )
+    if os.environ.get("TF_CONFIG"):
+        raise UserError(
+            "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
+            "Unset it."
+        )
+    vocab = Vocabulary.load(config.vocab_file)
+    vocab.check_size(config.vocab_size)
+    resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    console = Console()
+    console.heading("Config:")
+    for name, value in sorted(config.to_dict().items()):
+        console.log(f"{name} {value}")
+    for note in config.notes():
+        console.log(f"Note: {note}.")
+    console.log()
+    if _SWEEP.value:
+        return sweep(config, vocab, console)
+    source = source_of(config, console)
+    if not config.do_train:
+        # What the training of these trials brought stays beside it.
+        path = config.results_txt.removesuffix("_results.txt")
+        config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
+    tasks = make_tasks(config, vocab)
+    placement = prepare_devices(config, console)
+    code, _ = run_trials(config, vocab, tasks, source, placement, console)
+    return code
+
+
+def source_of(config: FinetuningConfig, console: Console):
+    """The checkpoint to start from; None: random weights, or the trials' own."""
+    from electra_tf.finetune import initial_weights
+
+    if config.init_checkpoint is None:
+        return None
+    pretrained = os.path.join(config.data_dir, "models", config.model_name)
+    if not config.do_train and config.init_checkpoint == pretrained:
+        return None
+    return initial_weights.find_source(config.init_checkpoint, console.log)
+
+
+def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list:
+    """The tasks; reads what they must know of their data before anything is run."""
+    from electra_tf.finetune import task
+
+    return task.make_tasks(config, vocab)
+
+
+def prepare_devices(config: FinetuningConfig, console: Console):
+    """Imports TensorFlow and chooses the devices; once in a process."""
+    startup.import_tensorflow()
+    from electra_tf import distribution
+
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    placement = distribution.create_strategy(config)
+    console.log(distribution.describe(placement, config.precision))
+    return placement
+
+
+def run_trials(config, vocab, tasks, source, placement, console):
+    """Makes the trials that are not made yet: (exit code, results of all)."""
+    from electra_tf.finetune import trials
+    from electra_tf.finetune.results import Results
+
+    run = trials.Run(config, vocab, tasks, source, placement, console)
+    trials.check_source(run)
+    settings = trials.settings_of(config)
+    settings["init_checkpoint"] = source.prefix if source else None
+    results = Results(config.results_json, config.results_txt, settings)
+    if config.do_train:
+        results.load()
+    for trial in range(1, config.num_trials + 1):
+        if trial in results.trials and config.do_train and config.do_eval:
+            console.log(f"Trial {trial} is finished; its results are kept.")
+            continue
+        console.heading(f"Trial {trial} of {config.num_trials}")
+        try:
+            result = trials.run_trial(run, trial)
+        except trials.Interrupted:
+            console.log("Run the same command again to continue.")
+            return EXIT_PREEMPTED, results
+        if config.do_eval:
+            results.add(result)
+    if results.trials:
+        console.heading("Results")
+        console.log(results.table())
+        console.log(f"Written to {config.results_txt} and {config.results_json}")
+    return EXIT_OK, results
+
+
+def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
+    """Fine-tunes from every checkpoint of a pre-training run, task by task."""
+    from electra_tf.finetune import initial_weights
+    from electra_tf.finetune import sweep as sweep_lib
+
+    if not (config.do_train and config.do_eval):
+        raise UserError("--sweep needs do_train and do_eval.")
+    placement = prepare_devices(config, console)
+    scores: sweep_lib.Scores = {}
+    for task_name in config.task_names:
+        hparams = read_hparams(_HPARAMS.value) | {"task_names": [task_name]}
+        own = FinetuningConfig.from_hparams(
+            config.data_dir,
+            config.model_name,
+            hparams,
+            read_hparams(_CONFIG.value) if _CONFIG.value else None,
+        )
+        tasks = make_tasks(own, vocab)
+        for step, prefix in sweep_lib.checkpoints_of(own):
+            console.heading(f"{task_name} from step {step}")
+            here = sweep_lib.config_at(own, step, prefix)
+            source = initial_weights.find_source(prefix, console.log)
+            code, results = run_trials(here, vocab, tasks, source, placement, console)
+            if code != EXIT_OK:
+                return code
+            for name, metrics in results.statistics().items():
+                metric = sweep_lib.main_metric(metrics)
+                by_step = scores.setdefault(f"{name}: {metric}", {})
+                by_step[step] = metrics[metric]
+    json_path = Path(config.results_txt).parent / "sweep" / "sweep.json"
+    picture = sweep_lib.write(scores, json_path, f"Sweep of {config.model_name}")
+    console.log(sweep_lib.table(scores))
+    console.log(f"Written to {json_path} and {picture}")
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    cli.run(main)
