@@ -126,9 +126,8 @@ def preprocessor(source: Source) -> Export:
 
     @tf.function(autograph=False, input_signature=[texts])
     def preprocess(text):
-        return root.bert_pack_inputs.__call__(
-            [root.tokenize.__call__(text)], tf.constant(default_length)
-        )
+        tokens = root.tokenize.__call__(tf.ensure_shape(text, [None]))
+        return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
 
     root.__call__ = preprocess
     texts = np.array([text.encode() for text in PROBES])

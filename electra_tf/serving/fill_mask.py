@@ -60,6 +60,7 @@ def generator(source: Source) -> Export:
         autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
     )
     def of_texts(text):
+        text = tf.ensure_shape(text, [None])
         parts = tf.strings.split(text, MASK)  # [B, (parts)]
         tokens = tokenizer.tokenize(parts.flat_values)
         masks = tf.fill([tokens.nrows(), 1], vocab.mask_id)

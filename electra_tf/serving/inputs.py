@@ -42,7 +42,9 @@ def encoder_specs() -> dict[str, tf.TensorSpec]:
 
 def checked(inputs: dict[str, tf.Tensor], limits: Limits) -> EncoderInputs:
     """The same tensors; reading them raises InvalidArgument unless they make sense."""
-    ids, mask, type_ids = (inputs[name] for name in NAMES)
+    # A signature states its ranks, but nothing holds callers to it.
+    matrices = (tf.ensure_shape(inputs[name], [None, None]) for name in NAMES)
+    ids, mask, type_ids = matrices
     with tf.control_dependencies(
         [
             _same_shape("input_mask", mask, ids),
@@ -69,16 +71,12 @@ def require(condition: tf.Tensor, *message) -> tf.Operation:
     return tf.debugging.Assert(condition, list(message), summarize=10)
 
 
-def in_range(name: str, ids: tf.Tensor, size: int) -> tf.Operation:
+def in_range(name: str, ids: tf.Tensor, size: tf.Tensor | int) -> tf.Operation:
     """An op that raises InvalidArgument unless 0 <= ids < size."""
     fits = tf.reduce_all((ids >= 0) & (ids < size))
     low, high = tf.reduce_min(ids), tf.reduce_max(ids)
-    return require(
-        fits,
-        f"{name} must be from 0 to {size - 1}; its lowest and highest are",
-        low,
-        high,
-    )
+    limit = f"{name} must be from 0 to"
+    return require(fits, limit, size - 1, "; the lowest and the highest are", low, high)
 
 
 def _same_shape(name: str, x: tf.Tensor, ids: tf.Tensor) -> tf.Operation:

@@ -151,7 +151,7 @@ def _text_export(
         autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
     )
     def of_texts(text):
-        tokens = tokenize_with_offsets(tokenizer, text)
+        tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
         windows = windows_of(tokens.ids, size)
         flat = map_windows(network, windows, source.vocab)
         return answer(tokens, flat) | {

@@ -42,6 +42,7 @@ def write(
     what was written does not compute what the model does.
     """
     base = Path(output_dir) / what
+    partial = None
     try:
         base.mkdir(parents=True, exist_ok=True)
         final = base / str(_next_version(base))
@@ -49,20 +50,27 @@ def write(
         shutil.rmtree(partial, ignore_errors=True)
         _save(export, source, what, partial)
         differences = _verify(partial, export.checks, tolerance)
-        content = _manifest(export, source, what, partial)
-        content["max_difference"] = max(differences.values())
-        content["differences"] = differences
-        content["tolerance"] = tolerance
-        with open(partial / MANIFEST, "w", encoding="utf-8") as f:
-            f.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-            f.flush()
-            os.fsync(f.fileno())
+        content = _manifest(export, source, what, partial) | {
+            "max_difference": max(differences.values()),
+            "differences": differences,
+            "tolerance": tolerance,
+        }
+        _write_durably(partial / MANIFEST, content)
         os.replace(partial, final)
         sync_directory(base)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise cannot_write(base, error) from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+def _write_durably(path: Path, content: dict[str, Any]) -> None:
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+        f.flush()
+        os.fsync(f.fileno())
 
 
 def _next_version(base: Path) -> int:

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models to export, and a process without electra_tf to use the exports."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from tiny_pretraining import LENGTH, VOCAB_SIZE, tiny_model
+
+from electra_tf.serving.exported import Source
+from electra_tf.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
+
+CLIENT = Path(__file__).with_name("saved_model_client.py")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WORDS = "the doctor opened giraffe and read it . , ! 中 é ##é is a good bad film book"
+NAMES = ("input_word_ids", "input_mask", "input_type_ids")
+
+
+def tiny_vocabulary(size=VOCAB_SIZE) -> Vocabulary:
+    """Spells every word of small letters."""
+    tokens = [*SPECIAL_TOKENS, *WORDS.split()]
+    tokens += [c for c in LETTERS if c not in tokens]
+    tokens += [f"##{c}" for c in LETTERS]
+    tokens += [f"unused{i}" for i in range(size - len(tokens))]
+    return Vocabulary(tuple(tokens))
+
+
+def tiny_source(variant="electra", vocab=None, **changes) -> Source:
+    model = tiny_model(variant, **changes)
+    vocab = vocab or tiny_vocabulary()
+    return Source(variant, vocab, TokenizerConfig(), LENGTH, model, {"step": 7})
+
+
+class Failed(NamedTuple):
+    """A job that ended with an error."""
+
+    traceback: str
+
+
+def fresh_process(folder: Path, *jobs: tuple[str, dict]) -> list:
+    """The answers of jobs of saved_model_client.py, done in a process of their own."""
+    answer, order = folder / "answer.json", folder / "order.json"
+    content = {"jobs": jobs, "answer": answer}
+    order.write_text(json.dumps(content, default=str))
+    done = subprocess.run(
+        [sys.executable, "-I", str(CLIENT), str(order)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=folder,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    answers = json.loads(answer.read_text())
+    return [a["done"] if "done" in a else Failed(a["failed"]) for a in answers]
