@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The networks of a model, each as one that stands by itself.
+
+Elsewhere a model is one encoder with heads. So the discriminator and the generator of
+an ELECTRA model are taken apart: each gets its copy of shared embeddings, and the
+names of its weights begin with `electra/`, `discriminator_predictions/`,
+`generator_predictions/` or `classifier/`, whatever scope they come from.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from electra_tf.errors import UserError
+from electra_tf.interop.stored_model import (
+    CLOZE_HEAD,
+    DISCRIMINATOR_HEAD,
+    GENERATOR_HEAD,
+    StoredModel,
+)
+from electra_tf.model_config import ModelConfig
+
+ENCODER = "electra/"
+EMBEDDINGS = "electra/embeddings/"
+CLASSIFIER = "classifier/"
+DISCRIMINATOR, GENERATOR = "discriminator", "generator"
+WHAT = ("all", DISCRIMINATOR, GENERATOR, "encoder")
+
+
+class Network(NamedTuple):
+    """One encoder with its head, if it has one."""
+
+    shape: ModelConfig
+    embedding_size: int
+    tensors: dict[str, np.ndarray]
+    labels: tuple[str, ...] = ()  # of a token classifier
+
+    def head(self) -> str | None:
+        """The prefix of the head's weights."""
+        heads = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, CLASSIFIER)
+        found = (h for h in heads if any(k.startswith(h) for k in self.tensors))
+        return next(found, None)
+
+    def encoder(self) -> Network:
+        """The same without its head."""
+        kept = {k: v for k, v in self.tensors.items() if k.startswith(ENCODER)}
+        return self._replace(tensors=kept, labels=())
+
+
+def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
+    """The networks to write, by the name of their folder.
+
+    Args:
+      what: one of WHAT; "encoder" is the discriminator's, or the only one.
+
+    Raises `UserError` for a two-tower generator, which stands for itself nowhere else,
+    and for a network that the model does not have.
+    """
+    if what not in WHAT:
+        raise UserError(f"--what {what} is none of {', '.join(WHAT)}.")
+    towers = any(name.startswith(CLOZE_HEAD) for name in stored.tensors)
+    if towers and what in ("all", GENERATOR):
+        raise UserError(
+            f"{stored.origin} has a two-tower generator, which no other library can "
+            "represent.\n--what discriminator exports the discriminator alone, "
+            "--format tf1 the whole model."
+        )
+    found = {}
+    if any(k.startswith(DISCRIMINATOR_HEAD) for k in stored.tensors):
+        found[DISCRIMINATOR] = _discriminator(stored)
+    if any(k.startswith(GENERATOR_HEAD) for k in stored.tensors):
+        found[GENERATOR] = _generator(stored)
+    if what == "encoder" or not found:
+        only = next(iter(found.values()), None) or _discriminator(stored)
+        return {"encoder": only.encoder()}
+    if what == "all":
+        return found
+    if what not in found:
+        raise UserError(f"{stored.origin} has no {what}; it has {', '.join(found)}.")
+    return {what: found[what]}
+
+
+def _discriminator(stored: StoredModel) -> Network:
+    kept = (ENCODER, DISCRIMINATOR_HEAD)
+    return Network(
+        stored.config.model_config(),
+        stored.config.embedding_size,
+        {k: v for k, v in stored.tensors.items() if k.startswith(kept)},
+    )
+
+
+def _generator(stored: StoredModel) -> Network:
+    config = stored.config
+    heads = {k: v for k, v in stored.tensors.items() if k.startswith(GENERATOR_HEAD)}
+    if not config.uses_generator_config:
+        shared = {k: v for k, v in stored.tensors.items() if k.startswith(ENCODER)}
+        return Network(config.model_config(), config.embedding_size, shared | heads)
+    own = {
+        k.replace("generator/", ENCODER, 1): v
+        for k, v in stored.tensors.items()
+        if k.startswith("generator/")
+    }
+    # Shared embeddings first: the generator's own, if any, replace them.
+    embeddings = {k: v for k, v in stored.tensors.items() if k.startswith(EMBEDDINGS)}
+    tensors = embeddings | own | heads
+    width = tensors[EMBEDDINGS + "word_embeddings"].shape[1]
+    return Network(config.generator_config(), width, tensors)
+
+
+def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
+    """The weights of the whole model, the reverse of `split`.
+
+    Raises `UserError` if generator and discriminator cannot be of one model.
+    """
+    encoder = found.get("encoder") or found.get(DISCRIMINATOR)
+    generator = found.get(GENERATOR)
+    if encoder is None or generator is None:
+        return dict((encoder or generator).tensors)
+    if _same(encoder.encoder().tensors, generator.encoder().tensors):
+        return {**generator.tensors, **encoder.tensors}
+    theirs = {
+        k.replace(ENCODER, "generator/", 1): v for k, v in generator.tensors.items()
+    }
+    embeddings = {
+        k: v for k, v in generator.tensors.items() if k.startswith(EMBEDDINGS)
+    }
+    ours = {k: v for k, v in encoder.tensors.items() if k.startswith(EMBEDDINGS)}
+    if _same(embeddings, ours):
+        for name in embeddings:
+            del theirs[name.replace(ENCODER, "generator/", 1)]
+    elif generator.embedding_size != generator.shape.hidden_size:
+        raise UserError(
+            f"{origin}: generator and discriminator have different embeddings, of "
+            f"width {generator.embedding_size}.\nThey are not from one run; give the "
+            "folder of one of the two."
+        )
+    _check_generator_shape(encoder.shape, generator.shape, origin)
+    return {**theirs, **encoder.tensors}
+
+
+def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+def _check_generator_shape(ours: ModelConfig, theirs: ModelConfig, origin) -> None:
+    """A generator's heads follow from its width, in the original as here."""
+    heads = max(1, theirs.hidden_size // 64)
+    expected = {
+        "vocab_size": ours.vocab_size,
+        "max_position_embeddings": ours.max_position_embeddings,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * theirs.hidden_size,
+        "hidden_act": ours.hidden_act,
+    }
+    for name, value in expected.items():
+        if getattr(theirs, name) != value:
+            raise UserError(
+                f"{origin}: the generator's {name} is {getattr(theirs, name)}; beside "
+                f"this discriminator it must be {value}.\nGive the folder of one of "
+                "the two."
+            )
+
+
+def outputs(
+    network: Network, batch: dict[str, np.ndarray], hidden_act: str | None = None
+) -> dict[str, np.ndarray]:
+    """What a network computes on a batch of `input_ids`, `input_mask`, `segment_ids`.
+
+    Returns "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
+    "generator" [B, L, V] logits or "classifier" [B, L, labels] logits.
+
+    Args:
+      hidden_act: another activation in the encoder than the network's own.
+    """
+    from electra_tf.discriminator import DiscriminatorPredictions
+    from electra_tf.generators import MaskedLMHead
+    from electra_tf.modeling import TextEncoder
+
+    shape = network.shape
+    if hidden_act:
+        shape = shape._replace(hidden_act=hidden_act)
+    encoder = TextEncoder(shape, network.embedding_size, dtype="float32")
+    encoder.build(None)
+    _assign(encoder, network.tensors)
+    names = ("input_ids", "input_mask", "segment_ids")
+    hidden = encoder(*(batch[name] for name in names)).sequence_output
+    result = {"hidden": hidden.numpy()}
+    head = network.head()
+    if head == DISCRIMINATOR_HEAD:
+        layer = DiscriminatorPredictions(
+            shape.hidden_size, hidden_act=shape.hidden_act, dtype="float32"
+        )
+        layer.build()
+        _assign(layer, network.tensors)
+        result[DISCRIMINATOR] = layer(hidden).numpy()
+    elif head == GENERATOR_HEAD:
+        layer = MaskedLMHead(
+            network.embedding_size,
+            shape.vocab_size,
+            "generator_predictions",
+            shape.hidden_act,
+            dtype="float32",
+        )
+        layer.build((None, shape.hidden_size))
+        _assign(layer, network.tensors)
+        table = encoder.embeddings.word_embeddings.value
+        result[GENERATOR] = layer.logits(layer(hidden), table).numpy()
+    elif head == CLASSIFIER:
+        kernel, bias = (network.tensors[CLASSIFIER + k] for k in ("kernel", "bias"))
+        result["classifier"] = hidden.numpy() @ kernel + bias
+    return result
+
+
+def _assign(layer, tensors: dict[str, np.ndarray]) -> None:
+    for variable in layer.variables:
+        variable.assign(tensors[variable.path])

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From where a model can be read, and the refusal of everything else."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from electra_tf.checkpoints import Checkpoints
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import output_folder, tf1
+from electra_tf.interop.stored_model import Contents, StoredModel, assemble
+from electra_tf.vocabulary import read_settings
+
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_TORCH_NAMES = ("pytorch_model.bin", "discriminator.bin", "training_args.bin")
+
+
+def read(
+    path: str | os.PathLike,
+    vocab_file: str | None = None,
+    hparams: Mapping[str, Any] | None = None,
+    log: Callable[[str], None] = print,
+) -> StoredModel:
+    """Reads a model from a checkpoint prefix or a directory, whatever its format.
+
+    Args:
+      path: an original or own checkpoint prefix; a run's directory; a directory of an
+        original checkpoint, of Hugging Face or of KerasHub, or one that holds such
+        directories as `discriminator` and `generator`.
+      vocab_file: the vocabulary; None: the one beside the weights.
+      hparams: what the files cannot say (num_attention_heads); must agree with them.
+
+    Raises `UserError`: 2 for something that is not such a model, 65 for a damaged one.
+    """
+    path = os.fspath(path)
+    contents = _contents(path, log)
+    hparams = hparams or {}
+    for note in contents.notes:
+        log(f"Note: {path}: {note}.")
+    stored = assemble(contents, path, vocab_file, hparams)
+    said = [x.get("model_hparam_overrides", {}) for x in (contents.hparams, hparams)]
+    if not any("num_attention_heads" in x for x in said):
+        heads = stored.config.model_config().num_attention_heads
+        log(f"Note: {path} does not say its number of attention heads: {heads} taken.")
+    return stored
+
+
+def _contents(path: str, log: Callable[[str], None]) -> Contents:
+    if tf1.is_prefix(path):
+        return tf1.read(path)
+    folder = Path(path)
+    if not folder.is_dir():
+        raise _no_model(folder)
+    output_folder.verify(folder)
+    if is_run(folder):
+        return _newest(folder, log)
+    if prefix := tf1.prefix_in(folder):
+        return tf1.read(prefix)
+    raise _no_model(folder)
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a directory holds checkpoints of this project with their manifests."""
+    names = os.listdir(folder)
+    return any(re.fullmatch(r"model\.ckpt-\d+\.json", name) for name in names)
+
+
+def _newest(run: Path, log: Callable[[str], None]) -> Contents:
+    """The newest intact checkpoint of a run, with the run's config and vocabulary."""
+    checkpoints = Checkpoints(run, read_only=True, log=log)
+    newest = checkpoints.newest_intact()
+    contents = tf1.read(checkpoints.prefix(newest.step))
+    hparams = output_folder.read_json(run / "config.json")
+    usual = run.parent.parent / output_folder.VOCABULARY
+    vocab_file = hparams.pop("vocab_file", None) or contents.vocab_file
+    if vocab_file is None and usual.is_file():
+        vocab_file = str(usual)
+    tokenizer = vocab_file and read_settings(vocab_file)
+    return contents._replace(
+        hparams=hparams, vocab_file=vocab_file, tokenizer_config=tokenizer
+    )
+
+
+def _no_model(path: Path) -> UserError:
+    """Why a path is no model that can be read."""
+    if path.is_file():
+        if path.suffix in _PICKLES or _starts_as_pickle(path):
+            return pickle_refused(path)
+        if path.suffix == ".index" or ".data-" in path.name:
+            prefix = re.sub(r"\.(index|data-.*)$", "", str(path))
+            return UserError(
+                f"{path} is one file of a checkpoint; give its prefix {prefix}."
+            )
+        return UserError(
+            f"{path} is no checkpoint that can be read.\nGive a checkpoint prefix "
+            "(model.ckpt-N) or a model's directory."
+        )
+    if not path.is_dir():
+        data = sorted(path.parent.glob(f"{path.name}.data-*"))
+        if data:
+            return UserError(
+                f"{path}.index is missing beside {data[0].name}; copy it again.",
+                EXIT_DAMAGED,
+            )
+        return UserError(
+            f"{path} is neither a directory nor the prefix of a checkpoint."
+        )
+    for file in sorted(path.iterdir()):
+        if file.name in _TORCH_NAMES or file.suffix in _PICKLES:
+            return pickle_refused(file)
+    return UserError(
+        f"{path} holds no model that can be read.\nKnown are checkpoints of the "
+        "original (model.ckpt-N.index), runs, and directories of Hugging Face "
+        "(config.json, model.safetensors) or KerasHub."
+    )
+
+
+def _starts_as_pickle(path: Path) -> bool:
+    with open(path, "rb") as f:
+        head = f.read(2)
+    return head in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05")
+
+
+def pickle_refused(path: Path) -> UserError:
+    """Loading a pickle runs the program that is in it."""
+    return UserError(
+        f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
+        "not read.\nConvert it to model.safetensors where it is trusted: "
+        "save_pretrained of a current transformers writes it."
+    )

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model at rest: its weights under the original's names, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from electra_tf.config import PretrainingConfig
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import shapes
+from electra_tf.vocabulary import TokenizerConfig, Vocabulary
+
+if TYPE_CHECKING:
+    from electra_tf.pretraining import ElectraPretrainer
+
+DISCRIMINATOR_HEAD = "discriminator_predictions/"
+GENERATOR_HEAD = "generator_predictions/"
+CLOZE_HEAD = "cloze_predictions/"
+HEADS = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, CLOZE_HEAD)
+
+
+class Contents(NamedTuple):
+    """What one reader found in one place."""
+
+    tensors: dict[str, np.ndarray]  # weights by the original's names
+    slots: dict[str, np.ndarray]  # `<weight>/adam_m`, `<weight>/adam_v`
+    step: int
+    hparams: dict  # what the files say beyond the shapes
+    tokenizer_config: TokenizerConfig | None
+    vocab_file: str | None
+    notes: list[str]
+
+
+class StoredModel(NamedTuple):
+    """Weights, settings and tokenizer of a model.
+
+    `tensors` may lack whole parts (an encoder without heads, a discriminator without
+    generator), never a part of a part.
+    """
+
+    config: PretrainingConfig
+    vocab: Vocabulary
+    tokenizer_config: TokenizerConfig
+    tensors: dict[str, np.ndarray]
+    slots: dict[str, np.ndarray]
+    step: int
+    origin: str  # where it was read
+
+    @property
+    def name(self) -> str:
+        """The run's name, or that of the file or folder it came from."""
+        return self.config.model_name
+
+    def pretrainer(self) -> ElectraPretrainer:
+        """The model with its weights, float32.
+
+        Raises `UserError` for an encoder without heads.
+        """
+        if not any(name.startswith(HEADS) for name in self.tensors):
+            raise UserError(
+                f"{self.origin} holds an encoder without heads; this needs a "
+                "discriminator or a generator."
+            )
+        model = empty_pretrainer(self.config, self.vocab)
+        for variable in model.variables:
+            variable.assign(self.tensors[variable.path])
+        return model
+
+
+def empty_pretrainer(config: PretrainingConfig, vocab: Vocabulary) -> ElectraPretrainer:
+    """The model of a config with weights of no meaning, float32."""
+    from electra_tf.pretraining import build_pretrainer
+
+    ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
+    return build_pretrainer(config, ids, dtype="float32")
+
+
+def assemble(
+    contents: Contents,
+    origin: str,
+    vocab_file: str | None,
+    hparams: Mapping | None = None,
+) -> StoredModel:
+    """A StoredModel from what was read, checked from all sides.
+
+    Args:
+      origin: the file or folder, for messages.
+      vocab_file: overrides the vocabulary that lies beside the weights.
+      hparams: what the user says of the model; must agree with its shapes.
+
+    Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
+    unexpected or of a wrong shape.
+    """
+    vocab_file = vocab_file or contents.vocab_file
+    if vocab_file is None:
+        raise UserError(
+            f"{origin} comes without a vocabulary.\nGive --vocab-file: a model and "
+            "its vocabulary belong together."
+        )
+    vocab = Vocabulary.load(vocab_file)
+    found = {name: list(array.shape) for name, array in contents.tensors.items()}
+    derived = shapes.hparams_of(found, origin)
+    if derived["vocab_size"] != len(vocab):
+        raise UserError(
+            f"{origin} has {derived['vocab_size']} word embeddings, {vocab_file} has "
+            f"{len(vocab)} tokens.\nGive the vocabulary the model was trained with."
+        )
+    given = dict(hparams or {})
+    merged = shapes.merge(derived, contents.hparams, given, origin)
+    tokenizer = _tokenizer_config(vocab, contents.tokenizer_config, given)
+    merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
+    folder = Path(origin)
+    config = PretrainingConfig.from_hparams(
+        str(folder.parent), merged.pop("model_name", folder.name), merged
+    )
+    stored = StoredModel(
+        config,
+        vocab,
+        tokenizer,
+        contents.tensors,
+        contents.slots,
+        contents.step,
+        origin,
+    )
+    _check_complete(stored)
+    return stored
+
+
+def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
+    """What the user says, else what lies beside weights or vocabulary."""
+    from electra_tf.vocabulary import resolve_settings
+
+    lower = given.get("do_lower_case")
+    if found is None:
+        return resolve_settings(vocab, do_lower_case=lower)
+    if lower is not None and lower != found.do_lower_case:
+        raise UserError(
+            f"do_lower_case is {lower} in the hparams, {found.do_lower_case} in the "
+            "files of the model."
+        )
+    return found
+
+
+def _check_complete(stored: StoredModel) -> None:
+    """Every weight of every part that is there, in its shape; nothing else."""
+    model = empty_pretrainer(stored.config, stored.vocab)
+    expected = {v.path: tuple(v.shape) for v in model.variables}
+    has_heads = any(name.startswith(HEADS) for name in stored.tensors)
+    if not has_heads:
+        expected = {k: v for k, v in expected.items() if not k.startswith(HEADS)}
+    problems = [f"{k} is missing" for k in sorted(set(expected) - set(stored.tensors))]
+    problems += [
+        f"{k} is unexpected" for k in sorted(set(stored.tensors) - set(expected))
+    ]
+    problems += [
+        f"{k} has shape {list(stored.tensors[k].shape)}, its place has {list(shape)}"
+        for k, shape in expected.items()
+        if k in stored.tensors and stored.tensors[k].shape != shape
+    ]
+    problems += [
+        f"{k} is not finite"
+        for k, array in stored.tensors.items()
+        if not np.isfinite(array).all()
+    ]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise UserError(
+            f"{stored.origin} is not a whole model: {problems[0]}{more}.\n"
+            "Is it the right file, and of the ELECTRA family?",
+            EXIT_DAMAGED,
+        )

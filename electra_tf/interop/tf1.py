@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The original program's checkpoints (`model.ckpt-N.{index,data-*}`), in and out.
+
+Our variables have the original's names, so the name table is the identity; beside the
+weights a checkpoint has `global_step` and two Adam slots per weight.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from electra_tf.checkpoints import stored_shapes
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import output_folder, verification
+from electra_tf.interop.stored_model import Contents, StoredModel, assemble
+
+STEP = "global_step"
+SLOTS = ("/adam_m", "/adam_v")
+# Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
+_OURS = re.compile(r"loss_scale(/good_steps)?$")
+_TASKS = "task_specific/"
+
+
+def is_prefix(path: str | os.PathLike) -> bool:
+    """Whether a path names a checkpoint, without its `.index`."""
+    return os.path.isfile(f"{os.fspath(path)}.index")
+
+
+def prefix_in(directory: str | os.PathLike) -> str | None:
+    """The checkpoint that a directory's file `checkpoint` or its only index names."""
+    directory = Path(directory)
+    pointer = directory / "checkpoint"
+    if pointer.is_file():
+        text = pointer.read_text(encoding="utf-8", errors="replace")
+        if found := re.search(r'^model_checkpoint_path: "(.*)"', text, re.M):
+            prefix = str(directory / os.path.basename(found[1]))
+            if is_prefix(prefix):
+                return prefix
+    indexes = sorted(directory.glob("*.index"))
+    if len(indexes) > 1:
+        raise UserError(
+            f"{directory} holds {len(indexes)} checkpoints, and no file `checkpoint` "
+            f"names one.\nGive one as prefix, such as {str(indexes[0])[:-6]}."
+        )
+    return str(indexes[0])[:-6] if indexes else None
+
+
+def read(prefix: str) -> Contents:
+    """Reads every tensor of a checkpoint, checksums included.
+
+    Raises `UserError` (65) when a file is damaged.
+    """
+    tensors = read_tensors(prefix)
+    step = int(tensors.pop(STEP, 0))
+    slots = {k: tensors.pop(k) for k in list(tensors) if k.endswith(SLOTS)}
+    notes = []
+    tasks = sorted(k for k in tensors if k.startswith(_TASKS))
+    if tasks:
+        notes.append(f"left out: {tasks[0]} and the rest of the fine-tuned heads")
+    weights = {
+        k: v
+        for k, v in tensors.items()
+        if not k.startswith(_TASKS) and not _OURS.match(k)
+    }
+    hparams, tokenizer, vocab_file = output_folder.read_settings(Path(prefix).parent)
+    return Contents(weights, slots, step, hparams, tokenizer, vocab_file, notes)
+
+
+def read_tensors(prefix: str) -> dict[str, np.ndarray]:
+    """All tensors by name; `UserError` (65) naming the damage."""
+    import tensorflow as tf
+
+    names = stored_shapes(prefix)
+    reader = tf.train.load_checkpoint(prefix)
+    tensors = {}
+    for name in sorted(names):
+        try:
+            tensors[name] = reader.get_tensor(name)
+        except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0][:100]
+            raise UserError(
+                f"{prefix}: {name} cannot be read: {reason}\nThe file is damaged or "
+                "cut off; copy it again.",
+                EXIT_DAMAGED,
+            ) from None
+    return tensors
+
+
+def write(
+    stored: StoredModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    log: Callable[[str], None] = print,
+) -> Path:
+    """Writes the whole model as the original would: checkpoint, vocabulary, pointer.
+
+    Beside it `hparams.json`, a `--config` for this project. Raises `UserError` when
+    the directory is in use or cannot be written, 65 when what was written differs.
+    """
+    if what not in ("all", ""):
+        raise UserError(
+            f"--what {what} with --format tf1: a checkpoint of the original holds the "
+            "whole model; leave --what out."
+        )
+    with output_folder.new(output_dir) as folder:
+        prefix = folder / f"model.ckpt-{stored.step}"
+        save_tensors(prefix, stored)
+        pointer = f'model_checkpoint_path: "{prefix.name}"\n'
+        pointer += f'all_model_checkpoint_paths: "{prefix.name}"\n'
+        (folder / "checkpoint").write_text(pointer)
+        output_folder.write_settings(folder, stored)
+        again = assemble(read(str(prefix)), str(prefix), None)
+        results = verification.tensors(stored, again)
+        results += verification.outputs(stored, again)
+        output_folder.finish(folder, stored, "tf1", "all", results)
+    verification.show(results, log)
+    if not stored.slots:
+        log(
+            "No Adam slots: the original fine-tunes from this checkpoint; to continue "
+            "its pre-training needs them."
+        )
+    return Path(output_dir)
+
+
+def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:
+    """Writes weights, slots and step in TensorFlow's V2 format."""
+    import tensorflow as tf
+
+    named: Mapping[str, np.ndarray] = {
+        **stored.tensors,
+        **stored.slots,
+        STEP: np.asarray(stored.step, np.int64),
+    }
+    names = sorted(named)
+    try:
+        with tf.device("CPU:0"):
+            tf.raw_ops.SaveV2(
+                prefix=str(prefix),
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=[tf.constant(named[name]) for name in names],
+            )
+    except tf.errors.OpError as error:
+        raise OSError(None, error.message.splitlines()[0]) from error

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converts a model into the format of another library.
+
+  python3 export_model.py --data-dir $DATA_DIR --model-name electra_small_owt \\
+      --format tf1 --output-dir exported
+
+The model is the newest checkpoint of a run (--data-dir, --model-name), or any
+checkpoint that can be read (--init-checkpoint, --vocab-file): an original one by its
+prefix. What was written is read again and compared before it is put in place.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import NamedTuple
+
+from absl import flags
+
+# TensorFlow is imported further down, after everything that can be checked without it.
+from electra_tf import cli, startup
+from electra_tf.errors import EXIT_OK, UserError
+from electra_tf.hparams import read_hparams
+
+# Format -> the module and function that writes it, called with a Request.
+FORMATS = {
+    "tf1": ("electra_tf.interop.formats", "write_tf1"),
+}
+
+_DATA_DIR = flags.DEFINE_string("data_dir", None, "The run's --data-dir.")
+_MODEL_NAME = flags.DEFINE_string("model_name", None, "The run's --model-name.")
+_INIT_CHECKPOINT = flags.DEFINE_string(
+    "init_checkpoint", None, "Instead of a run: a checkpoint prefix or a directory."
+)
+_VOCAB_FILE = flags.DEFINE_string(
+    "vocab_file", None, "Vocabulary of --init-checkpoint, if none lies beside it."
+)
+_HPARAMS = flags.DEFINE_string(
+    "hparams",
+    "{}",
+    "JSON text or file: what the files of --init-checkpoint do not say, such as "
+    "num_attention_heads in model_hparam_overrides.",
+)
+_FORMAT = flags.DEFINE_enum(
+    "format", None, sorted(FORMATS), "What to write; docs/checkpoints.md."
+)
+_WHAT = flags.DEFINE_string(
+    "what",
+    None,
+    "The part to write; by default all that the format takes.",
+)
+_OUTPUT_DIR = flags.DEFINE_string(
+    "output_dir", None, "Where to write; a new or empty directory."
+)
+flags.mark_flags_as_required(["format", "output_dir"])
+
+
+class Request(NamedTuple):
+    """What the command line asks for."""
+
+    model_dir: str | None  # of a run
+    init_checkpoint: str | None
+    vocab_file: str | None
+    hparams: dict
+    what: str | None
+    output_dir: str
+
+
+def main(argv: list[str]) -> int:
+    """Reads the model, writes and verifies it; returns the exit code."""
+    del argv
+    request = Request(
+        _model_dir(),
+        _INIT_CHECKPOINT.value,
+        _VOCAB_FILE.value,
+        read_hparams(_HPARAMS.value),
+        _WHAT.value,
+        _OUTPUT_DIR.value,
+    )
+    startup.import_tensorflow()
+    module, function = FORMATS[_FORMAT.value]
+    written = getattr(importlib.import_module(module), function)(request)
+    print(f"Written to {written}")
+    return EXIT_OK
+
+
+def _model_dir() -> str | None:
+    run = _DATA_DIR.value, _MODEL_NAME.value
+    if _INIT_CHECKPOINT.value:
+        if any(run):
+            raise UserError(
+                "--init-checkpoint and --data-dir with --model-name both name a model; "
+                "give one."
+            )
+        return None
+    if not all(run):
+        raise UserError(
+            "which model? Give --data-dir and --model-name of a run, or "
+            "--init-checkpoint."
+        )
+    if _VOCAB_FILE.value:
+        raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
+    model_dir = os.path.join(run[0], "models", run[1])
+    if not os.path.isdir(model_dir):
+        raise UserError(
+            f"{model_dir} not found: no run of that name.\nCheck --data-dir and "
+            "--model-name."
+        )
+    return model_dir
+
+
+if __name__ == "__main__":
+    cli.run(main)
