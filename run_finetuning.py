@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
-    tasks = make_tasks(config, vocab)
+    tasks = make_tasks(config, vocab, console)
     placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
@@ -92,11 +92,27 @@ def source_of(config: FinetuningConfig, console: Console):
     return initial_weights.find_source(config.init_checkpoint, console.log)
 
 
-def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list:
-    """The tasks; reads what they must know of their data before anything is run."""
+def make_tasks(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> list:
+    """The tasks, with their data read and made into features."""
     from electra_tf.finetune import task
 
-    return task.make_tasks(config, vocab)
+    tasks = task.make_tasks(config, vocab)
+    build_features(config, tasks, console)
+    return tasks
+
+
+def build_features(config: FinetuningConfig, tasks: list, console: Console) -> None:
+    """Builds all features that will be needed, so that bad data are found at once."""
+    from electra_tf.finetune import preprocessing
+
+    if config.do_train:
+        store = preprocessing.features(config, tasks, "train", True)
+        console.log(f"Features: {len(store):,} to train on")
+    kinds = ["dev"] * config.do_eval + ["test"] * config.write_test_outputs
+    for task in tasks:
+        for split in (s for kind in kinds for s in task.splits(kind)):
+            store = preprocessing.features(config, tasks, split, False, only=task)
+            console.log(f"Features: {len(store):,} of {task.name}, {split}")
 
 
 def prepare_devices(config: FinetuningConfig, console: Console):
@@ -159,7 +175,7 @@ def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
             hparams,
             read_hparams(_CONFIG.value) if _CONFIG.value else None,
         )
-        tasks = make_tasks(own, vocab)
+        tasks = make_tasks(own, vocab, console)
         for step, prefix in sweep_lib.checkpoints_of(own):
             console.heading(f"{task_name} from step {step}")
             here = sweep_lib.config_at(own, step, prefix)

@@ -146,8 +146,8 @@ class FinetuningConfig:
     )
     length_buckets: list[int] | None = hparam(
         None,
-        "Lengths that batches are padded to, shortest that holds them; null: chosen "
-        "from the data; []: always max_seq_length.",
+        "Lengths that batches are padded to beside max_seq_length; null: chosen from "
+        "the data; []: always max_seq_length.",
     )
     eval_batch_size: int = hparam(32, "Sequences per evaluation batch.", minimum=1)
     predict_batch_size: int = hparam(

@@ -18,7 +18,7 @@ from electra_tf import optimization, training, training_step
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.distribution import Placement
 from electra_tf.errors import UserError
-from electra_tf.finetune import initial_weights, preprocessing
+from electra_tf.finetune import initial_weights, length_buckets, preprocessing
 from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
 from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
@@ -153,7 +153,7 @@ def score(run: Run, model, task, split: str, stop: training.StopRequest):
         seed=config.seed,
         shuffle=False,
         num_batches=batches,
-        length_buckets=length_buckets(config, store),
+        length_buckets=length_buckets.evaluation_buckets(config, store.lengths),
     )
     scorer = task.scorer(split)
     for outputs in predict(
@@ -169,13 +169,6 @@ def score(run: Run, model, task, split: str, stop: training.StopRequest):
     if stop.signal:
         raise Interrupted
     return scorer
-
-
-def length_buckets(config: FinetuningConfig, store) -> tuple[int, ...]:
-    """The lengths that batches are padded to."""
-    if config.length_buckets is not None:
-        return tuple(config.length_buckets)
-    return ()
 
 
 def build(run: Run, trial: int, steps: int):
@@ -258,6 +251,15 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
         accumulation=config.gradient_accumulation_steps,
     )
 
+    buckets = length_buckets.training_buckets(
+        config,
+        store.lengths,
+        steps=steps,
+        seed=seed_of(config, trial),
+        is_compiled=placement.jit_compile,
+    )
+    run.console.log(f"Batches are padded to {', '.join(map(str, buckets))} tokens.")
+
     def batches(start: int):
         def dataset(context):
             return preprocessing.make_dataset(
@@ -269,7 +271,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
                 num_batches=None,
                 num_replicas=placement.num_replicas,
                 replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
-                length_buckets=length_buckets(config, store),
+                length_buckets=buckets,
             )
 
         return iter(placement.strategy.distribute_datasets_from_function(dataset))
