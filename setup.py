@@ -31,12 +31,27 @@ setup(
         "tensorboard>=2.20,<3",  # tf.summary needs it
         "tokenizers>=0.20,<1",  # trains vocabularies
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
+        "safetensors>=0.4,<1",  # Hugging Face's checkpoints
+        "scikit-learn>=1.3,<2",  # scores of fine-tuned models
+        "scipy>=1.11,<2",
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
         "absl-py>=2.1,<3",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
-        "test": ["pytest>=8,<10", "ruff>=0.8,<1", "scipy>=1.11,<2"],
+        "serving": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],  # examples/serving
+        "test": [
+            "pytest>=8,<10",
+            "ruff>=0.8,<1",
+            # Those on the other side of an export; a CPU build of torch will do.
+            "torch>=2.6,<2.14",
+            "transformers>=4.50,<6",
+            "tensorflow-hub>=0.16,<1",
+            "tf_keras>=2.20,<2.22",
+            "httpx>=0.27,<1",
+            "starlette>=0.40,<2",
+            "uvicorn>=0.30,<1",
+        ],
     },
 )
