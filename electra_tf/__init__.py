@@ -24,6 +24,8 @@ _MODULES = {
     "load": "detection",
     "make_dataset": "pretrain_data",
     "read_hparams": "hparams",
+    "score_texts": "detection",
+    "score_tokens": "detection",
 }
 
 __all__ = sorted(_MODULES)

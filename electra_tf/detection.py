@@ -4,6 +4,8 @@
 model = electra_tf.load("data/models/electra_small")
 [tokens] = model.detect("The doctor opened the giraffe and read it.")
 max(tokens, key=lambda token: token.probability).text
+
+Its scores, how likely a text is, are in `scoring`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from electra_tf.checkpoints import Checkpoints
 from electra_tf.config import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.hparams import read_hparams
+from electra_tf.scoring import Scorer, TextScore, TokenScore
 from electra_tf.tokenization import Tokenizer
 from electra_tf.vocabulary import Vocabulary, resolve_settings
 
@@ -63,6 +66,7 @@ class PretrainedModel:
         self.pretrainer = pretrainer
         self._detect = tf.function(self._probabilities, reduce_retracing=True)
         self._corrupt = tf.function(self._corrupted, reduce_retracing=True)
+        self._scorers: dict[str | None, Scorer] = {}
 
     def detect(
         self, texts: str | Iterable[str], batch_size: int = 32
@@ -109,6 +113,34 @@ class PretrainedModel:
                         )
                     )
         return verdicts
+
+    def scorer(self, way: str | None = None) -> Scorer:
+        """What scores texts in a way of `pseudo_likelihood`; by default Electric's.
+
+        Raises `UserError`, naming the ways that this model offers, if it is another.
+        """
+        if way not in self._scorers:
+            self._scorers[way] = Scorer(
+                self.pretrainer,
+                self.vocab,
+                self.tokenizer,
+                self.config.max_seq_length,
+                way,
+                self.config.model_dir,
+            )
+        return self._scorers[way]
+
+    def score_tokens(
+        self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
+    ) -> Iterator[list[TokenScore]]:
+        """Scores of each text's tokens, in order; see `Scorer.score_tokens`."""
+        return self.scorer(way).score_tokens(texts, overlap)
+
+    def score_texts(
+        self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
+    ) -> Iterator[TextScore]:
+        """The score of each text, in order; see `Scorer.score_texts`."""
+        return self.scorer(way).score_texts(texts, overlap)
 
     def _texts(self, texts: str | Iterable[str]) -> list[str]:
         if self.pretrainer.discriminator_predictions is None:
@@ -214,3 +246,22 @@ def load(model_dir: str | os.PathLike) -> PretrainedModel:
     weights = {v.path: v.value for v in pretrainer.variables}
     checkpoints.restore(saved, weights, partial=True)
     return PretrainedModel(config, vocab, pretrainer)
+
+
+def score_tokens(
+    texts: str | Iterable[str], model: PretrainedModel | str | os.PathLike, **options
+) -> Iterator[list[TokenScore]]:
+    """Scores of each text's tokens by a model or the model of a run's directory.
+
+    `options`: those of `PretrainedModel.score_tokens`.
+    """
+    model = model if isinstance(model, PretrainedModel) else load(model)
+    return model.score_tokens(texts, **options)
+
+
+def score_texts(
+    texts: str | Iterable[str], model: PretrainedModel | str | os.PathLike, **options
+) -> Iterator[TextScore]:
+    """The score of each text, otherwise as `score_tokens`."""
+    model = model if isinstance(model, PretrainedModel) else load(model)
+    return model.score_texts(texts, **options)
