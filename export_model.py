@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a model into the format of another library.
+"""Exports a model: to another library, for serving, for publishing.
 
   python3 export_model.py --data-dir $DATA_DIR --model-name electra_small_owt \\
       --format tf1 --output-dir exported
@@ -24,6 +24,9 @@ from electra_tf.hparams import read_hparams
 
 # Format -> the module and function that writes it, called with a Request.
 FORMATS = {
+    "huggingface": ("electra_tf.interop.formats", "write_huggingface"),
+    "hub": ("electra_tf.publishing", "publish"),
+    "saved_model": ("electra_tf.export", "write_saved_model"),
     "tf1": ("electra_tf.interop.formats", "write_tf1"),
 }
 
@@ -42,15 +45,28 @@ _HPARAMS = flags.DEFINE_string(
     "num_attention_heads in model_hparam_overrides.",
 )
 _FORMAT = flags.DEFINE_enum(
-    "format", None, sorted(FORMATS), "What to write; docs/checkpoints.md."
+    "format", None, sorted(FORMATS), "What to write; docs/checkpoints.md, serving.md."
 )
 _WHAT = flags.DEFINE_string(
     "what",
     None,
-    "The part to write; by default all that the format takes.",
+    "The part to write; by default all that the format takes. Of saved_model: encoder, "
+    "preprocessor, detector, generator, scorer.",
 )
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Where to write; a new or empty directory."
+)
+_HANDLE = flags.DEFINE_string(
+    "handle", None, "With --format hub: the name to publish under, owner/model."
+)
+_LICENSE = flags.DEFINE_string(
+    "license", "apache-2.0", "With --format hub: the licence of the weights."
+)
+_PUBLISH = flags.DEFINE_enum(
+    "publish",
+    None,
+    ["kaggle", "huggingface"],
+    "With --format hub: upload what was written, or what --output-dir holds already.",
 )
 flags.mark_flags_as_required(["format", "output_dir"])
 
@@ -64,6 +80,9 @@ class Request(NamedTuple):
     hparams: dict
     what: str | None
     output_dir: str
+    handle: str | None
+    license: str
+    publish: str | None
 
 
 def main(argv: list[str]) -> int:
@@ -76,7 +95,12 @@ def main(argv: list[str]) -> int:
         read_hparams(_HPARAMS.value),
         _WHAT.value,
         _OUTPUT_DIR.value,
+        _HANDLE.value,
+        _LICENSE.value,
+        _PUBLISH.value,
     )
+    if request.publish and _FORMAT.value != "hub":
+        raise UserError("--publish goes with --format hub.")
     startup.import_tensorflow()
     module, function = FORMATS[_FORMAT.value]
     written = getattr(importlib.import_module(module), function)(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from electra_tf.interop import output_folder, sources, tf1
+from electra_tf.interop import huggingface, output_folder, sources, tf1
 from electra_tf.interop.stored_model import StoredModel
 
 
@@ -23,3 +23,10 @@ def write_tf1(request) -> Path:
     """An original checkpoint."""
     output_folder.check_free(request.output_dir)
     return tf1.write(read_source(request), request.what or "all", request.output_dir)
+
+
+def write_huggingface(request) -> Path:
+    """Directories of transformers, one for each network."""
+    output_folder.check_free(request.output_dir)
+    stored = read_source(request)
+    return huggingface.write(stored, request.what or "all", request.output_dir)

@@ -9,6 +9,7 @@ names of its weights begin with `electra/`, `discriminator_predictions/`,
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import numpy as np
@@ -180,7 +181,7 @@ def outputs(
 
     shape = network.shape
     if hidden_act:
-        shape = shape._replace(hidden_act=hidden_act)
+        shape = dataclasses.replace(shape, hidden_act=hidden_act)
     encoder = TextEncoder(shape, network.embedding_size, dtype="float32")
     encoder.build(None)
     _assign(encoder, network.tensors)

@@ -117,8 +117,11 @@ def finish(
 ) -> None:
     """Writes the manifest: what this is, how it was verified, every file's checksum."""
     files = {}
+    umask = os.umask(0)
+    os.umask(umask)
     for path in sorted(folder.rglob("*")):
         if path.is_file():
+            path.chmod(0o666 & ~umask)  # some libraries make private files
             with open(path, "rb+") as f:
                 os.fsync(f.fileno())
             files[path.relative_to(folder).as_posix()] = _record(path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import output_folder, tf1
+from electra_tf.interop import huggingface, networks, output_folder, tf1
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
 from electra_tf.vocabulary import read_settings
 
@@ -60,7 +60,15 @@ def _contents(path: str, log: Callable[[str], None]) -> Contents:
         return _newest(folder, log)
     if prefix := tf1.prefix_in(folder):
         return tf1.read(prefix)
+    if any(huggingface.is_directory_of(f) for f in (folder, *_parts(folder))):
+        return huggingface.read(folder)
     raise _no_model(folder)
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The folders of single networks in that of a model."""
+    names = networks.DISCRIMINATOR, networks.GENERATOR, "encoder"
+    return [folder / name for name in names if (folder / name).is_dir()]
 
 
 def is_run(folder: Path) -> bool:

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model directories of Hugging Face's transformers, in and out.
+
+config.json, model.safetensors, the tokenizer's files and a model card; one directory
+for each network. Needs the package safetensors; transformers and torch only add their
+own reading of what was written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import (
+    huggingface_peer,
+    huggingface_tokenizer,
+    model_card,
+    names,
+    networks,
+    output_folder,
+    verification,
+)
+from electra_tf.interop.huggingface_names import name_table
+from electra_tf.interop.networks import CLASSIFIER, Network
+from electra_tf.interop.stored_model import (
+    DISCRIMINATOR_HEAD,
+    GENERATOR_HEAD,
+    Contents,
+    StoredModel,
+)
+from electra_tf.model_config import ModelConfig
+
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+ARCHITECTURES = {
+    DISCRIMINATOR_HEAD: "ElectraForPreTraining",
+    GENERATOR_HEAD: "ElectraForMaskedLM",
+    CLASSIFIER: "ElectraForTokenClassification",
+    None: "ElectraModel",
+}
+PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
+TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
+_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+_TASK_HEADS = ("classifier.", "qa_outputs.", "sequence_summary.")
+_LAYER_NORM_EPSILON = 1e-12
+
+
+def is_directory_of(folder: Path) -> bool:
+    """Whether a folder looks like one of transformers."""
+    if (folder / WEIGHTS).is_file():
+        return True
+    config = folder / CONFIG
+    return config.is_file() and "model_type" in output_folder.read_json(config)
+
+
+# ------------------------------------------------------------------------- writing
+
+
+def write(
+    stored: StoredModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    log: Callable[[str], None] = print,
+) -> Path:
+    """Writes each network into a directory of its own below `output_dir`.
+
+    Args:
+      what: of `networks.WHAT`.
+
+    Raises `UserError`: 2 for what Hugging Face cannot represent, 65 if what was
+    written does not compute the same, 73 if it cannot be written.
+    """
+    found = networks.split(stored, what)
+    return write_networks(found, stored, output_dir, log)
+
+
+def write_networks(
+    found: dict[str, Network],
+    stored: StoredModel,
+    output_dir: str | os.PathLike,
+    log: Callable[[str], None],
+) -> Path:
+    """`write` for networks by the names of their folders."""
+    for network in found.values():
+        _check_representable(network)
+    safetensors_library()
+    with output_folder.new(output_dir) as parent:
+        shown = []
+        for name, network in found.items():
+            folder = parent / name
+            folder.mkdir()
+            results = _write_network(network, stored, folder)
+            output_folder.finish(folder, stored, "huggingface", name, results)
+            shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
+    verification.show(shown, log)
+    if not huggingface_peer.installed():
+        log("transformers and torch are not installed: read again by electra_tf only.")
+    return Path(output_dir)
+
+
+def _check_representable(network: Network) -> None:
+    act = network.shape.hidden_act
+    if act != "gelu" and network.head() == GENERATOR_HEAD:
+        raise UserError(
+            f"hidden_act is {act}; the head of ElectraForMaskedLM always has gelu.\n"
+            "--what encoder or --what discriminator can be exported."
+        )
+
+
+def _write_network(
+    network: Network, stored: StoredModel, folder: Path
+) -> list[verification.Result]:
+    from safetensors.numpy import save_file
+
+    theirs = names.to_theirs(
+        name_table(network.shape.num_hidden_layers), network.tensors
+    )
+    if network.head() is None:
+        theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
+    save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
+    config = config_of(network, stored.vocab.pad_id)
+    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+    limit = network.shape.max_position_embeddings
+    huggingface_tokenizer.write(folder, stored.vocab, stored.tokenizer_config, limit)
+    card = model_card.huggingface(network, stored, config["architectures"][0])
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+    batch = verification.fixed_batch(
+        network.shape.vocab_size,
+        network.shape.max_position_embeddings,
+        stored.vocab.pad_id,
+    )
+    ours = networks.outputs(network, batch)
+    again = read_network(folder)
+    results = verification.compare(
+        "", "electra_tf", ours, networks.outputs(again, batch)
+    )
+    if huggingface_peer.installed():
+        outputs = huggingface_peer.outputs(folder, config["architectures"][0], batch)
+        results += verification.compare("", huggingface_peer.NAME, ours, outputs)
+    return results
+
+
+def config_of(network: Network, pad_id: int) -> dict[str, Any]:
+    """The config.json of a network."""
+    shape = dataclasses.asdict(network.shape)
+    config = {
+        "architectures": [ARCHITECTURES[network.head()]],
+        "model_type": "electra",
+        "embedding_size": network.embedding_size,
+        "layer_norm_eps": _LAYER_NORM_EPSILON,
+        "pad_token_id": pad_id,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        "summary_last_dropout": 0.1,
+    }
+    if network.labels:
+        config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
+        config["label2id"] = {label: i for i, label in enumerate(network.labels)}
+    return shape | config
+
+
+# ------------------------------------------------------------------------- reading
+
+
+def safetensors_library():
+    """The package safetensors; `UserError` saying how to get it."""
+    try:
+        import safetensors
+    except ImportError:
+        raise UserError(
+            "Hugging Face directories need the package safetensors.\n"
+            "pip install safetensors"
+        ) from None
+    return safetensors
+
+
+def read_network(folder: Path) -> Network:
+    """The network in a directory, complete with its head.
+
+    Raises `UserError`: 2 for another model family or a head without equal here, 65
+    for damaged or incomplete files.
+    """
+    output_folder.verify(folder)
+    config = output_folder.read_json(folder / CONFIG)
+    shape, embedding_size = shape_of(config, folder)
+    tensors = _without_repetition(_read_weights(folder / WEIGHTS), folder)
+    if not any(name.startswith(PREFIX) for name in tensors):
+        tensors = {
+            name if name.startswith(_TASK_HEADS) else PREFIX + name: array
+            for name, array in tensors.items()
+        }
+    ours = names.to_ours(
+        name_table(shape.num_hidden_layers), tensors, str(folder / WEIGHTS)
+    )
+    labels = config.get("id2label") or {}
+    network = Network(shape, embedding_size, ours)
+    if network.head() == CLASSIFIER:
+        order = sorted(labels, key=int)
+        network = network._replace(labels=tuple(labels[i] for i in order))
+    return network
+
+
+def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
+    """(shape, embedding size) by a config.json; `UserError` for other families."""
+    family = config.get("model_type")
+    if family != "electra":
+        raise UserError(
+            f"{folder / CONFIG} is of the model family {family!r}, not 'electra'.\n"
+            "Only ELECTRA models can be read."
+        )
+    fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+    values = {name: config.get(name, default) for name, default in fields.items()}
+    epsilon = config.get("layer_norm_eps", _LAYER_NORM_EPSILON)
+    if epsilon != _LAYER_NORM_EPSILON:
+        raise UserError(
+            f"{folder / CONFIG}: layer_norm_eps is {epsilon}; this project, like the "
+            f"original, computes with {_LAYER_NORM_EPSILON}."
+        )
+    for name, default in fields.items():
+        kinds = (int, float) if isinstance(default, float) else type(default)
+        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
+            raise UserError(
+                f"{folder / CONFIG}: {name} is {values[name]!r}.", EXIT_DAMAGED
+            )
+    if values["hidden_act"] not in ("gelu", "relu", "tanh", "linear"):
+        raise UserError(
+            f"{folder / CONFIG}: hidden_act {values['hidden_act']!r} is not known here."
+        )
+    return ModelConfig(**values), config.get("embedding_size", 128)
+
+
+def _read_weights(path: Path) -> dict[str, np.ndarray]:
+    """Every tensor of a safetensors file as float32."""
+    library = safetensors_library()
+    if not path.is_file():
+        raise UserError(
+            f"{path} is missing.\nWeights are read from safetensors only; "
+            "save_pretrained of a current transformers writes it.",
+            EXIT_DAMAGED,
+        )
+    tensors = {}
+    try:
+        with library.safe_open(path, framework="numpy") as file:
+            for name in file.keys():
+                tensors[name] = file.get_tensor(name)
+    except (library.SafetensorError, TypeError, ValueError, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read: {str(error).splitlines()[0][:120]}\nIt is "
+            "damaged, cut off or of a type other than float32 and float16; copy it again.",
+            EXIT_DAMAGED,
+        ) from None
+    return {
+        name: array.astype(np.float32) if array.dtype.kind == "f" else array
+        for name, array in tensors.items()
+    }
+
+
+def _without_repetition(
+    tensors: dict[str, np.ndarray], folder: Path
+) -> dict[str, np.ndarray]:
+    """Leaves out index buffers and the second copy of tied weights, once checked."""
+    kept = {
+        name: array
+        for name, array in tensors.items()
+        if not name.removeprefix(PREFIX).startswith(_BUFFERS)
+    }
+    repeated = kept.pop(TIED, None)
+    words = kept.get("electra.embeddings.word_embeddings.weight")
+    if repeated is not None and not np.array_equal(repeated, words):
+        raise UserError(
+            f"{folder / WEIGHTS}: {TIED} is not the word embeddings; an ELECTRA "
+            "generator shares the two."
+        )
+    return kept
+
+
+def read(folder: Path) -> Contents:
+    """A directory, or one with directories `discriminator` and `generator`."""
+    parts = [folder / name for name in (networks.DISCRIMINATOR, networks.GENERATOR)]
+    parts = [part for part in parts if (part / CONFIG).is_file()] or [folder]
+    found, notes = {}, []
+    for part in parts:
+        network = read_network(part)
+        if network.head() == CLASSIFIER:
+            notes.append("left out: the token classifier")
+            network = network.encoder()
+        kind = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
+        found[kind.get(network.head(), "encoder")] = network
+    main = next(iter(found.values()))
+    tokenizer, vocab_file = huggingface_tokenizer.read(parts[0])
+    return Contents(
+        tensors=networks.join(found, str(folder)),
+        slots={},
+        step=0,
+        hparams={
+            "embedding_size": main.embedding_size,
+            "model_hparam_overrides": {
+                name: value
+                for name, value in dataclasses.asdict(main.shape).items()
+                if name != "vocab_size"
+            },
+        },
+        tokenizer_config=tokenizer,
+        vocab_file=vocab_file,
+        notes=notes,
+    )
