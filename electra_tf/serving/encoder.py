@@ -159,6 +159,6 @@ def need_discriminator(source: Source, what: str) -> None:
     """Raises UserError for a model that has no discriminator."""
     if source.pretrainer.discriminator_predictions is None:
         raise UserError(
-            f"{source.name} is a masked language model without a discriminator: there "
-            f"is no {what} to export.\nIt has --what encoder, preprocessor, generator."
+            f"{source.name} has no discriminator: there is no {what} to export.\n"
+            "It has --what encoder and preprocessor, and generator if it has one."
         )

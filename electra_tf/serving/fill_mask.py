@@ -47,8 +47,8 @@ def generator(source: Source) -> Export:
     network = source.pretrainer.generator
     if not hasattr(network, "head"):
         raise UserError(
-            f"{source.name} has no generator to export: its replacements are drawn "
-            "uniformly from the vocabulary."
+            f"{source.name} has no generator to export: there is no network that "
+            "predicts tokens."
         )
     limits, vocab = source.limits, source.vocab
     tokenizer = source.tf_tokenizer()

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
@@ -85,10 +86,14 @@ def _save(export: Export, source: Source, what: str, partial: Path) -> None:
     text = "".join(f"{token}\n" for token in source.vocab.tokens)
     vocab_file.write_text(text, encoding="utf-8")
     export.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
     try:
         tf.saved_model.save(export.root, str(partial), signatures=export.signatures)
     except tf.errors.OpError as error:
         raise OSError(None, error.message.splitlines()[0]) from error
+    finally:
+        logging.set_verbosity(verbosity)
     vocab_file.unlink()
     requests = [(check.signature, check.inputs) for check in export.checks]
     warmup.write(str(partial), what, requests)

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is written about a model that is published: its card, and a page per SavedModel.
+
+Everything said comes from the run's files; what they do not hold is said to be missing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPOSITORY = "electra_tf"
+
+# TensorFlow Hub's name for what each SavedModel does, and one sentence about it.
+_TASKS = {
+    "encoder": (
+        "text-embedding",
+        "A text encoder to build upon: vectors of tokens and of the text.",
+    ),
+    "preprocessor": (
+        "text-preprocessing",
+        "Packs raw strings into the inputs of the encoder beside it.",
+    ),
+    "detector": (
+        "text-classification",
+        "Says for each token of a raw string how much it looks replaced.",
+    ),
+    "generator": (
+        "text-language-model",
+        "Fills [MASK] in a raw string with the most likely tokens.",
+    ),
+    "scorer": (
+        "text-language-model",
+        "Gives a raw string its pseudo-log-likelihood, in one pass.",
+    ),
+}
+_METRICS = {
+    "disc_auc_tokens": "AUC of replaced-token detection, real tokens",
+    "disc_accuracy": "accuracy of replaced-token detection",
+    "disc_precision": "precision of replaced-token detection",
+    "disc_recall": "recall of replaced-token detection",
+    "masked_lm_accuracy": "accuracy of the generator at masked tokens",
+    "masked_lm_loss": "cross-entropy of the generator, nats",
+    "loss": "weighted sum of the losses",
+}
+_HPARAMS = (
+    "num_train_steps train_batch_size max_seq_length learning_rate num_warmup_steps "
+    "weight_decay_rate mask_prob gen_weight disc_weight precision seed"
+).split()
+
+_USE = {
+    "encoder": """\
+import tensorflow as tf
+import tensorflow_text  # the preprocessor's ops
+
+preprocessor = tf.saved_model.load("preprocessor")
+encoder = tf.saved_model.load("encoder")
+outputs = encoder(preprocessor(tf.constant(["The chef ate the meal."])))
+outputs["sequence_output"]  # [texts, tokens, width]; also pooled_output, default,
+                            # encoder_outputs; training=True switches dropout on
+""",
+    "preprocessor": """\
+import tensorflow as tf
+import tensorflow_text
+
+preprocessor = tf.saved_model.load("preprocessor")
+preprocessor(tf.constant(["one text", "another"]))
+tokens = [preprocessor.tokenize(tf.constant([t])) for t in ("premise", "hypothesis")]
+preprocessor.bert_pack_inputs(tokens, seq_length=64)
+""",
+    "detector": """\
+import tensorflow as tf
+import tensorflow_text
+
+detect = tf.saved_model.load("detector").signatures["serving_default"]
+found = detect(text=tf.constant(["The chef ate the giraffe."]))
+found["tokens"], found["starts"], found["ends"], found["probabilities"]
+""",
+    "generator": """\
+import tensorflow as tf
+import tensorflow_text
+
+fill = tf.saved_model.load("generator").signatures["serving_default"]
+found = fill(text=tf.constant(["The chef [MASK] the meal."]))
+found["tokens"], found["probabilities"]
+""",
+    "scorer": """\
+import tensorflow as tf
+import tensorflow_text
+
+score = tf.saved_model.load("scorer").signatures["serving_default"]
+score(text=tf.constant(["The chef ate the meal."]))["score"]
+""",
+}
+
+
+class RunFacts(NamedTuple):
+    """What is known of how a model came about."""
+
+    step: int
+    objective: str  # "electra", "electric" or "mlm"
+    sizes: dict[str, Any]  # ModelConfig and embedding_size
+    tokenizer: str  # "uncased, accents stripped", ...
+    max_seq_length: int
+    hparams: dict[str, Any] | None  # config.json of the run
+    results: dict[str, Any] | None  # of its evaluation
+    data: dict[str, Any] | None  # manifest of the training data
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file's content; None where there is no such file or it is damaged."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def hub_page(
+    what: str, handle: str, version: int, facts: RunFacts, licence: str
+) -> str:
+    """The page of one SavedModel in TensorFlow Hub's markdown.
+
+    Args:
+      what: "encoder", ...
+      handle: "owner/model" on Kaggle Models.
+    """
+    owner, model = handle.split("/")
+    task, sentence = _TASKS[what]
+    url = f"https://www.kaggle.com/api/v1/models/{owner}/{model}/tensorFlow2"
+    comments = {
+        "asset-path": f"{url}/{what}/{version}/download",
+        "task": task,
+        "fine-tunable": "true" if what == "encoder" else "false",
+        "format": "saved_model_2",
+        "network-architecture": "transformer",
+        "license": licence,
+    }
+    metadata = "\n".join(f"<!-- {k}: {v} -->" for k, v in comments.items())
+    fits = ""
+    if what == "encoder":
+        fits = (
+            "\nUse it with the preprocessor published beside it: another vocabulary "
+            "gives numbers without meaning. `pooled_output` is the vector of [CLS]; "
+            "ELECTRA trains no pooler.\n"
+        )
+    return f"""\
+# Module {owner}/{model}-{what}/{version}
+
+{sentence}
+
+{metadata}
+
+## Overview
+
+{_overview(facts)}{fits}
+## Use
+
+```python
+{_USE[what]}```
+
+Input that makes no sense (ids beyond the vocabulary, masks of another shape, too many
+tokens) raises `InvalidArgumentError`; texts that are too long are truncated by the
+preprocessor and the generator, and read in windows by the detector and the scorer.
+"""
+
+
+def model_card(
+    name: str,
+    handle: str,
+    facts: RunFacts,
+    licence: str,
+    kinds: list[str],
+    differences: dict[str, float],
+) -> str:
+    """README.md of the model, with the front matter that Hugging Face reads.
+
+    Args:
+      kinds: the SavedModels beside it.
+      differences: of each from the model it was exported from.
+    """
+    tags = {"electra": "electra", "electric": "electric", "mlm": "fill-mask"}
+    front = [
+        "---",
+        f"license: {licence}",
+        "library_name: tensorflow",
+        "tags:",
+        "- electra",
+        *([f"- {tags[facts.objective]}"] if facts.objective != "electra" else []),
+        "- tf-keras",
+        "---",
+    ]
+    files = "\n".join(
+        f"| `{kind}` | {_TASKS[kind][1]} | {differences[kind]:.1e} |" for kind in kinds
+    )
+    return (
+        "\n".join(front)
+        + f"""
+# {name}
+
+{_overview(facts)}
+
+| SavedModel | what it does | greatest difference from the model |
+|---|---|---|
+{files}
+
+They load with tensorflow and tensorflow_text alone. The difference was measured on a
+fixed batch after the files were written; manifest.json holds it too.
+
+```python
+{_USE["encoder"]}```
+
+`hub.load` and `hub.KerasLayer` (under tf_keras) take the same directories; Keras 3
+reads them with `keras.layers.TFSMLayer(directory, call_endpoint="__call__")`. Published
+as `{handle}`.
+
+## Data
+
+{_data(facts)}
+
+## Training
+
+{_training(facts)}
+
+## Evaluation
+
+{_evaluation(facts)}
+
+## Licence
+
+{licence}, as chosen by who published the model. The licence of the training data is
+theirs to know.
+
+## Limits
+
+- It reads at most {facts.sizes["max_position_embeddings"]} tokens at a time and was \
+trained on sequences of {facts.max_seq_length}.
+- What it knows, it knows from its training data, with their language, age and bias. It
+  was not examined for harmful bias.
+- `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
+  it.
+- A detector tells tokens that a small language model put in; it is no test of truth and
+  no detector of machine-written text.
+"""
+    )
+
+
+def _overview(facts: RunFacts) -> str:
+    kind = {
+        "electra": "ELECTRA: a generator replaced tokens, the model learned which "
+        "(Clark et al., ICLR 2020)",
+        "electric": "Electric: an energy-based cloze model, trained by noise-"
+        "contrastive estimation (Clark et al., EMNLP 2020)",
+        "mlm": "a masked language model, trained as BERT",
+    }[facts.objective]
+    sizes = facts.sizes
+    return (
+        f"{kind}. Pre-trained for {facts.step:,} steps with {REPOSITORY}. "
+        f"{sizes['num_hidden_layers']} layers, {sizes['hidden_size']} wide, "
+        f"{sizes['num_attention_heads']} heads, embeddings of "
+        f"{sizes['embedding_size']}; {sizes['vocab_size']:,} wordpieces, "
+        f"{facts.tokenizer}.\n"
+    )
+
+
+def _data(facts: RunFacts) -> str:
+    if facts.data is None:
+        return "Not recorded: the manifest of the training data was not found."
+    corpus = facts.data.get("corpus", {})
+    names = corpus.get("names") or []
+    shown = ", ".join(map(str, names[:10])) + (", ..." if len(names) > 10 else "")
+    lines = [
+        f"- {corpus.get('files', '?')} files, {corpus.get('bytes', 0) / 1e6:,.1f} MB"
+        + (f": {shown}" if shown else ""),
+        f"- {corpus.get('tokens_kept', 0):,} tokens in {corpus.get('examples', 0):,} "
+        f"examples of up to {facts.data.get('max_seq_length')} tokens",
+        f"- sha256 of the corpus: {corpus.get('sha256')}",
+    ]
+    return "\n".join(lines)
+
+
+def _training(facts: RunFacts) -> str:
+    if facts.hparams is None:
+        return "Not recorded: exported from a checkpoint without its run directory."
+    rows = [
+        f"| {name} | {facts.hparams[name]} |"
+        for name in _HPARAMS
+        if name in facts.hparams
+    ]
+    return "\n".join(["| setting | value |", "|---|---|", *rows])
+
+
+def _evaluation(facts: RunFacts) -> str:
+    metrics = (facts.results or {}).get("metrics")
+    if not metrics:
+        return "Not evaluated: the run directory holds no results."
+    rows = [
+        f"| {meaning} | {metrics[name]:.4f} |"
+        for name, meaning in _METRICS.items()
+        if isinstance(metrics.get(name), (int, float))
+    ]
+    step = facts.results.get("global_step")
+    head = (
+        f"Pre-training metrics at step {step}, on the data that the run evaluates on."
+    )
+    return "\n".join([head, "", "| metric | value |", "|---|---|", *rows])
