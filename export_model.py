@@ -101,7 +101,8 @@ def main(argv: list[str]) -> int:
     )
     if request.publish and _FORMAT.value != "hub":
         raise UserError("--publish goes with --format hub.")
-    startup.import_tensorflow()
+    if _FORMAT.value != "hub":  # To upload what is there, it is not needed.
+        startup.import_tensorflow()
     module, function = FORMATS[_FORMAT.value]
     written = getattr(importlib.import_module(module), function)(request)
     print(f"Written to {written}")

@@ -11,6 +11,7 @@ from electra_tf.interop.formats import read_source
 from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
 from electra_tf.serving import encoder, fill_mask, judges, writing
 from electra_tf.serving.exported import Source
+from electra_tf.serving.manifests import verify_checksums
 
 WHAT = {
     "encoder": encoder.encoder,
@@ -85,7 +86,7 @@ def write_saved_model(request) -> str:
     source = source_of(read_source(request))
     for what in [request.what] if request.what else kinds_of(source):
         written = export_saved_model(source, what, request.output_dir)
-        manifest = writing.verify_checksums(written)
+        manifest = verify_checksums(written)
         gap = manifest["max_difference"]
         print(f"{what}: {written}, greatest difference from the model {gap:.1e}")
     return request.output_dir

@@ -13,7 +13,6 @@ nothing here reads, prints or stores them.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import re
 import shutil
@@ -21,57 +20,14 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from electra_tf import export, model_card
+from electra_tf import startup
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
-from electra_tf.interop.formats import read_source
-from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
-from electra_tf.serving import writing
-from electra_tf.serving.exported import Source
+from electra_tf.serving.manifests import sha256, verify_checksums
 
 CHECKSUMS = "SHA256SUMS"
 CARD = "README.md"
 _HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
-
-
-def kinds_of(source: Source) -> list[str]:
-    """The SavedModels that are published: a generator only if there is nothing else."""
-    kinds = export.kinds_of(source)
-    if "detector" in kinds:
-        kinds = [kind for kind in kinds if kind != "generator"]
-    return kinds
-
-
-def facts_of(source: Source, run_dir: Path | None = None) -> model_card.RunFacts:
-    """What a model card can say.
-
-    Args:
-      run_dir: of the pre-training run; None when there is only a checkpoint.
-    """
-    model = source.pretrainer
-    fields = (
-        "num_hidden_layers hidden_size num_attention_heads vocab_size "
-        "max_position_embeddings"
-    ).split()
-    sizes = {name: getattr(model.model_config, name) for name in fields}
-    hparams = results = data = None
-    if run_dir is not None:
-        hparams = model_card.read_json(run_dir / "config.json")
-        results = model_card.read_json(run_dir / "results" / "unsup_results.json")
-        records = (hparams or {}).get("pretrain_tfrecords")
-        folder = Path(records).parent if records else None
-        folder = folder or run_dir.parent.parent / "pretrain_tfrecords"
-        data = model_card.read_json(folder / "manifest.json")
-    return model_card.RunFacts(
-        step=source.facts.get("step", 0),
-        objective=model.objective,
-        sizes=sizes | {"embedding_size": model.settings["embedding_size"]},
-        tokenizer=str(source.tokenizer_config),
-        max_seq_length=source.max_seq_length,
-        hparams=hparams,
-        results=results,
-        data=data,
-    )
 
 
 def check_handle(handle: str | None) -> str:
@@ -83,79 +39,13 @@ def check_handle(handle: str | None) -> str:
     return handle
 
 
-def write_hub(
-    source: Source,
-    facts: model_card.RunFacts,
-    handle: str,
-    output_dir: str | os.PathLike,
-    licence: str = "apache-2.0",
-) -> Path:
-    """Writes the directory, whole or not at all.
-
-    Raises UserError: 2 for a directory that is there already, 73 when it cannot be
-    written, 65 when an archive does not hold what was exported.
-    """
-    check_handle(handle)
-    final = Path(output_dir)
-    if final.exists() and any(final.iterdir()):
+def check_empty(directory: Path) -> None:
+    """Raises UserError if there is something in the directory already."""
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
         raise UserError(
-            f"{final} is not empty.\nChoose another --output-dir, or publish what is "
-            "there with --publish."
+            f"{directory} is not empty.\nChoose another --output-dir, or publish what "
+            "is there with --publish."
         )
-    partial = final.with_name(final.name + PARTIAL)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        (partial / "docs").mkdir(parents=True)
-        sums, differences = [], {}
-        for kind in kinds_of(source):
-            exported = export.export_saved_model(source, kind, partial / "work")
-            manifest = writing.verify_checksums(exported)
-            differences[kind] = manifest["max_difference"]
-            archive = partial / f"{kind}.tar.gz"
-            sums.append(f"{_pack(exported, archive)}  {archive.name}")
-            page = model_card.hub_page(kind, handle, 1, facts, licence)
-            (partial / "docs" / f"{kind}.md").write_text(page, encoding="utf-8")
-        shutil.rmtree(partial / "work")
-        (partial / CHECKSUMS).write_text("\n".join(sums) + "\n")
-        kinds = list(differences)
-        card = model_card.model_card(
-            source.name, handle, facts, licence, kinds, differences
-        )
-        (partial / CARD).write_text(card, encoding="utf-8")
-        if final.exists():
-            final.rmdir()
-        os.replace(partial, final)
-        sync_directory(final.parent)
-    except OSError as error:
-        raise cannot_write(final, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return final
-
-
-def _pack(directory: Path, archive: Path) -> str:
-    """Writes a .tar.gz of a directory's content; returns its sha256.
-
-    Equal content gives equal archives: no times, owners or names of machines in them.
-    """
-
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.mtime = member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        member.mode = 0o755 if member.isdir() else 0o644
-        return member
-
-    with open(archive, "wb") as f:
-        with gzip.GzipFile("", "wb", 6, f, mtime=0) as compressed:
-            with tarfile.open(fileobj=compressed, mode="w") as tar:
-                for path in sorted(directory.iterdir()):
-                    tar.add(path, path.name, filter=plain)
-        f.flush()
-        os.fsync(f.fileno())
-    with tempfile.TemporaryDirectory(dir=archive.parent) as unpacked:
-        unpack(archive, Path(unpacked))
-    with open(archive, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def unpack(archive: Path, directory: Path) -> None:
@@ -168,11 +58,11 @@ def unpack(archive: Path, directory: Path) -> None:
             tar.extractall(directory, filter="data")
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
-    writing.verify_checksums(directory)
+    verify_checksums(directory)
 
 
 def archives_of(directory: Path) -> list[Path]:
-    """The archives of a directory that `write_hub` wrote, checked.
+    """The archives of a directory that `hub_directory.write` wrote, checked.
 
     Raises UserError: 2 if it is no such directory, 65 if an archive was damaged.
     """
@@ -186,10 +76,7 @@ def archives_of(directory: Path) -> list[Path]:
     for line in lines:
         expected, _, name = line.partition("  ")
         path = directory / os.path.basename(name)
-        actual = None
-        if path.is_file():
-            with open(path, "rb") as f:
-                actual = hashlib.file_digest(f, "sha256").hexdigest()
+        actual = sha256(path) if path.is_file() else None
         if actual != expected:
             state = "missing" if actual is None else "not what was written"
             raise UserError(f"{path} is {state}; export it again.", EXIT_DAMAGED)
@@ -258,10 +145,11 @@ def publish(request) -> str:
     handle = check_handle(request.handle)
     directory = Path(request.output_dir)
     if not (request.publish and (directory / CHECKSUMS).is_file()):
-        source = export.source_of(read_source(request))
-        run_dir = Path(request.model_dir) if request.model_dir else None
-        facts = facts_of(source, run_dir)
-        write_hub(source, facts, handle, directory, request.license)
+        check_empty(directory)
+        startup.import_tensorflow()
+        from electra_tf import hub_directory
+
+        hub_directory.write_request(request)
     notes = f"Uploaded by electra_tf from {directory.name}"
     if request.publish == "kaggle":
         for variation in publish_kaggle(directory, handle, request.license, notes):

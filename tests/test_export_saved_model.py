@@ -19,7 +19,7 @@ from test_tokenization import random_texts, spelling_vocabulary
 
 from electra_tf import export
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
-from electra_tf.serving import warmup, writing
+from electra_tf.serving import manifests, warmup, writing
 from electra_tf.serving.encoder import python_pack
 from electra_tf.tokenization import Tokenizer
 
@@ -199,7 +199,7 @@ class TestWriting:
         assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
 
     def test_manifest(self, source, exported):
-        content = writing.verify_checksums(exported["detector"])
+        content = manifests.verify_checksums(exported["detector"])
         assert content["what"] == "detector" and content["step"] == 7
         assert 0 <= content["max_difference"] < 1e-5
         assert content["differences"]["serving_default/starts"] == 0
@@ -225,7 +225,7 @@ class TestWriting:
             target = copy / "assets" / "more.txt"
             target.write_text("")
         with pytest.raises(UserError, match=target.name) as caught:
-            writing.verify_checksums(copy)
+            manifests.verify_checksums(copy)
         assert caught.value.exit_code == EXIT_DAMAGED
 
     def test_what_is_not_the_model_is_not_put_in_place(self, source, tmp_path):

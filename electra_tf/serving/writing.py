@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 import shutil
@@ -20,8 +19,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
 from electra_tf.serving import warmup
 from electra_tf.serving.exported import Check, Export, Source
-
-MANIFEST = "manifest.json"
+from electra_tf.serving.manifests import MANIFEST, checksums
 
 # Above it, a SavedModel in float32 is not the model.
 TOLERANCE = 1e-5
@@ -97,6 +95,10 @@ def _save(export: Export, source: Source, what: str, partial: Path) -> None:
     vocab_file.unlink()
     requests = [(check.signature, check.inputs) for check in export.checks]
     warmup.write(str(partial), what, requests)
+    for path in partial.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as f:
+                os.fsync(f.fileno())
 
 
 def _verify(directory: Path, checks: list[Check], tolerance: float) -> dict[str, float]:
@@ -128,45 +130,6 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
         return 0.0 if same else float("inf")
     gap = np.max(np.abs(actual.astype(np.float64) - expected), initial=0.0)
     return float(gap) if np.isfinite(gap) else float("inf")
-
-
-def checksums(directory: Path) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of every file in a directory, by its path there."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and path.name != MANIFEST:
-            with open(path, "rb") as f:
-                digest = hashlib.file_digest(f, "sha256").hexdigest()
-                os.fsync(f.fileno())
-            name = path.relative_to(directory).as_posix()
-            found[name] = {"bytes": path.stat().st_size, "sha256": digest}
-    return found
-
-
-def verify_checksums(directory: str | os.PathLike) -> dict[str, Any]:
-    """The manifest of an export whose files are those that were written.
-
-    Raises UserError (65) naming the first file that is missing, new or changed.
-    """
-    directory = Path(directory)
-    path = directory / MANIFEST
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        promised = content["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}): {directory} is not an intact export.\n"
-            "Export it again.",
-            EXIT_DAMAGED,
-        ) from None
-    found = checksums(directory)
-    for name in sorted(set(promised) | set(found)):
-        if promised.get(name) != found.get(name):
-            state = "missing" if name not in found else "not what was written"
-            raise UserError(
-                f"{directory / name} is {state}.\nExport it again.", EXIT_DAMAGED
-            )
-    return content
 
 
 def _manifest(
