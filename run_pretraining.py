@@ -25,6 +25,7 @@ from electra_tf.config import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.reporting import Console, write_results
 from electra_tf.run_directory import RunLock, cannot_write
+from electra_tf.stopping import LeaveAtOnce, StopRequest, parse_duration
 from electra_tf.vocabulary import Vocabulary, resolve_settings
 
 _DATA_DIR = flags.DEFINE_string(
@@ -41,6 +42,12 @@ _CONFIG = flags.DEFINE_string(
 )
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run", False, "Check everything and print what would be run; write nothing."
+)
+_MAX_WALL_TIME = flags.DEFINE_string(
+    "max_wall_time",
+    None,
+    "Save and end with exit code 42 before this much time is over, for cluster queues: "
+    "seconds, or such as 1h30m.",
 )
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
@@ -62,6 +69,10 @@ _NOT_IN_CHECKPOINTS = (
 def main(argv: list[str]) -> int:
     """Trains or evaluates as the flags say; returns the exit code."""
     del argv
+    started = time.monotonic()
+    limit = _MAX_WALL_TIME.value and parse_duration(
+        _MAX_WALL_TIME.value, "--max-wall-time"
+    )
     config = PretrainingConfig.from_hparams(
         _DATA_DIR.value,
         _MODEL_NAME.value,
@@ -83,7 +94,7 @@ def main(argv: list[str]) -> int:
         lock = RunLock(config.model_dir)
     else:
         lock = contextlib.nullcontext()
-    with lock:
+    with LeaveAtOnce() if config.do_train else contextlib.nullcontext(), lock:
         saved = checkpoints.newest_intact()
         if saved:
             checkpoints.check_identity(saved)
@@ -102,7 +113,8 @@ def main(argv: list[str]) -> int:
         if _DRY_RUN.value:
             return describe_run(config, vocab, saved, console)
         if config.do_train:
-            return train(config, vocab, checkpoints, saved, console)
+            stop = StopRequest(limit, started)
+            return train(config, vocab, checkpoints, saved, console, stop)
         return evaluate(config, vocab, checkpoints, saved, console)
 
 
@@ -205,14 +217,15 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
             shuffle=training,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
+            on_bad_record=config.on_bad_record,
         )
 
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
 
-def train(config, vocab, checkpoints, saved, console) -> int:
+def train(config, vocab, checkpoints, saved, console, stop) -> int:
     """Trains up to num_train_steps, from the newest checkpoint if there is one."""
-    from electra_tf import curves, training, training_step
+    from electra_tf import curves, initial_weights, training, training_step
 
     config_path = Path(config.model_dir) / "config.json"
     try:
@@ -224,8 +237,10 @@ def train(config, vocab, checkpoints, saved, console) -> int:
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif config.init_checkpoint:
-        load_initial_weights(config.init_checkpoint, state, console)
-    log_epochs(config, state.step, console)
+        initial_weights.load(
+            config.init_checkpoint, config, vocab, state.weights(), console.log
+        )
+    skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
             f"Trained for {state.step} of {config.num_train_steps} steps already: "
@@ -252,6 +267,8 @@ def train(config, vocab, checkpoints, saved, console) -> int:
         save_checkpoints_steps=config.save_checkpoints_steps,
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
+        stop=stop,
+        constants={"skipped_records": skipped} if skipped else None,
     )
     if not finished:
         console.log("Run the same command again to continue.")
@@ -266,29 +283,26 @@ def train(config, vocab, checkpoints, saved, console) -> int:
     return EXIT_OK
 
 
-def load_initial_weights(path: str, state, console: Console) -> None:
-    """Starts from the weights of a checkpoint prefix or of a run's newest one."""
-    from electra_tf.checkpoints import assign_from
+def log_epochs(
+    config: PretrainingConfig, vocab: Vocabulary, done: int, console: Console
+) -> int:
+    """Says how many examples there are and how often the run sees them.
 
-    if os.path.isdir(path):
-        newest = Checkpoints(path, read_only=True, log=console.log).newest_intact()
-        if newest is None:
-            raise UserError(f"init_checkpoint {path} holds no checkpoint.")
-        path = os.path.join(path, f"model.ckpt-{newest.step}")
-    assign_from(path, state.weights())
-    console.log(f"Weights initialised from {path}; the optimizer starts anew.")
+    Returns: how many damaged records are left out.
+    """
+    from electra_tf import pretrain_data
 
-
-def log_epochs(config: PretrainingConfig, done: int, console: Console) -> None:
-    """Says how many examples there are and how often the run sees them."""
-    from electra_tf import pretrain_data, record_index
-
-    examples = len(
-        record_index.RecordIndex(pretrain_data.find_shards(config.pretrain_tfrecords))
+    skips = config.on_bad_record == "skip"
+    source = pretrain_data.ExampleSource(
+        config.pretrain_tfrecords, config.max_seq_length, vocab, skip_damaged=skips
     )
-    total = config.num_train_steps * config.train_batch_size / max(examples, 1)
-    seen = done * config.train_batch_size / max(examples, 1)
+    examples = len(source)
+    total = config.num_train_steps * config.train_batch_size / examples
+    seen = done * config.train_batch_size / examples
     console.log(f"Data: {examples:,} examples; {seen:.2f} of {total:.2f} epochs done")
+    if source.num_skipped:
+        console.log(f"Data: {source.num_skipped} damaged records left out")
+    return source.num_skipped
 
 
 def evaluate(config, vocab, checkpoints, saved, console) -> int:
@@ -331,7 +345,7 @@ def describe_run(config, vocab, saved, console) -> int:
 
     placement, _, state = build(config, vocab, console)
     next(batches_of(config, vocab, placement))
-    log_epochs(config, saved.step if saved else 0, console)
+    log_epochs(config, vocab, saved.step if saved else 0, console)
     size = sum(
         v.shape.num_elements() * v.dtype.size for v in state.variables().values()
     )

@@ -257,7 +257,7 @@ def _read_weights(path: Path) -> dict[str, np.ndarray]:
     except (library.SafetensorError, TypeError, ValueError, OSError) as error:
         raise UserError(
             f"{path} cannot be read: {str(error).splitlines()[0][:120]}\nIt is "
-            "damaged, cut off or of a type other than float32 and float16; copy it again.",
+            "damaged, cut off or neither float32 nor float16; copy it again.",
             EXIT_DAMAGED,
         ) from None
     return {
@@ -300,6 +300,7 @@ def read(folder: Path) -> Contents:
     main = next(iter(found.values()))
     tokenizer, vocab_file = huggingface_tokenizer.read(parts[0])
     return Contents(
+        origin=str(folder),
         tensors=networks.join(found, str(folder)),
         slots={},
         step=0,

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face's names for the weights of a network; its dense kernels are transposed."""
+"""Hugging Face's names for the weights of a network.
+
+Its kernels of dense layers are ours transposed.
+"""
 
 from __future__ import annotations
 

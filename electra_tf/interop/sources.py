@@ -13,7 +13,7 @@ from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import huggingface, networks, output_folder, tf1
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
-from electra_tf.vocabulary import read_settings
+from electra_tf.vocabulary import Vocabulary, read_settings
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _TORCH_NAMES = ("pytorch_model.bin", "discriminator.bin", "training_args.bin")
@@ -37,32 +37,70 @@ def read(
     Raises `UserError`: 2 for something that is not such a model, 65 for a damaged one.
     """
     path = os.fspath(path)
-    contents = _contents(path, log)
     hparams = hparams or {}
-    for note in contents.notes:
-        log(f"Note: {path}: {note}.")
-    stored = assemble(contents, path, vocab_file, hparams)
-    said = [x.get("model_hparam_overrides", {}) for x in (contents.hparams, hparams)]
+    found = contents(path, log)
+    stored = assemble(found, vocab_file, hparams)
+    said = [x.get("model_hparam_overrides", {}) for x in (found.hparams, hparams)]
     if not any("num_attention_heads" in x for x in said):
         heads = stored.config.model_config().num_attention_heads
         log(f"Note: {path} does not say its number of attention heads: {heads} taken.")
     return stored
 
 
+def contents(path: str, log: Callable[[str], None]) -> Contents:
+    """What lies at a path, in our names, not yet checked for completeness.
+
+    Raises `UserError` as `read` does.
+    """
+    found = _contents(path, log)
+    for note in found.notes:
+        log(f"Note: {found.origin}: {note}.")
+    return found
+
+
 def _contents(path: str, log: Callable[[str], None]) -> Contents:
     if tf1.is_prefix(path):
-        return tf1.read(path)
+        return _checkpoint(path)
     folder = Path(path)
     if not folder.is_dir():
         raise _no_model(folder)
     output_folder.verify(folder)
     if is_run(folder):
-        return _newest(folder, log)
+        newest = Checkpoints(folder, read_only=True, log=log).newest_intact()
+        return _checkpoint(str(folder / f"model.ckpt-{newest.step}"))
     if prefix := tf1.prefix_in(folder):
         return tf1.read(prefix)
     if any(huggingface.is_directory_of(f) for f in (folder, *_parts(folder))):
         return huggingface.read(folder)
     raise _no_model(folder)
+
+
+def _checkpoint(prefix: str) -> Contents:
+    """An original checkpoint, or one of a run of this project."""
+    found = tf1.read(prefix)
+    manifest = Path(f"{prefix}.json")
+    if not manifest.is_file():
+        return found
+    run = manifest.parent
+    hparams = output_folder.read_json(run / "config.json")
+    usual = run.parent.parent / output_folder.VOCABULARY
+    vocab_file = hparams.pop("vocab_file", None) or found.vocab_file
+    if vocab_file is None and usual.is_file():
+        vocab_file = str(usual)
+    if vocab_file is not None:
+        identity = output_folder.read_json(manifest).get("identity", {})
+        vocab = Vocabulary.load(vocab_file)
+        expected = identity.get("vocab_sha256", vocab.sha256)
+        if expected != vocab.sha256:
+            raise UserError(
+                f"{prefix} was trained with another vocabulary than {vocab_file}:\n"
+                f"sha256 {expected[:16]}... there, {vocab.sha256[:16]}... here."
+            )
+    return found._replace(
+        hparams=hparams | {"model_name": run.name},
+        vocab_file=vocab_file,
+        tokenizer_config=vocab_file and read_settings(vocab_file),
+    )
 
 
 def _parts(folder: Path) -> list[Path]:

@@ -26,6 +26,7 @@ HEADS = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, CLOZE_HEAD)
 class Contents(NamedTuple):
     """What one reader found in one place."""
 
+    origin: str  # the checkpoint's prefix or the directory, for messages
     tensors: dict[str, np.ndarray]  # weights by the original's names
     slots: dict[str, np.ndarray]  # `<weight>/adam_m`, `<weight>/adam_v`
     step: int
@@ -81,20 +82,19 @@ def empty_pretrainer(config: PretrainingConfig, vocab: Vocabulary) -> ElectraPre
 
 def assemble(
     contents: Contents,
-    origin: str,
     vocab_file: str | None,
     hparams: Mapping | None = None,
 ) -> StoredModel:
     """A StoredModel from what was read, checked from all sides.
 
     Args:
-      origin: the file or folder, for messages.
       vocab_file: overrides the vocabulary that lies beside the weights.
       hparams: what the user says of the model; must agree with its shapes.
 
     Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
     unexpected or of a wrong shape.
     """
+    origin = contents.origin
     vocab_file = vocab_file or contents.vocab_file
     if vocab_file is None:
         raise UserError(
@@ -113,10 +113,10 @@ def assemble(
     merged = shapes.merge(derived, contents.hparams, given, origin)
     tokenizer = _tokenizer_config(vocab, contents.tokenizer_config, given)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
-    folder = Path(origin)
-    config = PretrainingConfig.from_hparams(
-        str(folder.parent), merged.pop("model_name", folder.name), merged
-    )
+    path = Path(origin)
+    name = path.parent.name if path.name.startswith("model.ckpt-") else path.name
+    name = merged.pop("model_name", None) or name
+    config = PretrainingConfig.from_hparams(str(path.parent), name, merged)
     stored = StoredModel(
         config,
         vocab,

@@ -68,7 +68,7 @@ def read(prefix: str) -> Contents:
         if not k.startswith(_TASKS) and not _OURS.match(k)
     }
     hparams, tokenizer, vocab_file = output_folder.read_settings(Path(prefix).parent)
-    return Contents(weights, slots, step, hparams, tokenizer, vocab_file, notes)
+    return Contents(prefix, weights, slots, step, hparams, tokenizer, vocab_file, notes)
 
 
 def read_tensors(prefix: str) -> dict[str, np.ndarray]:
@@ -114,7 +114,7 @@ def write(
         pointer += f'all_model_checkpoint_paths: "{prefix.name}"\n'
         (folder / "checkpoint").write_text(pointer)
         output_folder.write_settings(folder, stored)
-        again = assemble(read(str(prefix)), str(prefix), None)
+        again = assemble(read(str(prefix)), None)
         results = verification.tensors(stored, again)
         results += verification.outputs(stored, again)
         output_folder.finish(folder, stored, "tf1", "all", results)
