@@ -69,6 +69,24 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def _verify_file(path: Path, record: Mapping[str, Any]) -> None:
+    """Compares a file with what the manifest says of it."""
+    name = path.name
+    if not path.is_file():
+        raise DamagedCheckpointError(f"{name} is missing")
+    try:
+        size = path.stat().st_size
+        if size != record["bytes"]:
+            raise DamagedCheckpointError(
+                f"{name} has {size} bytes instead of {record['bytes']}"
+            )
+        if _sha256(path) != record["sha256"]:
+            raise DamagedCheckpointError(f"{name} does not match its checksum")
+    except OSError as error:
+        reason = error.strerror
+        raise DamagedCheckpointError(f"{name} cannot be read: {reason}") from error
+
+
 def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
@@ -176,21 +194,12 @@ class Checkpoints:
             manifest = Manifest(**content)
         except FileNotFoundError:
             raise DamagedCheckpointError(f"{manifest_name} is missing") from None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedCheckpointError(f"{manifest_name} is unreadable") from error
         if promised != actual or manifest.step != step:
             raise DamagedCheckpointError(f"{manifest_name} does not match its checksum")
         for name, record in manifest.files.items():
-            path = self.directory / name
-            if not path.is_file():
-                raise DamagedCheckpointError(f"{name} is missing")
-            size = path.stat().st_size
-            if size != record["bytes"]:
-                raise DamagedCheckpointError(
-                    f"{name} has {size} bytes instead of {record['bytes']}"
-                )
-            if _sha256(path) != record["sha256"]:
-                raise DamagedCheckpointError(f"{name} does not match its checksum")
+            _verify_file(self.directory / name, record)
         return manifest
 
     def newest_intact(self) -> Manifest | None:
@@ -211,6 +220,11 @@ class Checkpoints:
                 continue
             for bad, reason in damaged.items():
                 self._pass_over(bad, f"{reason}; going back to step {step}")
+            if self._pointer_step() > max(step, *damaged, -1):
+                self._log(
+                    f"The files of the checkpoint of step {self._pointer_step()} are "
+                    f"gone; going back to step {step}."
+                )
             self.last_saved_step = step
             return manifest
         traces = sorted(name for name in self._names() if _TRACE.fullmatch(name))
@@ -223,6 +237,15 @@ class Checkpoints:
                 EXIT_DAMAGED,
             )
         return None
+
+    def _pointer_step(self) -> int:
+        """The newest step by the pointer, -1 if that says nothing."""
+        try:
+            first = (self.directory / "checkpoint").read_bytes().split(b"\n")[0]
+        except OSError:
+            return -1
+        match = re.fullmatch(rb'model_checkpoint_path: "model\.ckpt-(\d+)"', first)
+        return int(match[1]) if match else -1
 
     def _pass_over(self, step: int, reason: str) -> None:
         self._log(f"Damaged checkpoint of step {step} passed over: {reason}.")
@@ -300,7 +323,10 @@ class Checkpoints:
             self._discard(step)
             raise cannot_write(self.prefix(step), error) from error
         self.last_saved_step = step
-        self._remove_old()
+        try:
+            self._remove_old()
+        except OSError as error:
+            raise cannot_write(self.directory, error) from error
         self._write_pointer()
 
     def _write_tensors(

@@ -16,14 +16,7 @@ from typing import Any
 from electra_tf import finetuning_config as finetuning
 from electra_tf.config_checks import check_together, count_lines
 from electra_tf.errors import UserError
-from electra_tf.hparams import (
-    check,
-    hparam,
-    markdown_table,
-    merge,
-    read_hparams,
-    show,
-)
+from electra_tf.hparams import check, hparam, markdown_table, merge, read_hparams, show
 from electra_tf.model_config import SIZES, ModelConfig, generator_config, model_config
 from electra_tf.run_directory import atomic_write
 
@@ -131,6 +124,11 @@ class PretrainingConfig:
     on_nonfinite: str = hparam(
         "stop",
         "On a loss or gradient that is not finite: stop, or skip that step.",
+        choices=("stop", "skip"),
+    )
+    on_bad_record: str = hparam(
+        "stop",
+        "On a damaged record in the data: stop, or leave it out and count it.",
         choices=("stop", "skip"),
     )
 

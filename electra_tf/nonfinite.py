@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.checkpoints import Checkpoints
+from electra_tf.background_saving import BackgroundSaver
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.reporting import Console, Report
 from electra_tf.run_directory import atomic_write
@@ -31,13 +31,13 @@ class NonfiniteGuard:
     def __init__(
         self,
         policy: str,
-        checkpoints: Checkpoints,
+        saver: BackgroundSaver,
         console: Console,
         make_batches: Callable[[int], Iterator],
         strategy: tf.distribute.Strategy,
     ):
         self._policy = policy
-        self._checkpoints = checkpoints
+        self._saver = saver
         self._console = console
         self._make_batches = make_batches
         self._strategy = strategy
@@ -68,13 +68,15 @@ class NonfiniteGuard:
         return scale is not None and np.isfinite(metrics["loss"][i]) and scale[i] > 1.0
 
     def _diverged(self, number: int, what: str) -> UserError:
-        path = self._checkpoints.directory / f"nonfinite_step_{number}.npz"
+        self._saver.wait()
+        checkpoints = self._saver.checkpoints
+        path = checkpoints.directory / f"nonfinite_step_{number}.npz"
         self._write_batch(path, next(self._make_batches(number - 1)))
-        kept = self._checkpoints.last_saved_step
+        kept = checkpoints.last_saved_step
         row = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
         return UserError(
             f"diverged at step {number}{row}: {what}. Its batch is in {path}.\n"
-            f"The last good checkpoint is {self._checkpoints.prefix(kept)}.\n"
+            f"The last good checkpoint is {checkpoints.prefix(kept)}.\n"
             "A lower learning_rate or more num_warmup_steps helps most often; "
             '"on_nonfinite": "skip" leaves such steps out.',
             EXIT_DIVERGED,

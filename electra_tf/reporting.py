@@ -7,6 +7,7 @@ back to the checkpoint that the run continues from. Values that are not finite a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -205,7 +206,10 @@ class MetricsFile:
             raise cannot_write(self.path, error) from error
 
     def close(self) -> None:
-        self._file.close()
+        # What a full disk kept from being written was reported then, and is not
+        # promised; the file is closed all the same.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def _finite(row: Mapping[str, float]) -> dict[str, float | None]:
@@ -282,7 +286,10 @@ class TensorBoardEvents:
 
     def _write(self, **fields) -> None:
         event = self._tf.Event(wall_time=time.time(), **fields)
-        self._writer.write(event.SerializeToString())
+        try:
+            self._writer.write(event.SerializeToString())
+        except self._tf.errors.OpError as error:
+            raise cannot_write(self._directory, error) from error
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a step."""
@@ -302,7 +309,10 @@ class TensorBoardEvents:
             raise cannot_write(self._directory, error) from error
 
     def close(self) -> None:
-        self._writer.close()
+        import tensorflow as tf
+
+        with contextlib.suppress(tf.errors.OpError):  # as in MetricsFile.close
+            self._writer.close()
 
 
 def tag(name: str) -> str:

@@ -6,17 +6,22 @@ Standard library only, so that a second writer is turned away before TensorFlow 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import errno
 import fcntl
 import json
 import os
 import shutil
-import socket
+import sys
 from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
+from electra_tf.lease import Lease, this_process
+
+# What flock fails with where the file system does not have it.
+_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
@@ -54,11 +59,13 @@ def sync_directory(directory: str | os.PathLike) -> None:
 def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
     """Writes a whole file or nothing: temporary name, fsync, rename.
 
-    Raises `UserError` (73) when the file cannot be written.
+    Directories on the way are made. Raises `UserError` (73) when the file cannot be
+    written.
     """
     path = Path(path)
     partial = path.with_name(path.name + PARTIAL)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as f:
             f.write(data.encode() if isinstance(data, str) else data)
             f.flush()
@@ -66,7 +73,8 @@ def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
         os.replace(partial, path)
         sync_directory(path.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 
@@ -74,13 +82,15 @@ class RunLock:
     """One writer per run directory, held through `flock` on `run.lock`.
 
     The kernel frees the lock when its process ends, however it ends, so a lock left by
-    a dead process is simply taken over. Use as a context manager; entering raises
-    `UserError` (75) when another process holds the lock.
+    a dead process is simply taken over. Where the file system has no flock, a lease
+    (`lease.Lease`) stands in. Use as a context manager; entering raises `UserError`
+    (75) when another process holds the lock.
     """
 
     def __init__(self, directory: str | os.PathLike):
         self.path = Path(directory) / "run.lock"
         self._file = None
+        self._lease: Lease | None = None
 
     def __enter__(self) -> RunLock:
         try:
@@ -91,25 +101,41 @@ class RunLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = self._holder()
-            self._file.close()
-            raise UserError(
-                f"{self.path.parent} is in use by {holder}.\nWait for it, stop it, or "
-                "choose another --model-name.",
-                EXIT_LOCKED,
-            ) from None
-        self._write(
-            {
-                "pid": os.getpid(),
-                "host": socket.gethostname(),
-                "since": datetime.datetime.now().isoformat(timespec="seconds"),
-            }
-        )
+            self._refuse(self._holder())
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                self._file.close()
+                raise cannot_write(self.path, error) from error
+            self._take_lease()
+        since = datetime.datetime.now().isoformat(timespec="seconds")
+        self._write(this_process() | {"since": since})
         return self
+
+    def _take_lease(self) -> None:
+        self._lease = Lease(self.path.with_name("run.lock.lease"), self._end_process)
+        try:
+            holder = self._lease.acquire()
+        except OSError as error:
+            self._file.close()
+            raise cannot_write(self.path, error) from error
+        if holder is not None:
+            self._refuse(self._holder() if holder else {})
+
+    def _end_process(self) -> None:
+        print(
+            f"error: another process has taken {self.path.parent} over, because this "
+            "one did not run for a minute. Checkpoints are intact.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_LOCKED)
 
     def __exit__(self, *_) -> None:
         self._write(None)
-        self._file.close()
+        if self._lease:
+            self._lease.release()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def _write(self, holder: dict[str, Any] | None) -> None:
         try:
@@ -119,10 +145,22 @@ class RunLock:
         except OSError:
             pass  # The text is for people; on a full disk the lock itself still holds.
 
-    def _holder(self) -> str:
+    def _refuse(self, holder: dict[str, Any]) -> None:
+        self._file.close()
+        try:
+            name = "process {pid} on {host} since {since}".format(**holder)
+        except KeyError:
+            name = "another process"
+        raise UserError(
+            f"{self.path.parent} is in use by {name}.\nWait for it, stop it, or "
+            "choose another --model-name.",
+            EXIT_LOCKED,
+        ) from None
+
+    def _holder(self) -> dict[str, Any]:
         self._file.seek(0)
         try:
             holder = json.loads(self._file.read())
-            return "process {pid} on {host} since {since}".format(**holder)
-        except (ValueError, KeyError, TypeError):
-            return "another process"
+        except ValueError:
+            return {}
+        return holder if isinstance(holder, dict) else {}

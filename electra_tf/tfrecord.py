@@ -154,7 +154,8 @@ def damaged(path: str, damage: Damage) -> UserError:
     """The error for a damaged record, exit code 65."""
     return UserError(
         f"{path}: record {damage.record} at byte {damage.offset} is damaged: "
-        f"{damage.reason}.\nRestore the file, or build the data again.",
+        f"{damage.reason}.\nRestore the file, build the data again, or leave such "
+        'records out: "on_bad_record": "skip".',
         EXIT_DAMAGED,
     )
 

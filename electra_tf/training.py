@@ -8,44 +8,25 @@ no other position to restore.
 
 from __future__ import annotations
 
-import signal
+import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.background_saving import BackgroundSaver
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.distribution import Placement
+from electra_tf.errors import UserError
 from electra_tf.nonfinite import NonfiniteGuard
 from electra_tf.pretrain_data import as_user_error
 from electra_tf.reporting import Console, Progress, Report
+from electra_tf.stopping import StopRequest
 from electra_tf.training_step import Task, TrainingStep
 
 # How long the loop stays inside the graph: as long as a signal waits for its answer.
 LOOP_SECONDS = 0.5
-
-
-class StopRequest:
-    """Notes SIGTERM and SIGINT while it is entered; a second one acts at once."""
-
-    def __init__(self):
-        self.signal: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number, frame) -> None:
-        self.signal = signal.Signals(number)
-        self.__exit__()
 
 
 def train(
@@ -61,13 +42,17 @@ def train(
     save_checkpoints_steps: int,
     log_steps: int,
     on_nonfinite: str = "stop",
+    stop: StopRequest | None = None,
+    constants: Mapping[str, float] | None = None,
 ) -> bool:
     """Trains from the state's step up to `num_train_steps`.
 
     Args:
       make_batches: step -> iterator whose first batch is that of `step`.
+      stop: what may end the run early; by default SIGTERM and SIGINT.
+      constants: numbers that go into every row of the metrics.
 
-    Returns: whether the end was reached; False after SIGTERM or SIGINT, with the
+    Returns: whether the end was reached; False when it was asked to stop, with the
       state saved.
 
     Raises `UserError`: 70 when loss or gradients are not finite (nothing of that step
@@ -85,38 +70,59 @@ def train(
         is_chief=placement.is_chief,
     )
 
+    saver = BackgroundSaver(checkpoints)
+
     def save() -> None:
         if placement.is_chief:
             report.sync()
-            checkpoints.save(done, state.variables())
+            saver.save(done, state.variables())
 
     guard = NonfiniteGuard(
-        on_nonfinite, checkpoints, console, make_batches, placement.strategy
+        on_nonfinite, saver, console, make_batches, placement.strategy
     )
     pace = Pace(iterations_per_loop)
-    with StopRequest() as stop:
+    with stop or StopRequest() as stop:
         try:
             # Shows before the first hour of work whether the disk takes a checkpoint.
             save()
+            saver.wait()
             batches = make_batches(done)
-            while done < num_train_steps and not stop.signal:
+            reason = stop.reason()
+            while done < num_train_steps and not reason:
                 to_save = save_checkpoints_steps - done % save_checkpoints_steps
                 count = min(pace.count(), to_save, num_train_steps - done)
                 with pace.measure(count):
                     metrics = step.run(batches, done, count)
+                for name, value in (constants or {}).items():
+                    metrics[name] = np.full(count, value)
                 guard.check(done, metrics, report)
                 report.add(done + 1, metrics)
                 done += count
                 if done % save_checkpoints_steps == 0:
                     save()
+                saver.check()
+                reason = stop.reason(2 * (pace.seconds + saver.seconds))
             save()
+            saver.wait()
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
         finally:
-            report.close()
-    if stop.signal:
-        console.log(f"{stop.signal.name}: saved at step {done}.")
-    return not stop.signal
+            _close(saver, report)
+    if done < num_train_steps:
+        console.log(f"{reason}: saved at step {done}.")
+    return done >= num_train_steps
+
+
+def _close(saver: BackgroundSaver, report: Report) -> None:
+    """Ends a run, however it ends; an error on its way out is not replaced."""
+    is_failing = sys.exc_info()[1] is not None
+    try:
+        saver.wait()
+    except UserError:
+        if not is_failing:
+            raise
+    finally:
+        report.close()
 
 
 class Pace:
@@ -124,6 +130,7 @@ class Pace:
 
     def __init__(self, limit: int):
         self._limit = limit
+        self.seconds = LOOP_SECONDS  # that the last loop took
         self._count = 1
         self._is_warm = False
 
@@ -137,6 +144,7 @@ class Pace:
     def _adapt(self, count: int, seconds: float) -> None:
         # The first loop builds the graph.
         if self._is_warm:
+            self.seconds = seconds
             wanted = int(LOOP_SECONDS * count / max(seconds, 1e-6))
             # Never from one to hundreds at once: one fast loop may be chance.
             self._count = max(1, min(wanted, 4 * count, self._limit))

@@ -11,11 +11,11 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.errors import UserError
+from electra_tf.run_directory import atomic_write
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
@@ -211,7 +211,7 @@ def write_settings(
         **provenance,
     }
     text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
-    write_atomically(settings_path(vocab.path), text)
+    atomic_write(settings_path(vocab.path), text)
 
 
 def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | None:
@@ -278,31 +278,5 @@ def resolve_settings(
 def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
     """Writes tokens as a vocabulary file, atomically, and returns the vocabulary."""
     vocab = Vocabulary(tuple(tokens), os.fspath(path))
-    write_atomically(vocab.path, "".join(f"{token}\n" for token in vocab.tokens))
+    atomic_write(vocab.path, "".join(f"{token}\n" for token in vocab.tokens))
     return vocab
-
-
-def write_atomically(path: str, text: str) -> None:
-    """Writes a UTF-8 file that appears whole or not at all (fsync, rename)."""
-    folder = os.path.dirname(path) or "."
-    temporary = None
-    try:
-        os.makedirs(folder, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(
-            prefix=f".{os.path.basename(path)}.", suffix=".tmp", dir=folder
-        )
-        with open(handle, "wb") as f:
-            f.write(text.encode("utf-8"))
-            f.flush()
-            os.fsync(f.fileno())
-        # mkstemp makes private files; these are meant to be shared like any other.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
-        os.replace(temporary, path)
-    except OSError as e:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
-        raise UserError(
-            f"cannot write {path}: {e.strerror}.", EXIT_CANNOT_WRITE
-        ) from None
