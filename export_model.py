@@ -25,6 +25,7 @@ from electra_tf.hparams import read_hparams
 # Format -> the module and function that writes it, called with a Request.
 FORMATS = {
     "huggingface": ("electra_tf.interop.formats", "write_huggingface"),
+    "keras_hub": ("electra_tf.interop.formats", "write_keras_hub"),
     "hub": ("electra_tf.publishing", "publish"),
     "saved_model": ("electra_tf.export", "write_saved_model"),
     "tf1": ("electra_tf.interop.formats", "write_tf1"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from electra_tf.interop import huggingface, output_folder, sources, tf1
+from electra_tf.interop import huggingface, keras_hub, output_folder, sources, tf1
 from electra_tf.interop.stored_model import StoredModel
 
 
@@ -30,3 +30,10 @@ def write_huggingface(request) -> Path:
     output_folder.check_free(request.output_dir)
     stored = read_source(request)
     return huggingface.write(stored, request.what or "all", request.output_dir)
+
+
+def write_keras_hub(request) -> Path:
+    """Preset directories of KerasHub, one for each encoder."""
+    output_folder.check_free(request.output_dir)
+    stored = read_source(request)
+    return keras_hub.write(stored, request.what or "all", request.output_dir)

@@ -11,7 +11,7 @@ from typing import Any
 
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import huggingface, networks, output_folder, tf1
+from electra_tf.interop import huggingface, keras_hub, networks, output_folder, tf1
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
 from electra_tf.vocabulary import Vocabulary, read_settings
 
@@ -72,6 +72,13 @@ def _contents(path: str, log: Callable[[str], None]) -> Contents:
         return tf1.read(prefix)
     if any(huggingface.is_directory_of(f) for f in (folder, *_parts(folder))):
         return huggingface.read(folder)
+    if keras_hub.is_directory_of(folder):
+        return keras_hub.read(folder)
+    for part in _parts(folder):
+        if keras_hub.is_directory_of(part):
+            raise UserError(
+                f"{folder} holds presets of single encoders.\nGive one, such as {part}."
+            )
     raise _no_model(folder)
 
 

@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preset directories of KerasHub, in and out: ElectraBackbone and ElectraTokenizer.
+
+KerasHub has no heads for ELECTRA, so a preset is an encoder. Two things are not the
+original's there and cannot be set in a preset: its GELU is the approximation by tanh,
+and it has a pooler (dense layer, tanh), which is written as identity, so that its
+pooled_output is tanh of the state at [CLS]. What the first costs is measured; with the
+exact GELU put in, its outputs must be ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import names, networks, output_folder, verification
+from electra_tf.interop.keras_hub_names import name_table
+from electra_tf.interop.networks import Network
+from electra_tf.interop.stored_model import Contents, StoredModel
+from electra_tf.model_config import ModelConfig
+from electra_tf.vocabulary import TokenizerConfig
+
+CONFIG, WEIGHTS = "config.json", "model.weights.h5"
+TOKENIZER = "tokenizer.json"
+VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
+CLASS = "ElectraBackbone"
+_POOLER = "pooled_dense/"
+
+# Their names for the fields of ModelConfig.
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "intermediate_dim": "intermediate_size",
+    "dropout": "hidden_dropout_prob",
+    "max_sequence_length": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+}
+
+
+def is_directory_of(folder: Path) -> bool:
+    """Whether a folder looks like a preset."""
+    config = folder / CONFIG
+    return config.is_file() and "class_name" in output_folder.read_json(config)
+
+
+# ------------------------------------------------------------------------- writing
+
+
+def write(
+    stored: StoredModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    log: Callable[[str], None] = print,
+) -> Path:
+    """Writes the encoder of each network as a preset of its own below `output_dir`.
+
+    Args:
+      what: of `networks.WHAT`.
+
+    Raises `UserError`: 2 for what KerasHub cannot represent, 65 if what was written
+    does not compute the same, 73 if it cannot be written.
+    """
+    found = networks.split(stored, what)
+    for network in found.values():
+        if network.shape.hidden_act != "gelu":
+            raise UserError(
+                f"hidden_act is {network.shape.hidden_act}; KerasHub's ElectraBackbone "
+                "always has gelu."
+            )
+    heads = [network.head() for network in found.values() if network.head()]
+    if heads:
+        log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
+    shown = []
+    with output_folder.new(output_dir) as parent:
+        for name, network in found.items():
+            folder = parent / name
+            folder.mkdir()
+            results = _write_encoder(network.encoder(), stored, folder)
+            output_folder.finish(
+                folder,
+                stored,
+                "keras_hub",
+                name,
+                results,
+                {"gelu": "tanh in KerasHub, erf in the source", "pooler": "identity"},
+            )
+            shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
+    verification.show(shown, log)
+    return Path(output_dir)
+
+
+def _write_encoder(
+    network: Network, stored: StoredModel, folder: Path
+) -> list[verification.Result]:
+    import keras_hub
+
+    backbone = _backbone(network)
+    theirs = names.to_theirs(name_table(network.shape), network.tensors)
+    width = network.shape.hidden_size
+    theirs[_POOLER + "kernel"] = np.eye(width, dtype=np.float32)
+    theirs[_POOLER + "bias"] = np.zeros(width, np.float32)
+    for weight in backbone.weights:
+        weight.assign(theirs.pop(weight.path))
+    if theirs:
+        raise UserError(f"KerasHub's {CLASS} has no {sorted(theirs)[0]}.")
+    backbone.save_to_preset(str(folder))
+    config = stored.tokenizer_config
+    keras_hub.models.ElectraTokenizer(
+        vocabulary=list(stored.vocab.tokens),
+        lowercase=config.do_lower_case,
+        strip_accents=config.do_lower_case and config.strip_accents,
+    ).save_to_preset(str(folder))
+    return _verify(network, stored, folder)
+
+
+def _backbone(network: Network):
+    """KerasHub's model for a network, with weights of no meaning."""
+    import keras_hub
+
+    fields = {theirs: getattr(network.shape, ours) for theirs, ours in _FIELDS.items()}
+    return keras_hub.models.ElectraBackbone(
+        **fields,
+        embedding_dim=network.embedding_size,
+        dtype="float32",
+        name="electra_backbone",
+    )
+
+
+def _verify(
+    network: Network, stored: StoredModel, folder: Path
+) -> list[verification.Result]:
+    import keras_hub
+
+    shape = network.shape
+    batch = verification.fixed_batch(
+        shape.vocab_size, shape.max_position_embeddings, stored.vocab.pad_id
+    )
+    ours = networks.outputs(network, batch)
+    again = networks.outputs(read_network(folder), batch)
+    results = verification.compare("", "electra_tf", ours, again)
+
+    backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
+    as_it_is = _run(backbone, batch)
+    # Their states at padding depend on how padding is masked; nobody reads those.
+    real = batch["input_mask"]
+    for layer in backbone.transformer_layers:
+        layer._feedforward_intermediate_dense.activation = _exact_gelu
+    results += verification.compare(
+        "", "keras_hub with exact GELU", ours, _run(backbone, batch), real
+    )
+    gap = verification.difference(ours["hidden"], as_it_is["hidden"], real)
+    results.append(verification.Result("hidden", "keras_hub as it is", gap, None))
+    return results
+
+
+def _exact_gelu(x):
+    import keras
+
+    return keras.activations.gelu(x, approximate=False)
+
+
+def _run(backbone, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    # As a function anew, so that a changed activation is seen.
+    output = backbone.call(
+        {
+            "token_ids": batch["input_ids"],
+            "segment_ids": batch["segment_ids"],
+            "padding_mask": batch["input_mask"],
+        }
+    )
+    return {"hidden": np.asarray(output["sequence_output"])}
+
+
+# ------------------------------------------------------------------------- reading
+
+
+def read_network(folder: Path) -> Network:
+    """The encoder in a preset directory; the pooler is left out.
+
+    Raises `UserError`: 2 for another model family, 65 for damaged files.
+    """
+    import keras_hub
+
+    output_folder.verify(folder)
+    content = output_folder.read_json(folder / CONFIG)
+    if content.get("class_name") != CLASS:
+        raise UserError(
+            f"{folder / CONFIG} is of the class {content.get('class_name')!r}, not "
+            f"{CLASS}.\nOnly ELECTRA models can be read."
+        )
+    shape, embedding_size = _shape_of(content.get("config"), folder)
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
+    try:
+        backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise UserError(
+            f"{folder} cannot be read: {str(error).splitlines()[0][:120]}\nIts files "
+            "are damaged or do not belong together; copy them again.",
+            EXIT_DAMAGED,
+        ) from None
+    tensors = {
+        weight.path: np.asarray(weight, np.float32)
+        for weight in backbone.weights
+        if not weight.path.startswith(_POOLER)
+    }
+    ours = names.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
+    return Network(shape, embedding_size, ours)
+
+
+def _shape_of(config: Any, folder: Path) -> tuple[ModelConfig, int]:
+    try:
+        values = {ours: config[theirs] for theirs, ours in _FIELDS.items()}
+        values["attention_probs_dropout_prob"] = values["hidden_dropout_prob"]
+        return ModelConfig(**values), int(config["embedding_dim"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{folder / CONFIG}: no usable config of an {CLASS} ({error}).",
+            EXIT_DAMAGED,
+        ) from None
+
+
+def read(folder: Path) -> Contents:
+    """An encoder with its tokenizer."""
+    network = read_network(folder)
+    tokenizer = _tokenizer_config(folder)
+    vocab_file = folder / VOCABULARY
+    return Contents(
+        origin=str(folder),
+        tensors=network.tensors,
+        slots={},
+        step=0,
+        hparams={
+            "embedding_size": network.embedding_size,
+            "model_hparam_overrides": {
+                name: getattr(network.shape, name)
+                for name in (*_FIELDS.values(), "attention_probs_dropout_prob")
+                if name != "vocab_size"
+            },
+        },
+        tokenizer_config=tokenizer,
+        vocab_file=str(vocab_file) if vocab_file.is_file() else None,
+        notes=["left out: the pooler, which the original does not have"],
+    )
+
+
+def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
+    path = folder / TOKENIZER
+    if not path.is_file():
+        return None
+    settings = output_folder.read_json(path).get("config") or {}
+    lower = bool(settings.get("lowercase", False))
+    strip = bool(settings.get("strip_accents", False))
+    if strip and not lower:
+        raise UserError(
+            f"{path}: strip_accents without lowercase; tokenizers of this project and "
+            "of the original keep the accents of cased text."
+        )
+    return TokenizerConfig(lower, strip)
