@@ -8,10 +8,17 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tiny_pretraining import LENGTH, VOCAB_SIZE, tiny_model
+import tensorflow as tf
+from tiny_pretraining import LENGTH, VARIANTS, VOCAB_SIZE, tiny_config, tiny_model
 
+from electra_tf.checkpoints import Checkpoints
 from electra_tf.serving.exported import Source
-from electra_tf.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
+from electra_tf.vocabulary import (
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    Vocabulary,
+    write_tokens,
+)
 
 CLIENT = Path(__file__).with_name("saved_model_client.py")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -32,6 +39,19 @@ def tiny_source(variant="electra", vocab=None, **changes) -> Source:
     model = tiny_model(variant, **changes)
     vocab = vocab or tiny_vocabulary()
     return Source(variant, vocab, TokenizerConfig(), LENGTH, model, {"step": 7})
+
+
+def write_run(data: Path, source: Source, **hparams) -> Path:
+    """Puts the model into a data directory, as the 7th step of a run called tiny."""
+    model_dir = data / "models" / "tiny"
+    model_dir.mkdir(parents=True)
+    write_tokens(data / "vocab.txt", source.vocab.tokens)
+    variant = VARIANTS[source.name] | hparams
+    tiny_config(**variant).save(str(model_dir / "config.json"))
+    weights = {v.path: v.value for v in source.pretrainer.variables}
+    weights["global_step"] = tf.Variable(7, dtype=tf.int64)
+    Checkpoints(model_dir, log=lambda line: None).save(7, weights)
+    return model_dir
 
 
 class Failed(NamedTuple):

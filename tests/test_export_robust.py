@@ -8,6 +8,7 @@ from exporting import NAMES, Failed, fresh_process, tiny_source
 from electra_tf import export
 from electra_tf.config import PretrainingConfig
 from electra_tf.detection import PretrainedModel
+from electra_tf.scoring import Scorer
 
 LONG = "the doctor opened the good book and read it . " * 1000  # 10,000 tokens
 BAD_UTF8 = b"a \xff good\xfe \xc3\x28 film \xe4\xb8\xad".decode(
@@ -193,6 +194,17 @@ def test_score_is_the_sum_of_negative_energies(answers, sources):
     assert long["ok"]["score"][0] == pytest.approx(
         sum(long["ok"]["token_scores"][0]), rel=1e-4
     )
+
+
+def test_scores_are_those_of_score_texts(answers, sources):
+    source = sources["electric"]
+    scorer = Scorer(
+        source.pretrainer, source.vocab, source.tokenizer(), source.max_seq_length
+    )
+    _, _, long, *alone = answers["electric", "scorer"][: 2 + len(TEXTS)]
+    found = [answer["ok"]["score"][0] for answer in (long, *alone)]
+    expected = scorer.score_texts([LONG, *TEXTS[:-1]])  # the last is not UTF-8
+    assert found == pytest.approx([e.score for e in expected], rel=1e-4, abs=1e-4)
 
 
 def test_generator_fills_masks(sources, answers):

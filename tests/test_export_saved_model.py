@@ -14,7 +14,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import tensorflow as tf
-from exporting import NAMES, Failed, fresh_process, tiny_source
+from conftest import run_script
+from exporting import NAMES, Failed, fresh_process, tiny_source, write_run
 from test_tokenization import random_texts, spelling_vocabulary
 
 from electra_tf import export
@@ -277,6 +278,40 @@ class TestWhatAModelHas:
         with pytest.raises(UserError, match="electric_objective"):
             export.export_saved_model(source, "scorer", tmp_path)
 
+    def test_kinds(self, source):
+        assert (
+            export.kinds_of(source) == "encoder preprocessor detector generator".split()
+        )
+        electric = tiny_source("electric")
+        assert set(export.kinds_of(electric)) == set(export.WHAT)
+
     def test_unknown(self, source, tmp_path):
         with pytest.raises(UserError, match="'encodr' is none of encoder, "):
             export.export_saved_model(source, "encodr", tmp_path)
+
+
+class TestCommand:
+    @pytest.fixture(scope="class")
+    def data(self, tmp_path_factory):
+        data = tmp_path_factory.mktemp("runs")
+        write_run(data, tiny_source("mlm"))
+        return data
+
+    def export(self, data, output, *flags):
+        run = (f"--data-dir={data}", "--model-name=tiny", "--format=saved_model")
+        return run_script("export_model.py", *run, f"--output-dir={output}", *flags)
+
+    def test_everything_that_the_model_has(self, data, tmp_path):
+        done = self.export(data, tmp_path)
+        assert done.returncode == 0, done.stderr
+        found = sorted(p.name for p in tmp_path.iterdir())
+        assert found == ["encoder", "generator", "preprocessor"]
+        for kind in found:
+            content = manifests.verify_checksums(tmp_path / kind / "1")
+            assert content["step"] == 7 and content["model"] == "tiny"
+            gap = content["max_difference"]
+            assert gap < 1e-5 and f"{gap:.1e}" in done.stdout
+
+    def test_publishing_is_for_hub_directories(self, data, tmp_path):
+        done = self.export(data, tmp_path / "no", "--publish=kaggle")
+        assert done.returncode == 2 and "goes with --format hub" in done.stderr

@@ -8,15 +8,11 @@ import subprocess
 import tarfile
 
 import pytest
-import tensorflow as tf
 from conftest import run_script
-from exporting import tiny_source
-from tiny_pretraining import tiny_config
+from exporting import tiny_source, write_run
 
 from electra_tf import hub_directory, model_card, publishing
-from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.vocabulary import write_tokens
 
 RESULTS = {"global_step": 7, "metrics": {"disc_auc_tokens": 0.8125, "loss": 20.5}}
 DATA = {
@@ -37,17 +33,11 @@ SECRET = "5ecre7-5ecre7"
 def run(tmp_path_factory):
     """A data directory with a run of 7 steps, evaluated."""
     data = tmp_path_factory.mktemp("published")
-    source = tiny_source()
-    model_dir = data / "models" / "tiny"
-    (model_dir / "results").mkdir(parents=True)
-    (data / "pretrain_tfrecords").mkdir()
-    write_tokens(data / "vocab.txt", source.vocab.tokens)
-    tiny_config(num_train_steps=7).save(str(model_dir / "config.json"))
+    model_dir = write_run(data, tiny_source(), num_train_steps=7)
+    (model_dir / "results").mkdir()
     (model_dir / "results" / "unsup_results.json").write_text(json.dumps(RESULTS))
+    (data / "pretrain_tfrecords").mkdir()
     (data / "pretrain_tfrecords" / "manifest.json").write_text(json.dumps(DATA))
-    weights = {v.path: v.value for v in source.pretrainer.variables}
-    weights["global_step"] = tf.Variable(7, dtype=tf.int64)
-    Checkpoints(model_dir, log=lambda line: None).save(7, weights)
     return data
 
 
