@@ -56,10 +56,11 @@ class Run:
 
     def __init__(self, logs: Path, script, *args, env=None, before=None):
         logs.mkdir(parents=True, exist_ok=True)
-        number = len(os.listdir(logs))
+        number = len(os.listdir(logs)) // 2
         self.stdout = logs / f"{number}.out"
         self.stderr = logs / f"{number}.err"
-        self.stdout.touch()
+        for path in (self.stdout, self.stderr):
+            path.touch()
         self.process = _context.Process(
             target=_run,
             args=(script, args, env or {}, before, self.stdout, self.stderr),
@@ -174,6 +175,11 @@ def _die_after(seconds: float) -> None:
 def kill_when(run: Run, metrics: Path, rows: int, delay: float = 0.0) -> None:
     """kill -9 of a run when its metrics have so many rows; it may end before."""
     deadline = time.monotonic() + 200
+    # Before that, the metrics are those of an earlier start.
+    while "Running training" not in run.stdout.read_text():
+        if not run.process.is_alive() or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
     while run.process.is_alive() and time.monotonic() < deadline:
         with contextlib.suppress(FileNotFoundError):
             if metrics.read_bytes().count(b"\n") >= rows:
