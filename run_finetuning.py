@@ -40,6 +40,9 @@ _SWEEP = flags.DEFINE_boolean(
     "Fine-tune from every checkpoint in init_checkpoint's directory, and plot the "
     "scores against its step.",
 )
+# Examples that were left out and are listed on the console.
+_LISTED = 20
+
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
 
@@ -94,9 +97,9 @@ def source_of(config: FinetuningConfig, console: Console):
 
 def make_tasks(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> list:
     """The tasks, with their data read and made into features."""
-    from electra_tf.finetune import task
+    from electra_tf.finetune import task_names
 
-    tasks = task.make_tasks(config, vocab)
+    tasks = task_names.make_tasks(config, vocab)
     build_features(config, tasks, console)
     return tasks
 
@@ -107,12 +110,23 @@ def build_features(config: FinetuningConfig, tasks: list, console: Console) -> N
 
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
-        console.log(f"Features: {len(store):,} to train on")
+        log_features(store, "training", console)
     kinds = ["dev"] * config.do_eval + ["test"] * config.write_test_outputs
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
-            console.log(f"Features: {len(store):,} of {task.name}, {split}")
+            log_features(store, f"{task.name}, {split}", console)
+
+
+def log_features(store, what: str, console: Console) -> None:
+    """Says how many there are, and lists what was left out."""
+    console.log(f"Features: {len(store):,} of {what}")
+    if store.skipped:
+        console.log(f"Left out of {what}: {len(store.skipped)} examples")
+    for line in store.skipped[:_LISTED]:
+        console.log(f"  {line}")
+    if len(store.skipped) > _LISTED:
+        console.log(f"  and {len(store.skipped) - _LISTED} more")
 
 
 def prepare_devices(config: FinetuningConfig, console: Console):
@@ -129,12 +143,12 @@ def prepare_devices(config: FinetuningConfig, console: Console):
 
 def run_trials(config, vocab, tasks, source, placement, console):
     """Makes the trials that are not made yet: (exit code, results of all)."""
-    from electra_tf.finetune import trials
+    from electra_tf import finetuning
     from electra_tf.finetune.results import Results
 
-    run = trials.Run(config, vocab, tasks, source, placement, console)
-    trials.check_source(run)
-    settings = trials.settings_of(config)
+    run = finetuning.Run(config, vocab, tasks, source, placement, console)
+    finetuning.check_source(run)
+    settings = finetuning.settings_of(config)
     settings["init_checkpoint"] = source.prefix if source else None
     results = Results(config.results_json, config.results_txt, settings)
     if config.do_train:
@@ -145,8 +159,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
             continue
         console.heading(f"Trial {trial} of {config.num_trials}")
         try:
-            result = trials.run_trial(run, trial)
-        except trials.Interrupted:
+            result = finetuning.run_trial(run, trial)
+        except finetuning.Interrupted:
             console.log("Run the same command again to continue.")
             return EXIT_PREEMPTED, results
         if config.do_eval:

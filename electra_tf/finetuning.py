@@ -18,7 +18,12 @@ from electra_tf import optimization, training, training_step
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.distribution import Placement
 from electra_tf.errors import UserError
-from electra_tf.finetune import initial_weights, length_buckets, preprocessing
+from electra_tf.finetune import (
+    batches,
+    initial_weights,
+    length_buckets,
+    preprocessing,
+)
 from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
 from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
@@ -81,8 +86,8 @@ def seed_of(config: FinetuningConfig, trial: int) -> int:
 
 def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
     """Steps of the run, as the original counts them: whole batches, times epochs."""
-    batches = -(-num_examples // config.train_batch_size)
-    return max(1, int(batches * config.num_train_epochs))
+    whole = -(-num_examples // config.train_batch_size)
+    return max(1, int(whole * config.num_train_epochs))
 
 
 def run_trial(run: Run, trial: int) -> TrialResult:
@@ -146,13 +151,13 @@ def score(run: Run, model, task, split: str, stop: training.StopRequest):
     config = run.config
     run.console.log(f"Evaluating {task.name} on its {split} set.")
     store = preprocessing.features(config, run.tasks, split, False, only=task)
-    batches = -(-len(store) // config.eval_batch_size)
-    dataset = preprocessing.make_dataset(
+    count = -(-len(store) // config.eval_batch_size)
+    dataset = batches.make_dataset(
         store,
         batch_size=config.eval_batch_size,
         seed=config.seed,
         shuffle=False,
-        num_batches=batches,
+        num_batches=count,
         length_buckets=length_buckets.evaluation_buckets(config, store.lengths),
     )
     scorer = task.scorer(split)
@@ -160,7 +165,7 @@ def score(run: Run, model, task, split: str, stop: training.StopRequest):
         model,
         task.name,
         dataset,
-        num_batches=batches,
+        num_batches=count,
         batch_size=config.eval_batch_size,
         console=run.console,
         is_stopped=lambda: stop.signal is not None,
@@ -260,9 +265,9 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
     )
     run.console.log(f"Batches are padded to {', '.join(map(str, buckets))} tokens.")
 
-    def batches(start: int):
+    def batches_from(start: int):
         def dataset(context):
-            return preprocessing.make_dataset(
+            return batches.make_dataset(
                 store,
                 batch_size=config.train_batch_size,
                 seed=seed_of(config, trial),
@@ -278,7 +283,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
 
     finished = training.train(
         step,
-        batches,
+        batches_from,
         checkpoints,
         run.console,
         placement=placement,

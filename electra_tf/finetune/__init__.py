@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuning: tasks, their data and scores, heads, trials."""

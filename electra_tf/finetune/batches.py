@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features -> batches, each padded to the shortest length that holds it.
+
+As in pre-training, batch k is a function of (seed, k): a run that is taken up again
+reads what it would have read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.finetune.preprocessing import FeatureStore
+from electra_tf.pretrain_data import batch_indices
+
+_ENDLESS = 1 << 62
+# Features with a number for each token; batches are cut to the tokens they have.
+_PER_TOKEN = ("input_ids", "input_mask", "segment_ids")
+
+
+def make_dataset(
+    store: FeatureStore,
+    *,
+    batch_size: int,
+    seed: int,
+    shuffle: bool,
+    start_step: int = 0,
+    num_batches: int | None = None,
+    num_replicas: int = 1,
+    replica_slice: tuple[int, int] = (0, 1),
+    length_buckets: tuple[int, ...] = (),
+) -> tf.data.Dataset:
+    """Batches of a store; batch k is a function of (seed, k).
+
+    Args:
+      batch_size: of all replicas together.
+      shuffle: in an endless keyed order; otherwise once, in order, the last batch
+        filled up with examples whose task_id is the number of tasks.
+      replica_slice: (this input pipeline, number of them).
+      length_buckets: a batch is cut to the first of these that its examples fit in.
+    """
+    loader = _BatchLoader(store, batch_size, seed, shuffle, length_buckets)
+    names = loader.names
+
+    def batch(step):
+        types = [store[name].dtype for name in names]
+        arrays = tf.numpy_function(loader.load, [step], types)
+        found = {}
+        for name, array in zip(names, arrays, strict=True):
+            shape = loader.shape(name)
+            array = tf.ensure_shape(array, [batch_size, *shape])
+            if num_replicas > 1:
+                size = batch_size // num_replicas
+                tail = tf.shape(array)[1:]
+                array = tf.reshape(array, tf.concat([[num_replicas, size], tail], 0))
+                array = tf.ensure_shape(array, [num_replicas, size, *shape])
+                each = num_replicas // replica_slice[1]
+                array = array[replica_slice[0] * each : (replica_slice[0] + 1) * each]
+            found[name] = array
+        return found
+
+    end = _ENDLESS if num_batches is None else start_step + num_batches
+    dataset = tf.data.Dataset.range(start_step, end)
+    dataset = dataset.map(batch, num_parallel_calls=2, deterministic=True)
+    if num_replicas > 1:
+        dataset = dataset.unbatch()
+    return dataset.prefetch(4)
+
+
+class _BatchLoader:
+    """Batch k of a store as numpy arrays."""
+
+    def __init__(self, store, batch_size, seed, shuffle, length_buckets):
+        self.names = sorted(store)
+        self._store, self._batch_size = store, batch_size
+        self._seed, self._shuffle = seed, shuffle
+        full = store["input_ids"].shape[1]
+        self._buckets = sorted({b for b in length_buckets if b <= full})
+        if not self._buckets or self._buckets[-1] < store.lengths.max():
+            self._buckets.append(full)
+
+    def shape(self, name: str) -> list[int | None]:
+        """The shape of a feature in a batch, without the batch's axis."""
+        if name in _PER_TOKEN:
+            return [self._buckets[0] if len(self._buckets) == 1 else None]
+        return list(self._store[name].shape[1:])
+
+    def load(self, step: np.ndarray) -> list[np.ndarray]:
+        """The features of a batch, in the order of `names`."""
+        store, size = self._store, self._batch_size
+        if self._shuffle:
+            index = batch_indices(int(step), size, len(store), self._seed)
+            real = np.ones(size, bool)
+        else:
+            index = int(step) * size + np.arange(size)
+            real = index < len(store)
+            index = np.where(real, index, 0)
+        longest = store.lengths[index].max()
+        length = next(b for b in self._buckets if b >= longest)
+        found = []
+        for name in self.names:
+            array = store[name]
+            rows = array[index, :length] if name in _PER_TOKEN else array[index]
+            fill = store.num_tasks if name == "task_id" else 0
+            is_real = real.reshape(-1, *[1] * (rows.ndim - 1))
+            found.append(np.where(is_real, rows, fill).astype(array.dtype))
+        return found

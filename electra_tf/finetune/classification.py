@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GLUE's tasks: one or two sentences, a class or a number."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task, write_jsonl
+from electra_tf.run_directory import atomic_write
+
+
+class Glue(NamedTuple):
+    """Columns of a task's files, and how GLUE wants its predictions."""
+
+    text: tuple[int, ...]
+    label: int
+    labels: tuple[str, ...]  # () for regression
+    submission: dict[str, str]  # split -> file name
+    test_text: tuple[int, ...] = ()  # where it is not `text`
+    has_header: bool = True
+    is_unordered: bool = False
+    metric: str = "accuracy"
+
+
+_NLI = ("entailment", "not_entailment")
+GLUE = {
+    "cola": Glue(
+        (3,), 1, ("0", "1"), {"test": "CoLA"}, (1,), has_header=False, metric="mcc"
+    ),
+    "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,)),
+    "mrpc": Glue((3, 4), 0, ("0", "1"), {"test": "MRPC"}, is_unordered=True),
+    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True, metric="pearson"),
+    "qqp": Glue((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
+    "mnli": Glue(
+        (8, 9),
+        -1,
+        ("contradiction", "entailment", "neutral"),
+        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
+    ),
+    "qnli": Glue((1, 2), 3, _NLI, {"test": "QNLI"}),
+    "rte": Glue((1, 2), 3, _NLI, {"test": "RTE"}),
+}
+HIGHEST_SCORE = 5.0  # of sts
+
+
+class InputExample(NamedTuple):
+    """One line of a file."""
+
+    eid: int
+    text_a: str
+    text_b: str | None
+    label: str
+
+
+class ClassificationScorer(Scorer):
+    """Accuracy, Matthews' correlation or F1, by scikit-learn.
+
+    F1 is that of the second of two classes; of more classes, the mean over them.
+    """
+
+    def __init__(self, metric: str):
+        super().__init__()
+        self.metric = metric
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """The metric and the mean loss."""
+        from sklearn import metrics
+
+        labels = np.array([row["label_ids"] for row in self.rows])
+        predictions = np.array([row["predictions"] for row in self.rows])
+        if self.metric == "mcc":
+            value = metrics.matthews_corrcoef(labels, predictions)
+        elif self.metric == "f1":
+            average = "binary" if max(*labels, *predictions) < 2 else "macro"
+            value = metrics.f1_score(
+                labels, predictions, average=average, zero_division=0.0
+            )
+        else:
+            value = metrics.accuracy_score(labels, predictions)
+        loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
+        return [(self.metric, 100.0 * float(value)), ("loss", float(loss))]
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether every example gets the same class."""
+        return len({int(row["predictions"]) for row in self.rows}) == 1
+
+
+class RegressionScorer(Scorer):
+    """Correlations and the mean squared error."""
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """pearson, spearman, mse, loss."""
+        from scipy import stats
+
+        targets = np.array([row["targets"] for row in self.rows])
+        predictions = np.array([row["predictions"] for row in self.rows])
+        pearson, spearman = 0.0, 0.0
+        if not self.is_degenerate and len(self.rows) > 1:
+            pearson = stats.pearsonr(targets, predictions)[0]
+            spearman = stats.spearmanr(targets, predictions)[0]
+        return [
+            ("pearson", 100.0 * float(pearson)),
+            ("spearman", 100.0 * float(spearman)),
+            ("mse", float(np.mean(np.square(targets - predictions)))),
+            ("loss", float(np.mean([row["loss"] for row in self.rows]))),
+        ]
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether the predictions hardly differ."""
+        return float(np.std([row["predictions"] for row in self.rows])) < 1e-4
+
+
+class TextTask(Task):
+    """One or two texts, and a class or a number between `lowest` and `highest`."""
+
+    labels: Sequence[str] = ()  # () for numbers
+    metric = "accuracy"
+    lowest, highest = 0.0, 1.0
+
+    @property
+    def head(self) -> HeadSpec:
+        """One output per class, or one."""
+        if self.labels:
+            return HeadSpec("classification", len(self.labels))
+        return HeadSpec("regression")
+
+    def wrong_label(self, label: str) -> str | None:
+        """What is wrong with a label or a number."""
+        if self.labels:
+            if label in self.labels:
+                return None
+            return f"unknown label {label!r}; there are {', '.join(self.labels)}"
+        try:
+            right = self.lowest <= float(label) <= self.highest
+        except ValueError:
+            right = False
+        if right:
+            return None
+        return f"the score is {label!r}; it must be {self.lowest:g} to {self.highest:g}"
+
+    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+        """label_ids or targets, and eid."""
+        answer = FeatureSpec("targets", (), "float32")
+        if self.labels:
+            answer = FeatureSpec("label_ids", (), "int32")
+        return (answer, FeatureSpec("eid", (), "int32"))
+
+    def featurize(
+        self, example: InputExample, is_training: bool
+    ) -> Iterator[dict[str, Any]]:
+        """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
+        vocab, length = self.tokenizer.vocab, self.config.max_seq_length
+        a = self.tokenizer.encode(example.text_a)
+        b = []
+        if example.text_b is not None:
+            b = self.tokenizer.encode(example.text_b)
+            a, b = truncate_pair(a, b, length - 3)
+        else:
+            a = a[: length - 2]
+        ids = [vocab.cls_id, *a, vocab.sep_id]
+        segments = [0] * len(ids)
+        if example.text_b is not None:
+            ids += [*b, vocab.sep_id]
+            segments += [1] * (len(b) + 1)
+        features = {"input_ids": ids, "segment_ids": segments, "eid": example.eid}
+        if self.labels:
+            features["label_ids"] = self.labels.index(example.label)
+        else:
+            value = float(example.label) - self.lowest
+            features["targets"] = value / (self.highest - self.lowest)
+        yield features
+
+    def scorer(self, split: str) -> Scorer:
+        """By the task's metric."""
+        if self.labels:
+            return ClassificationScorer(self.metric)
+        return RegressionScorer()
+
+    def answer(self, row: dict[str, Any]) -> str:
+        """A prediction as it is written: the label's name, or the number."""
+        if self.labels:
+            return self.labels[int(row["predictions"])]
+        share = min(max(float(row["predictions"]), 0.0), 1.0)
+        return f"{self.lowest + share * (self.highest - self.lowest):.3f}"
+
+    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
+        """JSONL with each example's id, prediction and scores."""
+        del trial
+        rows = []
+        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
+            found = {"eid": int(row["eid"]), "prediction": self.answer(row)}
+            if "logits" in row:
+                found["logits"] = [float(f"{x:.7g}") for x in row["logits"]]
+            rows.append(found)
+        return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+
+
+class GlueTask(TextTask):
+    """A task of GLUE, in the files of its download."""
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.glue = GLUE[name]
+        self.labels = self.glue.labels
+        self.metric = self.glue.metric
+        self.highest = HIGHEST_SCORE
+
+    def splits(self, kind: str) -> list[str]:
+        """mnli has two dev sets and three test sets."""
+        if kind == "test":
+            return list(self.glue.submission)
+        mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
+        return ["dev", "dev_mismatched"] if mismatched else ["dev"]
+
+    def path(self, split: str) -> Path:
+        """The file of a split."""
+        file = "dev_matched" if (self.name, split) == ("mnli", "dev") else split
+        return Path(self.config.raw_data_dir(self.name)) / f"{file}.tsv"
+
+    def examples(self, split: str) -> list[InputExample]:
+        """All lines; in training both orders of pairs that have none."""
+        path = self.required(split)
+        is_test = split in self.glue.submission
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        first_line = 1
+        if self.glue.has_header or is_test:
+            lines, first_line = lines[1:], 2
+        found = []
+        for eid, line in enumerate(lines):
+            if line.strip():
+                where = f"{path}, line {eid + first_line}"
+                example = self._example(eid, line, split, where)
+                if example:
+                    found.append(example)
+        if split == "train" and self.glue.is_unordered and self.config.double_unordered:
+            found += [
+                InputExample(e.eid + len(found), e.text_b, e.text_a, e.label)
+                for e in found
+            ]
+        return found
+
+    def _example(self, eid, line, split, where) -> InputExample | None:
+        is_test = split in self.glue.submission
+        cells = line.rstrip("\r").split("\t")
+        columns = self.glue.text
+        if split == "diagnostic":
+            columns = (1, 2)
+        elif is_test:
+            columns = self.glue.test_text or columns
+        wanted = max(*columns, 0 if is_test else self.glue.label) + 1
+        if len(cells) < wanted:
+            what = f"{len(cells)} columns instead of {wanted} or more"
+            return self.bad(split, where, what)
+        texts = [cells[column] for column in columns] + [None]
+        label = self.labels[0] if self.labels else "0"
+        if not is_test:
+            label = cells[self.glue.label]
+        wrong = self.wrong_label(label)
+        if wrong:
+            return self.bad(split, where, wrong)
+        return InputExample(eid, texts[0], texts[1], label)
+
+    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
+        """For test sets also the file that GLUE takes, alone and zipped."""
+        paths = super().write_predictions(split, scorer, directory, trial)
+        if split not in self.glue.submission:
+            return paths
+        rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
+        lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
+        name = self.glue.submission[split]
+        tsv, archive = (Path(directory) / f"{name}.{end}" for end in ("tsv", "zip"))
+        atomic_write(tsv, "index\tprediction\n" + "".join(lines))
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            file.write(tsv, tsv.name)
+        return [*paths, str(tsv), str(archive)]
+
+
+def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
+    """Drops from the end of the longer one until both fit; b where they are equal."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > length:
+        (a if len(a) > len(b) else b).pop()
+    return a, b

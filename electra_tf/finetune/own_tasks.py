@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks that hparams describe, on files of the user's own.
+
+    "tasks": {"mytask": {"type": "classification", "train": "train.tsv", "dev":
+              "dev.tsv", "text_a": "sentence", "label": "class", "metric": "mcc"}}
+
+Types: classification and regression (of one text, or of two with text_b), tagging
+(words and tags on lines as CoNLL has them, or lists in JSONL), qa (files in SQuAD's
+form). Texts come from TSV or CSV with a header, or from JSONL; paths are relative to
+--data-dir.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from electra_tf.errors import UserError
+from electra_tf.finetune.classification import InputExample, TextTask
+from electra_tf.finetune.qa import QATask
+from electra_tf.finetune.tagging import TaggingTask
+from electra_tf.finetune.task import Task
+
+FILES = ("train", "dev", "test")
+METRICS = ("accuracy", "mcc", "f1")
+# Type -> the keys that a description may have beside the files; * must be there.
+KEYS = {
+    "classification": ("text_a*", "text_b", "label*", "metric"),
+    "regression": ("text_a*", "text_b", "label*", "lowest", "highest"),
+    "tagging": ("words", "tags"),
+    "qa": ("has_impossible",),
+}
+
+
+def make_own_task(name: str, config, tokenizer) -> Task:
+    """The task that `config.tasks` describes under this name.
+
+    Raises `UserError` for a description that is wrong, naming the key.
+    """
+    description = config.tasks[name]
+    check_description(name, description)
+    kinds = {"tagging": OwnTaggingTask, "qa": OwnQATask}
+    return kinds.get(description["type"], OwnTextTask)(name, config, tokenizer)
+
+
+def check_description(name: str, description: dict[str, Any]) -> None:
+    """Raises a UserError that names the key that is wrong or missing."""
+    kind = description.get("type")
+    if kind not in KEYS:
+        raise UserError(
+            f"task {name}: type is {kind!r}; it is one of {', '.join(KEYS)}."
+        )
+    keys = [key.rstrip("*") for key in KEYS[kind]]
+    known = ["type", *FILES, *keys]
+    for key in description:
+        if key not in known:
+            raise UserError(
+                f"task {name}: unknown key {key!r}; {kind} has {', '.join(known)}."
+            )
+    needed = ["train", "dev"] + [k[:-1] for k in KEYS[kind] if k.endswith("*")]
+    for key in needed:
+        if key not in description:
+            raise UserError(f"task {name}: {key!r} is missing; {kind} needs it.")
+    if description.get("metric", "accuracy") not in METRICS:
+        raise UserError(
+            f"task {name}: metric is {description['metric']!r}; it is one of "
+            f"{', '.join(METRICS)}."
+        )
+
+
+def records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, fields by column) of a TSV, CSV or JSONL file.
+
+    Raises `UserError` for a file of another kind or a line that cannot be read.
+    """
+    ending = path.suffix.lower()
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        if ending == ".jsonl":
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield f"{path}, line {number}", _object(path, number, line)
+        elif ending == ".tsv":
+            # As GLUE's files: no quoting, a tab always ends a column.
+            header: list[str] = []
+            for number, line in enumerate(file.read().split("\n"), start=1):
+                cells = line.rstrip("\r").split("\t")
+                if number == 1:
+                    header = cells
+                elif line.strip():
+                    yield (
+                        f"{path}, line {number}",
+                        dict(zip(header, cells, strict=False)),
+                    )
+        elif ending == ".csv":
+            reader = csv.DictReader(file)
+            for row in reader:
+                row = {k: v for k, v in row.items() if v is not None}
+                yield f"{path}, line {reader.line_num}", row
+        else:
+            raise UserError(f"{path} is none of .tsv, .csv, .jsonl.")
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{path}, line {number}: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}, line {number}: not an object {{...}}.")
+    return found
+
+
+class _OwnFiles(Task):
+    """Where the files are that a description names."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return self.config.tasks[self.name]
+
+    def path(self, split: str) -> Path:
+        """The file of a split."""
+        return Path(self.config.data_dir) / self.description[split]
+
+    def splits(self, kind: str) -> list[str]:
+        """Those that the description names."""
+        return [kind] if kind in self.description else []
+
+
+class OwnTextTask(_OwnFiles, TextTask):
+    """Classes or numbers for texts in columns."""
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.metric = self.description.get("metric", "accuracy")
+        if self.description["type"] == "classification":
+            found = {str(row[self._label]) for _, row in self._rows("train")}
+            self.labels = tuple(sorted(found))
+            return
+        numbers = []
+        for where, row in self._rows("train"):
+            try:
+                numbers.append(float(row[self._label]))
+            except ValueError:
+                self.bad("train", where, f"{row[self._label]!r} is not a number")
+        self.lowest = float(self.description.get("lowest", min(numbers, default=0)))
+        self.highest = float(self.description.get("highest", max(numbers, default=1)))
+        if self.highest <= self.lowest:
+            raise UserError(f"task {name}: all scores are {self.lowest:g}.")
+
+    @property
+    def _label(self) -> str:
+        return self.description["label"]
+
+    def _rows(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Lines that have all columns; `bad` has been told of the others."""
+        wanted = [self.description["text_a"], self.description.get("text_b")]
+        wanted = [column for column in wanted if column]
+        if split != "test":
+            wanted.append(self._label)
+        for where, row in records(self.required(split)):
+            missing = [column for column in wanted if column not in row]
+            if missing:
+                there = ", ".join(map(str, row))
+                self.bad(split, where, f"no column {missing[0]!r}, only {there}")
+                continue
+            yield where, row
+
+    def examples(self, split: str) -> list[InputExample]:
+        """All lines; the example ids count them."""
+        found = []
+        text_b = self.description.get("text_b")
+        first = self.labels[0] if self.labels else str(self.lowest)
+        for eid, (where, row) in enumerate(self._rows(split)):
+            label = str(row[self._label]) if split != "test" else first
+            wrong = self.wrong_label(label)
+            if wrong:
+                self.bad(split, where, wrong)
+                continue
+            texts = [str(row[self.description["text_a"]])]
+            texts.append(str(row[text_b]) if text_b else None)
+            found.append(InputExample(eid, *texts, label))
+        return found
+
+
+class OwnTaggingTask(_OwnFiles, TaggingTask):
+    """Tags for words, from CoNLL lines or JSONL lists."""
+
+    @functools.cached_property
+    def labels(self) -> list[str]:
+        """All tags of the training file, and of the dev file's spans."""
+        found = set()
+        for split in ("train", "dev"):
+            for example in self.examples(split):
+                found.update(example.tags)
+        return sorted(found)
+
+    def sentences(self, split: str) -> Iterator[tuple[str, list[str], list[str]]]:
+        """(where it stands, words, tags) of each sentence."""
+        if self.path(split).suffix.lower() != ".jsonl":
+            yield from super().sentences(split)
+            return
+        words = self.description.get("words", "words")
+        tags = self.description.get("tags", "tags")
+        for where, row in records(self.required(split)):
+            yield where, list(map(str, row.get(words, []))), row.get(tags, [])
+
+
+class OwnQATask(_OwnFiles, QATask):
+    """Questions in a file of SQuAD's form."""
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.is_v2 = bool(self.description.get("has_impossible", False))

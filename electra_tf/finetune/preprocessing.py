@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features of tasks: built once, kept on disk.
+
+A store is a directory of .npy files with a manifest that says what it was made from;
+when the data, the vocabulary or a setting differs, another one is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_tf.finetuning_config import FinetuningConfig
+from electra_tf.run_directory import PARTIAL, atomic_write, cannot_write
+
+FORMAT = 1
+# What the features of a split follow from, beside the data and the vocabulary.
+_SETTINGS = (
+    "max_seq_length",
+    "do_lower_case",
+    "double_unordered",
+    "max_query_length",
+    "doc_stride",
+    "on_bad_example",
+)
+
+
+class FeatureStore(Mapping):
+    """Arrays [n, ...] by name, in memory only as far as they are read."""
+
+    def __init__(
+        self,
+        arrays: dict[str, np.ndarray],
+        digest: str,
+        num_tasks: int,
+        skipped: list[str],
+    ):
+        self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
+        self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
+        self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.arrays[name]
+
+    def __iter__(self):
+        return iter(self.arrays)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+def features(
+    config: FinetuningConfig, tasks: list[Any], split: str, is_training: bool, only=None
+) -> FeatureStore:
+    """The features of a split of all tasks, or of `only` one of them."""
+    chosen = tasks if only is None else [only]
+    digest = _digest(config, tasks, chosen, split, is_training)
+    directory = Path(config.preprocessed_data_dir) / f"{split}_{digest[:16]}"
+    if not (directory / "manifest.json").is_file() or (
+        not config.use_tfrecords_if_existing
+    ):
+        _build(directory, config, tasks, chosen, split, is_training, digest)
+    arrays = {
+        path.stem: np.load(path, mmap_mode="r") for path in directory.glob("*.npy")
+    }
+    manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+    return FeatureStore(arrays, digest, len(tasks), manifest["skipped"])
+
+
+def _digest(config, tasks, chosen, split, is_training) -> str:
+    facts = {name: getattr(config, name) for name in _SETTINGS}
+    facts |= {"format": FORMAT, "split": split, "is_training": is_training}
+    facts["vocab"] = chosen[0].tokenizer.vocab.sha256
+    facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
+    for task in chosen:
+        facts[f"description of {task.name}"] = config.tasks.get(task.name)
+        with open(task.required(split), "rb") as file:
+            facts[f"data of {task.name}"] = hashlib.file_digest(
+                file, "sha256"
+            ).hexdigest()
+        facts[f"labels of {task.name}"] = list(getattr(task, "labels", []))
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def _build(directory, config, tasks, chosen, split, is_training, digest) -> None:
+    rows: list[tuple[Any, dict[str, Any]]] = []
+    for task in chosen:
+        for example in task.examples(split):
+            rows += [(task, found) for found in task.featurize(example, is_training)]
+    length = config.max_seq_length
+    shared = {name: ((length,), "int32") for name in ("input_ids", "segment_ids")}
+    arrays = {
+        name: np.zeros((len(rows), *shape), dtype)
+        for name, (shape, dtype) in shared.items()
+    }
+    arrays["input_mask"] = np.zeros((len(rows), length), np.int32)
+    arrays["task_id"] = np.zeros(len(rows), np.int32)
+    for task in chosen:
+        for spec in task.feature_specs():
+            arrays[f"{task.name}_{spec.name}"] = np.zeros(
+                (len(rows), *spec.shape), spec.dtype
+            )
+    for number, (task, found) in enumerate(rows):
+        arrays["input_mask"][number, : len(found["input_ids"])] = 1
+        arrays["task_id"][number] = tasks.index(task)
+        for name, value in found.items():
+            key = name if name in shared else f"{task.name}_{name}"
+            if isinstance(value, list):
+                arrays[key][number, : len(value)] = value
+            else:
+                arrays[key][number] = value
+    partial = directory.with_name(directory.name + PARTIAL)
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for name, array in arrays.items():
+            np.save(partial / f"{name}.npy", array)
+        manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
+        manifest["skipped"] = [
+            s for task in chosen for s in task.skipped.get(split, [])
+        ]
+        atomic_write(partial / "manifest.json", json.dumps(manifest) + "\n")
+        shutil.rmtree(directory, ignore_errors=True)
+        os.replace(partial, directory)
+    except OSError as error:
+        raise cannot_write(directory, error) from error

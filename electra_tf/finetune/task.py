@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fine-tuning task is: examples, features, a head, a scorer.
+
+Standard library only: mistakes in task names and data are said before TensorFlow loads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_tf.errors import UserError
+from electra_tf.finetuning_config import FinetuningConfig
+from electra_tf.tokenization import Tokenizer
+
+
+class FeatureSpec(NamedTuple):
+    """A feature of one example, without the task's prefix."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str  # "int32" or "float32"
+
+
+class HeadSpec(NamedTuple):
+    """What stands on the encoder: "classification", "regression", "tagging", "qa"."""
+
+    kind: str
+    num_labels: int = 0
+
+
+class Scorer:
+    """Collects the predictions on a data set; scores them in percent."""
+
+    def __init__(self):
+        self.rows: list[dict[str, Any]] = []
+
+    def update(self, outputs: dict[str, Any]) -> None:
+        """Takes the head's outputs for one example."""
+        self.rows.append(outputs)
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """(metric, value), in the original's order."""
+        raise NotImplementedError
+
+    def results_str(self) -> str:
+        """The results as the original prints them."""
+        return " - ".join(f"{name}: {value:.2f}" for name, value in self.get_results())
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether all predictions are the same."""
+        raise NotImplementedError
+
+
+class Task:
+    """A task; subclasses say how its files are read and what its head is.
+
+    Args:
+      name: also the name of its directory and the prefix of its features.
+    """
+
+    def __init__(self, name: str, config: FinetuningConfig, tokenizer: Tokenizer):
+        self.name = name
+        self.config = config
+        self.tokenizer = tokenizer
+        # What was left out of a split by "on_bad_example": "skip", line by line.
+        self.skipped: dict[str, list[str]] = {}
+
+    head: HeadSpec
+
+    def bad(self, split: str, where: str, what: str) -> None:
+        """Raises a UserError for an example that cannot be used, or notes it."""
+        if self.config.on_bad_example == "stop":
+            raise UserError(
+                f"{where}: {what}.\n"
+                'Mend it, or leave such examples out by "on_bad_example": "skip".'
+            )
+        listed = self.skipped.setdefault(split, [])
+        if f"{where}: {what}" not in listed:
+            listed.append(f"{where}: {what}")
+
+    def splits(self, kind: str) -> list[str]:
+        """The data sets of a kind, "dev" or "test"."""
+        return [kind]
+
+    def path(self, split: str) -> Path:
+        """The file of a split."""
+        raise NotImplementedError
+
+    def examples(self, split: str) -> list[Any]:
+        """All examples of a split, each with an `eid`."""
+        raise NotImplementedError
+
+    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+        """The task's own features, beside ids, mask and segments."""
+        raise NotImplementedError
+
+    def featurize(self, example: Any, is_training: bool) -> Iterator[dict[str, Any]]:
+        """Yields unpadded features; "input_ids" and "segment_ids" among them."""
+        raise NotImplementedError
+
+    def scorer(self, split: str) -> Scorer:
+        """A scorer for one data set."""
+        raise NotImplementedError
+
+    def write_predictions(
+        self, split: str, scorer: Scorer, directory: str, trial: int
+    ) -> list[str]:
+        """Writes predictions with their example ids; returns the paths."""
+        raise NotImplementedError
+
+    def required(self, split: str) -> Path:
+        """The file of a split, which must be there."""
+        path = self.path(split)
+        if not path.is_file():
+            raise UserError(
+                f"{self.name} needs {path}, which does not exist.\nPut the data of the "
+                f"task into {path.parent}."
+            )
+        return path
+
+
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
+    """Writes a JSON object per line; returns the path."""
+    from electra_tf.run_directory import atomic_write
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)

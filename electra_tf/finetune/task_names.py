@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks that hparams can name: the original's, one's own, those of a module."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+
+from electra_tf.errors import UserError
+from electra_tf.finetune import classification, own_tasks, qa, tagging
+from electra_tf.finetune.task import Task
+from electra_tf.finetuning_config import FinetuningConfig
+from electra_tf.tokenization import Tokenizer
+from electra_tf.vocabulary import Vocabulary
+
+
+def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
+    """The tasks that `task_names` names.
+
+    Raises `UserError` for a name that is none, with the nearest that is.
+    """
+    known: dict[str, type[Task]] = {"chunk": tagging.TaggingTask}
+    known |= {name: classification.GlueTask for name in classification.GLUE}
+    known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
+    tokenizer = Tokenizer(vocab, do_lower_case=config.do_lower_case)
+    tasks = []
+    for name in config.task_names:
+        if name in config.tasks:
+            tasks.append(own_tasks.make_own_task(name, config, tokenizer))
+        elif ":" in name:
+            tasks.append(_from_module(name)(config, tokenizer))
+        elif name in known:
+            tasks.append(known[name](name, config, tokenizer))
+        else:
+            names = sorted({*known, *config.tasks})
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"; did you mean {close[0]}?" if close else "."
+            raise UserError(
+                f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}."
+            )
+    return tasks
+
+
+def _from_module(name: str) -> type[Task]:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"cannot load the task {name}: {error}") from None
