@@ -48,6 +48,7 @@ def read_nbest(
     path: str | os.PathLike,
     costs: Sequence[str | os.PathLike] = (),
     references: str | os.PathLike | None = None,
+    encoding_errors: str = "strict",
 ) -> list[NBestList]:
     """Reads all lists of a file, in order.
 
@@ -55,15 +56,19 @@ def read_nbest(
       path: JSON lines, or Kaldi's text if there are `costs`.
       costs: files of costs, by the same ids.
       references: a file of references; every list must have one then.
+      encoding_errors: see `corpus.read_lines`.
 
     Raises `UserError` naming file and line: no or twice the same id, ids that other
     files lack, empty lists, scores that are no finite numbers.
     """
-    lists = _read_kaldi(path, costs) if costs else _read_json_lines(path)
+    if costs:
+        lists = _read_kaldi(path, costs, encoding_errors)
+    else:
+        lists = _read_json_lines(path, encoding_errors)
     if not lists:
         raise UserError(f"{path} holds no lists.")
     if references is not None:
-        known = _keyed(references)
+        known = _keyed(references, encoding_errors)
         missing = [one.id for one in lists if one.id not in known]
         if missing:
             raise UserError(
@@ -84,10 +89,10 @@ def _damaged(path, line: int | None, what: str) -> UserError:
     return UserError(f"{where}: {what}", EXIT_DAMAGED)
 
 
-def _read_json_lines(path) -> list[NBestList]:
+def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
     lists: list[NBestList] = []
     lines_of: dict[str, int] = {}
-    for number, line in enumerate(corpus.read_lines(path), start=1):
+    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
         if not line.strip():
             continue
         try:
@@ -133,11 +138,11 @@ def _json_list(path, number: int, row: Any) -> NBestList:
     return NBestList(str(row["id"]), found, reference, row)
 
 
-def _read_kaldi(path, costs) -> list[NBestList]:
-    texts = _keyed(path)
+def _read_kaldi(path, costs, encoding_errors: str) -> list[NBestList]:
+    texts = _keyed(path, encoding_errors)
     totals = dict.fromkeys(texts, 0.0)
     for cost_path in costs:
-        given = _keyed(cost_path)
+        given = _keyed(cost_path, encoding_errors)
         missing = [key for key in texts if key not in given]
         if missing:
             raise UserError(
@@ -176,10 +181,10 @@ def _cost(path, number: int, key: str, value: str) -> float:
     return cost
 
 
-def _keyed(path) -> dict[str, tuple[int, str]]:
+def _keyed(path, encoding_errors: str) -> dict[str, tuple[int, str]]:
     """First word of each line -> (line number, the rest with single spaces)."""
     found: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(corpus.read_lines(path), start=1):
+    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
         words = line.split()
         if not words:
             raise _damaged(path, number, "an empty line: the id is missing.")
