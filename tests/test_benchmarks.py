@@ -74,7 +74,11 @@ def cells(text: str, start: str) -> list[list[str]]:
 def test_every_benchmark_is_run_here():
     with open(__file__, encoding="utf-8") as f:
         text = f.read()
-    parts = {"step_measurement.py", "peer_torch.py"}  # of pretraining_step.py
+    parts = {
+        "step_measurement.py",
+        "step_tables.py",
+        "peer_torch.py",
+    }  # of pretraining_step.py
     for path in BENCHMARKS.glob("*.py"):
         assert f'printed("{path.name}"' in text.replace("\n        ", "") or (
             path.name in parts
