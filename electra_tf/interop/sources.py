@@ -16,7 +16,6 @@ from electra_tf.interop.stored_model import Contents, StoredModel, assemble
 from electra_tf.vocabulary import Vocabulary, read_settings
 
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-_TORCH_NAMES = ("pytorch_model.bin", "discriminator.bin", "training_args.bin")
 
 
 def read(
@@ -70,8 +69,11 @@ def _contents(path: str, log: Callable[[str], None]) -> Contents:
         return _checkpoint(str(folder / f"model.ckpt-{newest.step}"))
     if prefix := tf1.prefix_in(folder):
         return tf1.read(prefix)
-    if any(huggingface.is_directory_of(f) for f in (folder, *_parts(folder))):
-        return huggingface.read(folder)
+    for part in (folder, *_parts(folder)):
+        if huggingface.is_directory_of(part):
+            if not (part / huggingface.WEIGHTS).is_file() and (found := _pickle(part)):
+                raise pickle_refused(found)
+            return huggingface.read(folder)
     if keras_hub.is_directory_of(folder):
         return keras_hub.read(folder)
     for part in _parts(folder):
@@ -162,14 +164,19 @@ def _no_model(path: Path) -> UserError:
         return UserError(
             f"{path} is neither a directory nor the prefix of a checkpoint."
         )
-    for file in sorted(path.iterdir()):
-        if file.name in _TORCH_NAMES or file.suffix in _PICKLES:
-            return pickle_refused(file)
+    if found := _pickle(path):
+        return pickle_refused(found)
     return UserError(
         f"{path} holds no model that can be read.\nKnown are checkpoints of the "
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "
         "(config.json, model.safetensors) or KerasHub."
     )
+
+
+def _pickle(folder: Path) -> Path | None:
+    """A file of PyTorch's in a folder."""
+    files = sorted(folder.iterdir())
+    return next((f for f in files if f.suffix in _PICKLES), None)
 
 
 def _starts_as_pickle(path: Path) -> bool:
