@@ -5,7 +5,8 @@
     python tests/parity.py --all tests/golden/pretrain/electric
 
 Every directory below those given that holds a recording is replayed: pre-training
-runs, tokenizer outputs, built examples, configurations and helper functions.  A line is
+runs, fine-tuning runs with their readers and scorers, tokenizer outputs, built
+examples, configurations and helper functions.  A line is
 the quantity, the largest deviation and the tolerance there; without --all only the
 worst line of each group is printed.  Exit code 1 when one is beyond its tolerance.
 """
@@ -30,6 +31,9 @@ REPLAYERS = {
     "configs.json": ("parity_config",),
     "helpers.npz": ("parity_helpers",),
     "golden.npz": ("parity_finetune_model",),
+    "featurize.json": ("parity_finetune_data",),
+    "glue_readers.json": ("parity_finetune_data",),
+    "qa_nbest.json": ("parity_finetune_data",),
 }
 
 

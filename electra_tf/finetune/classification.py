@@ -92,7 +92,7 @@ class ClassificationScorer(Scorer):
 
 
 class RegressionScorer(Scorer):
-    """Correlations and the mean squared error."""
+    """Correlations and the mean squared error; 0 where predictions do not vary."""
 
     def get_results(self) -> list[tuple[str, float]]:
         """pearson, spearman, mse, loss."""
@@ -259,7 +259,7 @@ class GlueTask(TextTask):
             what = f"{len(cells)} columns instead of {wanted} or more"
             return self.bad(split, where, what)
         texts = [cells[column] for column in columns] + [None]
-        label = self.labels[0] if self.labels else "0"
+        label = self.labels[0] if self.labels else "0.0"
         if not is_test:
             label = cells[self.glue.label]
         wrong = self.wrong_label(label)
