@@ -63,6 +63,12 @@ _HANDLE = flags.DEFINE_string(
 _LICENSE = flags.DEFINE_string(
     "license", "apache-2.0", "With --format hub: the licence of the weights."
 )
+_PRECISION = flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "mixed_bfloat16"],
+    "With --format saved_model: the type of the computation.",
+)
 _PUBLISH = flags.DEFINE_enum(
     "publish",
     None,
@@ -83,6 +89,7 @@ class Request(NamedTuple):
     output_dir: str
     handle: str | None
     license: str
+    precision: str
     publish: str | None
 
 
@@ -98,10 +105,13 @@ def main(argv: list[str]) -> int:
         _OUTPUT_DIR.value,
         _HANDLE.value,
         _LICENSE.value,
+        _PRECISION.value,
         _PUBLISH.value,
     )
     if request.publish and _FORMAT.value != "hub":
         raise UserError("--publish goes with --format hub.")
+    if request.precision != "float32" and _FORMAT.value != "saved_model":
+        raise UserError("--precision goes with --format saved_model.")
     if _FORMAT.value != "hub":  # To upload what is there, it is not needed.
         startup.import_tensorflow()
     module, function = FORMATS[_FORMAT.value]

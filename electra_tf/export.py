@@ -8,7 +8,8 @@ from pathlib import Path
 
 from electra_tf.errors import UserError
 from electra_tf.interop.formats import read_source
-from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
+from electra_tf.interop.stored_model import HEADS, StoredModel
+from electra_tf.pretraining import build_pretrainer
 from electra_tf.serving import encoder, fill_mask, judges, writing
 from electra_tf.serving.exported import Source
 from electra_tf.serving.manifests import verify_checksums
@@ -22,26 +23,33 @@ WHAT = {
 }
 
 
-def source_of(stored: StoredModel) -> Source:
+def source_of(stored: StoredModel, precision: str = "float32") -> Source:
     """What to export of a model that was read from disk.
+
+    Args:
+      precision: "float32" or "mixed_bfloat16", the type of the computation; weights
+        and answers are float32.
 
     Of an encoder without heads only that can be exported.
     """
+    vocab = stored.vocab
+    special_ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
+    pretrainer = build_pretrainer(stored.config, special_ids, dtype=precision)
     if any(name.startswith(HEADS) for name in stored.tensors):
-        pretrainer = stored.pretrainer()
+        variables = pretrainer.variables
     else:
-        pretrainer = empty_pretrainer(stored.config, stored.vocab)
-        for variable in pretrainer.electra.variables:
-            variable.assign(stored.tensors[variable.path])
+        variables = pretrainer.electra.variables
         pretrainer.discriminator_predictions = None
         pretrainer.generator = None
+    for variable in variables:
+        variable.assign(stored.tensors[variable.path])
     return Source(
         name=stored.name,
-        vocab=stored.vocab,
+        vocab=vocab,
         tokenizer_config=stored.tokenizer_config,
         max_seq_length=stored.config.max_seq_length,
         pretrainer=pretrainer,
-        facts={"step": stored.step},
+        facts={"step": stored.step, "precision": precision},
     )
 
 
@@ -62,19 +70,25 @@ def check_what(what: str | None) -> None:
 
 
 def export_saved_model(
-    source: Source, what: str, output_dir: str | os.PathLike
+    source: Source,
+    what: str,
+    output_dir: str | os.PathLike,
+    exact: Source | None = None,
 ) -> Path:
     """Writes a SavedModel that loads with tensorflow and tensorflow_text alone.
 
     Args:
       what: a key of WHAT.
       output_dir: gets `<what>/<version>/`, as TensorFlow Serving wants it.
+      exact: the model in float32 where `source` is not; the manifest then says how
+        much of its accuracy is lost.
 
     Returns the directory of the version.  Raises UserError if the model has no such
     part, or if it cannot be written.
     """
     check_what(what)
-    return writing.write(WHAT[what](source), source, what, output_dir)
+    exact_checks = WHAT[what](exact).checks if exact else []
+    return writing.write(WHAT[what](source), source, what, output_dir, exact_checks)
 
 
 def write_saved_model(request) -> str:
@@ -83,10 +97,14 @@ def write_saved_model(request) -> str:
     Without --what, everything that the model has is written.
     """
     check_what(request.what)
-    source = source_of(read_source(request))
+    stored = read_source(request)
+    source = source_of(stored, request.precision)
+    exact = None if request.precision == "float32" else source_of(stored)
     for what in [request.what] if request.what else kinds_of(source):
-        written = export_saved_model(source, what, request.output_dir)
+        written = export_saved_model(source, what, request.output_dir, exact)
         manifest = verify_checksums(written)
         gap = manifest["max_difference"]
         print(f"{what}: {written}, greatest difference from the model {gap:.1e}")
+        for name, lost in manifest.get("differences_from_float32", {}).items():
+            print(f"  {name}: {lost:.1e} from float32")
     return request.output_dir

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Latency of served models beside Hugging Face's torch model with the same weights.
+
+    python benchmarks/serving.py
+    python benchmarks/serving.py --data-dir D --model-name M
+
+Without a run, a model of ELECTRA-Small's size with random weights and a vocabulary
+made from the examples. Each side runs in a process of its own; they take turns at the
+same requests, and see the same ids (encoder) or the same strings (detector: tokenizer,
+model, probabilities and character offsets). Batches follow each other through a text,
+so their lengths differ as they do in life.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import flags
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from electra_tf import cli, startup  # noqa: E402
+from electra_tf.errors import UserError  # noqa: E402
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("data_dir", None, "Of the run to serve.")
+flags.DEFINE_string("model_name", None, "Of the run to serve.")
+flags.DEFINE_string(
+    "hparams", "{}", "Changes of the made up model, JSON: other sizes, for example."
+)
+flags.DEFINE_string("text", None, "File with one text a line; default: the examples'.")
+flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
+flags.DEFINE_list("what", ["encoder", "detector"], "SavedModels to measure.")
+flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
+flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
+flags.DEFINE_list("precisions", ["float32"], "Of our side; mixed_bfloat16 is another.")
+flags.DEFINE_string("peer_python", sys.executable, "Python with torch, transformers.")
+flags.DEFINE_string("json", None, "File for all that was measured.")
+flags.DEFINE_string("worker", None, "Internal: the side that this process measures.")
+
+HELDOUT = ROOT / "examples" / "heldout" / "lost_world_opening.txt"
+
+
+def main(_):
+    if FLAGS.worker:
+        return work(*FLAGS.worker.split("=", 1))
+    texts = read_texts()
+    startup.import_tensorflow()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        stored = stored_model(folder)
+        workers = {"torch": Worker("torch", write_peer(stored, folder))}
+        for precision in FLAGS.precisions:
+            write_ours(stored, folder / precision, precision)
+            workers[precision] = Worker("ours", folder / precision)
+        requests = batches_of(texts, stored)
+        found = compare(workers, requests)
+        for worker in workers.values():
+            worker.close()
+    if FLAGS.json:
+        Path(FLAGS.json).write_text(json.dumps(found, indent=1))
+    return 0
+
+
+# What is measured.
+
+
+def read_texts() -> list[str]:
+    path = Path(FLAGS.text) if FLAGS.text else HELDOUT
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip()]
+
+
+def stored_model(folder: Path):
+    """The run's newest checkpoint, or a model that is made up."""
+    from electra_tf.interop import sources
+    from electra_tf.interop.stored_model import StoredModel, empty_pretrainer
+
+    if FLAGS.model_name:
+        return sources.read(os.path.join(FLAGS.data_dir, "models", FLAGS.model_name))
+
+    from electra_tf.config import PretrainingConfig
+    from electra_tf.vocabulary import TokenizerConfig, Vocabulary
+
+    vocab_file = folder / "vocab.txt"
+    subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "build_vocab.py"),
+            f"--corpus-dir={ROOT / 'examples' / 'corpus'}",
+            f"--output-file={vocab_file}",
+            "--vocab-size=8000",
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    vocab = Vocabulary.load(vocab_file)
+    hparams = {"vocab_size": len(vocab), "vocab_file": str(vocab_file)}
+    config = PretrainingConfig.from_hparams(
+        str(folder), "made_up", hparams | json.loads(FLAGS.hparams)
+    )
+    weights = {v.path: v.numpy() for v in empty_pretrainer(config, vocab).variables}
+    return StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "made up")
+
+
+def write_peer(stored, folder: Path) -> Path:
+    from electra_tf.interop import huggingface
+
+    huggingface.write(stored, "discriminator", folder / "peer", log=lambda line: None)
+    return folder / "peer" / "discriminator"
+
+
+def write_ours(stored, folder: Path, precision: str) -> None:
+    from electra_tf import export
+
+    source = export.source_of(stored, precision)
+    for what in FLAGS.what:
+        export.export_saved_model(source, what, folder)
+
+
+def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
+    """Batch size -> requests of texts, and of their padded ids."""
+    from electra_tf.tokenization import Tokenizer
+
+    tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
+    vocab = stored.vocab
+    longest = stored.config.max_seq_length - 2
+    found = {}
+    for size in map(int, FLAGS.batch_sizes):
+        if size > len(texts):
+            raise UserError(f"a batch of {size} texts: there are {len(texts)}.")
+        requests: dict[str, list] = {"detector": [], "encoder": []}
+        for number in range(FLAGS.requests):
+            first = number * size % (len(texts) - size + 1)
+            batch = texts[first : first + size]
+            rows = [tokenizer.encode(text)[:longest] for text in batch]
+            rows = [[vocab.cls_id, *row, vocab.sep_id] for row in rows]
+            width = max(map(len, rows))
+            ids = [row + [vocab.pad_id] * (width - len(row)) for row in rows]
+            mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+            requests["detector"].append(batch)
+            requests["encoder"].append([ids, mask])
+        found[size] = requests
+    return found
+
+
+def compare(workers: dict, requests: dict) -> dict:
+    """Measures all sides in turns and prints a table."""
+    found = {}
+    print("| | batch | side | p50 ms | p99 ms | texts/s | times as fast | difference |")
+    print("|---|---|---|---|---|---|---|---|")
+    for what in FLAGS.what:
+        for size, of_size in requests.items():
+            answers = {
+                side: worker.ask(what=what, first=of_size[what][0])
+                for side, worker in workers.items()
+            }
+            seconds = {side: [] for side in workers}
+            for _ in range(FLAGS.rounds):
+                for side, worker in workers.items():
+                    seconds[side] += [worker.ask(what=what, requests=of_size[what])]
+            medians = {
+                side: [statistics.median(r) for r in rounds]
+                for side, rounds in seconds.items()
+            }
+            for side in workers:
+                ratios = [
+                    theirs / ours
+                    for theirs, ours in zip(
+                        medians["torch"], medians[side], strict=True
+                    )
+                ]
+                flat = sorted(s for r in seconds[side] for s in r)
+                gap = max_difference(answers[side], answers["torch"])
+                print(
+                    f"| {what} | {size} | {side} | {1e3 * statistics.median(flat):.2f} "
+                    f"| {1e3 * flat[int(0.99 * (len(flat) - 1))]:.2f} "
+                    f"| {size * len(flat) / sum(flat):.0f} "
+                    f"| {statistics.median(ratios):.2f} | {gap:.1e} |",
+                    flush=True,
+                )
+            found[f"{what} {size}"] = seconds
+    return found
+
+
+def max_difference(ours: list, theirs: list) -> float:
+    """Of the numbers of tokens that both have: padding differs."""
+    return max(
+        abs(a - b)
+        for row, other in zip(ours, theirs, strict=True)
+        for a, b in zip(row, other, strict=True)
+    )
+
+
+# The sides, each in a process of its own.
+
+
+class Worker:
+    """A process that measures one side when it is asked to."""
+
+    def __init__(self, side: str, directory: Path):
+        python = FLAGS.peer_python if side == "torch" else sys.executable
+        self._process = subprocess.Popen(
+            [python, __file__, f"--worker={side}={directory}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        )
+
+    def ask(self, **order):
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise UserError("a process that measures ended; its error stands above.")
+        return json.loads(line)
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(30)
+
+
+def work(side: str, directory: str) -> int:
+    """Answers orders from standard input until it ends."""
+    answer = sys.stdout
+    sys.stdout = sys.stderr  # Libraries print.
+    make = {"ours": our_functions, "torch": torch_functions}[side]
+    functions = make(Path(directory))
+    for line in sys.stdin:
+        order = json.loads(line)
+        prepare, run, numbers = functions[order["what"]]
+        if "first" in order:
+            found = numbers(order["first"], run(prepare(order["first"])))
+        else:
+            found = []
+            prepared = [prepare(request) for request in order["requests"]]
+            for request in prepared[:3]:
+                run(request)
+            for request in prepared:
+                start = time.perf_counter()
+                run(request)
+                found.append(time.perf_counter() - start)
+        print(json.dumps(found), file=answer, flush=True)
+    return 0
+
+
+def our_functions(directory: Path) -> dict:
+    """What -> (prepare a request, run it, numbers per row of the result)."""
+    startup.import_tensorflow()
+    import numpy as np
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    loaded = {
+        path.name: tf.saved_model.load(str(path / "1"))
+        for path in directory.iterdir()
+        if path.is_dir()
+    }
+
+    def ids_of(request):
+        ids, mask = (np.array(x, np.int32) for x in request)
+        return ids, mask, np.zeros_like(ids)
+
+    def encode(arrays):
+        names = ("input_word_ids", "input_mask", "input_type_ids")
+        inputs = {n: tf.constant(x) for n, x in zip(names, arrays, strict=True)}
+        return (
+            loaded["encoder"]
+            .signatures["serving_default"](**inputs)["sequence_output"]
+            .numpy()
+        )
+
+    def detect(texts):
+        outputs = loaded["detector"].signatures["serving_default"](
+            text=tf.constant(texts)
+        )
+        return {name: x.numpy() for name, x in outputs.items()}
+
+    def rows(texts, found):
+        counts = found["num_tokens"]
+        pairs = zip(found["probabilities"], counts, strict=True)
+        return [row[:count].tolist() for row, count in pairs]
+
+    return {
+        "encoder": (ids_of, encode, real_rows),
+        "detector": (lambda texts: texts, detect, rows),
+    }
+
+
+def torch_functions(directory: Path) -> dict:
+    """The same by transformers: fast tokenizer and ElectraForPreTraining."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    model = transformers.ElectraForPreTraining.from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    longest = tokenizer.model_max_length
+
+    def ids_of(request):
+        return [torch.tensor(x) for x in request]
+
+    @torch.inference_mode()
+    def encode(request):
+        ids, mask = request
+        return model.electra(ids, attention_mask=mask).last_hidden_state.numpy()
+
+    @torch.inference_mode()
+    def detect(texts):
+        inputs = tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=longest,
+            return_offsets_mapping=True,
+            return_tensors="pt",
+        )
+        offsets = inputs.pop("offset_mapping").numpy()
+        probabilities = torch.sigmoid(model(**inputs).logits).numpy()
+        return probabilities, offsets, inputs["attention_mask"].numpy()
+
+    def rows(texts, found):
+        counts = found[2].sum(axis=1)
+        pairs = zip(found[0], counts, strict=True)
+        return [row[1 : count - 1].tolist() for row, count in pairs]
+
+    return {
+        "encoder": (ids_of, encode, real_rows),
+        "detector": (lambda texts: texts, detect, rows),
+    }
+
+
+def real_rows(request, sequence) -> list:
+    """The first numbers of the vectors of real tokens, row by row."""
+    counts = [sum(row) for row in request[1]]
+    pairs = zip(sequence, counts, strict=True)
+    return [row[:count, 0].tolist() for row, count in pairs]
+
+
+if __name__ == "__main__":
+    cli.run(main)
