@@ -23,6 +23,7 @@ from electra_tf import cli, startup
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.config import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.interop import sources
 from electra_tf.reporting import Console, write_results
 from electra_tf.run_directory import RunLock, cannot_write
 from electra_tf.stopping import LeaveAtOnce, StopRequest, parse_duration
@@ -103,6 +104,8 @@ def main(argv: list[str]) -> int:
                 f"{config.model_dir} has no checkpoint to evaluate.\n"
                 "Check --data-dir and --model-name, or train first."
             )
+        if config.init_checkpoint and not saved:
+            sources.check(config.init_checkpoint)
         console.heading("Config:")
         for name, value in sorted(config.to_dict().items()):
             console.log(f"{name} {value}")

@@ -51,37 +51,51 @@ def contents(path: str, log: Callable[[str], None]) -> Contents:
 
     Raises `UserError` as `read` does.
     """
-    found = _contents(path, log)
+    found = _reader(path)(log)
     for note in found.notes:
         log(f"Note: {found.origin}: {note}.")
     return found
 
 
-def _contents(path: str, log: Callable[[str], None]) -> Contents:
+def check(path: str) -> None:
+    """Raises `UserError` for what is no model at first sight; without TensorFlow."""
+    _reader(path)
+
+
+def _reader(path: str) -> Callable[[Callable[[str], None]], Contents]:
+    """What reads the model at a path, when called with a log."""
     if tf1.is_prefix(path):
-        return _checkpoint(path)
+        return lambda log: _checkpoint(path)
     folder = Path(path)
     if not folder.is_dir():
         raise _no_model(folder)
-    output_folder.verify(folder)
     if is_run(folder):
-        newest = Checkpoints(folder, read_only=True, log=log).newest_intact()
-        return _checkpoint(str(folder / f"model.ckpt-{newest.step}"))
+        return lambda log: _newest(folder, log)
     if prefix := tf1.prefix_in(folder):
-        return tf1.read(prefix)
+        return lambda log: _exported(folder, prefix)
     for part in (folder, *_parts(folder)):
         if huggingface.is_directory_of(part):
             if not (part / huggingface.WEIGHTS).is_file() and (found := _pickle(part)):
                 raise pickle_refused(found)
-            return huggingface.read(folder)
+            return lambda log: huggingface.read(folder)
     if keras_hub.is_directory_of(folder):
-        return keras_hub.read(folder)
+        return lambda log: keras_hub.read(folder)
     for part in _parts(folder):
         if keras_hub.is_directory_of(part):
             raise UserError(
                 f"{folder} holds presets of single encoders.\nGive one, such as {part}."
             )
     raise _no_model(folder)
+
+
+def _exported(folder: Path, prefix: str) -> Contents:
+    output_folder.verify(folder)
+    return tf1.read(prefix)
+
+
+def _newest(run: Path, log: Callable[[str], None]) -> Contents:
+    newest = Checkpoints(run, read_only=True, log=log).newest_intact()
+    return _checkpoint(str(run / f"model.ckpt-{newest.step}"))
 
 
 def _checkpoint(prefix: str) -> Contents:
