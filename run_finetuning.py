@@ -42,6 +42,8 @@ _SWEEP = flags.DEFINE_boolean(
 )
 # Examples that were left out and are listed on the console.
 _LISTED = 20
+# Examples of each task that log_examples shows.
+_SHOWN = 5
 
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
@@ -95,6 +97,21 @@ def source_of(config: FinetuningConfig, console: Console):
     return initial_weights.find_source(config.init_checkpoint, console.log)
 
 
+def log_examples(store, tasks: list, console: Console) -> None:
+    """Shows the first examples of each task as the model will see them."""
+    for number, task in enumerate(tasks):
+        rows = [i for i in range(len(store)) if store["task_id"][i] == number]
+        for row in rows[:_SHOWN]:
+            ids = store["input_ids"][row][: store.lengths[row]]
+            console.log(
+                f"{task.name}: {' '.join(task.tokenizer.convert_ids_to_tokens(ids))}"
+            )
+            for spec in task.feature_specs():
+                value = store[f"{task.name}_{spec.name}"][row]
+                shown = value.tolist()[:30] if value.ndim else value
+                console.log(f"  {spec.name}: {shown}")
+
+
 def make_tasks(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> list:
     """The tasks, with their data read and made into features."""
     from electra_tf.finetune import task_names
@@ -111,6 +128,8 @@ def build_features(config: FinetuningConfig, tasks: list, console: Console) -> N
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
         log_features(store, "training", console)
+        if config.log_examples:
+            log_examples(store, tasks, console)
     kinds = ["dev"] * config.do_eval + ["test"] * config.write_test_outputs
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):

@@ -48,7 +48,9 @@ class FinetuningConfig:
     # What is run.
     data_dir: str = hparam("", "Directory of the data; from --data-dir.")
     model_name: str = hparam("", "Name of the pre-trained model; from --model-name.")
-    debug: bool = hparam(False, "A short run that logs examples, to see that it runs.")
+    debug: bool = hparam(
+        False, "Logs examples, at most 3 epochs of features made anew."
+    )
     do_train: bool = hparam(True, "Fine-tune.")
     do_eval: bool = hparam(
         True, "Evaluate on the dev set, after the training if there is one."
@@ -75,11 +77,6 @@ class FinetuningConfig:
     )
 
     # Data.
-    data_source: str = hparam(
-        "files",
-        "Files in finetuning_data, or tensorflow_datasets prepared on this machine.",
-        choices=("files", "tfds"),
-    )
     tasks: dict[str, Any] = hparam(
         {}, "Tasks of your own: name -> description; docs/fine_tuning.md."
     )

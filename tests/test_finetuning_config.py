@@ -98,7 +98,6 @@ def test_results_follow_a_model_dir_that_was_set():
         ({"task_names": ["rte", "rte"]}, ["twice"]),
         ({"num_trials": 0}, ["num_trials", ">= 1"]),
         ({"do_train": False, "do_eval": False}, ["do_train", "nothing to do"]),
-        ({"data_source": "hub"}, ["data_source", "tfds"]),
         ({"layerwise_lr_offset": "new"}, ["layerwise_lr_offset", "fixed"]),
         ({"max_seq_length": 1024}, ["1024", "max_position_embeddings 512"]),
         (

@@ -103,20 +103,24 @@ class QATask(Task):
         """All questions; in training only those whose answer is found in the text."""
         found: list[QAExample] = []
         for where, paragraph in self.paragraphs(split):
-            words, owners = split_words(paragraph["context"])
-            for question in paragraph["qas"]:
-                answer = self._answer(question, words, owners, split, where)
-                if answer is not None:
-                    key = "qid" if self.is_mrqa else "id"
-                    found.append(
-                        QAExample(
-                            len(found),
-                            question[key],
-                            question["question"],
-                            words,
-                            *answer,
-                        )  # fmt: skip
-                    )
+            try:
+                found += self._questions(paragraph, split, where, len(found))
+            except (KeyError, TypeError, IndexError) as error:
+                raise UserError(
+                    f"{where} is not in the form it should be: {error!r}"
+                ) from None
+        return found
+
+    def _questions(self, paragraph, split, where, first) -> list[QAExample]:
+        """The questions on one text; their eids count from `first`."""
+        words, owners = split_words(paragraph["context"])
+        key = "qid" if self.is_mrqa else "id"
+        found = []
+        for question in paragraph["qas"]:
+            answer = self._answer(question, words, owners, split, where)
+            if answer is not None:
+                eid, text = first + len(found), question["question"]
+                found.append(QAExample(eid, question[key], text, words, *answer))
         return found
 
     def _answer(self, question, words, owners, split, where):
