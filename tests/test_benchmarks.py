@@ -110,6 +110,29 @@ def test_input_pipeline():
     assert re.search(r"from step 1,000,000 +[\d,]+ +[\d.]+ s", text), text
 
 
+@pytest.mark.slow  # Starts transformers twice.
+def test_serving(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    found = tmp_path / "all.json"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
+    text = printed(
+        "serving.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--what=detector",
+        "--batch-sizes=2",
+        "--requests=4",
+        "--rounds=1",
+        f"--json={found}",
+    )
+    theirs, ours = cells(text, "detector")
+    assert theirs[1:3] == ["2", "torch"] and ours[2] == "float32"
+    assert float(ours[-1]) < 1e-5  # The same probabilities on both sides.
+    (rounds,) = json.loads(found.read_text())["detector 2"]["float32"]
+    assert len(rounds) == 4
+
+
 def test_pretraining_step(tmp_path):
     found = tmp_path / "all.json"
     text = printed("pretraining_step.py", *STEP_FLAGS, "--jit=on", f"--json={found}")
