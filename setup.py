@@ -34,6 +34,7 @@ setup(
         "safetensors>=0.4,<1",  # Hugging Face's checkpoints
         "scikit-learn>=1.3,<2",  # scores of fine-tuned models
         "scipy>=1.11,<2",
+        "rapidfuzz>=3,<4",  # word errors of n-best lists
         "matplotlib>=3.8,<4",
         "numpy>=1.26,<3",
         "absl-py>=2.1,<3",

@@ -283,8 +283,9 @@ def test_a_saved_config_is_a_config(tmp_path, name):
 
 
 def test_saving_where_one_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("in the way of a directory")
     with pytest.raises(UserError, match="config.json") as caught:
-        make().save(str(tmp_path / "missing" / "config.json"))
+        make().save(str(tmp_path / "file" / "config.json"))
     assert caught.value.exit_code == EXIT_CANNOT_WRITE
 
 

@@ -111,7 +111,7 @@ def test_mistakes_are_said_in_words(data, tmp_path):
     run = infer(data, "detect", "--input", str(latin))
     assert run.returncode == 65 and "Traceback" not in run.stderr
     assert f"{latin}" in run.stderr and "UTF-8" in run.stderr
-    run = infer(data, "detect", "--output", str(tmp_path / "no/out.txt"), text="w1")
+    run = infer(data, "detect", "--output", str(latin / "out.txt"), text="w1")
     assert run.returncode == 73 and "Traceback" not in run.stderr
     assert "cannot write" in run.stderr
 
