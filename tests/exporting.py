@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tiny models to export, and a process without electra_tf to use the exports."""
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow as tf
 from tiny_pretraining import LENGTH, VARIANTS, VOCAB_SIZE, tiny_config, tiny_model
 
+from electra_tf import export
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.serving.exported import Source
 from electra_tf.vocabulary import (
@@ -39,6 +42,24 @@ def tiny_source(variant="electra", vocab=None, **changes) -> Source:
     model = tiny_model(variant, **changes)
     vocab = vocab or tiny_vocabulary()
     return Source(variant, vocab, TokenizerConfig(), LENGTH, model, {"step": 7})
+
+
+@functools.cache
+def shared_source(variant="electra") -> Source:
+    """A model that tests may look at, not change."""
+    return tiny_source(variant, dropout=0.2, layers=2)
+
+
+@functools.cache
+def _shared_folder(variant) -> tempfile.TemporaryDirectory:
+    return tempfile.TemporaryDirectory(prefix=f"exported_{variant}_")
+
+
+@functools.cache
+def shared_export(variant, what) -> Path:
+    """A SavedModel of that model; made once for all tests of a process."""
+    folder = _shared_folder(variant).name
+    return export.export_saved_model(shared_source(variant), what, folder)
 
 
 def write_run(data: Path, source: Source, **hparams) -> Path:

@@ -70,23 +70,29 @@ def at_masked(record, values) -> np.ndarray:
     return values[np.arange(len(positions))[:, None], positions]
 
 
-def strings(count: int = 1000) -> list[str]:
+def strings(keep=lambda character: True, count: int = 1000) -> list[str]:
     """Strings in ten scripts, of characters that every Unicode table in use knows.
 
     Without capital sigma: at the end of a word Python, and so the original, makes it a
     final small one; other libraries do not (docs/checkpoints.md).
+
+    Args:
+      keep: which characters to use; a script without any is left out.
     """
     old = unicodedata.ucd_3_2_0
     rng = random.Random(6)
-    result = []
+    scripts = []
     for first, last in SCRIPTS.values():
         block = map(chr, range(first, last + 1))
-        letters = [c for c in block if old.category(c) != "Cn" and c != "Σ"]
-        for _ in range(count // len(SCRIPTS)):
-            result.append(
-                "".join(
-                    rng.choice(letters) if rng.random() < 0.8 else rng.choice(" .,-!\n")
-                    for _ in range(40)
-                )
-            )
-    return result
+        letters = [c for c in block if old.category(c) != "Cn" and c != "Σ" and keep(c)]
+        if letters:
+            scripts.append(letters)
+    return [
+        "".join(
+            rng.choice(scripts[i % len(scripts)])
+            if rng.random() < 0.8
+            else rng.choice(" .,-!\n")
+            for _ in range(30)
+        )
+        for i in range(count)
+    ]

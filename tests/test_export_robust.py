@@ -3,9 +3,8 @@
 
 import numpy as np
 import pytest
-from exporting import NAMES, Failed, fresh_process, tiny_source
+from exporting import NAMES, Failed, fresh_process, shared_export, shared_source
 
-from electra_tf import export
 from electra_tf.config import PretrainingConfig
 from electra_tf.detection import PretrainedModel
 from electra_tf.scoring import Scorer
@@ -62,11 +61,11 @@ MASK_CALLS = [
 
 @pytest.fixture(scope="module")
 def sources():
-    return {"electra": tiny_source(), "electric": tiny_source("electric")}
+    return {variant: shared_source(variant) for variant in ("electra", "electric")}
 
 
 @pytest.fixture(scope="module")
-def answers(sources, tmp_path_factory):
+def answers(tmp_path_factory):
     """Name -> the answers of one SavedModel to a list of calls."""
     folder = tmp_path_factory.mktemp("robust")
     text_calls = [
@@ -91,7 +90,7 @@ def answers(sources, tmp_path_factory):
         ("electric", "detector"),
         ("electric", "scorer"),
     ):
-        model = export.export_saved_model(sources[variant], what, folder / variant)
+        model = shared_export(variant, what)
         calls = [] if what == "encoder" else list(text_calls)
         ids = "serving_default" if what == "encoder" else "ids"
         more = {}

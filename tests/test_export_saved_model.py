@@ -15,11 +15,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import run_script
-from exporting import NAMES, Failed, fresh_process, tiny_source, write_run
+from exporting import (
+    NAMES,
+    Failed,
+    fresh_process,
+    shared_export,
+    shared_source,
+    tiny_source,
+    write_run,
+)
 from test_tokenization import random_texts, spelling_vocabulary
 
 from electra_tf import export
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
+from electra_tf.interop import sources
 from electra_tf.serving import manifests, warmup, writing
 from electra_tf.serving.encoder import python_pack
 from electra_tf.tokenization import Tokenizer
@@ -29,15 +38,14 @@ TEXTS = ["The doctor opened the giraffe and read it.", "", "a good film!", "ä¸­Ã
 
 @pytest.fixture(scope="module")
 def source():
-    return tiny_source(dropout=0.2, layers=2)
+    return shared_source()
 
 
 @pytest.fixture(scope="module")
-def exported(source, tmp_path_factory):
+def exported():
     """What -> directory of the SavedModel."""
-    folder = tmp_path_factory.mktemp("exported")
-    kinds = ("encoder", "preprocessor", "detector", "generator")
-    return {k: export.export_saved_model(source, k, folder) for k in kinds}
+    kinds = ("encoder", "preprocessor", "detector")
+    return {kind: shared_export("electra", kind) for kind in kinds}
 
 
 def packed(source, texts, length=12):
@@ -284,6 +292,26 @@ class TestWhatAModelHas:
         )
         electric = tiny_source("electric")
         assert set(export.kinds_of(electric)) == set(export.WHAT)
+
+    def test_encoder_without_heads(self, tmp_path):
+        stored = sources.read(write_run(tmp_path, tiny_source()))
+        tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
+        source = export.source_of(stored._replace(tensors=tensors))
+        assert export.kinds_of(source) == ["encoder", "preprocessor"]
+        export.export_saved_model(source, "encoder", tmp_path / "exports")
+        with pytest.raises(UserError, match="no generator to export"):
+            export.export_saved_model(source, "generator", tmp_path / "exports")
+
+    def test_bfloat16_says_what_it_loses(self, tmp_path):
+        stored = sources.read(write_run(tmp_path, tiny_source()))
+        source = export.source_of(stored, "mixed_bfloat16")
+        exact = export.source_of(stored)
+        found = export.export_saved_model(source, "encoder", tmp_path / "out", exact)
+        content = manifests.verify_checksums(found)
+        assert content["precision"] == "mixed_bfloat16"
+        lost = content["differences_from_float32"]["serving_default/sequence_output"]
+        # 8 bits of numbers of about 1; in float32 the difference would be 1e-6.
+        assert 1e-3 < lost < 0.1
 
     def test_unknown(self, source, tmp_path):
         with pytest.raises(UserError, match="'encodr' is none of encoder, "):

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exporting import NAMES, tiny_source
+from exporting import NAMES, shared_export, shared_source
 
-from electra_tf import export
 from electra_tf.config import PretrainingConfig
 from electra_tf.detection import PretrainedModel
 
@@ -32,27 +31,24 @@ IDS = {"input_word_ids": [2, 7, 3], "input_mask": [1, 1, 1], "input_type_ids": [
 
 @pytest.fixture(scope="module")
 def source():
-    return tiny_source()
+    return shared_source()
 
 
 @pytest.fixture(scope="module")
-def exports(source, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    for what in ("encoder", "detector"):
-        export.export_saved_model(source, what, folder)
-    return folder
+def exports():
+    return {what: shared_export("electra", what) for what in ("encoder", "detector")}
 
 
 @pytest.fixture(scope="module")
-def server(exports):
+def server(exports, tmp_path_factory):
     """The address of a server in another process."""
     names = ("encoder", "detector")
-    flags = [f"--model={name}={exports / name}" for name in names]
+    flags = [f"--model={name}={exports[name].parent}" for name in names]
     process = subprocess.Popen(
         [sys.executable, str(SERVING / "server.py"), "--port=0", *flags],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=exports,
+        cwd=tmp_path_factory.mktemp("elsewhere"),
     )
     try:
         line = process.stdout.readline()
@@ -250,7 +246,7 @@ def test_damaged_models_are_not_served(exports, tmp_path):
     import models
 
     copy = tmp_path / "1"
-    shutil.copytree(exports / "detector" / "1", copy)
+    shutil.copytree(exports["detector"], copy)
     path = copy / "saved_model.pb"
     content = bytearray(path.read_bytes())
     content[1000] ^= 4

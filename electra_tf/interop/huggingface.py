@@ -37,6 +37,7 @@ from electra_tf.interop.stored_model import (
 )
 from electra_tf.model_config import ModelConfig
 
+FORMAT = "huggingface"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 ARCHITECTURES = {
     DISCRIMINATOR_HEAD: "ElectraForPreTraining",
@@ -53,6 +54,8 @@ _LAYER_NORM_EPSILON = 1e-12
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
+    if said := output_folder.format_of(folder):
+        return said == FORMAT
     if (folder / WEIGHTS).is_file():
         return True
     config = folder / CONFIG
@@ -96,9 +99,12 @@ def write_networks(
             folder = parent / name
             folder.mkdir()
             results = _write_network(network, stored, folder)
-            output_folder.finish(folder, stored, "huggingface", name, results)
+            words = huggingface_tokenizer.words_tokenized_otherwise(stored)
+            facts = {"words_tokenized_otherwise": words._asdict()}
+            output_folder.finish(folder, stored, FORMAT, name, results, facts)
             shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
     verification.show(shown, log)
+    log(f"measured with the package tokenizers: {words}")
     if not huggingface_peer.installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
     return Path(output_dir)

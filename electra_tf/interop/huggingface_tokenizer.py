@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import output_folder
+from electra_tf.interop import output_folder, verification
+from electra_tf.interop.stored_model import StoredModel
 from electra_tf.vocabulary import (
     CLS,
     MASK,
@@ -88,6 +89,16 @@ def fast(vocab: Vocabulary, config: TokenizerConfig):
     special = [AddedToken(token, special=True) for token in (PAD, UNK, CLS, SEP, MASK)]
     tokenizer.add_special_tokens(special)
     return tokenizer
+
+
+def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
+    """How `fast` does on the words of the vocabulary."""
+    tokenizer = fast(stored.vocab, stored.tokenizer_config)
+
+    def encode(texts):
+        return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    return verification.words_tokenized_otherwise(stored, encode)
 
 
 def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:

@@ -25,6 +25,7 @@ from electra_tf.interop.stored_model import Contents, StoredModel
 from electra_tf.model_config import ModelConfig
 from electra_tf.vocabulary import TokenizerConfig
 
+FORMAT = "keras_hub"
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
 TOKENIZER = "tokenizer.json"
 VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
@@ -46,6 +47,8 @@ _FIELDS = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
+    if said := output_folder.format_of(folder):
+        return said == FORMAT
     config = folder / CONFIG
     return config.is_file() and "class_name" in output_folder.read_json(config)
 
@@ -82,23 +85,28 @@ def write(
         for name, network in found.items():
             folder = parent / name
             folder.mkdir()
-            results = _write_encoder(network.encoder(), stored, folder)
+            results, words = _write_encoder(network.encoder(), stored, folder)
             output_folder.finish(
                 folder,
                 stored,
-                "keras_hub",
+                FORMAT,
                 name,
                 results,
-                {"gelu": "tanh in KerasHub, erf in the source", "pooler": "identity"},
+                {
+                    "gelu": "tanh in KerasHub, erf in the source",
+                    "pooler": "identity",
+                    "words_tokenized_otherwise": words._asdict(),
+                },
             )
             shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
     verification.show(shown, log)
+    log(f"measured with keras_hub's tokenizer: {words}")
     return Path(output_dir)
 
 
 def _write_encoder(
     network: Network, stored: StoredModel, folder: Path
-) -> list[verification.Result]:
+) -> tuple[list[verification.Result], verification.Words]:
     import keras_hub
 
     backbone = _backbone(network)
@@ -117,7 +125,11 @@ def _write_encoder(
         lowercase=config.do_lower_case,
         strip_accents=config.do_lower_case and config.strip_accents,
     ).save_to_preset(str(folder))
-    return _verify(network, stored, folder)
+    tokenizer = keras_hub.models.Tokenizer.from_preset(str(folder))
+    words = verification.words_tokenized_otherwise(
+        stored, lambda texts: [np.asarray(ids).tolist() for ids in tokenizer(texts)]
+    )
+    return _verify(network, stored, folder), words
 
 
 def _backbone(network: Network):

@@ -146,6 +146,12 @@ def finish(
     sync_directory(folder)
 
 
+def format_of(folder: Path) -> str | None:
+    """The format that a folder's manifest names, if it has one."""
+    path = folder / MANIFEST
+    return read_json(path).get("format") if path.is_file() else None
+
+
 def verify(folder: Path) -> None:
     """Checks a folder against its manifest; folders without one pass.
 

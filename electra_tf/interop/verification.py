@@ -24,6 +24,34 @@ class Result(NamedTuple):
     tolerance: float | None  # None: measured, not judged
 
 
+class Words(NamedTuple):
+    """How another tokenizer does on the words of a vocabulary."""
+
+    different: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"{self.different} of {self.total} words of the vocabulary get other ids"
+
+
+def words_tokenized_otherwise(
+    stored: StoredModel, encode: Callable[[list[str]], list[list[int]]]
+) -> Words:
+    """Counts the words of the vocabulary whose ids differ, alone or in capitals.
+
+    Args:
+      encode: the other tokenizer: texts to ids, without [CLS] and [SEP].
+    """
+    from electra_tf.tokenization import Tokenizer
+
+    tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
+    words = [t for t in stored.vocab.tokens if not t.startswith(("##", "["))]
+    texts = [f"{word} {word.upper()}" for word in words]
+    pairs = zip(texts, encode(texts), strict=True)
+    different = sum(tokenizer.encode(text) != ids for text, ids in pairs)
+    return Words(different, len(words))
+
+
 def fixed_batch(
     vocab_size: int, max_length: int, pad_id: int = 0, types: int = 2
 ) -> dict[str, np.ndarray]:
