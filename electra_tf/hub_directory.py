@@ -11,14 +11,14 @@ import tempfile
 from pathlib import Path
 
 from electra_tf import export, model_card
-from electra_tf.interop.formats import read_source
-from electra_tf.publishing import (
+from electra_tf.hub_archives import (
     CARD,
     CHECKSUMS,
     check_empty,
     check_handle,
     unpack,
 )
+from electra_tf.interop.formats import read_source
 from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
 from electra_tf.serving.exported import Source
 from electra_tf.serving.manifests import sha256, verify_checksums

@@ -180,22 +180,11 @@ def model_card(
       kinds: the SavedModels beside it.
       differences: of each from the model it was exported from.
     """
-    tags = {"electra": "electra", "electric": "electric", "mlm": "fill-mask"}
-    front = [
-        "---",
-        f"license: {licence}",
-        "library_name: tensorflow",
-        "tags:",
-        "- electra",
-        *([f"- {tags[facts.objective]}"] if facts.objective != "electra" else []),
-        "- tf-keras",
-        "---",
-    ]
     files = "\n".join(
         f"| `{kind}` | {_TASKS[kind][1]} | {differences[kind]:.1e} |" for kind in kinds
     )
     return (
-        "\n".join(front)
+        _front_matter(facts, licence)
         + f"""
 # {name}
 
@@ -244,6 +233,15 @@ trained on sequences of {facts.max_seq_length}.
   no detector of machine-written text.
 """
     )
+
+
+def _front_matter(facts: RunFacts, licence: str) -> str:
+    tags = ["electra"]
+    if facts.objective != "electra":
+        tags.append({"electric": "electric", "mlm": "fill-mask"}[facts.objective])
+    lines = ["---", f"license: {licence}", "library_name: tensorflow", "tags:"]
+    lines += [f"- {tag}" for tag in [*tags, "tf-keras"]]
+    return "\n".join([*lines, "---"])
 
 
 def _overview(facts: RunFacts) -> str:

@@ -11,7 +11,7 @@ import pytest
 from conftest import run_script
 from exporting import tiny_source, write_run
 
-from electra_tf import hub_directory, model_card, publishing
+from electra_tf import hub_archives, hub_directory, model_card
 from electra_tf.errors import EXIT_DAMAGED, UserError
 
 RESULTS = {"global_step": 7, "metrics": {"disc_auc_tokens": 0.8125, "loss": 20.5}}
@@ -130,13 +130,13 @@ def test_damaged_archives_are_not_published(directory, tmp_path):
     content[len(content) // 2] ^= 8
     archive.write_bytes(content)
     with pytest.raises(UserError, match="encoder.tar.gz is not what") as caught:
-        publishing.archives_of(tmp_path)
+        hub_archives.archives_of(tmp_path)
     assert caught.value.exit_code == EXIT_DAMAGED
     archive.unlink()
     with pytest.raises(UserError, match="encoder.tar.gz is missing"):
-        publishing.archives_of(tmp_path)
+        hub_archives.archives_of(tmp_path)
     with pytest.raises(UserError, match="not what --format hub writes"):
-        publishing.archives_of(tmp_path / "other")
+        hub_archives.archives_of(tmp_path / "other")
 
 
 def test_archives_that_reach_outside_are_refused(tmp_path):
@@ -146,7 +146,7 @@ def test_archives_that_reach_outside_are_refused(tmp_path):
         tar.add(tmp_path / "x", "../outside")
     (tmp_path / "into").mkdir()
     with pytest.raises(UserError, match="is damaged"):
-        publishing.unpack(archive, tmp_path / "into")
+        hub_archives.unpack(archive, tmp_path / "into")
     assert not (tmp_path / "outside").exists()
 
 

@@ -94,8 +94,9 @@ def _exported(folder: Path, prefix: str) -> Contents:
 
 
 def _newest(run: Path, log: Callable[[str], None]) -> Contents:
-    newest = Checkpoints(run, read_only=True, log=log).newest_intact()
-    return _checkpoint(str(run / f"model.ckpt-{newest.step}"))
+    """The newest intact checkpoint of a run."""
+    checkpoints = Checkpoints(run, read_only=True, log=log)
+    return _checkpoint(checkpoints.prefix(checkpoints.newest_intact().step))
 
 
 def _checkpoint(prefix: str) -> Contents:
@@ -136,22 +137,6 @@ def is_run(folder: Path) -> bool:
     """Whether a directory holds checkpoints of this project with their manifests."""
     names = os.listdir(folder)
     return any(re.fullmatch(r"model\.ckpt-\d+\.json", name) for name in names)
-
-
-def _newest(run: Path, log: Callable[[str], None]) -> Contents:
-    """The newest intact checkpoint of a run, with the run's config and vocabulary."""
-    checkpoints = Checkpoints(run, read_only=True, log=log)
-    newest = checkpoints.newest_intact()
-    contents = tf1.read(checkpoints.prefix(newest.step))
-    hparams = output_folder.read_json(run / "config.json")
-    usual = run.parent.parent / output_folder.VOCABULARY
-    vocab_file = hparams.pop("vocab_file", None) or contents.vocab_file
-    if vocab_file is None and usual.is_file():
-        vocab_file = str(usual)
-    tokenizer = vocab_file and read_settings(vocab_file)
-    return contents._replace(
-        hparams=hparams, vocab_file=vocab_file, tokenizer_config=tokenizer
-    )
 
 
 def _no_model(path: Path) -> UserError:
