@@ -39,8 +39,11 @@ def read(
     hparams = hparams or {}
     found = contents(path, log)
     stored = assemble(found, vocab_file, hparams)
-    said = [x.get("model_hparam_overrides", {}) for x in (found.hparams, hparams)]
-    if not any("num_attention_heads" in x for x in said):
+    said = (found.hparams, hparams)  # hparams with a size have heads by its rule
+    overrides = [x.get("model_hparam_overrides", {}) for x in said]
+    if not any("model_size" in x for x in said) and not any(
+        "num_attention_heads" in x for x in overrides
+    ):
         heads = stored.config.model_config().num_attention_heads
         log(f"Note: {path} does not say its number of attention heads: {heads} taken.")
     return stored
