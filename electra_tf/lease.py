@@ -6,6 +6,11 @@ touches it every few seconds. Somebody else may take it over when its holder is 
 be dead (same machine, no such process) or has not touched it for a minute. Ages are
 measured by the file system's own clock, so clocks of machines need not agree.
 
+Every lease has a token that is never used again. A lease changes hands, or ends, only
+through the file `run.lock.lease.after-TOKEN`: who makes that (O_EXCL again) is the one
+successor, and moves it over the lease, so that at no time there is none. When a
+successor dies before that, it is succeeded in the same way.
+
 Weaker than flock: a holder that is suspended for more than a minute loses the lease. It
 notices when it wakes, and ends.
 """
@@ -17,6 +22,7 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -89,77 +95,120 @@ class Lease:
 
         Raises `OSError` when the file cannot be written.
         """
-        for _ in range(3):
-            if self._create():
-                self._thread = threading.Thread(target=self._beat, daemon=True)
-                self._thread.start()
-                return None
-            holder = self._read()
-            if not (is_dead(holder) or self._age() > STALE_SECONDS):
+        holder: dict[str, Any] = {}
+        for _ in range(10):
+            if self._create(self.path):
+                return self._hold()
+            last, holder = self._last()
+            age = self._age(last)
+            if age is None:
+                continue  # gone in between
+            if not (is_dead(holder) or age > STALE_SECONDS):
                 return holder
-            self._set_aside(holder)
-        return self._read()
+            if self._succeed(self._after(holder)):
+                return self._hold()
+        return holder
 
     def release(self) -> None:
         """Gives the lease back."""
         self._ended.set()
         if self._thread:
             self._thread.join()
-        if self._is_ours():
-            with contextlib.suppress(OSError):
+        after = self._after(self._holder)
+        with contextlib.suppress(OSError):
+            if not self._create(after):
+                return  # somebody is taking it over
+            if self._is_ours():
                 self.path.unlink()
+            after.unlink()
 
-    def _create(self) -> bool:
+    def _hold(self) -> None:
+        # What the dead left. Their leases are no more, so nobody can need it.
+        for orphan in self.path.parent.glob(f"{self.path.name}.after-*"):
+            if orphan != self._after(self._holder):
+                orphan.unlink(missing_ok=True)
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def _create(self, path: Path) -> bool:
         try:
-            with open(self.path, "x", encoding="utf-8") as f:
+            with open(path, "x", encoding="utf-8") as f:
                 json.dump(self._holder, f)
         except FileExistsError:
             return False
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()  # on a full disk, made but not written
+            raise
         return True
 
-    def _read(self) -> dict[str, Any]:
+    def _after(self, holder: dict[str, Any]) -> Path:
+        """The file of the one who comes after `holder`."""
+        return self.path.with_name(f"{self.path.name}.after-{holder.get('token')}")
+
+    def _read(self, path: Path) -> dict[str, Any]:
         try:
-            holder = json.loads(_text(str(self.path)))
+            holder = json.loads(_text(str(path)))
         except ValueError:
-            return {}  # gone, or made this moment and not written yet
-        return holder if isinstance(holder, dict) else {}
+            holder = {}
+        if isinstance(holder, dict) and "token" in holder:
+            return holder
+        # Made this moment and not written yet, or damaged, or gone.
+        with contextlib.suppress(OSError):
+            return {"token": f"unreadable-{path.stat().st_ino}"}
+        return {}
+
+    def _last(self) -> tuple[Path, dict[str, Any]]:
+        """The lease, or the last of those who were about to replace it."""
+        path, holder = self.path, self._read(self.path)
+        while self._after(holder).exists():
+            path = self._after(holder)
+            holder = self._read(path)
+        return path, holder
+
+    def _succeed(self, after: Path) -> bool:
+        """Replaces a stale lease; False when somebody else was faster."""
+        if not self._create(after):
+            return False
+        # The lease may have been replaced, and `after` moved, since it was looked at.
+        # If not, then it stays as it is now: only who made `after` may replace it.
+        if self._last()[0] == after:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(after, self.path)
+                return True
+        after.unlink(missing_ok=True)
+        return False
 
     def _is_ours(self) -> bool:
-        return self._read().get("token") == self._holder["token"]
+        return self._read(self.path).get("token") == self._holder["token"]
 
-    def _age(self) -> float:
-        """Seconds since the lease was touched; 0 when it is gone."""
+    def _age(self, path: Path) -> float | None:
+        """Seconds since a file was touched; None when it is gone."""
         probe = self.path.with_name(f"{self.path.name}.{self._holder['token']}")
         try:
             probe.touch()
-            return probe.stat().st_mtime - self.path.stat().st_mtime
+            return probe.stat().st_mtime - path.stat().st_mtime
         except FileNotFoundError:
-            return 0.0
+            return None
         finally:
             probe.unlink(missing_ok=True)
 
-    def _set_aside(self, stale: dict[str, Any]) -> None:
-        """Removes a stale lease, unless somebody else has just replaced it."""
-        mine = self.path.with_name(f"{self.path.name}.{self._holder['token']}")
-        try:
-            os.rename(self.path, mine)
-        except FileNotFoundError:
-            return
-        try:
-            moved = json.loads(_text(str(mine)) or "{}")
-        except ValueError:
-            moved = {}
-        if moved.get("token") != stale.get("token"):
-            with contextlib.suppress(OSError):
-                os.link(mine, self.path)  # fails if there is one again
-        mine.unlink(missing_ok=True)
-
     def _beat(self) -> None:
+        fresh = time.clock_gettime(time.CLOCK_BOOTTIME)
         while not self._ended.wait(BEAT_SECONDS):
+            now = time.clock_gettime(time.CLOCK_BOOTTIME)
             try:
-                if self._is_ours() or (not self.path.exists() and self._create()):
+                if self._is_ours():
                     os.utime(self.path)
-                elif self._read():
+                    fresh = now
+                elif "pid" in self._read(self.path):
                     self._on_loss()
+                else:
+                    self.path.stat()  # unreadable, by a hiccup of the network?
+            except FileNotFoundError:
+                if now - fresh >= STALE_SECONDS:
+                    self._on_loss()  # somebody may have had it and given it back
+                with contextlib.suppress(OSError):
+                    self._create(self.path)
             except OSError:
-                continue  # a hiccup of the network; the next beat comes
+                continue

@@ -119,7 +119,7 @@ class RunLock:
             self._file.close()
             raise cannot_write(self.path, error) from error
         if holder is not None:
-            self._refuse(self._holder() if holder else {})
+            self._refuse(self._holder() if "pid" in holder else {})
 
     def _end_process(self) -> None:
         print(

@@ -141,27 +141,107 @@ def test_a_broken_lease_is_not_taken_at_once(tmp_path, monkeypatch):
     refusal(tmp_path)
 
 
+def take_at_once(path, count=8):
+    """Lets threads try to get one lease; returns those that did."""
+    start = threading.Barrier(count)
+    taken = []
+
+    def take(one):
+        start.wait()
+        if one.acquire() is None:
+            taken.append(one)
+
+    leases = [lease.Lease(path, lambda: None) for _ in range(count)]
+    threads = [threading.Thread(target=take, args=(one,)) for one in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return taken
+
+
 def test_many_take_over_one_stale_lease(tmp_path):
     path = tmp_path / "lease"
-    for _ in range(20):
+    for _ in range(60):
         of_another_machine(path, age=lease.STALE_SECONDS + 5)
-        leases = [lease.Lease(path, lambda: None) for _ in range(8)]
-        start = threading.Barrier(len(leases))
-        taken = []
-
-        def take(one, start=start, taken=taken):
-            start.wait()
-            if one.acquire() is None:
-                taken.append(one)
-
-        threads = [threading.Thread(target=take, args=(one,)) for one in leases]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        taken = take_at_once(path)
         assert len(taken) == 1
         taken[0].release()
         assert os.listdir(tmp_path) == []
+
+
+def test_a_slow_successor_finds_the_lease_replaced(tmp_path, monkeypatch):
+    """Between finding a lease stale and replacing it, anything may happen."""
+    path = tmp_path / "lease"
+    of_another_machine(path, age=lease.STALE_SECONDS + 5)
+    slow, fast = (lease.Lease(path, lambda: None) for _ in range(2))
+    succeed = slow._succeed
+
+    def succeed_late(after):
+        assert fast.acquire() is None
+        return succeed(after)
+
+    monkeypatch.setattr(slow, "_succeed", succeed_late)
+    assert slow.acquire()["token"] == fast._holder["token"]
+    assert json.loads(path.read_text())["token"] == fast._holder["token"]
+    fast.release()
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [None, "", '{"pid": 1'])
+def test_a_successor_that_died_is_succeeded(tmp_path, content):
+    path = tmp_path / "lease"
+    of_another_machine(path, age=lease.STALE_SECONDS + 5)
+    died = tmp_path / "lease.after-t"
+    of_another_machine(died, age=0)
+    died.write_text(died.read_text().replace('"t"', '"u"'))
+    if content is not None:
+        died.write_text(content)
+    assert lease.Lease(path, lambda: None).acquire() is not None  # may be at work
+    os.utime(died, (1, 1))
+    taken = take_at_once(path)
+    assert len(taken) == 1
+    assert os.listdir(tmp_path) == ["lease"]
+    taken[0].release()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_holder_does_not_end_a_lease_that_is_taken_over(tmp_path):
+    path = tmp_path / "lease"
+    holder, other = (lease.Lease(path, lambda: None) for _ in range(2))
+    assert holder.acquire() is None
+    os.utime(path, (1, 1))
+    release_first = other._last
+
+    def last_after_release():
+        holder.release()
+        assert path.exists()
+        return release_first()
+
+    assert other._age(path) > lease.STALE_SECONDS
+    other._last = last_after_release
+    assert other._succeed(other._after(holder._holder))
+    assert json.loads(path.read_text())["token"] == other._holder["token"]
+
+
+def test_a_lease_that_vanished(tmp_path, monkeypatch):
+    """Made again, unless its holder slept so long that another may have had it."""
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    lost = threading.Event()
+    path = tmp_path / "lease"
+    holder = lease.Lease(path, lost.set)
+    assert holder.acquire() is None
+    path.unlink()
+    deadline = time.monotonic() + 20
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert path.exists() and not lost.is_set()
+    monkeypatch.setattr(lease, "STALE_SECONDS", 0.0)
+    while not lost.is_set() and time.monotonic() < deadline:
+        path.unlink(missing_ok=True)
+        time.sleep(0.05)
+    assert lost.is_set()
+    holder.release()
 
 
 def test_a_holder_that_lost_its_lease_ends(tmp_path):
