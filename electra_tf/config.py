@@ -9,16 +9,15 @@ comment, and runs that set only `model_size` diverged.
 """
 
 import dataclasses
-import json
 import os
 from typing import Any
 
 from electra_tf import finetuning_config as finetuning
-from electra_tf.config_checks import check_together, count_lines
+from electra_tf.config_checks import check_generator, check_objective
 from electra_tf.errors import UserError
-from electra_tf.hparams import check, hparam, markdown_table, merge, read_hparams, show
-from electra_tf.model_config import SIZES, ModelConfig, generator_config, model_config
-from electra_tf.run_directory import atomic_write
+from electra_tf.hparams import hparam, markdown_table, read_hparams, show
+from electra_tf.model_config import SIZES, ModelConfig, generator_config
+from electra_tf.run_config import RunConfig
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
 
@@ -50,18 +49,6 @@ _DEBUG_PRESET = {
     "num_eval_steps": 2,
 }
 
-# Not in a saved config unless they were set: they follow from where it is used.
-_LOCATIONS = (
-    "data_dir",
-    "model_name",
-    "model_dir",
-    "pretrain_tfrecords",
-    "eval_tfrecords",
-    "vocab_file",
-    "results_txt",
-    "results_pkl",
-)
-
 
 def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
     """The number of masked-position slots per sequence."""
@@ -69,12 +56,10 @@ def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class PretrainingConfig:
+class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
     # What is run.
-    data_dir: str = hparam("", "Directory of the data; from --data-dir.")
-    model_name: str = hparam("", "Name of the run; from --model-name.")
     debug: bool = hparam(False, "A few steps on small batches, to see that it runs.")
     do_train: bool = hparam(True, "Pre-train.")
     do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.")
@@ -114,18 +99,7 @@ class PretrainingConfig:
         5e-4, "Peak of the schedule; warm-up multiplies a decay from step 0.", above=0
     )
     lr_decay_power: float = hparam(1.0, "Power of the polynomial decay.", minimum=0)
-    weight_decay_rate: float = hparam(
-        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
-    )
     num_warmup_steps: int = hparam(10000, "Steps of linear warm-up.", minimum=0)
-    gradient_accumulation_steps: int = hparam(
-        1, "Parts that a batch is computed in, one after the other.", minimum=1
-    )
-    on_nonfinite: str = hparam(
-        "stop",
-        "On a loss or gradient that is not finite: stop, or skip that step.",
-        choices=("stop", "skip"),
-    )
     on_bad_record: str = hparam(
         "stop",
         "On a damaged record in the data: stop, or leave it out and count it.",
@@ -146,36 +120,6 @@ class PretrainingConfig:
         1000000, "Optimizer steps; the schedule ends here.", minimum=1
     )
     num_eval_steps: int = hparam(100, "Batches of an evaluation.", minimum=1)
-    log_steps: int = hparam(100, "Steps from one progress line to the next.", minimum=1)
-    precision: str = hparam(
-        "float32",
-        "Type of the computation; weights and losses are always float32.",
-        choices=("float32", "mixed_bfloat16", "mixed_float16"),
-    )
-    jit_compile: bool | None = hparam(
-        None, "Compile the step with XLA; null: where it is faster."
-    )
-
-    # Model.
-    model_size: str = hparam(
-        "small",
-        "Size of the encoder, and the paper's settings for it.",
-        choices=tuple(SIZES),
-    )
-    model_hparam_overrides: dict[str, Any] = hparam(
-        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
-    )
-    embedding_size: int | None = hparam(
-        None,
-        "Width of the embeddings; null: 128 for small, else as wide as the model.",
-        minimum=1,
-    )
-    vocab_size: int = hparam(
-        30522,
-        "Tokens in the vocabulary; by default the lines of vocab_file.",
-        minimum=1,
-    )
-    do_lower_case: bool = hparam(True, "The data and its vocabulary are lower-cased.")
 
     # Generator.
     uniform_generator: bool = hparam(
@@ -215,14 +159,6 @@ class PretrainingConfig:
     )
     eval_batch_size: int = hparam(128, "Sequences per evaluation batch.", minimum=1)
 
-    # TPU.
-    use_tpu: bool = hparam(False, "Run on a TPU.")
-    num_tpu_cores: int = hparam(1, "Cores of the TPU.", minimum=1)
-    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.")
-    tpu_name: str | None = hparam(None, "Cloud TPU to use.")
-    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.")
-    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.")
-
     # Locations.
     pretrain_tfrecords: str = hparam(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
@@ -231,7 +167,6 @@ class PretrainingConfig:
     eval_tfrecords: str = hparam(
         "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
     )
-    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.")
     model_dir: str = hparam(
         "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
     )
@@ -243,55 +178,10 @@ class PretrainingConfig:
         "Taken but not written: results are JSON, beside results_txt.",
     )
 
-    @classmethod
-    def from_hparams(
-        cls,
-        data_dir: str,
-        model_name: str,
-        hparams: dict[str, Any] | None = None,
-        config: dict[str, Any] | None = None,
-    ) -> "PretrainingConfig":
-        """Resolves and checks the settings of a run.
-
-        defaults < presets that explicit values imply (model_size, electric_objective,
-        debug) < `config` < `hparams`.
-
-        Args:
-            data_dir: the original's --data-dir.
-            model_name: the original's --model-name.
-            hparams: explicit values, from --hparams.
-            config: explicit values, from the --config file.
-
-        Raises:
-            UserError: naming the hparam, its value and what is allowed.
-        """
-        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
-        explicit = merge(*(_checked(cls, *pair) for pair in given))
-        values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
-        for name, flag in values.items():
-            if explicit.pop(name, flag) != flag:
-                raise UserError(f"{name} in the hparams is not the flag's {flag!r}")
-        values |= _presets(explicit) | explicit
-        values = _default_locations(values) | values
-        if "vocab_size" not in explicit:
-            lines = count_lines(values["vocab_file"])
-            values["vocab_size"] = lines or cls.vocab_size
-        resolved = cls(**values)
-        if resolved.embedding_size is None:
-            width = resolved.model_config().hidden_size
-            resolved = dataclasses.replace(resolved, embedding_size=width)
-        check_together(resolved)
-        return resolved
-
     @property
     def max_predictions_per_seq(self) -> int:
         """The number of masked-position slots per sequence."""
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
-
-    @property
-    def results_json(self) -> str:
-        """Where evaluation results go as JSON."""
-        return os.path.splitext(self.results_txt)[0] + ".json"
 
     @property
     def uses_generator_config(self) -> bool:
@@ -299,40 +189,15 @@ class PretrainingConfig:
         objective = self.electra_objective or self.electric_objective
         return objective and self.untied_generator and not self.uniform_generator
 
-    def model_config(self) -> ModelConfig:
-        """The discriminator's shape (with the MLM objective: the only encoder's)."""
-        return model_config(
-            self.model_size, self.vocab_size, self.model_hparam_overrides
-        )
-
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
         return generator_config(
             self.model_config(), self.generator_hidden_size, self.generator_layers
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """All hparams by name."""
-        return dataclasses.asdict(self)
-
-    def save(self, path: str) -> None:
-        """Writes a JSON file that `--config` takes, whole or not at all.
-
-        Locations that were not set by hand are left out, so that the file can be used
-        with another --data-dir and --model-name.
-        """
-        values = self.to_dict()
-        usual = _default_locations(values)
-        for name in _LOCATIONS:
-            if name in ("data_dir", "model_name") or values[name] == usual[name]:
-                del values[name]
-        atomic_write(path, json.dumps(values, indent=2) + "\n")
-
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        notes = []
-        if self.vocab_size != type(self).vocab_size:
-            notes.append(f"vocab_size is {self.vocab_size}, as in {self.vocab_file}")
+        notes = super().notes()
         if self.num_warmup_steps > self.num_train_steps and not self.debug:
             notes.append(
                 f"num_warmup_steps ({self.num_warmup_steps}) exceeds num_train_steps "
@@ -340,50 +205,53 @@ class PretrainingConfig:
             )
         return notes
 
+    @classmethod
+    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        if "max_predictions_per_seq" in hparams:
+            raise UserError(
+                f"unknown hparam max_predictions_per_seq in {source}: it follows from "
+                "mask_prob and max_seq_length"
+            )
+        return super()._checked(hparams, source)
 
-def _checked(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
-    """Each hparam checked by itself, the nested ones too."""
-    if "max_predictions_per_seq" in hparams:
-        raise UserError(
-            f"unknown hparam max_predictions_per_seq in {source}: it follows from "
-            "mask_prob and max_seq_length"
-        )
-    result = check(cls, hparams, source)
-    overrides = result.get("model_hparam_overrides", {})
-    if "vocab_size" in overrides:
-        raise UserError(
-            f"vocab_size in the model_hparam_overrides of {source}; set the hparam "
-            "vocab_size instead"
-        )
-    if overrides:
-        result["model_hparam_overrides"] = check(
-            ModelConfig, overrides, "model_hparam_overrides"
-        )
-    return result
+    @classmethod
+    def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
+        presets = dict(_SIZE_PRESETS[explicit.get("model_size", "small")])
+        if explicit.get("electric_objective"):
+            presets.update(_ELECTRIC_PRESET)
+        if explicit.get("debug"):
+            presets.update(_DEBUG_PRESET)
+        return presets
 
+    @classmethod
+    def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
+        data_dir, name = values["data_dir"], values["model_name"]
+        records = os.path.join(data_dir, "pretrain_tfrecords/pretrain_data.tfrecord*")
+        model_dir = os.path.join(data_dir, "models", name)
+        results = os.path.join(values.get("model_dir", model_dir), "results")
+        return {
+            "pretrain_tfrecords": records,
+            "eval_tfrecords": values.get("pretrain_tfrecords", records),
+            "vocab_file": os.path.join(data_dir, "vocab.txt"),
+            "model_dir": model_dir,
+            "results_txt": os.path.join(results, "unsup_results.txt"),
+            "results_pkl": os.path.join(results, "unsup_results.pkl"),
+        }
 
-def _presets(explicit: dict[str, Any]) -> dict[str, Any]:
-    presets = dict(_SIZE_PRESETS[explicit.get("model_size", "small")])
-    if explicit.get("electric_objective"):
-        presets.update(_ELECTRIC_PRESET)
-    if explicit.get("debug"):
-        presets.update(_DEBUG_PRESET)
-    return presets
-
-
-def _default_locations(values: dict[str, Any]) -> dict[str, str]:
-    data_dir, name = values["data_dir"], values["model_name"]
-    records = os.path.join(data_dir, "pretrain_tfrecords/pretrain_data.tfrecord*")
-    model_dir = os.path.join(data_dir, "models", name)
-    results = os.path.join(values.get("model_dir", model_dir), "results")
-    return {
-        "pretrain_tfrecords": records,
-        "eval_tfrecords": values.get("pretrain_tfrecords", records),
-        "vocab_file": os.path.join(data_dir, "vocab.txt"),
-        "model_dir": model_dir,
-        "results_txt": os.path.join(results, "unsup_results.txt"),
-        "results_pkl": os.path.join(results, "unsup_results.pkl"),
-    }
+    def _check_together(self) -> None:
+        if self.do_train == self.do_eval:
+            raise UserError(
+                f"do_train and do_eval are both {show(self.do_train)}; exactly one "
+                'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
+            )
+        check_objective(self)
+        super()._check_together()
+        check_generator(self)
+        if self.max_predictions_per_seq < 1:
+            raise UserError(
+                f"mask_prob {self.mask_prob} of max_seq_length {self.max_seq_length} "
+                "is less than one token; raise one of them"
+            )
 
 
 _HPARAMS_PAGE = """\
@@ -394,6 +262,10 @@ _HPARAMS_PAGE = """\
 defaults < what `model_size`, `electric_objective`, a single task and `debug` imply <
 `--config` < `--hparams`; what is given explicitly always wins. The resolved settings
 are saved in the run directory and are themselves a `--config`.
+
+## Every run
+
+{common}
 
 ## Pre-training
 
@@ -427,14 +299,15 @@ def _hparams_page() -> str:
         return ", ".join(f"`{name}` {show(value)}" for name, value in preset.items())
 
     return _HPARAMS_PAGE.format(
-        pretraining=markdown_table(PretrainingConfig),
+        common=markdown_table(RunConfig),
+        pretraining=markdown_table(PretrainingConfig, RunConfig),
         sizes="\n".join(
             f"- {size}: {settings({**SIZES[size], **preset})}"
             for size, preset in _SIZE_PRESETS.items()
         ),
         electric=settings(_ELECTRIC_PRESET),
         debug=settings(_DEBUG_PRESET),
-        finetuning=markdown_table(finetuning.FinetuningConfig),
+        finetuning=markdown_table(finetuning.FinetuningConfig, RunConfig),
         long=settings(finetuning.LONG_PRESET),
         qa=settings(finetuning.QA_PRESET),
         chunk=settings(finetuning.CHUNK_PRESET),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that are right alone and wrong together."""
+"""Objectives and generators that cannot be."""
 
 from __future__ import annotations
 
@@ -7,34 +7,14 @@ from typing import TYPE_CHECKING
 
 from electra_tf.errors import UserError
 from electra_tf.hparams import show
-from electra_tf.model_config import ModelConfig
+from electra_tf.run_config import check_heads
 
 if TYPE_CHECKING:
     from electra_tf.config import PretrainingConfig
 
 
-def count_lines(path: str) -> int | None:
-    """The number of lines of a local file; None if there is no such file."""
-    try:
-        with open(path, "rb") as f:
-            return sum(1 for _ in f)
-    except OSError:
-        return None
-
-
-def check_together(config: PretrainingConfig) -> None:
-    """Raises a UserError for values that are right alone and wrong together."""
-    if config.do_train == config.do_eval:
-        raise UserError(
-            f"do_train and do_eval are both {show(config.do_train)}; exactly one must "
-            'be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
-        )
-    _check_objective(config)
-    _check_shapes(config)
-    _check_sizes(config)
-
-
-def _check_objective(config: PretrainingConfig) -> None:
+def check_objective(config: PretrainingConfig) -> None:
+    """Raises a UserError for objectives that exclude each other."""
     two = "two_tower_generator"
     electric, electra = "electric_objective", "electra_objective"
     tied = not config.untied_generator
@@ -67,57 +47,19 @@ def _check_objective(config: PretrainingConfig) -> None:
             )
 
 
-def _check_shapes(config: PretrainingConfig) -> None:
-    shape = config.model_config()
-    check_shape(shape, config.max_seq_length)
-    if config.uses_generator_config:
-        generator = config.generator_config()
-        for name, fraction in (
-            ("hidden_size", "generator_hidden_size"),
-            ("num_hidden_layers", "generator_layers"),
-        ):
-            if getattr(generator, name) < 1:
-                raise UserError(
-                    f"{fraction} {getattr(config, fraction)} of {name} "
-                    f"{getattr(shape, name)} is {getattr(generator, name)}; it must "
-                    "be 1 or more"
-                )
-        _check_heads("the generator", generator, "generator_hidden_size")
-
-
-def check_shape(shape: ModelConfig, max_seq_length: int) -> None:
-    """Raises a UserError for an encoder that cannot be, or cannot read so far."""
-    _check_heads("the model", shape, "model_hparam_overrides")
-    if max_seq_length > shape.max_position_embeddings:
-        raise UserError(
-            f"max_seq_length {max_seq_length} exceeds max_position_embeddings "
-            f"{shape.max_position_embeddings}; raise the latter in "
-            "model_hparam_overrides"
-        )
-
-
-def _check_heads(which: str, shape: ModelConfig, mend: str) -> None:
-    if shape.hidden_size % shape.num_attention_heads:
-        raise UserError(
-            f"{which} has hidden_size {shape.hidden_size}, which its "
-            f"{shape.num_attention_heads} attention heads do not divide; change {mend}"
-        )
-
-
-def _check_sizes(config: PretrainingConfig) -> None:
-    if config.max_predictions_per_seq < 1:
-        raise UserError(
-            f"mask_prob {config.mask_prob} of max_seq_length {config.max_seq_length} "
-            "is less than one token; raise one of them"
-        )
-    if config.train_batch_size % config.gradient_accumulation_steps:
-        raise UserError(
-            f"gradient_accumulation_steps {config.gradient_accumulation_steps} does "
-            f"not divide train_batch_size {config.train_batch_size}"
-        )
-    lines = count_lines(config.vocab_file)
-    if lines is not None and lines != config.vocab_size:
-        raise UserError(
-            f"vocab_size is {config.vocab_size}, but {config.vocab_file} has {lines} "
-            "lines; leave vocab_size out to take the file's"
-        )
+def check_generator(config: PretrainingConfig) -> None:
+    """Raises a UserError for a generator of an impossible shape."""
+    if not config.uses_generator_config:
+        return
+    shape, generator = config.model_config(), config.generator_config()
+    for name, fraction in (
+        ("hidden_size", "generator_hidden_size"),
+        ("num_hidden_layers", "generator_layers"),
+    ):
+        if getattr(generator, name) < 1:
+            raise UserError(
+                f"{fraction} {getattr(config, fraction)} of {name} "
+                f"{getattr(shape, name)} is {getattr(generator, name)}; it must be 1 "
+                "or more"
+            )
+    check_heads("the generator", generator, "generator_hidden_size")

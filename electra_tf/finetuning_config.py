@@ -7,15 +7,12 @@ each says so.
 """
 
 import dataclasses
-import json
 import os
 from typing import Any
 
-from electra_tf.config_checks import check_shape, count_lines
 from electra_tf.errors import UserError
-from electra_tf.hparams import check, hparam, merge, show
-from electra_tf.model_config import SIZES, ModelConfig, model_config
-from electra_tf.run_directory import atomic_write
+from electra_tf.hparams import hparam, show
+from electra_tf.run_config import RunConfig
 
 LARGE_PRESET = {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9}
 LONG_PRESET = {"num_train_epochs": 10.0}  # rte, sts
@@ -28,26 +25,12 @@ DEBUG_PRESET = {
     "use_tfrecords_if_existing": False,
 }
 
-# Not in a saved config unless they were set: they follow from where it is used.
-_LOCATIONS = (
-    "data_dir",
-    "model_name",
-    "vocab_file",
-    "init_checkpoint",
-    "model_dir",
-    "preprocessed_data_dir",
-    "results_txt",
-    "results_pkl",
-)
-
 
 @dataclasses.dataclass(frozen=True)
-class FinetuningConfig:
+class FinetuningConfig(RunConfig):
     """All hparams of one fine-tuning run; make it with `from_hparams`."""
 
     # What is run.
-    data_dir: str = hparam("", "Directory of the data; from --data-dir.")
-    model_name: str = hparam("", "Name of the pre-trained model; from --model-name.")
     debug: bool = hparam(
         False, "Logs examples, at most 3 epochs of features made anew."
     )
@@ -98,9 +81,6 @@ class FinetuningConfig:
 
     # Optimization.
     learning_rate: float = hparam(1e-4, "Peak of the schedule.", above=0)
-    weight_decay_rate: float = hparam(
-        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
-    )
     layerwise_lr_decay: float = hparam(
         0.8, "Each layer learns at this fraction of the next higher one; 0: all alike."
     )
@@ -116,14 +96,6 @@ class FinetuningConfig:
     train_batch_size: int = hparam(
         32, "Sequences per step, over all devices together.", minimum=1
     )
-    gradient_accumulation_steps: int = hparam(
-        1, "Parts that a batch is computed in, one after the other.", minimum=1
-    )
-    on_nonfinite: str = hparam(
-        "stop",
-        "On a loss or gradient that is not finite: stop, or skip that step.",
-        choices=("stop", "skip"),
-    )
 
     # Running.
     iterations_per_loop: int = hparam(
@@ -131,15 +103,6 @@ class FinetuningConfig:
     )
     save_checkpoints_steps: int = hparam(
         1000000, "Steps from one checkpoint to the next.", minimum=1
-    )
-    log_steps: int = hparam(100, "Steps from one progress line to the next.", minimum=1)
-    precision: str = hparam(
-        "float32",
-        "Type of the computation; weights and losses are always float32.",
-        choices=("float32", "mixed_bfloat16", "mixed_float16"),
-    )
-    jit_compile: bool | None = hparam(
-        None, "Compile the step with XLA; null: where it is faster."
     )
     length_buckets: list[int] | None = hparam(
         None,
@@ -184,35 +147,7 @@ class FinetuningConfig:
     )
     answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.")
 
-    # Model.
-    model_size: str = hparam(
-        "small", "Size of the pre-trained model.", choices=tuple(SIZES)
-    )
-    model_hparam_overrides: dict[str, Any] = hparam(
-        {}, "Fields of ModelConfig to set by hand, as in pre-training."
-    )
-    embedding_size: int | None = hparam(
-        None,
-        "Width of the embeddings; null: 128 for small, else as wide as the model.",
-        minimum=1,
-    )
-    vocab_size: int = hparam(
-        30522,
-        "Tokens in the vocabulary; by default the lines of vocab_file.",
-        minimum=1,
-    )
-    do_lower_case: bool = hparam(True, "The vocabulary is lower-cased.")
-
-    # TPU.
-    use_tpu: bool = hparam(False, "Run on a TPU.")
-    num_tpu_cores: int = hparam(1, "Cores of the TPU.", minimum=1)
-    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.")
-    tpu_name: str | None = hparam(None, "Cloud TPU to use.")
-    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.")
-    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.")
-
     # Locations.
-    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.")
     model_dir: str = hparam(
         "<data-dir>/models/<model-name>/finetuning_models/<tasks>_model",
         "Checkpoints and metrics of trial k, with _k behind it.",
@@ -229,57 +164,6 @@ class FinetuningConfig:
         "<data-dir>/models/<model-name>/results/<tasks>_results.pkl",
         "Taken but not written: results are JSON, beside results_txt.",
     )
-
-    @classmethod
-    def from_hparams(
-        cls,
-        data_dir: str,
-        model_name: str,
-        hparams: dict[str, Any] | None = None,
-        config: dict[str, Any] | None = None,
-    ) -> "FinetuningConfig":
-        """Resolves and checks the settings of a run.
-
-        defaults < presets that explicit values imply (model_size, a single task,
-        debug) < `config` < `hparams`.
-
-        Args:
-            data_dir: the original's --data-dir.
-            model_name: the original's --model-name.
-            hparams: explicit values, from --hparams.
-            config: explicit values, from the --config file.
-
-        Raises:
-            UserError: naming the hparam, its value and what is allowed.
-        """
-        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
-        explicit = merge(*(_checked(cls, *pair) for pair in given))
-        values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
-        for name, flag in values.items():
-            if explicit.pop(name, flag) != flag:
-                raise UserError(f"{name} in the hparams is not the flag's {flag!r}")
-        values |= presets(explicit) | explicit
-        values = _default_locations(values) | values
-        if "vocab_size" not in explicit:
-            lines = count_lines(values["vocab_file"])
-            values["vocab_size"] = lines or cls.vocab_size
-        resolved = cls(**values)
-        if resolved.embedding_size is None:
-            width = resolved.model_config().hidden_size
-            resolved = dataclasses.replace(resolved, embedding_size=width)
-        _check_together(resolved)
-        return resolved
-
-    @property
-    def results_json(self) -> str:
-        """Where the results go as JSON."""
-        return os.path.splitext(self.results_txt)[0] + ".json"
-
-    def model_config(self) -> ModelConfig:
-        """The encoder's shape."""
-        return model_config(
-            self.model_size, self.vocab_size, self.model_hparam_overrides
-        )
 
     def raw_data_dir(self, task_name: str) -> str:
         """Where the data files of a task are."""
@@ -300,29 +184,9 @@ class FinetuningConfig:
         tasks = ",".join(self.task_names)
         return os.path.join(parent, "test_predictions", f"{tasks}_{trial}")
 
-    def to_dict(self) -> dict[str, Any]:
-        """All hparams by name."""
-        return dataclasses.asdict(self)
-
-    def save(self, path: str) -> None:
-        """Writes a JSON file that `--config` takes, whole or not at all.
-
-        Locations that were not set by hand are left out, so that the file can be used
-        with another --data-dir and --model-name.
-        """
-        values = self.to_dict()
-        usual = _default_locations({**values, "model_dir": self.model_dir})
-        usual["model_dir"] = _model_dir(values)
-        for name in _LOCATIONS:
-            if name in ("data_dir", "model_name") or values[name] == usual[name]:
-                del values[name]
-        atomic_write(path, json.dumps(values, indent=2) + "\n")
-
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        notes = []
-        if self.vocab_size != type(self).vocab_size:
-            notes.append(f"vocab_size is {self.vocab_size}, as in {self.vocab_file}")
+        notes = super().notes()
         if "naturalqs" in self.task_names and self.max_seq_length < 256:
             notes.append(
                 f"max_seq_length is {self.max_seq_length}, the original's for "
@@ -330,22 +194,73 @@ class FinetuningConfig:
             )
         return notes
 
+    @classmethod
+    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        result = super()._checked(hparams, source)
+        names = result.get("task_names", ["chunk"])
+        if not names or not all(type(n) is str and n for n in names):
+            raise UserError(
+                f"task_names in {source} is {show(names)}; it must be a list of names, "
+                'such as ["cola"]'
+            )
+        if len(set(names)) < len(names):
+            raise UserError(f"task_names in {source} names a task twice: {show(names)}")
+        for length in result.get("length_buckets") or []:
+            if type(length) is not int or length < 1:
+                raise UserError(
+                    f"length_buckets in {source} has {show(length)}; they are whole "
+                    "numbers"
+                )
+        for name, description in result.get("tasks", {}).items():
+            if not isinstance(description, dict):
+                raise UserError(
+                    f"tasks in {source}: {name} is {show(description)}; it must be an "
+                    "object {...} as docs/fine_tuning.md describes"
+                )
+        return result
 
-def presets(explicit: dict[str, Any]) -> dict[str, Any]:
-    """What model_size, a single task and debug imply, in the original's words."""
-    size = explicit.get("model_size", "small")
-    values: dict[str, Any] = {}
-    if size == "small":
-        values["embedding_size"] = 128
-    if size == "large":
-        values |= LARGE_PRESET
-    names = explicit.get("task_names", ["chunk"])
-    if len(names) == 1:
-        own = explicit.get("tasks", {}).get(names[0], {})
-        values |= _task_preset(names[0], own.get("type"))
-    if explicit.get("debug"):
-        values |= DEBUG_PRESET
-    return values
+    @classmethod
+    def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
+        """What model_size, a single task and debug imply, in the original's words."""
+        size = explicit.get("model_size", "small")
+        values: dict[str, Any] = {}
+        if size == "small":
+            values["embedding_size"] = 128
+        if size == "large":
+            values |= LARGE_PRESET
+        names = explicit.get("task_names", ["chunk"])
+        if len(names) == 1:
+            own = explicit.get("tasks", {}).get(names[0], {})
+            values |= _task_preset(names[0], own.get("type"))
+        if explicit.get("debug"):
+            values |= DEBUG_PRESET
+        return values
+
+    @classmethod
+    def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
+        run = os.path.join(values["data_dir"], "models", values["model_name"])
+        names = ",".join(values.get("task_names", ["chunk"]))
+        model_dir = os.path.join(run, "finetuning_models", f"{names}_model")
+        results = os.path.join(run, "results")
+        if values.get("model_dir", model_dir) != model_dir:
+            results = f"{values['model_dir']}_results"
+        return {
+            "vocab_file": os.path.join(values["data_dir"], "vocab.txt"),
+            "init_checkpoint": run,
+            "model_dir": model_dir,
+            "preprocessed_data_dir": os.path.join(
+                run, "finetuning_tfrecords", f"{names}_tfrecords"
+            ),
+            "results_txt": os.path.join(results, f"{names}_results.txt"),
+            "results_pkl": os.path.join(results, f"{names}_results.pkl"),
+        }
+
+    def _check_together(self) -> None:
+        if not (self.do_train or self.do_eval or self.write_test_outputs):
+            raise UserError(
+                "do_train, do_eval and write_test_outputs are all false; nothing to do"
+            )
+        super()._check_together()
 
 
 def _task_preset(name: str, own_type: str | None) -> dict[str, Any]:
@@ -357,80 +272,3 @@ def _task_preset(name: str, own_type: str | None) -> dict[str, Any]:
     if ":" not in name and ("squad" in name or "qa" in name):
         return QA_PRESET
     return CHUNK_PRESET if name == "chunk" else {}
-
-
-def _checked(
-    cls: type["FinetuningConfig"], hparams: dict[str, Any], source: str
-) -> dict[str, Any]:
-    """Each hparam checked by itself, the nested ones too."""
-    result = check(cls, hparams, source)
-    overrides = result.get("model_hparam_overrides", {})
-    if overrides:
-        result["model_hparam_overrides"] = check(
-            ModelConfig, overrides, "model_hparam_overrides"
-        )
-    names = result.get("task_names", ["chunk"])
-    if not names or not all(type(n) is str and n for n in names):
-        raise UserError(
-            f"task_names in {source} is {show(names)}; it must be a list of names, "
-            'such as ["cola"]'
-        )
-    if len(set(names)) < len(names):
-        raise UserError(f"task_names in {source} names a task twice: {show(names)}")
-    for length in result.get("length_buckets") or []:
-        if type(length) is not int or length < 1:
-            raise UserError(
-                f"length_buckets in {source} has {show(length)}; they are whole numbers"
-            )
-    for name, description in result.get("tasks", {}).items():
-        if not isinstance(description, dict):
-            raise UserError(
-                f"tasks in {source}: {name} is {show(description)}; it must be an "
-                "object {...} as docs/fine_tuning.md describes"
-            )
-    return result
-
-
-def _model_dir(values: dict[str, Any]) -> str:
-    names = ",".join(values.get("task_names", ["chunk"]))
-    run = os.path.join(values["data_dir"], "models", values["model_name"])
-    return os.path.join(run, "finetuning_models", f"{names}_model")
-
-
-def _default_locations(values: dict[str, Any]) -> dict[str, str]:
-    run = os.path.join(values["data_dir"], "models", values["model_name"])
-    names = ",".join(values.get("task_names", ["chunk"]))
-    results = os.path.join(run, "results")
-    model_dir = values.get("model_dir", _model_dir(values))
-    if model_dir != _model_dir(values):
-        results = f"{model_dir}_results"
-    return {
-        "vocab_file": os.path.join(values["data_dir"], "vocab.txt"),
-        "init_checkpoint": run,
-        "model_dir": model_dir,
-        "preprocessed_data_dir": os.path.join(
-            run, "finetuning_tfrecords", f"{names}_tfrecords"
-        ),
-        "results_txt": os.path.join(results, f"{names}_results.txt"),
-        "results_pkl": os.path.join(results, f"{names}_results.pkl"),
-    }
-
-
-def _check_together(config: FinetuningConfig) -> None:
-    """Raises a UserError for values that are right alone and wrong together."""
-    if not (config.do_train or config.do_eval or config.write_test_outputs):
-        raise UserError(
-            "do_train, do_eval and write_test_outputs are all false; nothing to do"
-        )
-    check_shape(config.model_config(), config.max_seq_length)
-    if config.train_batch_size % config.gradient_accumulation_steps:
-        raise UserError(
-            f"gradient_accumulation_steps {config.gradient_accumulation_steps} does "
-            f"not divide train_batch_size {config.train_batch_size}"
-        )
-    lines = count_lines(config.vocab_file)
-    if lines is not None and lines != config.vocab_size:
-        raise UserError(
-            f"vocab_size is {config.vocab_size}, but {config.vocab_file} has {lines} "
-            "lines; leave vocab_size out to take the file's"
-        )

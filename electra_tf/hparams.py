@@ -211,11 +211,19 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def markdown_table(cls: type) -> str:
-    """A table of a dataclass's hparams: name, default, allowed values, meaning."""
+def markdown_table(cls: type, without: type | None = None) -> str:
+    """A table of a dataclass's hparams: name, default, allowed values, meaning.
+
+    Args:
+        cls: the dataclass.
+        without: a class whose hparams are left out.
+    """
+    left_out = {f.name for f in dataclasses.fields(without)} if without else set()
     hints = typing.get_type_hints(cls)
     rows = ["| hparam | default | allowed | meaning |", "|---|---|---|---|"]
     for field in dataclasses.fields(cls):
+        if field.name in left_out:
+            continue
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
