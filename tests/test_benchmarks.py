@@ -146,6 +146,34 @@ def test_pretraining_step(tmp_path):
     assert result["flops"] < 1e8 < min(result["rates"]["during"])
 
 
+def test_finetuning_step(tmp_path):
+    found = tmp_path / "all.json"
+    hparams = {
+        "embedding_size": 8,
+        "vocab_size": 300,
+        "jit_compile": False,
+        "model_hparam_overrides": {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+    }
+    text = printed(
+        "finetuning_step.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--kind=tagging",
+        "--lengths=8,16",
+        "--batch_size=2",
+        "--steps=1",
+        f"--json={found}",
+    )
+    (longer,), (shorter,) = cells(text, "16"), cells(text, "8")
+    assert all(cell != "" for cell in longer + shorter)
+    longer, shorter = json.loads(found.read_text())
+    assert longer["flops"] > 2 * shorter["flops"] > 0
+    assert len(shorter["seconds"]) == 1
+
+
 @pytest.mark.parametrize(
     "part",
     [
