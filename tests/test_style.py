@@ -5,12 +5,14 @@ import ast
 import dataclasses
 import functools
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from electra_tf.config import PretrainingConfig
+from electra_tf.finetuning_config import FinetuningConfig
 from electra_tf.model_config import ModelConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -236,7 +238,7 @@ def test_ruff_is_content():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("cls", [PretrainingConfig, ModelConfig])
+@pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig, ModelConfig])
 def test_every_hparam_is_documented(cls):
     for field in dataclasses.fields(cls):
         assert len(field.metadata["doc"]) >= 10, field.name
@@ -255,6 +257,25 @@ def test_the_page_of_hparams_is_current():
         assert f.read() == done.stdout, (
             "run: python -m electra_tf.config > docs/hparams.md"
         )
-    for cls in (PretrainingConfig, ModelConfig):
+    for cls in (PretrainingConfig, FinetuningConfig, ModelConfig):
         for field in dataclasses.fields(cls):
             assert f"| `{field.name}` |" in done.stdout
+
+
+def pages():
+    """All Markdown files of the project."""
+    yield from (name for name in os.listdir(ROOT) if name.endswith(".md"))
+    for folder in ("docs", "configs", "examples"):
+        for directory, _, files in os.walk(os.path.join(ROOT, folder)):
+            for name in files:
+                if name.endswith(".md"):
+                    yield os.path.relpath(os.path.join(directory, name), ROOT)
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_links_lead_somewhere(page):
+    folder = os.path.dirname(os.path.join(ROOT, page))
+    for target in re.findall(r"\]\(([^)\s]+)\)", source(page)):
+        if not target.startswith(("http", "#")):
+            path = os.path.join(folder, target.partition("#")[0])
+            assert os.path.exists(path), f"{page}: {target}"
