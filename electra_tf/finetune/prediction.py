@@ -29,7 +29,8 @@ def predict(
     Everything is computed on one device. Ends early once `is_stopped` says so.
     """
 
-    @tf.function
+    # One trace for batches of all lengths.
+    @tf.function(input_signature=[dataset.element_spec], autograph=False)
     def outputs_of(batch):
         found = dict(model(batch, training=False).outputs[task_name])
         return found | {"task_id": batch["task_id"]}
