@@ -23,6 +23,7 @@ from electra_tf.finetune import (
     initial_weights,
     length_buckets,
     preprocessing,
+    task_facts,
 )
 from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
 from electra_tf.finetune.prediction import predict
@@ -248,6 +249,7 @@ def _train(run: Run, trial: int):
 def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
+    task_facts.write(config.trial_dir(trial), run.tasks)
     step = training_step.TrainingStep(
         task,
         state,

@@ -120,6 +120,7 @@ class RegressionScorer(Scorer):
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`."""
 
+    num_texts = 1
     labels: Sequence[str] = ()  # () for numbers
     metric = "accuracy"
     lowest, highest = 0.0, 1.0
@@ -208,6 +209,7 @@ class GlueTask(TextTask):
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         self.glue = GLUE[name]
+        self.num_texts = len(self.glue.text)
         self.labels = self.glue.labels
         self.metric = self.glue.metric
         self.highest = HIGHEST_SCORE

@@ -135,6 +135,7 @@ class OwnTextTask(_OwnFiles, TextTask):
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
+        self.num_texts = 2 if self.description.get("text_b") else 1
         self.metric = self.description.get("metric", "accuracy")
         if self.description["type"] == "classification":
             found = {str(row[self._label]) for _, row in self._rows("train")}
