@@ -58,59 +58,80 @@ def train(
     Raises `UserError`: 70 when loss or gradients are not finite (nothing of that step
       is kept), 65 for damaged data, 73 when something cannot be written.
     """
-    state = step.state
-    done = state.step
     report = Report(
         checkpoints.directory,
         console,
-        start=done,
+        start=step.state.step,
         total=num_train_steps,
         batch_size=batch_size,
         every=log_steps,
         is_chief=placement.is_chief,
     )
-
     saver = BackgroundSaver(checkpoints)
-
-    def save() -> None:
-        if placement.is_chief:
-            report.sync()
-            saver.save(done, state.variables())
-
     guard = NonfiniteGuard(
         on_nonfinite, saver, console, make_batches, placement.strategy
     )
+    loop = _Loop(step, saver if placement.is_chief else None, report, guard)
     pace = Pace(iterations_per_loop)
     with stop or StopRequest() as stop:
         try:
             # Shows before the first hour of work whether the disk takes a checkpoint.
-            save()
+            loop.save()
             saver.wait()
-            batches = make_batches(done)
+            batches = make_batches(loop.done)
             reason = stop.reason()
-            while done < num_train_steps and not reason:
-                to_save = save_checkpoints_steps - done % save_checkpoints_steps
-                count = min(pace.count(), to_save, num_train_steps - done)
+            while loop.done < num_train_steps and not reason:
+                to_save = save_checkpoints_steps - loop.done % save_checkpoints_steps
+                count = min(pace.count(), to_save, num_train_steps - loop.done)
                 with pace.measure(count):
-                    metrics = step.run(batches, done, count)
-                for name, value in (constants or {}).items():
-                    metrics[name] = np.full(count, value)
-                guard.check(done, metrics, report)
-                report.add(done + 1, metrics)
-                done += count
-                if done % save_checkpoints_steps == 0:
-                    save()
+                    loop.run(batches, count, constants or {})
+                if loop.done % save_checkpoints_steps == 0:
+                    loop.save()
                 saver.check()
                 reason = stop.reason(2 * (pace.seconds + saver.seconds))
-            save()
+            loop.save()
             saver.wait()
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
         finally:
             _close(saver, report)
-    if done < num_train_steps:
-        console.log(f"{reason}: saved at step {done}.")
-    return done >= num_train_steps
+    if loop.done < num_train_steps:
+        console.log(f"{reason}: saved at step {loop.done}.")
+    return loop.done >= num_train_steps
+
+
+class _Loop:
+    """Steps with what belongs to them, as far as they are `done`."""
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        saver: BackgroundSaver | None,
+        report: Report,
+        guard: NonfiniteGuard,
+    ):
+        self.done = step.state.step
+        self._step = step
+        self._saver = saver
+        self._report = report
+        self._guard = guard
+
+    def run(
+        self, batches: Iterator, count: int, constants: Mapping[str, float]
+    ) -> None:
+        """Makes `count` steps, checks and reports them."""
+        metrics = self._step.run(batches, self.done, count)
+        for name, value in constants.items():
+            metrics[name] = np.full(count, value)
+        self._guard.check(self.done, metrics, self._report)
+        self._report.add(self.done + 1, metrics)
+        self.done += count
+
+    def save(self) -> None:
+        """Begins to write a checkpoint, after the metrics up to it."""
+        if self._saver:
+            self._report.sync()
+            self._saver.save(self.done, self._step.state.variables())
 
 
 def _close(saver: BackgroundSaver, report: Report) -> None:
