@@ -61,9 +61,13 @@ class BackgroundSaver:
             self._error = error
         self.seconds = time.monotonic() - started
 
+    def is_writing(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
     def check(self) -> None:
         """Raises what a save that has ended failed with."""
-        if self._thread and not self._thread.is_alive():
+        if not self.is_writing():
             self.wait()
 
     def wait(self) -> None:

@@ -175,6 +175,32 @@ def test_finetuning_step(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "what", ["saving", pytest.param("resuming", marks=pytest.mark.slow)]
+)
+def test_checkpointing(tmp_path, what):
+    found = tmp_path / "all.json"
+    shape = TINY_STEP["model_hparam_overrides"] | {"num_hidden_layers": 1}
+    hparams = TINY_STEP | {"train_batch_size": 2, "model_hparam_overrides": shape}
+    text = printed(
+        "checkpointing.py",
+        f"--hparams={json.dumps(hparams | {'jit_compile': False})}",
+        f"--what={what}",
+        "--rounds=1",
+        "--steps=1",
+        "--from-steps=2000",
+        f"--json={found}",
+    )
+    if what == "saving":
+        assert len(cells(text, "cost of a save")[0]) == 3
+        (row,) = json.loads(found.read_text())["saving"]["rounds"]
+        assert 0 < row["copy_s"] < row["beside_s"] and row["beside_steps"] > 0
+        return
+    for name in ("new run", "2,000"):
+        checked, built, first = map(float, cells(text, name)[0][1:])
+        assert 0 < checked < built < first
+
+
+@pytest.mark.parametrize(
     "part",
     [
         pytest.param("given_samples", marks=pytest.mark.slow),

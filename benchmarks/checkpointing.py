@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What being able to continue costs: saving, and the way back to the first step.
+
+    python benchmarks/checkpointing.py
+    python benchmarks/checkpointing.py --what saving --hparams configs/electra_base.json
+    python benchmarks/checkpointing.py --what resuming --rounds 1
+
+Saving: steps alone, steps while a checkpoint is written beside them, and a save that
+training waits for. What a checkpoint costs is the time by which the steps beside it
+took longer than as many steps alone, copy of the state included.
+
+Resuming: run_pretraining.py as a process of its own, from its start to the first row
+of metrics that it adds, then kill -9. The checkpoints of steps 1,000 and 1,000,000 hold
+the same tensors, and metrics.jsonl a row for every step before.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import flags
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from electra_tf import cli, startup  # noqa: E402
+from electra_tf.config import PretrainingConfig  # noqa: E402
+from electra_tf.errors import UserError  # noqa: E402
+from electra_tf.hparams import read_hparams  # noqa: E402
+from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
+
+FLAGS = flags.FLAGS
+VOCAB_SIZE = 30522
+EXAMPLES = 10_000
+
+flags.DEFINE_list("what", "saving,resuming", "What to measure.")
+flags.DEFINE_string("hparams", "{}", "Hparams of run_pretraining.py.")
+flags.DEFINE_integer("steps", 10, "Steps alone in each round.", lower_bound=1)
+flags.DEFINE_integer("rounds", 3, "Times that all is measured.", lower_bound=1)
+flags.DEFINE_list("from_steps", "1000,1000000", "Steps to resume from.")
+flags.DEFINE_string("directory", None, "Where to write, instead of a temporary place.")
+flags.DEFINE_string("json", None, "File for all that was measured.")
+
+
+def main(_):
+    if unknown := set(FLAGS.what) - {"saving", "resuming"}:
+        raise UserError(f"--what {unknown.pop()}: it is saving, resuming or both.")
+    startup.import_tensorflow()
+    results = {}
+    with tempfile.TemporaryDirectory(dir=FLAGS.directory) as folder:
+        data = Path(folder)
+        # The same settings wherever a run starts: a schedule that none comes to the
+        # end of, and no save before it is killed.
+        hparams = {"num_train_steps": 2_000_000} | read_hparams(FLAGS.hparams)
+        hparams["vocab_size"] = VOCAB_SIZE
+        config = PretrainingConfig.from_hparams(str(data), "benchmark", hparams)
+        write_data(data, config.max_seq_length)
+        if "saving" in FLAGS.what:
+            results["saving"] = measure_saving(config)
+            print_saving(results["saving"])
+        if "resuming" in FLAGS.what:
+            results["resuming"] = measure_resuming(data, hparams)
+            print_resuming(results["resuming"])
+    if FLAGS.json:
+        Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
+
+
+def write_data(data: Path, length: int) -> None:
+    """A vocabulary and examples of random ids."""
+    import numpy as np
+
+    from electra_tf import tfrecord
+
+    words = [*SPECIAL_TOKENS, *map(str, range(VOCAB_SIZE - len(SPECIAL_TOKENS)))]
+    (data / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    shape = (EXAMPLES, length)
+    ids = np.random.default_rng(1).integers(5, VOCAB_SIZE, shape)
+    ids[:, 0], ids[:, -1] = 2, 3
+    records = tfrecord.encode_examples(ids, np.ones(shape, int), np.zeros(shape, int))
+    folder = data / "pretrain_tfrecords"
+    folder.mkdir()
+    path = folder / "pretrain_data.tfrecord-00000-of-00001"
+    path.write_bytes(b"".join(map(tfrecord.frame, records)))
+
+
+# ------------------------------------------------------------------------- saving
+
+
+def measure_saving(config: PretrainingConfig) -> dict:
+    """Times steps alone, steps beside a save, and saves alone."""
+    from electra_tf.background_saving import BackgroundSaver
+    from electra_tf.checkpoints import Checkpoints
+
+    state, run = make_run(config)
+    checkpoints = Checkpoints(
+        config.model_dir, keep=config.keep_checkpoint_max, log=lambda text: None
+    )
+    saver = BackgroundSaver(checkpoints)
+    for _ in range(3):
+        run(1)
+    size = sum(v.shape.num_elements() * v.dtype.size for v in state.values())
+    found = {"bytes": size, "interval": config.save_checkpoints_steps, "rounds": []}
+    for number in range(FLAGS.rounds):
+        row = {}
+        started = time.perf_counter()
+        run(FLAGS.steps)
+        row["step_s"] = (time.perf_counter() - started) / FLAGS.steps
+
+        waited = saver.blocked_seconds
+        started = time.perf_counter()
+        saver.save(2 * number + 1, state)
+        row["copy_s"] = saver.blocked_seconds - waited
+        steps = 0
+        while saver.is_writing() or not steps:
+            run(1)
+            steps += 1
+        row["beside_s"] = time.perf_counter() - started
+        row["beside_steps"] = steps
+        saver.wait()
+        row["write_s"] = saver.seconds
+
+        started = time.perf_counter()
+        saver.save(2 * number + 2, state)
+        saver.wait()
+        row["alone_s"] = time.perf_counter() - started
+        found["rounds"].append(row)
+    return found
+
+
+def make_run(config: PretrainingConfig):
+    """Returns the state's variables and a function that makes a number of steps."""
+    import keras
+
+    from electra_tf import (
+        distribution,
+        optimization,
+        pretrain_data,
+        pretraining,
+        training_step,
+    )
+    from electra_tf.pretraining_task import PretrainingTask
+
+    vocab = Vocabulary.load(config.vocab_file)
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    placement = distribution.create_strategy(config)
+    print(distribution.describe(placement, config.precision), flush=True)
+    keras.utils.set_random_seed(config.seed)
+    with placement.strategy.scope():
+        model = pretraining.build_pretrainer(
+            config, (vocab.cls_id, vocab.sep_id, vocab.mask_id)
+        )
+        state = training_step.TrainState(model, optimization.create_optimizer(config))
+    step = training_step.TrainingStep(
+        PretrainingTask(model), state, placement, seed=config.seed
+    )
+    batches = iter(
+        pretrain_data.make_dataset(
+            config.pretrain_tfrecords,
+            batch_size=config.train_batch_size,
+            max_seq_length=config.max_seq_length,
+            vocab=vocab,
+            seed=config.seed,
+            mask_prob=config.mask_prob,
+            max_predictions_per_seq=config.max_predictions_per_seq,
+        )
+    )
+    return state.variables(), lambda count: step.run(batches, state.step, count)
+
+
+def extra_seconds(row: dict) -> float:
+    """By how much a save lengthened the steps beside it."""
+    return row["beside_s"] - row["beside_steps"] * row["step_s"]
+
+
+def print_saving(found: dict) -> None:
+    """Medians over the rounds, and the share of a run at the interval."""
+
+    def median(value) -> float:
+        return statistics.median(map(value, found["rounds"]))
+
+    step = median(lambda row: row["step_s"])
+    costs = {
+        "step": step,
+        "copy, training waits": median(lambda row: row["copy_s"]),
+        "write, beside training": median(lambda row: row["write_s"]),
+        "cost of a save": median(extra_seconds),
+        "save that training waits for": median(lambda row: row["alone_s"]),
+    }
+    size, interval = found["bytes"] / 1e6, found["interval"]
+    print(f"\n| {size:.0f} MB of state, a save in {interval} steps | s | share |")
+    print("|---|---|---|")
+    for name, seconds in costs.items():
+        share = seconds / (interval * step)
+        text = "" if name == "step" else f"{100 * share:.2f} %"
+        print(f"| {name} | {seconds:.3f} | {text} |")
+
+
+# ----------------------------------------------------------------------- resuming
+
+
+def measure_resuming(data: Path, hparams: dict) -> dict:
+    """Seconds from a process's start to what it did: step -> a row per round."""
+    first = start_to_first_step(data, "first", hparams | {"num_train_steps": 1})
+    steps = [int(step) for step in FLAGS.from_steps]
+    rounds = {step: [] for step in steps}
+    for step in steps:
+        forge(data, step)
+    for _ in range(FLAGS.rounds):
+        for step in steps:
+            rounds[step].append(start_to_first_step(data, f"at_{step}", hparams, step))
+    return {"new run": [first]} | {f"{step:,}": rounds[step] for step in steps}
+
+
+def forge(data: Path, step: int) -> None:
+    """Makes a run that has `step` steps behind it from one that has made one."""
+    import numpy as np
+    import tensorflow as tf
+
+    from electra_tf.checkpoints import Checkpoints
+
+    old = Checkpoints(data / "models" / "first", read_only=True)
+    manifest = old.verify(1)
+    reader = tf.train.load_checkpoint(old.prefix(1))
+    tensors = {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
+    tensors["global_step"] = np.array(step, np.int64)
+    directory = data / "models" / f"at_{step}"
+    Checkpoints(directory, identity=manifest.identity, settings=manifest.settings).save(
+        step, tensors
+    )
+    row = json.loads((old.directory / "metrics.jsonl").read_text())
+    with open(directory / "metrics.jsonl", "w", encoding="utf-8") as f:
+        for number in range(1, step + 1):
+            f.write(json.dumps(row | {"step": number}) + "\n")
+
+
+def start_to_first_step(data: Path, model: str, hparams: dict, step: int = 0) -> dict:
+    """Starts a run and kills it at its first row of metrics, if it has not ended."""
+    command = [sys.executable, str(ROOT / "run_pretraining.py")]
+    command += [f"--data-dir={data}", f"--model-name={model}"]
+    command += [f"--hparams={json.dumps(hparams)}"]
+    metrics = data / "models" / model / "metrics.jsonl"
+    row = {}
+    started = time.time()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    text = []
+    for line in process.stdout:
+        text.append(line)
+        # Comes after the arguments and every byte of the checkpoint were looked at.
+        if line.startswith("Config:"):
+            row["checked_s"] = time.time() - started
+        if "Running training" in line:
+            row["built_s"] = time.time() - started
+            break
+    else:
+        raise UserError(f"run_pretraining.py failed:\n{''.join(text[-3:])}", 1)
+    while (found := last_row(metrics))["step"] <= step and process.poll() is None:
+        time.sleep(0.01)
+    if hparams["num_train_steps"] > 1:
+        process.kill()
+    process.communicate()
+    if found["step"] <= step:
+        raise UserError("run_pretraining.py ended before its first step.", 1)
+    row["first_step_s"] = found["time"] - started
+    return row
+
+
+def last_row(metrics: Path) -> dict:
+    """The last whole row of a file of metrics, however long it is."""
+    try:
+        with open(metrics, "rb") as f:
+            f.seek(max(0, f.seek(0, os.SEEK_END) - 4096))
+            lines = f.read().split(b"\n")[:-1]
+    except FileNotFoundError:
+        lines = []
+    return json.loads(lines[-1]) if lines else {"step": -1}
+
+
+def print_resuming(found: dict) -> None:
+    """Medians of the rounds: seconds from the start of the process."""
+    print("\n| s since the start, from step | checked | built | first step |")
+    print("|---|---|---|---|")
+    for name, rows in found.items():
+        columns = ("checked_s", "built_s", "first_step_s")
+        times = [statistics.median(row[key] for row in rows) for key in columns]
+        print(f"| {name} | {' | '.join(f'{t:.2f}' for t in times)} |")
+
+
+if __name__ == "__main__":
+    cli.run(main)
