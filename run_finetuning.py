@@ -79,8 +79,13 @@ def main(argv: list[str]) -> int:
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
-    tasks = make_tasks(config, vocab, console)
-    placement = prepare_devices(config, console)
+    if config.data_source == "tfds":
+        # It reads with TensorFlow, whose devices have to be chosen first.
+        placement = prepare_devices(config, console)
+        tasks = make_tasks(config, vocab, console)
+    else:
+        tasks = make_tasks(config, vocab, console)
+        placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
 

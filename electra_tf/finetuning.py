@@ -41,6 +41,7 @@ NOT_IN_SETTINGS = (
     "init_checkpoint",
     "model_dir",
     "preprocessed_data_dir",
+    "tfds_data_dir",
     "results_txt",
     "results_pkl",
     "num_trials",

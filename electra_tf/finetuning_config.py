@@ -63,6 +63,15 @@ class FinetuningConfig(RunConfig):
     tasks: dict[str, Any] = hparam(
         {}, "Tasks of your own: name -> description; docs/fine_tuning.md."
     )
+    data_source: str = hparam(
+        "files",
+        "Where GLUE and SQuAD come from: files, or tfds (tensorflow_datasets, "
+        "prepared before).",
+        choices=("files", "tfds"),
+    )
+    tfds_data_dir: str | None = hparam(
+        None, "Where tensorflow_datasets keeps its data; null: its usual place."
+    )
     on_bad_example: str = hparam(
         "stop",
         "On a line that cannot be used: stop, or skip, count and list it.",

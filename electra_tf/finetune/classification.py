@@ -241,12 +241,15 @@ class GlueTask(TextTask):
                 example = self._example(eid, line, split, where)
                 if example:
                     found.append(example)
-        if split == "train" and self.glue.is_unordered and self.config.double_unordered:
-            found += [
-                InputExample(e.eid + len(found), e.text_b, e.text_a, e.label)
-                for e in found
-            ]
-        return found
+        return self.in_both_orders(found) if split == "train" else found
+
+    def in_both_orders(self, found: list[InputExample]) -> list[InputExample]:
+        """With the turned pairs behind them, where pairs have no order."""
+        if not (self.glue.is_unordered and self.config.double_unordered):
+            return found
+        return found + [
+            InputExample(e.eid + len(found), e.text_b, e.text_a, e.label) for e in found
+        ]
 
     def _example(self, eid, line, split, where) -> InputExample | None:
         is_test = split in self.glue.submission

@@ -81,10 +81,7 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
         facts[f"description of {task.name}"] = config.tasks.get(task.name)
-        with open(task.required(split), "rb") as file:
-            facts[f"data of {task.name}"] = hashlib.file_digest(
-                file, "sha256"
-            ).hexdigest()
+        facts[f"data of {task.name}"] = task.data_hash(split)
         facts[f"labels of {task.name}"] = list(getattr(task, "labels", []))
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

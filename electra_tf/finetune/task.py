@@ -6,6 +6,7 @@ Standard library only: mistakes in task names and data are said before TensorFlo
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,11 @@ class Task:
     def path(self, split: str) -> Path:
         """The file of a split."""
         raise NotImplementedError
+
+    def data_hash(self, split: str) -> str:
+        """Of the data of a split; features are made anew when it changes."""
+        with open(self.required(split), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def examples(self, split: str) -> list[Any]:
         """All examples of a split, each with an `eid`."""

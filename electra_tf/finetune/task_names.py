@@ -7,7 +7,7 @@ import difflib
 import importlib
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import classification, own_tasks, qa, tagging
+from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_source
 from electra_tf.finetune.task import Task
 from electra_tf.finetuning_config import FinetuningConfig
 from electra_tf.tokenization import Tokenizer
@@ -29,6 +29,8 @@ def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
             tasks.append(own_tasks.make_own_task(name, config, tokenizer))
         elif ":" in name:
             tasks.append(_from_module(name)(config, tokenizer))
+        elif name in known and config.data_source == "tfds":
+            tasks.append(tfds_source.make_tfds_task(name, config, tokenizer))
         elif name in known:
             tasks.append(known[name](name, config, tokenizer))
         else:
