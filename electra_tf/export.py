@@ -10,7 +10,15 @@ from electra_tf.errors import UserError
 from electra_tf.interop.formats import read_source
 from electra_tf.interop.stored_model import HEADS, StoredModel
 from electra_tf.pretraining import build_pretrainer
-from electra_tf.serving import encoder, fill_mask, judges, writing
+from electra_tf.serving import (
+    classifier,
+    encoder,
+    fill_mask,
+    finetuned,
+    judges,
+    question_answering,
+    writing,
+)
 from electra_tf.serving.exported import Source
 from electra_tf.serving.manifests import verify_checksums
 
@@ -20,6 +28,13 @@ WHAT = {
     "detector": judges.detector,
     "generator": fill_mask.generator,
     "scorer": judges.scorer,
+}
+# By the kind of a fine-tuned task.
+TASKS = {
+    "classification": classifier.text_classifier,
+    "regression": classifier.text_classifier,
+    "tagging": classifier.tagger,
+    "qa": question_answering.question_answering,
 }
 
 
@@ -94,17 +109,38 @@ def export_saved_model(
 def write_saved_model(request) -> str:
     """What export_model.py calls for --format saved_model.
 
-    Without --what, everything that the model has is written.
+    Without --what, everything that the model has is written; another name than those in
+    WHAT is a fine-tuned task's.
     """
-    check_what(request.what)
+    if request.what and request.what not in WHAT:
+        _report(request.what, _write_task(request))
+        return request.output_dir
     stored = read_source(request)
     source = source_of(stored, request.precision)
     exact = None if request.precision == "float32" else source_of(stored)
     for what in [request.what] if request.what else kinds_of(source):
-        written = export_saved_model(source, what, request.output_dir, exact)
-        manifest = verify_checksums(written)
-        gap = manifest["max_difference"]
-        print(f"{what}: {written}, greatest difference from the model {gap:.1e}")
-        for name, lost in manifest.get("differences_from_float32", {}).items():
-            print(f"  {name}: {lost:.1e} from float32")
+        _report(what, export_saved_model(source, what, request.output_dir, exact))
     return request.output_dir
+
+
+def _write_task(request) -> Path:
+    folder, precision = finetuned.trial_dir_of(request), request.precision
+    task = finetuned.read(folder, request.what, precision)
+    make = TASKS[task.facts.kind]
+    exact_checks = []
+    if precision != "float32":
+        exact_checks = make(finetuned.read(folder, request.what)).checks
+    print(f"{request.what}: from {folder}")
+    name = request.what.replace(":", ".")
+    return writing.write(
+        make(task), task.source, name, request.output_dir, exact_checks
+    )
+
+
+def _report(what: str, written: Path) -> None:
+    """Says what was written, and how far it is from the model."""
+    manifest = verify_checksums(written)
+    gap = manifest["max_difference"]
+    print(f"{what}: {written}, greatest difference from the model {gap:.1e}")
+    for name, lost in manifest.get("differences_from_float32", {}).items():
+        print(f"  {name}: {lost:.1e} from float32")

@@ -11,7 +11,7 @@ from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_sou
 from electra_tf.finetune.task import Task
 from electra_tf.finetuning_config import FinetuningConfig
 from electra_tf.tokenization import Tokenizer
-from electra_tf.vocabulary import Vocabulary
+from electra_tf.vocabulary import Vocabulary, resolve_settings
 
 
 def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
@@ -22,7 +22,8 @@ def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
     known: dict[str, type[Task]] = {"chunk": tagging.TaggingTask}
     known |= {name: classification.GlueTask for name in classification.GLUE}
     known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
-    tokenizer = Tokenizer(vocab, do_lower_case=config.do_lower_case)
+    settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    tokenizer = Tokenizer(vocab, *settings)
     tasks = []
     for name in config.task_names:
         if name in config.tasks:

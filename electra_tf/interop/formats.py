@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from electra_tf.interop import huggingface, keras_hub, output_folder, sources, tf1
+from electra_tf.interop import (
+    huggingface,
+    keras_hub,
+    networks,
+    output_folder,
+    sources,
+    tf1,
+)
 from electra_tf.interop.stored_model import StoredModel
 
 
@@ -26,8 +33,15 @@ def write_tf1(request) -> Path:
 
 
 def write_huggingface(request) -> Path:
-    """Directories of transformers, one for each network."""
+    """Directories of transformers, one for each network, or that of a tagger."""
     output_folder.check_free(request.output_dir)
+    if request.what and request.what not in networks.WHAT:
+        from electra_tf.interop import token_classifier
+        from electra_tf.serving import finetuned
+
+        folder = finetuned.trial_dir_of(request)
+        task = finetuned.read(folder, request.what)
+        return token_classifier.write(task, folder, request.output_dir)
     stored = read_source(request)
     return huggingface.write(stored, request.what or "all", request.output_dir)
 

@@ -15,6 +15,13 @@ from electra_tf.interop import huggingface, keras_hub, networks, output_folder, 
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
 from electra_tf.vocabulary import Vocabulary, read_settings
 
+# Of a fine-tuned model's hparams, those of the encoder.
+_OF_FINETUNED = (
+    "model_size",
+    "model_hparam_overrides",
+    "embedding_size",
+    "vocab_file",
+)
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -108,9 +115,12 @@ def _checkpoint(prefix: str) -> Contents:
     manifest = Path(f"{prefix}.json")
     if not manifest.is_file():
         return found
-    run = manifest.parent
+    run = manifest.parent.absolute()
     hparams = output_folder.read_json(run / "config.json")
-    usual = run.parent.parent / output_folder.VOCABULARY
+    usual = run.parents[1] / output_folder.VOCABULARY
+    if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
+        usual = run.parents[3] / output_folder.VOCABULARY
+        hparams = {k: v for k, v in hparams.items() if k in _OF_FINETUNED}
     vocab_file = hparams.pop("vocab_file", None) or found.vocab_file
     if vocab_file is None and usual.is_file():
         vocab_file = str(usual)

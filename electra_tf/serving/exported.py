@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.finetune.model import FinetuningModel
 from electra_tf.pretraining import ElectraPretrainer
 from electra_tf.serving.inputs import Limits
 from electra_tf.tokenization import TFTokenizer, Tokenizer
@@ -30,8 +31,13 @@ class Source(NamedTuple):
     vocab: Vocabulary
     tokenizer_config: TokenizerConfig
     max_seq_length: int
-    pretrainer: ElectraPretrainer
+    pretrainer: ElectraPretrainer | FinetuningModel
     facts: dict[str, Any]  # for the manifest: step, data, ...
+
+    @property
+    def objective(self) -> str:
+        """What it was trained for."""
+        return getattr(self.pretrainer, "objective", "fine-tuned")
 
     @property
     def limits(self) -> Limits:

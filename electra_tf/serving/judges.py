@@ -210,13 +210,14 @@ def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
         )
     fills = {"tokens": b"", "starts": NO_OFFSET, "ends": NO_OFFSET}
     expected = {
-        name: _padded([row[name] for row in rows], fills.get(name, 0))
+        name: padded([row[name] for row in rows], fills.get(name, 0))
         for name in rows[0]
     }
     expected["num_tokens"] = np.array([len(row["tokens"]) for row in rows])
     return expected
 
 
-def _padded(rows: list[list], fill) -> np.ndarray:
+def padded(rows: list[list], fill) -> np.ndarray:
+    """Rows of unlike length as one array."""
     width = max(map(len, rows))
     return np.array([row + [fill] * (width - len(row)) for row in rows])

@@ -87,14 +87,16 @@ def map_windows(
     windows: tf.RaggedTensor,
     vocab: Vocabulary,
     windows_per_step: int = WINDOWS_PER_STEP,
+    width: int | None = None,
 ) -> tf.Tensor:
-    """One number per token from a network on [CLS] window [SEP]: float32 [N].
+    """What a network says of each token in [CLS] window [SEP]: float32 [N].
 
     Windows of like length go through it together, `windows_per_step` at a time.
 
     Args:
       network: from EncoderInputs to float32 [windows, L].
       windows: int32 [W, (tokens)].
+      width: C, of a network that gives [windows, L, C]; the result is [N, C] then.
     """
     lengths = windows.row_lengths()
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
@@ -108,13 +110,53 @@ def map_windows(
         ragged = tf.RaggedTensor.from_tensor(values, lengths=part.row_lengths())
         return i + 1, results.write(i, ragged.flat_values)
 
+    inner = [] if width is None else [width]
     results = tf.TensorArray(
-        tf.float32, size=steps, infer_shape=False, element_shape=[None]
+        tf.float32, size=steps, infer_shape=False, element_shape=[None, *inner]
     )
     _, results = tf.while_loop(
         lambda i, _: i < steps, step, (0, results), parallel_iterations=1
     )
     starts = tf.cumsum(lengths, exclusive=True)
     places = tf.gather(tf.ragged.range(starts, starts + lengths), order).flat_values
-    total = tf.reduce_sum(lengths)[None]
+    total = tf.concat([tf.reduce_sum(lengths)[None], tf.cast(inner, lengths.dtype)], 0)
     return tf.scatter_nd(places[:, None], results.concat(), total)
+
+
+def map_rows(
+    network: Callable[[EncoderInputs], tf.Tensor],
+    segments: Sequence[tf.RaggedTensor],
+    vocab: Vocabulary,
+    width: int,
+    least_length: int = 1,
+    rows_per_step: int = WINDOWS_PER_STEP,
+) -> tf.Tensor:
+    """What a network says of each packed row: float32 [B, width].
+
+    Rows of like length go through it together, `rows_per_step` at a time.
+
+    Args:
+      network: from EncoderInputs to float32 [rows, width].
+      segments: one or two RaggedTensors int32 [B, (tokens)] that fit.
+      least_length: to which shorter rows are padded.
+    """
+    lengths = tf.add_n([segment.row_lengths() for segment in segments])
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    lengths = tf.gather(lengths, order) + 1 + len(segments)
+    count = tf.cast(segments[0].nrows(), tf.int32)
+    steps = -(-count // rows_per_step)
+
+    def step(i, results):
+        first = i * rows_per_step
+        part = order[first : first + rows_per_step]
+        length = tf.maximum(tf.cast(lengths[first], tf.int32), least_length)
+        inputs = pack([tf.gather(s, part) for s in segments], vocab, length)
+        return i + 1, results.write(i, network(inputs))
+
+    results = tf.TensorArray(
+        tf.float32, size=steps, infer_shape=False, element_shape=[None, width]
+    )
+    _, results = tf.while_loop(
+        lambda i, _: i < steps, step, (0, results), parallel_iterations=1
+    )
+    return tf.gather(results.concat(), tf.math.invert_permutation(order))

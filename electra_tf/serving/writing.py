@@ -137,13 +137,17 @@ def _require_within(found: dict[str, float], tolerance: float, directory: Path) 
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """The greatest absolute difference; infinite for another shape, text or number."""
+    """The greatest difference; infinite for another shape, text or number.
+
+    Absolute, and relative to expected numbers beyond 1.
+    """
     if actual.shape != expected.shape:
         return float("inf")
     if expected.dtype.kind != "f":
         same = np.array_equal(actual.astype(object), expected.astype(object))
         return 0.0 if same else float("inf")
-    gap = np.max(np.abs(actual.astype(np.float64) - expected), initial=0.0)
+    gap = np.abs(actual.astype(np.float64) - expected)
+    gap = np.max(gap / np.maximum(1.0, np.abs(expected)), initial=0.0)
     return float(gap) if np.isfinite(gap) else float("inf")
 
 
@@ -160,7 +164,7 @@ def _manifest(
         "format": "saved_model",
         "what": what,
         "model": source.name,
-        "objective": source.pretrainer.objective,
+        "objective": source.objective,
         "max_seq_length": source.max_seq_length,
         "vocab_sha256": source.vocab.sha256,
         **source.tokenizer_config._asdict(),
