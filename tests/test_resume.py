@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 from conftest import NO_DROPOUT, tiny
-from forked_runs import digest, kill_when, metrics_of, pretrain, signal_at
+from forked_runs import digest, metrics_of, pretrain, signal_at
 
 from electra_tf.checkpoints import Checkpoints, assign_from
 from electra_tf.distribution import CPU_DEVICES_VARIABLE
@@ -118,20 +118,24 @@ def largest_difference(one, other):
     return worst
 
 
-@pytest.mark.slow
-def test_kills_and_a_damaged_checkpoint_on_two_replicas(tiny_data):
-    env = {CPU_DEVICES_VARIABLE: "2"}
+@pytest.mark.parametrize("devices", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_kills_a_signal_and_a_damaged_checkpoint(tiny_data, devices):
+    env = {CPU_DEVICES_VARIABLE: devices}
     hparams = settings()
-    finish(tiny_data, "two_straight", hparams, env=env)
-    broken = tiny_data / "models" / "two_killed"
-    for rows in (5, 30, 45):
-        run = pretrain(tiny_data, "two_killed", hparams, env=env)
-        kill_when(run, broken / "metrics.jsonl", rows)
-        assert run.wait().returncode == -signal.SIGKILL
-    newest = Checkpoints(broken).steps()[-1]
-    with open(broken / f"model.ckpt-{newest}.index", "r+b") as f:
-        f.truncate(10)
-    run = finish(tiny_data, "two_killed", hparams, env=env)
+    straight, model = f"straight_{devices}", f"broken_{devices}"
+    finish(tiny_data, straight, hparams, env=env)
+    stopped(tiny_data, model, hparams, 5, env=env)
+    broken = tiny_data / "models" / model
+    kill = functools.partial(signal_at, 45, signal.SIGKILL)
+    run = pretrain(tiny_data, model, hparams, env=env, before=kill).wait()
+    assert run.returncode == -signal.SIGKILL
+    newest = Checkpoints(broken, read_only=True).newest_intact().step
+    name = f"model.ckpt-{newest}.data-00000-of-00001"
+    data = bytearray((broken / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (broken / name).write_bytes(data)
+    run = finish(tiny_data, model, hparams, env=env)
     assert f"Damaged checkpoint of step {newest} passed over" in run.stdout
-    expected = digest(tiny_data / "models" / "two_straight", STEPS)
+    assert (broken / f"{name}.corrupt").exists()
+    expected = digest(tiny_data / "models" / straight, STEPS)
     assert digest(broken, STEPS) == expected

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_pretraining.py as its users run it."""
 
-import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from conftest import ROOT, TINY, pretrain, run_script, tiny
@@ -233,66 +230,3 @@ def test_a_rate_that_is_too_high_ends_the_run(tiny_data):
     found = tiny_data / "models" / "diverged"
     assert Checkpoints(found).newest_intact().step == 0
     assert list(found.glob("nonfinite_step_*.npz"))
-
-
-# Interrupted and continued.
-
-LONG = tiny(num_train_steps=400, save_checkpoints_steps=50, keep_checkpoint_max=3)
-
-
-def interrupted(data, model, number, after, env=None):
-    """Starts a run and sends it signal `number` when its metrics reach `after`."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            str(ROOT / "run_pretraining.py"),
-            *("--data-dir", str(data), "--model-name", model),
-            *("--hparams", json.dumps(LONG)),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})},
-    )
-    path = data / "models" / model / "metrics.jsonl"
-    deadline = time.monotonic() + 200
-    while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(FileNotFoundError):
-            if path.read_bytes().count(b"\n") >= after:
-                break
-        time.sleep(0.01)
-    process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=100)
-    return process.returncode, stdout, stderr
-
-
-@pytest.mark.parametrize("devices", ["1", "2"])
-def test_an_interrupted_run_ends_like_the_straight_one(tiny_data, devices):
-    """SIGTERM, kill -9 and a damaged checkpoint; dropout on, several epochs."""
-    env = {CPU_DEVICES_VARIABLE: devices}
-    models = tiny_data / "models"
-    straight, broken = f"straight_{devices}", f"broken_{devices}"
-    run = pretrain(tiny_data, straight, LONG, env=env)
-    assert run.returncode == 0, run.stderr
-    stopped_at = 0
-    if devices == "1":
-        code, stdout, stderr = interrupted(tiny_data, broken, signal.SIGTERM, 30)
-        assert code == 42, stderr
-        assert "SIGTERM: saved at step" in stdout
-        stopped_at = Checkpoints(models / broken).steps()[-1]
-        assert 30 <= stopped_at < 400
-        assert len(metrics_of(models / broken)) == stopped_at
-
-    code, *_ = interrupted(tiny_data, broken, signal.SIGKILL, stopped_at + 120, env)
-    assert code == -signal.SIGKILL
-    newest = Checkpoints(models / broken).steps()[-1]
-    damaged = models / broken / f"model.ckpt-{newest}.data-00000-of-00001"
-    data = bytearray(damaged.read_bytes())
-    data[len(data) // 2] ^= 1
-    damaged.write_bytes(data)
-
-    run = pretrain(tiny_data, broken, LONG, env=env)
-    assert run.returncode == 0, run.stderr
-    assert f"Damaged checkpoint of step {newest} passed over" in run.stdout
-    assert final_state(models / broken, 400) == final_state(models / straight, 400)
-    assert (models / broken / f"{damaged.name}.corrupt").exists()

@@ -14,6 +14,7 @@ from electra_tf.checkpoints import Checkpoints
 from electra_tf.config import PretrainingConfig
 from electra_tf.distribution import create_strategy
 from electra_tf.errors import UserError
+from electra_tf.nonfinite import MAX_SKIPPED_IN_A_ROW
 from electra_tf.pretraining_task import PretrainingTask
 from electra_tf.reporting import Console, read_metrics
 from electra_tf.training_step import TrainingStep, TrainState, _next_loss_scale
@@ -280,6 +281,18 @@ def test_skip_goes_on_but_not_for_ever(tiny_data, tmp_path):
     many = Trained(tiny_data, num_train_steps=40)
     with pytest.raises(UserError, match=r"diverged at step 25 \(20 steps in a row\)"):
         loop(many, tmp_path / "b", "skip", bad=range(5, 40))
+
+
+def test_overflows_of_the_loss_scale_end_no_run(tiny_data, tmp_path):
+    """More of them in a row than steps may be left out for other reasons."""
+    trained = Trained(tiny_data, precision="mixed_float16", num_train_steps=40)
+    trained.state.loss_scale.assign(2.0**50)
+    done, text = loop(trained, tmp_path, "stop")
+    assert done and "left out" not in text
+    rows = list(read_metrics(tmp_path / "metrics.jsonl"))
+    overflows = [row["finite"] for row in rows].index(1)
+    assert overflows > MAX_SKIPPED_IN_A_ROW
+    assert rows[overflows]["loss_scale"] < 2.0 ** (51 - overflows)
 
 
 def test_the_loop_saves_at_its_interval_and_at_the_end(tiny_data, tmp_path):
