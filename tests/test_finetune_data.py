@@ -63,6 +63,7 @@ def refused(function, *words):
         ("sts", "train.tsv", "h\n" + "0\t" * 7 + "a\tb\t6.5\n", ["line 2", "6.5"]),
         ("sts", "train.tsv", "h\n" + "0\t" * 7 + "a\tb\tgood\n", ["line 2", "good"]),
         ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "without a tag"]),
+        ("chunk", "train.txt", "the X B-NP\ndog X\n\n", ["line 2", "columns"]),
         ("squadv1", "train.json", "{]", ["train.json", "form"]),
         ("newsqa", "train.jsonl", '{"context": 3}\n', ["train.jsonl"]),
     ],
@@ -330,5 +331,5 @@ def test_tags_are_written_as_conll(data):
     assert dict(scorer.get_results())["f1"] == 100.0
     paths = task.write_predictions("dev", scorer, str(data / "out"), 1)
     text = (data / "out" / "chunk_dev.txt").read_text()
-    assert text == "the B-NP B-NP\ndog E-NP E-NP\n\nran S-VP S-VP\n\n"
+    assert text == "the B-NP B-NP\ndog I-NP I-NP\n\nran B-VP B-VP\n\n"
     assert len(paths) == 2

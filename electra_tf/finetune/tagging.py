@@ -49,6 +49,14 @@ def bioes(spans: list[Span], length: int) -> list[str]:
     return tags
 
 
+def bio(spans: list[Span], length: int) -> list[str]:
+    """The tags of spans, as the CoNLL tasks have them."""
+    tags = ["O"] * length
+    for start, end, name in spans:
+        tags[start : end + 1] = [f"B-{name}"] + [f"I-{name}"] * (end - start)
+    return tags
+
+
 class SpanScorer(Scorer):
     """Precision, recall and F1 of whole spans."""
 
@@ -121,7 +129,7 @@ class TaggingTask(Task):
         found: list[TaggingExample] = []
         for where, words, tags in self.sentences(split):
             if len(words) != len(tags):
-                self.bad(split, where, "a word without a tag")
+                self.bad(split, where, "a word without a tag, or too few columns")
                 continue
             marks = bioes(spans_of(tags), len(tags))
             found.append(TaggingExample(len(found), words, marks))
@@ -132,7 +140,7 @@ class TaggingTask(Task):
         path = self.required(split)
         words: list[str] = []
         tags: list[str] = []
-        where = str(path)
+        where, columns = str(path), 2
         with open(path, encoding="utf-8-sig") as file:
             for number, line in enumerate([*file, ""], start=1):
                 cells = line.split()
@@ -141,10 +149,12 @@ class TaggingTask(Task):
                         yield where, words, tags
                     words, tags = [], []
                     continue
-                if not words or (len(cells) < 2 and len(words) == len(tags)):
+                columns = max(columns, len(cells))
+                is_whole = len(cells) == columns
+                if not words or (not is_whole and len(words) == len(tags)):
                     where = f"{path}, line {number}"
                 words.append(cells[0])
-                tags += cells[-1:] if len(cells) > 1 else []
+                tags += cells[-1:] if is_whole else []
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""
@@ -188,14 +198,20 @@ class TaggingTask(Task):
         return SpanScorer(self.labels)
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O."""
+        """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
+
+        Tags are BIOES where the data's are, else BIO.
+        """
         by_eid = {int(row["eid"]): row for row in scorer.rows}
+        found = {tag[:2] for _, _, tags in self.sentences(split) for tag in tags}
+        form = bioes if found & {"E-", "S-"} else bio
         lines, rows = [], []
         for example in self.examples(split):
             found = scorer.tags(by_eid[example.eid], "predictions")
+            found = form(spans_of(found), len(example.words))
             rows.append({"eid": example.eid, "prediction": found})
-            found = found + ["O"] * (len(example.words) - len(found))
-            for word, tag, ours in zip(example.words, example.tags, found, strict=True):
+            right = form(spans_of(example.tags), len(example.words))
+            for word, tag, ours in zip(example.words, right, found, strict=True):
                 lines.append(f"{word} {tag} {ours}\n")
             lines.append("\n")
         folder = Path(directory)
