@@ -98,6 +98,7 @@ def write_networks(
         for name, network in found.items():
             folder = parent / name
             folder.mkdir()
+            output_folder.require_room(folder, network.tensors)
             results = _write_network(network, stored, folder)
             words = huggingface_tokenizer.words_tokenized_otherwise(stored)
             facts = {"words_tokenized_otherwise": words._asdict()}
@@ -122,6 +123,7 @@ def _check_representable(network: Network) -> None:
 def _write_network(
     network: Network, stored: StoredModel, folder: Path
 ) -> list[verification.Result]:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     theirs = names.to_theirs(
@@ -129,7 +131,10 @@ def _write_network(
     )
     if network.head() is None:
         theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
-    save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
+    try:
+        save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(None, str(error)) from error
     config = config_of(network, stored.vocab.pad_id)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")

@@ -85,6 +85,7 @@ def write(
         for name, network in found.items():
             folder = parent / name
             folder.mkdir()
+            output_folder.require_room(folder, network.tensors)
             results, words = _write_encoder(network.encoder(), stored, folder)
             output_folder.finish(
                 folder,

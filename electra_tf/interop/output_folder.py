@@ -13,10 +13,12 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.interop.stored_model import StoredModel
@@ -70,6 +72,20 @@ def new(output_dir: str | os.PathLike) -> Iterator[Path]:
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def require_room(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises `OSError` unless there is room for tensors and what comes with them.
+
+    To be asked before a library writes that does not survive a full disk: h5py crashes.
+    """
+    size = sum(tensor.nbytes + 20_000 for tensor in tensors.values()) + 4_000_000
+    path = folder / f"room{PARTIAL}"
+    try:
+        with open(path, "wb") as f:
+            os.posix_fallocate(f.fileno(), 0, size)
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def write_settings(folder: Path, stored: StoredModel) -> None:

@@ -100,13 +100,13 @@ def _save(export: Export, source: Source, what: str, partial: Path) -> None:
     logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
     try:
         tf.saved_model.save(export.root, str(partial), signatures=export.signatures)
+        vocab_file.unlink()
+        requests = [(check.signature, check.inputs) for check in export.checks]
+        warmup.write(str(partial), what, requests)
     except tf.errors.OpError as error:
         raise OSError(None, error.message.splitlines()[0]) from error
     finally:
         logging.set_verbosity(verbosity)
-    vocab_file.unlink()
-    requests = [(check.signature, check.inputs) for check in export.checks]
-    warmup.write(str(partial), what, requests)
     for path in partial.rglob("*"):
         if path.is_file():
             with open(path, "rb") as f:
