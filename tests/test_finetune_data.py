@@ -218,6 +218,36 @@ def test_a_wrong_description_is_named(data, description, words):
     refused(lambda: tasks_of(data, "mine", tasks=description), "mine", *words)
 
 
+def test_a_task_in_a_module(data, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import InputExample, TextTask
+
+class Reviews(TextTask):
+    labels = ("neg", "pos")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("reviews", config, tokenizer)
+
+    def path(self, split):
+        import pathlib
+        return pathlib.Path(self.config.data_dir) / f"{split}.txt"
+
+    def examples(self, split):
+        lines = enumerate(self.required(split).read_text().splitlines())
+        cells = [(i, *line.partition(" ")[::2]) for i, line in lines]
+        return [InputExample(i, text, None, label) for i, label, text in cells]
+"""
+    (data / "their_tasks.py").write_text(code)
+    (data / "train.txt").write_text("pos the dog\nneg the cat\n")
+    monkeypatch.syspath_prepend(data)
+    [task] = tasks_of(data, "their_tasks:Reviews")
+    store = preprocessing.features(task.config, [task], "train", True)
+    assert store["reviews_label_ids"].tolist() == [1, 0]
+    refused(lambda: task.examples("dev"), "reviews needs", "dev.txt")
+    for wrong in ("their_tasks:Review", "no_such_module:Reviews"):
+        refused(lambda wrong=wrong: tasks_of(data, wrong), wrong, "cannot load")
+
+
 def test_a_column_that_is_not_there(data):
     (data / "train.csv").write_text("text,kind\nthe dog,yes\n")
     description = own("classification", text_a="sentence", label="kind")
