@@ -269,6 +269,36 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint_and_batch(tiny_data, tmp_
         np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
 
 
+def steep(trained):
+    """Makes gradients that are no numbers, of a loss that is one."""
+    sums_of = trained.task.training_sums
+
+    def training_sums(batch, seed, weights):
+        loss, sums = sums_of(batch, seed, weights)
+        # The root of 0 is 0, and infinitely steep.
+        return loss + tf.sqrt(0.0 * loss), sums
+
+    trained.task.training_sums = training_sums
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_gradients_that_are_no_numbers(tiny_data, tmp_path, precision):
+    """mixed_float16 first looks for a loss scale at which they are."""
+    trained = Trained(tiny_data, precision=precision)
+    trained.state.loss_scale.assign(4.0)
+    steep(trained)
+    before = trained.values()
+    step = 3 if precision == "mixed_float16" else 1
+    with pytest.raises(UserError, match=rf"diverged at step {step}: loss \d") as e:
+        loop(trained, tmp_path)
+    assert e.value.exit_code == 70 and "global_norm nan" in str(e.value)
+    found = Checkpoints(tmp_path)
+    manifest = found.newest_intact()
+    found.restore(manifest, trained.state.variables())
+    for name in before.keys() - {"global_step", "loss_scale", "loss_scale/good_steps"}:
+        np.testing.assert_array_equal(trained.values()[name], before[name])
+
+
 def test_skip_goes_on_but_not_for_ever(tiny_data, tmp_path):
     done, text = loop(Trained(tiny_data), tmp_path / "a", "skip", bad=[2, 3, 8])
     assert done
