@@ -265,12 +265,13 @@ def start_to_first_step(data: Path, model: str, hparams: dict, step: int = 0) ->
             break
     else:
         raise UserError(f"run_pretraining.py failed:\n{''.join(text[-3:])}", 1)
-    while (found := last_row(metrics))["step"] <= step and process.poll() is None:
+    # A row of the round before stays until the run cuts it off.
+    while (found := last_row(metrics))["time"] < started and process.poll() is None:
         time.sleep(0.01)
     if hparams["num_train_steps"] > 1:
         process.kill()
     process.communicate()
-    if found["step"] <= step:
+    if found["time"] < started or found["step"] <= step:
         raise UserError("run_pretraining.py ended before its first step.", 1)
     row["first_step_s"] = found["time"] - started
     return row
@@ -284,7 +285,7 @@ def last_row(metrics: Path) -> dict:
             lines = f.read().split(b"\n")[:-1]
     except FileNotFoundError:
         lines = []
-    return json.loads(lines[-1]) if lines else {"step": -1}
+    return json.loads(lines[-1]) if lines else {"step": -1, "time": 0.0}
 
 
 def print_resuming(found: dict) -> None:
