@@ -28,7 +28,12 @@ FORMATS = {
     "keras_hub": ("electra_tf.interop.formats", "write_keras_hub"),
     "hub": ("electra_tf.publishing", "publish"),
     "saved_model": ("electra_tf.export", "write_saved_model"),
+    "tflite": ("electra_tf.tflite_export", "write"),
     "tf1": ("electra_tf.interop.formats", "write_tf1"),
+}
+PRECISIONS = {
+    "saved_model": ["float32", "mixed_bfloat16"],
+    "tflite": ["float32", "float16", "int8"],
 }
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "The run's --data-dir.")
@@ -52,7 +57,8 @@ _WHAT = flags.DEFINE_string(
     "what",
     None,
     "The part to write; by default all that the format takes. Of saved_model: encoder, "
-    "preprocessor, detector, generator, scorer.",
+    "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
+    "on; of tflite: encoder, detector.",
 )
 _OUTPUT_DIR = flags.DEFINE_string(
     "output_dir", None, "Where to write; a new or empty directory."
@@ -66,8 +72,9 @@ _LICENSE = flags.DEFINE_string(
 _PRECISION = flags.DEFINE_enum(
     "precision",
     "float32",
-    ["float32", "mixed_bfloat16"],
-    "With --format saved_model: the type of the computation.",
+    ["float32", "mixed_bfloat16", "float16", "int8"],
+    "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
+    "of tflite: of the weights (float32, float16, int8).",
 )
 _PUBLISH = flags.DEFINE_enum(
     "publish",
@@ -110,8 +117,12 @@ def main(argv: list[str]) -> int:
     )
     if request.publish and _FORMAT.value != "hub":
         raise UserError("--publish goes with --format hub.")
-    if request.precision != "float32" and _FORMAT.value != "saved_model":
-        raise UserError("--precision goes with --format saved_model.")
+    if request.precision not in PRECISIONS.get(_FORMAT.value, ["float32"]):
+        raise UserError(
+            f"--precision {request.precision} does not go with --format "
+            f"{_FORMAT.value}; that has "
+            f"{', '.join(PRECISIONS.get(_FORMAT.value, ['float32']))}."
+        )
     if _FORMAT.value != "hub":  # To upload what is there, it is not needed.
         startup.import_tensorflow()
     module, function = FORMATS[_FORMAT.value]
