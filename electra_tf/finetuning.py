@@ -123,10 +123,12 @@ def run_trial(run: Run, trial: int) -> TrialResult:
         if config.write_test_outputs and trial <= config.n_writes_test:
             directory = config.test_predictions_dir(trial)
             for task in run.tasks:
+                if not task.splits("test"):
+                    console.log(f"There is no test set of {task.name}.")
                 for split in task.splits("test"):
                     scorer = score(run, model, task, split, stop)
                     task.write_predictions(split, scorer, directory, trial)
-            console.log(f"Test predictions of trial {trial}: {directory}")
+                    console.log(f"Test predictions of {task.name}: {directory}")
     if config.do_train and not config.keep_all_models and trial > 1:
         shutil.rmtree(config.trial_dir(trial))
     times = {"train": seconds, "evaluate": time.monotonic() - started}

@@ -248,14 +248,38 @@ class Reviews(TextTask):
         refused(lambda wrong=wrong: tasks_of(data, wrong), wrong, "cannot load")
 
 
-def test_a_column_that_is_not_there(data):
-    (data / "train.csv").write_text("text,kind\nthe dog,yes\n")
-    description = own("classification", text_a="sentence", label="kind")
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_a_column_that_is_not_there(data, form):
+    comma = "," if form == "csv" else "\t"
+    path = data / f"train.{form}"
+    path.write_text(f"text{comma}kind\nthe dog{comma}yes\na cat\n")
+
+    def described(text, **more):
+        description = own("classification", text_a=text, label="kind")
+        description["mine"]["train"] = path.name
+        return tasks_of(data, "mine", tasks=description, **more)
+
+    # A wrong description is no bad example: nothing would be left.
+    for choice in ("stop", "skip"):
+        refused(
+            lambda choice=choice: described("texd", on_bad_example=choice),
+            path.name,
+            "'texd'",
+            "did you mean 'text'?",
+            "text, kind",
+        )
+    refused(lambda: described("text"), f"{path.name}, line 3", "'kind'")
+    [task] = described("text", on_bad_example="skip")
+    assert task.labels == ("yes",)
+
+
+def test_nothing_that_can_be_used(data):
+    write(data, "cola/train.tsv", "x\tbad\t\ta dog\n")
+    tasks = tasks_of(data, "cola", on_bad_example="skip")
     refused(
-        lambda: tasks_of(data, "mine", tasks=description),
-        "train.csv, line 2",
-        "'sentence'",
-        "text, kind",
+        lambda: preprocessing.features(tasks[0].config, tasks, "train", True),
+        "cola",
+        "no example of train",
     )
 
 

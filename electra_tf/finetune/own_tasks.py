@@ -13,9 +13,10 @@ form). Texts come from TSV or CSV with a header, or from JSONL; paths are relati
 from __future__ import annotations
 
 import csv
+import difflib
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +73,13 @@ def check_description(name: str, description: dict[str, Any]) -> None:
         )
 
 
-def records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def records(
+    path: Path, wanted: Sequence[str] = ()
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where it stands, fields by column) of a TSV, CSV or JSONL file.
 
-    Raises `UserError` for a file of another kind or a line that cannot be read.
+    Raises `UserError` for a file of another kind, a header without the wanted columns
+    or a line that cannot be read.
     """
     ending = path.suffix.lower()
     with open(path, encoding="utf-8-sig", newline="") as file:
@@ -90,6 +94,7 @@ def records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 cells = line.rstrip("\r").split("\t")
                 if number == 1:
                     header = cells
+                    _check_header(path, header, wanted)
                 elif line.strip():
                     yield (
                         f"{path}, line {number}",
@@ -97,11 +102,23 @@ def records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                     )
         elif ending == ".csv":
             reader = csv.DictReader(file)
+            _check_header(path, reader.fieldnames or [], wanted)
             for row in reader:
                 row = {k: v for k, v in row.items() if v is not None}
                 yield f"{path}, line {reader.line_num}", row
         else:
             raise UserError(f"{path} is none of .tsv, .csv, .jsonl.")
+
+
+def _check_header(path: Path, header: Sequence[str], wanted: Sequence[str]) -> None:
+    for column in wanted:
+        if column not in header:
+            close = difflib.get_close_matches(column, header, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise UserError(
+                f"{path} has no column {column!r}{hint}\n"
+                f"Its first line names {', '.join(header) or 'none'}."
+            )
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -162,7 +179,7 @@ class OwnTextTask(_OwnFiles, TextTask):
         wanted = [column for column in wanted if column]
         if split != "test":
             wanted.append(self._label)
-        for where, row in records(self.required(split)):
+        for where, row in records(self.required(split), wanted):
             missing = [column for column in wanted if column not in row]
             if missing:
                 there = ", ".join(map(str, row))

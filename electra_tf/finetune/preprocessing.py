@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from electra_tf.errors import UserError
 from electra_tf.finetuning_config import FinetuningConfig
 from electra_tf.run_directory import PARTIAL, atomic_write, cannot_write
 
@@ -91,6 +92,9 @@ def _build(directory, config, tasks, chosen, split, is_training, digest) -> None
     for task in chosen:
         for example in task.examples(split):
             rows += [(task, found) for found in task.featurize(example, is_training)]
+    if not rows:
+        names = ", ".join(task.name for task in chosen)
+        raise UserError(f"{names}: no example of {split} can be used.")
     length = config.max_seq_length
     shared = {name: ((length,), "int32") for name in ("input_ids", "segment_ids")}
     arrays = {
