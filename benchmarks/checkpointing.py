@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What being able to continue costs: saving, and the way back to the first step.
+"""What being able to continue costs: saving, stopping, and the way back to a step.
 
     python benchmarks/checkpointing.py
     python benchmarks/checkpointing.py --what saving --hparams configs/electra_base.json
@@ -12,10 +12,13 @@ took longer than as many steps alone, copy of the state included.
 Resuming: run_pretraining.py as a process of its own, from its start to the first row
 of metrics that it adds, then kill -9. The checkpoints of steps 1,000 and 1,000,000 hold
 the same tensors, and metrics.jsonl a row for every step before.
+
+Stopping: SIGTERM at a random time, until the process has ended.
 """
 
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -30,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 from electra_tf import cli, startup  # noqa: E402
 from electra_tf.config import PretrainingConfig  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
+from electra_tf.errors import EXIT_PREEMPTED, UserError  # noqa: E402
 from electra_tf.hparams import read_hparams  # noqa: E402
 from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
 
@@ -38,7 +41,9 @@ FLAGS = flags.FLAGS
 VOCAB_SIZE = 30522
 EXAMPLES = 10_000
 
-flags.DEFINE_list("what", "saving,resuming", "What to measure.")
+PARTS = ("saving", "resuming", "stopping")
+
+flags.DEFINE_list("what", list(PARTS), "What to measure.")
 flags.DEFINE_string("hparams", "{}", "Hparams of run_pretraining.py.")
 flags.DEFINE_integer("steps", 10, "Steps alone in each round.", lower_bound=1)
 flags.DEFINE_integer("rounds", 3, "Times that all is measured.", lower_bound=1)
@@ -48,8 +53,8 @@ flags.DEFINE_string("json", None, "File for all that was measured.")
 
 
 def main(_):
-    if unknown := set(FLAGS.what) - {"saving", "resuming"}:
-        raise UserError(f"--what {unknown.pop()}: it is saving, resuming or both.")
+    if unknown := set(FLAGS.what) - set(PARTS):
+        raise UserError(f"--what {unknown.pop()}: it is some of {', '.join(PARTS)}.")
     startup.import_tensorflow()
     results = {}
     with tempfile.TemporaryDirectory(dir=FLAGS.directory) as folder:
@@ -66,6 +71,9 @@ def main(_):
         if "resuming" in FLAGS.what:
             results["resuming"] = measure_resuming(data, hparams)
             print_resuming(results["resuming"])
+        if "stopping" in FLAGS.what:
+            results["stopping"] = measure_stopping(data, hparams)
+            print_stopping(results["stopping"])
     if FLAGS.json:
         Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
 
@@ -241,10 +249,24 @@ def forge(data: Path, step: int) -> None:
 
 def start_to_first_step(data: Path, model: str, hparams: dict, step: int = 0) -> dict:
     """Starts a run and kills it at its first row of metrics, if it has not ended."""
+    process, started, row = start(data, model, hparams)
+    found = wait_for_row(data, model, process, started)
+    if hparams["num_train_steps"] > 1:
+        process.kill()
+    process.communicate()
+    if found["step"] <= step:
+        raise UserError("run_pretraining.py began at another step.", 1)
+    row["first_step_s"] = found["time"] - started
+    return row
+
+
+def start(
+    data: Path, model: str, hparams: dict
+) -> tuple[subprocess.Popen, float, dict]:
+    """Starts a run; returns when it begins to train: process, since when, times."""
     command = [sys.executable, str(ROOT / "run_pretraining.py")]
     command += [f"--data-dir={data}", f"--model-name={model}"]
     command += [f"--hparams={json.dumps(hparams)}"]
-    metrics = data / "models" / model / "metrics.jsonl"
     row = {}
     started = time.time()
     process = subprocess.Popen(
@@ -262,19 +284,21 @@ def start_to_first_step(data: Path, model: str, hparams: dict, step: int = 0) ->
             row["checked_s"] = time.time() - started
         if "Running training" in line:
             row["built_s"] = time.time() - started
-            break
-    else:
-        raise UserError(f"run_pretraining.py failed:\n{''.join(text[-3:])}", 1)
+            return process, started, row
+    raise UserError(f"run_pretraining.py failed:\n{''.join(text[-3:])}", 1)
+
+
+def wait_for_row(
+    data: Path, model: str, process: subprocess.Popen, since: float
+) -> dict:
+    """Waits for a row of metrics that was written after `since`."""
+    metrics = data / "models" / model / "metrics.jsonl"
     # A row of the round before stays until the run cuts it off.
-    while (found := last_row(metrics))["time"] < started and process.poll() is None:
+    while (found := last_row(metrics))["time"] < since and process.poll() is None:
         time.sleep(0.01)
-    if hparams["num_train_steps"] > 1:
-        process.kill()
-    process.communicate()
-    if found["time"] < started or found["step"] <= step:
-        raise UserError("run_pretraining.py ended before its first step.", 1)
-    row["first_step_s"] = found["time"] - started
-    return row
+    if found["time"] < since:
+        raise UserError("run_pretraining.py ended before its next step.", 1)
+    return found
 
 
 def last_row(metrics: Path) -> dict:
@@ -296,6 +320,42 @@ def print_resuming(found: dict) -> None:
         columns = ("checked_s", "built_s", "first_step_s")
         times = [statistics.median(row[key] for row in rows) for key in columns]
         print(f"| {name} | {' | '.join(f'{t:.2f}' for t in times)} |")
+
+
+# ----------------------------------------------------------------------- stopping
+
+
+def measure_stopping(data: Path, hparams: dict) -> list[dict]:
+    """Seconds from SIGTERM to the end of a run, which the next round continues."""
+    rng = random.Random(1)
+    rows = []
+    for _ in range(FLAGS.rounds):
+        process, now, _ = start(data, "stopped", hparams)
+        found = []
+        for _ in range(3):
+            found.append(wait_for_row(data, "stopped", process, now))
+            now = time.time()
+        steps = found[-1]["step"] - found[0]["step"]
+        row = {"step_s": (found[-1]["time"] - found[0]["time"]) / steps}
+        time.sleep(rng.random() * row["step_s"])
+        sent = time.perf_counter()
+        process.terminate()
+        process.communicate()
+        row["stopped_s"] = time.perf_counter() - sent
+        if process.returncode != EXIT_PREEMPTED:
+            raise UserError(f"a run ended with {process.returncode} at SIGTERM.", 1)
+        rows.append(row)
+    return rows
+
+
+def print_stopping(rows: list[dict]) -> None:
+    """Medians and the worst of all rounds."""
+    step = statistics.median(row["step_s"] for row in rows)
+    ends = [row["stopped_s"] for row in rows]
+    print("\n| s | step | SIGTERM to the end, median | worst |")
+    print("|---|---|---|---|")
+    print(f"| {len(rows)} runs | {step:.3f} | {statistics.median(ends):.2f} | ", end="")
+    print(f"{max(ends):.2f} |")
 
 
 if __name__ == "__main__":

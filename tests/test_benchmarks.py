@@ -6,6 +6,7 @@ What they measure is looked at only for being there: no test depends on a time.
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import tensorflow as tf
+from conftest import TINY, pretrain
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -77,8 +79,9 @@ def test_every_benchmark_is_run_here():
     parts = {
         "step_measurement.py",
         "step_tables.py",
+        "step_process.py",
         "peer_torch.py",
-    }  # of pretraining_step.py
+    }  # of pretraining_step.py and electric_step.py
     for path in BENCHMARKS.glob("*.py"):
         assert f'printed("{path.name}"' in text.replace("\n        ", "") or (
             path.name in parts
@@ -146,6 +149,83 @@ def test_pretraining_step(tmp_path):
     assert result["flops"] < 1e8 < min(result["rates"]["during"])
 
 
+def test_electric_step():
+    hparams = TINY_STEP | {"jit_compile": False}
+    hparams["model_hparam_overrides"] = {
+        **TINY_STEP["model_hparam_overrides"],
+        "num_hidden_layers": 1,
+    }
+    text = printed(
+        "electric_step.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--batch-size=2",
+        "--steps=1",
+        "--repeats=1",
+        "--noxla-buffers",
+    )
+    ((_, electra, *_),) = cells(text, "ELECTRA")
+    ((_, ours, *_, loss),) = cells(text, "Electric, chunks")
+    ((*_, direct_loss),) = cells(text, "Electric, direct")
+    assert float(electra) > 0 and float(ours) > 0
+    # The same step in both formulations, another one than ELECTRA's.
+    assert float(loss) == pytest.approx(float(direct_loss), rel=1e-4)
+    assert cells(text, "ELECTRA")[0][-1] != loss
+    # 3 products, 2 operations, 2 x (16 - 2) positions, 8 x 300: 0.0004 GFLOP.
+    assert "and 0.0 GFLOP at" in text
+    assert re.search(r"^Time: .*: (reached|missed)\.$", text, re.M)
+    assert re.search(r"^Memory: .*: (reached|missed)\.$", text, re.M)
+
+
+def test_scoring(tiny_data, tmp_path):
+    kinds = {
+        "timed_electric": {"electra_objective": False, "electric_objective": True},
+        "timed_mlm": {"electra_objective": False},
+    }
+    for name, hparams in kinds.items():
+        done = pretrain(tiny_data, name, TINY | {"num_train_steps": 1} | hparams)
+        assert done.returncode == 0, done.stderr
+    chance = random.Random(0)
+    words = " ".join(f"w{chance.randrange(50)}" for _ in range(12 * 40)).split()
+    lines = [" ".join(words[i : i + 12]) + "." for i in range(0, len(words), 12)]
+    (tmp_path / "a.txt").write_text("\n\n".join(lines))
+    models = ",".join(str(tiny_data / "models" / name) for name in kinds)
+    text = printed(
+        "scoring.py",
+        f"--models={models}",
+        f"--texts={tmp_path}/*.txt",
+        "--sentences=20",
+        "--fast-sentences=2",
+        "--fast-tokens=8",
+        "--rounds=1",
+    )
+    rows = cells(text, "timed_electric") + cells(text, "timed_mlm")
+    assert [row[1] for row in rows] == ["electric", "two_tower", "mask_each"]
+    for row in rows:
+        shares = [float(cell.split("%")[0]) for cell in row[2:4]]
+        assert all(0 <= share <= 100 for share in shares) and row[4] != ""
+    assert "timed_electric in one pass" in text and "20 sentences of 12.0" in text
+
+
+def test_spoilt_sentences():
+    """One word differs in the first copy, two neighbours in the second."""
+    import scoring
+
+    texts = ["The cat sat on the mat and the dog sat on a log."] * 3
+    vocabulary = {"cat", "mat", "dog", "log", "the", "sat", "on"}
+    real = texts[0].split()
+    for seed in range(30):
+        spoiler = scoring.Spoiler(texts, vocabulary, random.Random(seed))
+        replaced = spoiler.replaced(texts[0]).split()
+        (place,) = (i for i in range(len(real)) if replaced[i] != real[i])
+        old, new = (x[place].strip(".").lower() for x in (real, replaced))
+        assert {old, new} <= vocabulary
+        # "the" is three times as frequent as "cat", twice as much as "sat": no match.
+        assert spoiler.counts[old] == spoiler.counts[new]
+        swapped = spoiler.swapped(texts[0]).replace(".", "").split()
+        places = [i for i in range(len(real)) if swapped[i] != real[i].strip(".")]
+        assert len(places) == 2 and places[1] == places[0] + 1
+
+
 def test_finetuning_step(tmp_path):
     found = tmp_path / "all.json"
     hparams = {
@@ -175,7 +255,12 @@ def test_finetuning_step(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "what", ["saving", pytest.param("resuming", marks=pytest.mark.slow)]
+    "what",
+    [
+        "saving",
+        pytest.param("resuming", marks=pytest.mark.slow),
+        pytest.param("stopping", marks=pytest.mark.slow),
+    ],
 )
 def test_checkpointing(tmp_path, what):
     found = tmp_path / "all.json"
@@ -194,10 +279,13 @@ def test_checkpointing(tmp_path, what):
         assert len(cells(text, "cost of a save")[0]) == 3
         (row,) = json.loads(found.read_text())["saving"]["rounds"]
         assert 0 < row["copy_s"] < row["beside_s"] and row["beside_steps"] > 0
-        return
-    for name in ("new run", "2,000"):
-        checked, built, first = map(float, cells(text, name)[0][1:])
-        assert 0 < checked < built < first
+    elif what == "resuming":
+        for name in ("new run", "2,000"):
+            checked, built, first = map(float, cells(text, name)[0][1:])
+            assert 0 < checked < built < first
+    else:
+        step, median, worst = map(float, cells(text, "1 runs")[0][1:])
+        assert 0 < step < 60 and 0 < median <= worst
 
 
 @pytest.mark.parametrize(
