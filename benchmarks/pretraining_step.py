@@ -14,13 +14,12 @@ are timed in the same process before, between and after the steps.
 """
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -29,14 +28,8 @@ from absl import flags
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from step_measurement import (  # noqa: E402
-    Encoder,
-    Sizes,
-    memory_now,
-    peak_memory,
-    reset_peak_memory,
-    time_steps,
-)
+from step_measurement import Encoder, Sizes  # noqa: E402
+from step_process import PARTS, measure, xla_buffers  # noqa: E402
 from step_tables import (  # noqa: E402
     print_header,
     print_ratios,
@@ -44,13 +37,12 @@ from step_tables import (  # noqa: E402
     progress_line,
 )
 
-from electra_tf import cli, startup  # noqa: E402
+from electra_tf import cli  # noqa: E402
 from electra_tf.config import PretrainingConfig, read_hparams  # noqa: E402
 from electra_tf.errors import UserError  # noqa: E402
 
 FLAGS = flags.FLAGS
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")
-PARTS = ("step", "given_samples", "no_optimizer", "forward")
 
 flags.DEFINE_list("precision", "float32,mixed_bfloat16", f"Of {', '.join(PRECISIONS)}.")
 flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
@@ -76,7 +68,12 @@ flags.DEFINE_string("variant", None, "Used by the script itself: the one to meas
 
 def main(_):
     if FLAGS.variant:
-        print(json.dumps(measure_tensorflow(json.loads(FLAGS.variant))))
+        variant = json.loads(FLAGS.variant)
+        config = config_of(variant)
+        flops = sizes_of(config).step_flops()
+        compile_only = variant.get("compile_only", False)
+        given = variant["part"], flops, FLAGS.steps, variant["launched"], compile_only
+        print(json.dumps(measure(config, *given)))
         return
     chosen = variants()
     print_header(sizes_of(config_of(chosen[0])))
@@ -92,7 +89,8 @@ def main(_):
     for variant in chosen:
         compiled = variant["jit"] and variant["framework"] == "tensorflow"
         if FLAGS.xla_buffers and compiled:
-            results[variant["name"]][0]["xla_buffers"] = xla_buffers(variant)
+            first = functools.partial(run_variant, variant | {"compile_only": True})
+            results[variant["name"]][0]["xla_buffers"] = xla_buffers(first)
     if FLAGS.json:
         Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
     print_tables(results, FLAGS.batch_size)
@@ -222,158 +220,6 @@ def run_variant(variant: dict, environment: dict | None = None) -> dict:
     if done.returncode:
         raise UserError(f"{variant['name']} ended with code {done.returncode}.", 1)
     return variant | json.loads(done.stdout.splitlines()[-1])
-
-
-def xla_buffers(variant: dict) -> int | None:
-    """Bytes of the buffers that XLA assigns to the step; from a dump of its plan."""
-    with tempfile.TemporaryDirectory() as folder:
-        given = os.environ.get("XLA_FLAGS", "")
-        dump = f"{given} --xla_dump_to={folder} --xla_dump_hlo_as_text"
-        run_variant(variant | {"compile_only": True}, {"XLA_FLAGS": dump.strip()})
-        totals = [0]
-        for plan in Path(folder).glob("*buffer-assignment.txt"):
-            # " Total bytes used: 1535121408 (1.43GiB)", or a line for each buffer.
-            found = re.search(r"[Tt]otal bytes used: (\d+)", plan.read_text())
-            totals.append(int(found[1]) if found else 0)
-    return max(totals) or None
-
-
-# The process that measures
-
-
-def measure_tensorflow(variant: dict) -> dict:
-    """Builds model and step, makes the first one, times the others."""
-    startup.import_tensorflow()
-    import tensorflow as tf
-
-    config = config_of(variant)
-    loop, device = make_loop(config, variant["part"])
-    gpu = device != "CPU"
-    ready = time.time()
-    result = {"device": device, "version": f"TensorFlow {tf.__version__}"}
-    result |= {"start_s": ready - variant["launched"], "memory_start": memory_now()}
-    reset_peak_memory()
-    loss = loop(1)
-    result |= {"first_s": time.time() - ready, "peak_first": peak_memory()}
-    if variant.get("compile_only"):
-        return result
-    result["memory_first"] = memory_now()
-    reset_peak_memory()
-    if gpu:
-        memory = tf.config.experimental.get_memory_info("GPU:0")
-        result["gpu_peak_first"] = memory["peak"]
-        tf.config.experimental.reset_memory_stats("GPU:0")
-    result["flops"] = sizes_of(config).step_flops()
-    matmul, flops = make_matmul(variant["precision"], gpu)
-    result |= time_steps(lambda n: loop(n), matmul, flops, FLAGS.steps)
-    result["peak_steps"] = peak_memory()
-    if gpu:
-        memory = tf.config.experimental.get_memory_info("GPU:0")
-        result["gpu_peak_steps"] = memory["peak"]
-    result["loss"] = [loss, loop(1)]
-    return result
-
-
-def make_loop(config: PretrainingConfig, part: str):
-    """Returns count -> loss of the last of `count` steps, and the device's name."""
-    import keras
-    import tensorflow as tf
-
-    from electra_tf import distribution, optimization, pretraining, training_step
-    from electra_tf.pretraining_task import PretrainingTask
-
-    class NoUpdate(optimization.AdamWeightDecay):
-        """Needs every gradient, for their norm, but leaves the variables alone."""
-
-        def update_step(self, gradient, variable, learning_rate):
-            del gradient, variable, learning_rate
-
-    distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
-    # More than one GPU would share the batch.
-    gpus = tf.config.list_physical_devices("GPU")
-    tf.config.set_visible_devices(gpus[:1], "GPU")
-    placement = distribution.create_strategy(config)
-    keras.utils.set_random_seed(config.seed)
-    task = PretrainingTask(pretraining.build_pretrainer(config, (2, 3, 4)))
-    optimizer = optimization.create_optimizer(config)
-    if part in ("no_optimizer", "forward"):
-        optimizer = NoUpdate(1e-4)
-    state = training_step.TrainState(task.model, optimizer)
-    step = training_step.TrainingStep(task, state, placement, seed=config.seed)
-    batches = iter(make_batches(config, given_samples=part == "given_samples"))
-    done = 0
-
-    @tf.function(jit_compile=placement.jit_compile, autograph=False)
-    def forward(batch, seed):
-        loss, sums = task.training_sums(batch, seed, task.loss_weights(batch))
-        return tf.stack([loss, *(tf.cast(s, tf.float32) for s in sums.values())])
-
-    def loop(count):
-        nonlocal done
-        done += count
-        if part == "forward":
-            for i in range(count):
-                found = forward(next(batches), tf.constant([done, i]))
-            return float(found[0])
-        return float(step.run(batches, done - count, count)["loss"][-1])
-
-    device = "CPU"
-    if gpus:
-        details = tf.config.experimental.get_device_details(gpus[0])
-        device = details.get("device_name", "GPU")
-    return loop, device
-
-
-def make_batches(config: PretrainingConfig, given_samples: bool):
-    """Batches of random tokens, masked in the input pipeline as real ones are."""
-    import tensorflow as tf
-
-    from electra_tf import masking
-
-    shape = (config.train_batch_size, config.max_seq_length)
-
-    def batch(step):
-        ids = tf.random.stateless_uniform(
-            shape, [step, 7], 5, config.vocab_size, tf.int32
-        )
-        ids = tf.concat([tf.fill([shape[0], 1], 2), ids[:, 1:-1]], 1)
-        ids = tf.concat([ids, tf.fill([shape[0], 1], 3)], 1)
-        masked = masking.mask_batch(
-            {
-                "input_ids": tf.ensure_shape(ids, shape),
-                "input_mask": tf.ones(shape, tf.int32),
-                "segment_ids": tf.zeros(shape, tf.int32),
-            },
-            config.seed,
-            step,
-            mask_prob=config.mask_prob,
-            max_predictions_per_seq=config.max_predictions_per_seq,
-            cls_id=2,
-            sep_id=3,
-            mask_id=4,
-        )
-        if given_samples:
-            masked["sampled_ids"] = masked["masked_lm_ids"]
-        return masked
-
-    return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)
-
-
-def make_matmul(precision: str, gpu: bool):
-    """A function that makes a large product in that precision, and its operations."""
-    import tensorflow as tf
-
-    rows, inner, columns = (8192, 8192, 8192) if gpu else (4096, 1024, 1024)
-    dtype = tf.as_dtype(precision.removeprefix("mixed_"))
-    a = tf.cast(tf.random.normal([rows, inner]), dtype)
-    b = tf.cast(tf.random.normal([inner, columns]), dtype)
-
-    def matmul():
-        product = tf.matmul(a, b)
-        product[0, 0].numpy()  # waits
-
-    return matmul, 2.0 * rows * inner * columns
 
 
 if __name__ == "__main__":

@@ -219,8 +219,9 @@ def test_spoilt_sentences():
         (place,) = (i for i in range(len(real)) if replaced[i] != real[i])
         old, new = (x[place].strip(".").lower() for x in (real, replaced))
         assert {old, new} <= vocabulary
-        # "the" is three times as frequent as "cat", twice as much as "sat": no match.
-        assert spoiler.counts[old] == spoiler.counts[new]
+        # "the" occurs 9 times, "sat" and "on" 6 times, the others 3 times.
+        counts = sorted((spoiler.counts[old], spoiler.counts[new]))
+        assert counts in ([3, 3], [6, 6], [6, 9])
         swapped = spoiler.swapped(texts[0]).replace(".", "").split()
         places = [i for i in range(len(real)) if swapped[i] != real[i].strip(".")]
         assert len(places) == 2 and places[1] == places[0] + 1
