@@ -272,10 +272,10 @@ class FinetuningConfig(RunConfig):
         super()._check_together()
 
 
-def _task_preset(name: str, own_type: str | None) -> dict[str, Any]:
+def _task_preset(name: str, own_type: Any) -> dict[str, Any]:
     if own_type is not None:
         by_type = {"qa": QA_PRESET, "tagging": CHUNK_PRESET}
-        return by_type.get(own_type, {})
+        return by_type.get(str(own_type), {})
     if name in ("rte", "sts"):
         return LONG_PRESET
     if ":" not in name and ("squad" in name or "qa" in name):

@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task, write_jsonl
+from electra_tf.finetune.task import (
+    FeatureSpec,
+    HeadSpec,
+    Scorer,
+    Task,
+    read_text,
+    write_jsonl,
+)
 from electra_tf.run_directory import atomic_write
 
 
@@ -230,7 +237,7 @@ class GlueTask(TextTask):
         """All lines; in training both orders of pairs that have none."""
         path = self.required(split)
         is_test = split in self.glue.submission
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = read_text(path).split("\n")
         first_line = 1
         if self.glue.has_header or is_test:
             lines, first_line = lines[1:], 2

@@ -15,7 +15,10 @@ from __future__ import annotations
 import csv
 import difflib
 import functools
+import io
 import json
+import math
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +27,17 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.tagging import TaggingTask
-from electra_tf.finetune.task import Task
+from electra_tf.finetune.task import Task, read_text
 
 FILES = ("train", "dev", "test")
 METRICS = ("accuracy", "mcc", "f1")
+_TYPES = {
+    "lowest": ((int, float), "a number"),
+    "highest": ((int, float), "a number"),
+    "has_impossible": (bool, "true or false"),
+}
+# Names go into those of files and variables.
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Type -> the keys that a description may have beside the files; * must be there.
 KEYS = {
     "classification": ("text_a*", "text_b", "label*", "metric"),
@@ -50,8 +60,12 @@ def make_own_task(name: str, config, tokenizer) -> Task:
 
 def check_description(name: str, description: dict[str, Any]) -> None:
     """Raises a UserError that names the key that is wrong or missing."""
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"task {name!r}: a name has letters, digits and the signs _ . - only."
+        )
     kind = description.get("type")
-    if kind not in KEYS:
+    if not isinstance(kind, str) or kind not in KEYS:
         raise UserError(
             f"task {name}: type is {kind!r}; it is one of {', '.join(KEYS)}."
         )
@@ -66,6 +80,10 @@ def check_description(name: str, description: dict[str, Any]) -> None:
     for key in needed:
         if key not in description:
             raise UserError(f"task {name}: {key!r} is missing; {kind} needs it.")
+    for key, value in description.items():
+        types, what = _TYPES.get(key, (str, "text"))
+        if not isinstance(value, types):
+            raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
     if description.get("metric", "accuracy") not in METRICS:
         raise UserError(
             f"task {name}: metric is {description['metric']!r}; it is one of "
@@ -82,32 +100,27 @@ def records(
     or a line that cannot be read.
     """
     ending = path.suffix.lower()
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        if ending == ".jsonl":
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield f"{path}, line {number}", _object(path, number, line)
-        elif ending == ".tsv":
+    if ending not in (".tsv", ".csv", ".jsonl"):
+        raise UserError(f"{path} is none of .tsv, .csv, .jsonl.")
+    text = read_text(path)
+    if ending == ".csv":
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        _check_header(path, reader.fieldnames or [], wanted)
+        for row in reader:
+            row = {k: v for k, v in row.items() if v is not None}
+            yield f"{path}, line {reader.line_num}", row
+        return
+    lines = text.split("\n")
+    header = lines[0].split("\t")
+    if ending == ".tsv":
+        _check_header(path, header, wanted)
+    for number, line in enumerate(lines, start=1):
+        if ending == ".jsonl" and line.strip():
+            yield f"{path}, line {number}", _object(path, number, line)
+        elif ending == ".tsv" and number > 1 and line.strip():
             # As GLUE's files: no quoting, a tab always ends a column.
-            header: list[str] = []
-            for number, line in enumerate(file.read().split("\n"), start=1):
-                cells = line.rstrip("\r").split("\t")
-                if number == 1:
-                    header = cells
-                    _check_header(path, header, wanted)
-                elif line.strip():
-                    yield (
-                        f"{path}, line {number}",
-                        dict(zip(header, cells, strict=False)),
-                    )
-        elif ending == ".csv":
-            reader = csv.DictReader(file)
-            _check_header(path, reader.fieldnames or [], wanted)
-            for row in reader:
-                row = {k: v for k, v in row.items() if v is not None}
-                yield f"{path}, line {reader.line_num}", row
-        else:
-            raise UserError(f"{path} is none of .tsv, .csv, .jsonl.")
+            cells = dict(zip(header, line.split("\t"), strict=False))
+            yield f"{path}, line {number}", cells
 
 
 def _check_header(path: Path, header: Sequence[str], wanted: Sequence[str]) -> None:
@@ -128,7 +141,15 @@ def _object(path: Path, number: int, line: str) -> dict[str, Any]:
         raise UserError(f"{path}, line {number}: {error}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}, line {number}: not an object {{...}}.")
-    return found
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _number(label: Any) -> float | None:
+    try:
+        found = float(label)
+    except (ValueError, TypeError):
+        return None
+    return found if math.isfinite(found) else None
 
 
 class _OwnFiles(Task):
@@ -157,13 +178,15 @@ class OwnTextTask(_OwnFiles, TextTask):
         if self.description["type"] == "classification":
             found = {str(row[self._label]) for _, row in self._rows("train")}
             self.labels = tuple(sorted(found))
+            if len(found) < 2:
+                raise UserError(
+                    f"task {name}: {self.path('train')} has {len(found)} labels "
+                    f"({', '.join(found) or 'none'}); there is nothing to learn."
+                )
             return
-        numbers = []
-        for where, row in self._rows("train"):
-            try:
-                numbers.append(float(row[self._label]))
-            except ValueError:
-                self.bad("train", where, f"{row[self._label]!r} is not a number")
+        numbers = [_number(row[self._label]) for _, row in self._rows("train")]
+        # What is no number is said where examples are made of these lines.
+        numbers = [n for n in numbers if n is not None]
         self.lowest = float(self.description.get("lowest", min(numbers, default=0)))
         self.highest = float(self.description.get("highest", max(numbers, default=1)))
         if self.highest <= self.lowest:
@@ -181,6 +204,9 @@ class OwnTextTask(_OwnFiles, TextTask):
             wanted.append(self._label)
         for where, row in records(self.required(split), wanted):
             missing = [column for column in wanted if column not in row]
+            if not missing and split != "test" and not str(row[self._label]).strip():
+                self.bad(split, where, f"the column {self._label!r} is empty")
+                continue
             if missing:
                 there = ", ".join(map(str, row))
                 self.bad(split, where, f"no column {missing[0]!r}, only {there}")
@@ -224,7 +250,11 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         words = self.description.get("words", "words")
         tags = self.description.get("tags", "tags")
         for where, row in records(self.required(split)):
-            yield where, list(map(str, row.get(words, []))), row.get(tags, [])
+            found = [row.get(key) for key in (words, tags)]
+            if all(isinstance(x, list) for x in found) and found[0]:
+                yield where, *[list(map(str, x)) for x in found]
+                continue
+            self.bad(split, where, f"{words} and {tags} are not two lists")
 
 
 class OwnQATask(_OwnFiles, QATask):

@@ -16,7 +16,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import qa_decoding, qa_metrics
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task, read_text
 from electra_tf.run_directory import atomic_write
 
 SQUAD = ("squad", "squadv1")
@@ -82,15 +82,15 @@ class QATask(Task):
     def paragraphs(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(where it stands, paragraph) for each text with questions."""
         path = self.required(split)
+        text = read_text(path)
         try:
             if self.is_mrqa:
-                with open(path, encoding="utf-8-sig") as file:
-                    for number, line in enumerate(file, start=1):
-                        found = json.loads(line)
-                        if "header" not in found:
-                            yield f"{path}, line {number}", found
+                for number, line in enumerate(text.split("\n"), start=1):
+                    found = json.loads(line) if line.strip() else {"header": {}}
+                    if "header" not in found:
+                        yield f"{path}, line {number}", found
                 return
-            for entry in json.loads(path.read_text(encoding="utf-8-sig"))["data"]:
+            for entry in json.loads(text)["data"]:
                 for number, found in enumerate(entry["paragraphs"]):
                     title = entry.get("title", "?")
                     yield f"{path}, {title!r}, paragraph {number}", found
@@ -129,6 +129,9 @@ class QATask(Task):
             return None, None, "", False
         if self.is_v2 and question["is_impossible"]:
             return None, None, "", True
+        if not question["detected_answers" if self.is_mrqa else "answers"]:
+            self.bad(split, where, f"no answer to {question['question'][:40]!r}")
+            return None
         if self.is_mrqa:
             answer = question["detected_answers"][0]
             first = answer["char_spans"][0][0]
@@ -137,8 +140,8 @@ class QATask(Task):
             first = answer["answer_start"]
         text = answer["text"]
         last = first + len(text) - 1
-        reason = "reaches beyond its context"
-        if last < len(owners):
+        reason = "is empty or reaches beyond its context"
+        if 0 <= first <= last < len(owners):
             start, end = owners[first], owners[last]
             actual = " ".join(words[start : end + 1]).lower()
             if " ".join(text.split()).lower() in actual:

@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task, write_jsonl
+from electra_tf.finetune.task import (
+    FeatureSpec,
+    HeadSpec,
+    Scorer,
+    Task,
+    read_text,
+    write_jsonl,
+)
 
 Span = tuple[int, int, str]  # first and last word, class
+_TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
 
 
 class TaggingExample(NamedTuple):
@@ -131,6 +140,11 @@ class TaggingTask(Task):
             if len(words) != len(tags):
                 self.bad(split, where, "a word without a tag, or too few columns")
                 continue
+            wrong = [tag for tag in tags if not _TAG.fullmatch(tag)]
+            if wrong:
+                what = "is not O, nor a class with B-, I-, E- or S- before it"
+                self.bad(split, where, f"the tag {wrong[0]!r} {what}")
+                continue
             marks = bioes(spans_of(tags), len(tags))
             found.append(TaggingExample(len(found), words, marks))
         return found
@@ -141,20 +155,20 @@ class TaggingTask(Task):
         words: list[str] = []
         tags: list[str] = []
         where, columns = str(path), 2
-        with open(path, encoding="utf-8-sig") as file:
-            for number, line in enumerate([*file, ""], start=1):
-                cells = line.split()
-                if not cells or cells[0] == "-DOCSTART-":
-                    if words:
-                        yield where, words, tags
-                    words, tags = [], []
-                    continue
-                columns = max(columns, len(cells))
-                is_whole = len(cells) == columns
-                if not words or (not is_whole and len(words) == len(tags)):
-                    where = f"{path}, line {number}"
-                words.append(cells[0])
-                tags += cells[-1:] if is_whole else []
+        lines = read_text(path).split("\n")
+        for number, line in enumerate([*lines, ""], start=1):
+            cells = line.split()
+            if not cells or cells[0] == "-DOCSTART-":
+                if words:
+                    yield where, words, tags
+                words, tags = [], []
+                continue
+            columns = max(columns, len(cells))
+            is_whole = len(cells) == columns
+            if not words or (not is_whole and len(words) == len(tags)):
+                where = f"{path}, line {number}"
+            words.append(cells[0])
+            tags += cells[-1:] if is_whole else []
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""

@@ -129,6 +129,23 @@ class Task:
         return path
 
 
+def read_text(path: Path) -> str:
+    """The text of a file in UTF-8, without a byte order mark; lines end in \\n.
+
+    Raises `UserError` naming the first line that is something else.
+    """
+    content = path.read_bytes()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{content[error.start]:02x}).\n"
+            "Convert the file, for instance with iconv -t UTF-8."
+        ) from None
+    return text.replace("\r\n", "\n")
+
+
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     """Writes a JSON object per line; returns the path."""
     from electra_tf.run_directory import atomic_write
