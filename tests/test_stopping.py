@@ -84,5 +84,14 @@ def test_max_wall_time(tiny_data):
     step = Checkpoints(directory).steps()[-1]
     assert f"max_wall_time: saved at step {step}." in run.stdout
     assert len(metrics_of(directory)) == step
+    # It goes on, also when it is to end and to save at other steps than was said.
+    changed = tiny(num_train_steps=step + 3, save_checkpoints_steps=10**5)
+    run = pretrain(tiny_data, "timed", changed).wait()
+    assert run.returncode == 0, run.stderr
+    assert f"Continuing from {directory}/model.ckpt-{step}." in run.stdout
+    for name, old in (("num_train_steps", 10**6), ("save_checkpoints_steps", 10**6)):
+        line = f"Changed since step {step}: {name} {old} -> {changed[name]}"
+        assert line in run.stdout
+    assert len(metrics_of(directory)) == step + 3
     run = pretrain(tiny_data, "timed", hparams, "--max-wall-time", "soon").wait()
     assert run.returncode == 2 and "'soon' is not a duration" in run.stderr
