@@ -42,6 +42,11 @@ flags.DEFINE_list("what", ["encoder", "detector"], "SavedModels to measure.")
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
 flags.DEFINE_list("precisions", ["float32"], "Of our side; mixed_bfloat16 is another.")
+flags.DEFINE_integer(
+    "threads",
+    len(os.sched_getaffinity(0)),
+    "Of each side; 1 suffers least from others.",
+)
 flags.DEFINE_string("peer_python", sys.executable, "Python with torch, transformers.")
 flags.DEFINE_string("json", None, "File for all that was measured.")
 flags.DEFINE_string("worker", None, "Internal: the side that this process measures.")
@@ -210,7 +215,10 @@ class Worker:
     def __init__(self, side: str, directory: Path):
         python = FLAGS.peer_python if side == "torch" else sys.executable
         self._process = subprocess.Popen(
-            [python, __file__, f"--worker={side}={directory}"],
+            [
+                *(python, __file__),
+                *(f"--worker={side}={directory}", f"--threads={FLAGS.threads}"),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -261,6 +269,8 @@ def our_functions(directory: Path) -> dict:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     loaded = {
         path.name: tf.saved_model.load(str(path / "1"))
         for path in directory.iterdir()
@@ -303,7 +313,7 @@ def torch_functions(directory: Path) -> dict:
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(FLAGS.threads)
     model = transformers.ElectraForPreTraining.from_pretrained(directory).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     longest = tokenizer.model_max_length
