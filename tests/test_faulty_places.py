@@ -24,7 +24,8 @@ def small_disk(tmp_path):
     directory = tmp_path / "disk"
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(directory)]
-    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+    may = os.geteuid() == 0 and shutil.which("mount")
+    if not may or subprocess.run(mount, check=False).returncode:
         pytest.skip("only root can mount a small file system")
     yield directory
     subprocess.run(["umount", "-l", str(directory)], check=True)
