@@ -22,7 +22,7 @@ STYLE = """
 .passage span[class] { border-radius: .25em; padding: .1em .12em; }
 .passage .caught { background: #9fdcae; font-weight: 600; }
 .passage .missed { background: #f6d58a; font-weight: 600; }
-.passage .alarm { box-shadow: inset 0 -2px 0 #c0392b; }
+.passage span.alarm { border-radius: 0; box-shadow: inset 0 -2px 0 #c0392b; }
 .passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
 .legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
 """
