@@ -97,13 +97,10 @@ def question_answering(task: FinetunedSource) -> Export:
         offset = tf.cast(queries.row_lengths(), tf.int32) + 2
         best = _best(_Spans(*spans), windows, offset, document, rows[0], config)
         found = _in_text(best, document, context)
-        if has_null:
-            lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows[0])
-            if not config.answerable_classifier:
-                lowest -= found["score"]
-            found["null_odds"] = lowest
-            found["has_answer"] = lowest <= config.qa_na_threshold
-        return found
+        if not has_null:
+            return found
+        lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows[0])
+        return found | _null_odds(lowest, found["score"], config)
 
     @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
     def of_ids(input_word_ids, input_mask, input_type_ids):
@@ -125,6 +122,12 @@ def question_answering(task: FinetunedSource) -> Export:
         _checks(task),
         {"qa_na_threshold": config.qa_na_threshold} if has_null else {},
     )
+
+
+def _null_odds(lowest, score, config) -> dict[str, tf.Tensor]:
+    """How much speaks for there being no answer."""
+    odds = lowest if config.answerable_classifier else lowest - score
+    return {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
 
 
 def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
