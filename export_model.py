@@ -21,6 +21,7 @@ from absl import flags
 from electra_tf import cli, startup
 from electra_tf.errors import EXIT_OK, UserError
 from electra_tf.hparams import read_hparams
+from electra_tf.interop import output_folder, sources
 
 # Format -> the module and function that writes it, called with a Request.
 FORMATS = {
@@ -115,6 +116,17 @@ def main(argv: list[str]) -> int:
         _PRECISION.value,
         _PUBLISH.value,
     )
+    _check(request)
+    if _FORMAT.value != "hub":  # To upload what is there, it is not needed.
+        startup.import_tensorflow()
+    module, function = FORMATS[_FORMAT.value]
+    written = getattr(importlib.import_module(module), function)(request)
+    print(f"Written to {written}")
+    return EXIT_OK
+
+
+def _check(request: Request) -> None:
+    """Raises a UserError for what can be told without TensorFlow."""
     if request.publish and _FORMAT.value != "hub":
         raise UserError("--publish goes with --format hub.")
     if request.precision not in PRECISIONS.get(_FORMAT.value, ["float32"]):
@@ -123,12 +135,10 @@ def main(argv: list[str]) -> int:
             f"{_FORMAT.value}; that has "
             f"{', '.join(PRECISIONS.get(_FORMAT.value, ['float32']))}."
         )
-    if _FORMAT.value != "hub":  # To upload what is there, it is not needed.
-        startup.import_tensorflow()
-    module, function = FORMATS[_FORMAT.value]
-    written = getattr(importlib.import_module(module), function)(request)
-    print(f"Written to {written}")
-    return EXIT_OK
+    if _FORMAT.value not in ("hub", "saved_model"):
+        output_folder.check_free(request.output_dir)
+    if request.init_checkpoint:
+        sources.check(request.init_checkpoint)
 
 
 def _model_dir() -> str | None:
