@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 
+import forked_runs
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import ROOT, pretrain, tiny, write_tiny_data
-from tiny_finetuning import TINY, finetune, write_data
+from conftest import ROOT, tiny, write_tiny_data
+from tiny_finetuning import TINY, finetune, fork, write_data
 
 from electra_tf.checkpoints import Checkpoints
 
@@ -137,17 +138,17 @@ def test_finished_trials_are_kept_and_others_refused(data, several):
     directory, _ = several
     before = (directory / "results" / "cola,sts_results.json").read_bytes()
     again = {"task_names": ["cola", "sts"], "num_trials": 2, "num_train_epochs": 12.0}
-    run = finetune(data, "several", again)
+    run = fork(data, "several", again)
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("is finished") == 2
     assert (directory / "results" / "cola,sts_results.json").read_bytes() == before
-    run = finetune(data, "several", again | {"learning_rate": 1e-3})
+    run = fork(data, "several", again | {"learning_rate": 1e-3})
     refused(run, 2, "learning_rate", "0.003", "0.001", "model_dir")
 
 
 def test_a_fine_tuned_model_is_evaluated_alone(data, several):
     directory, _ = several
-    run = finetune(
+    run = fork(
         data,
         "several",
         {
@@ -167,27 +168,32 @@ def test_a_fine_tuned_model_is_evaluated_alone(data, several):
         assert alone["trials"][0]["scores"][name] == pytest.approx(scores)
 
 
+def stop_in_the_second_trial():
+    """SIGTERM while it makes step 70, when step 70 has been made once before."""
+    from electra_tf import training_step
+
+    run, seen = training_step.TrainingStep.run, []
+
+    def interrupted(self, iterator, start, count):
+        if start < 70 <= start + count:
+            seen.append(start)
+            if len(seen) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return run(self, iterator, start, count)
+
+    training_step.TrainingStep.run = interrupted
+
+
 def test_a_stopped_run_goes_on_where_it_was(data):
     """SIGTERM in the second of two trials; the whole equals a run without it."""
     hparams = {"task_names": ["chunk"], "num_trials": 2, "num_train_epochs": 40.0}
     hparams |= {"log_steps": 10}
-    run = finetune(data, "straight", hparams)
+    run = fork(data, "straight", hparams)
     assert run.returncode == 0, run.stdout + run.stderr
-    command = [sys.executable, "-u", str(ROOT / "run_finetuning.py")]
-    command += ["--data-dir", str(data), "--model-name", "stopped"]
-    command += ["--hparams", json.dumps(TINY | hparams)]
-    env = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
-    lines, in_second = [], False
-    for line in process.stdout:
-        lines.append(line)
-        in_second |= line.startswith("Trial 2 of 2")
-        if in_second and "/200 = " in line and not line.startswith("1/"):
-            process.send_signal(signal.SIGTERM)
-            break
-    lines += process.stdout.readlines()
-    assert process.wait() == 42, "".join(lines)
-    run = finetune(data, "stopped", hparams)
+    run = fork(data, "stopped", hparams, before=stop_in_the_second_trial)
+    assert run.returncode == 42, run.stdout + run.stderr
+    assert "saved at step" in run.stdout
+    run = fork(data, "stopped", hparams)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "Trial 1 is finished" in run.stdout
     assert "Continuing from" in run.stdout
@@ -207,12 +213,12 @@ def test_weights_come_from_pretraining(data, tmp_path):
     shutil.copy(data / "vocab.txt", source / "vocab.txt")
     overrides = TINY["model_hparam_overrides"]
     hparams = tiny(overrides=overrides, num_train_steps=5)
-    run = pretrain(source, "m", hparams)
+    run = forked_runs.pretrain(source, "m", hparams).wait()
     assert run.returncode == 0, run.stderr
     shutil.copytree(data / "finetuning_data", source / "finetuning_data")
     given = {"task_names": ["cola"], "num_train_epochs": 0.01, "learning_rate": 1e-12}
     given["init_checkpoint"] = str(source / "models" / "m")
-    run = finetune(source, "m", given)
+    run = fork(source, "m", given)
     assert run.returncode == 0, run.stdout + run.stderr
     before = final(source / "models" / "m")
     after = final(source / "models" / "m" / "finetuning_models" / "cola_model_1")
@@ -223,7 +229,7 @@ def test_weights_come_from_pretraining(data, tmp_path):
         np.testing.assert_allclose(after[name], before[name], atol=1e-6)
     wrong = dict(given, model_dir=str(tmp_path / "wrong"))
     wrong["model_hparam_overrides"] = overrides | {"hidden_size": 64}
-    run = finetune(source, "m", wrong)
+    run = fork(source, "m", wrong)
     refused(run, 2, "model_size", "electra/embeddings_project/kernel", "[16, 32]")
 
 
@@ -238,7 +244,7 @@ def test_a_sweep_scores_every_checkpoint(data, several):
         shutil.copy(path, source / path.name)
     given = {"task_names": ["cola"], "num_train_epochs": 0.1}
     given["init_checkpoint"] = str(source)
-    run = finetune(data, "swept", given, "--sweep")
+    run = fork(data, "swept", given, "--sweep")
     assert run.returncode == 0, run.stdout + run.stderr
     swept = source / "results" / "sweep"
     scores = json.loads((swept / "sweep.json").read_text())
