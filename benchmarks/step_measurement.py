@@ -121,7 +121,8 @@ def time_steps(
       matmul: makes one large product and waits for it.
       flops: of that product.
 
-    Returns: "seconds" per step, for each loop; "rates" in FLOP/s of the products
+    Returns: "seconds" per step, for each loop, and "cpu_seconds" of all threads, which
+      other programs hardly change; "rates" in FLOP/s of the products
       "before", "during" and "after"; "faults", page faults per step.
     """
 
@@ -135,6 +136,7 @@ def time_steps(
 
     rates(3)
     before, during, seconds, faults = rates(15), [], [], []
+    cpu_seconds = []
     run(1)
     started = time.perf_counter()
     run(1)
@@ -144,14 +146,16 @@ def time_steps(
         run(loop)
     for _ in range(count):
         faults_before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         run(loop)
         seconds.append((time.perf_counter() - started) / loop)
+        cpu_seconds.append((time.process_time() - cpu_started) / loop)
         faults_after = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         faults.append((faults_after - faults_before) / loop)
         during += rates(3)
     return {
         "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
         "rates": {"before": before, "during": during, "after": rates(15)},
         "faults": statistics.median(faults),
     }
