@@ -163,3 +163,8 @@ def test_a_name_that_no_file_can_have(tmp_path, name):
     description = own("tsv")["mine"]
     tasks = {name: description}
     refused(tmp_path, {}, [repr(name), "letters"], task=name, tasks=tasks)
+
+
+def test_nothing_tells_whether_there_is_an_answer(tmp_path):
+    words = ["squad", "answerable_classifier", "joint_prediction"]
+    refused(tmp_path, {}, words, task="squad", answerable_classifier=False)

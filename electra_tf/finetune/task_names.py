@@ -41,7 +41,19 @@ def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
             raise UserError(
                 f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}."
             )
+        _check_answerability(tasks[-1], config)
     return tasks
+
+
+def _check_answerability(task: Task, config: FinetuningConfig) -> None:
+    """Joint prediction has no score of "no answer" but that of the classifier."""
+    is_told = config.answerable_classifier or not config.joint_prediction
+    if getattr(task, "is_v2", False) and not is_told:
+        raise UserError(
+            f"{task.name} has questions without an answer, which joint_prediction "
+            "cannot tell without answerable_classifier.\n"
+            "Set one: joint_prediction to false, or answerable_classifier to true."
+        )
 
 
 def _from_module(name: str) -> type[Task]:
