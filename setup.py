@@ -44,6 +44,7 @@ setup(
         "serving": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],  # examples/serving
         "test": [
             "pytest>=8,<10",
+            "pytest-xdist>=3.6,<4",
             "ruff>=0.8,<1",
             # Those on the other side of an export; a CPU build of torch will do.
             "torch>=2.6,<2.14",

@@ -11,4 +11,5 @@ source ./venv.sh
 use_venv "[test]"
 ruff check .
 ruff format --check .
-exec python -m pytest -q "$@"
+# Two at a time; the tests of a file share what they make, so they stay together.
+exec python -m pytest -q --numprocesses=2 --dist=loadfile "$@"
