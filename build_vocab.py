@@ -82,25 +82,7 @@ def main(argv: list[str]) -> None:
     from electra_tf import vocabulary_training
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
-    if _TFDS.value:
-        tfds = corpus.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
-        source = {"tfds": f"{tfds.name}:{tfds.field}"}
-        documents = corpus.read_tfds_documents(
-            _TFDS.value,
-            _TFDS_DATA_DIR.value,
-            0,
-            tfds.num_examples,
-            _ENCODING_ERRORS.value,
-        )
-        counts = vocabulary_training.count_documents(documents, config)
-    else:
-        source = {"corpus_dir": _CORPUS_DIR.value}
-        paths = corpus.list_files(_CORPUS_DIR.value)
-        source["num_files"] = len(paths)
-        processes = _NUM_PROCESSES.value or os.cpu_count()
-        counts = vocabulary_training.count_files(
-            paths, config, _ENCODING_ERRORS.value, processes
-        )
+    source, counts = _count_words(config)
     if not counts.words:
         raise UserError(
             f"the corpus {_TFDS.value or _CORPUS_DIR.value} holds no words.\n"
@@ -137,6 +119,25 @@ def main(argv: list[str]) -> None:
             f"the last {trained.num_padding} are [unusedN].\n"
             "A smaller --vocab-size would do, or --min-frequency 1."
         )
+
+
+def _count_words(config: TokenizerConfig):
+    """The words of the corpus: (what it is, for the settings; their counts)."""
+    from electra_tf import vocabulary_training
+
+    if not _TFDS.value:
+        paths = corpus.list_files(_CORPUS_DIR.value)
+        source = {"corpus_dir": _CORPUS_DIR.value, "num_files": len(paths)}
+        processes = _NUM_PROCESSES.value or os.cpu_count()
+        return source, vocabulary_training.count_files(
+            paths, config, _ENCODING_ERRORS.value, processes
+        )
+    tfds = corpus.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+    documents = corpus.read_tfds_documents(
+        _TFDS.value, _TFDS_DATA_DIR.value, 0, tfds.num_examples, _ENCODING_ERRORS.value
+    )
+    counts = vocabulary_training.count_documents(documents, config)
+    return {"tfds": f"{tfds.name}:{tfds.field}"}, counts
 
 
 def _check_flags() -> str:
