@@ -27,6 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from step_measurement import Encoder, time_steps  # noqa: E402
+from step_process import make_matmul  # noqa: E402
 
 from electra_tf import cli, startup  # noqa: E402
 from electra_tf.errors import UserError  # noqa: E402
@@ -81,7 +82,9 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
         )
         optimizer = optimization.create_finetuning_optimizer(config, 100_000)
         state = training_step.TrainState(model, optimizer)
-    matmul, matmul_flops = make_matmul(tf, config.precision)
+    matmul, matmul_flops = make_matmul(
+        config.precision, bool(tf.config.list_physical_devices("GPU"))
+    )
     results = []
     for length in sorted(lengths, reverse=True):
         step = training_step.TrainingStep(
@@ -148,21 +151,6 @@ def make_batches(tf, config: FinetuningConfig, length: int):
         "task_is_impossible": zeros,
     }
     return tf.data.Dataset.from_tensors(batch).repeat()
-
-
-def make_matmul(tf, precision: str):
-    """A function that makes a large product in that precision, and its operations."""
-    on_gpu = bool(tf.config.list_physical_devices("GPU"))
-    rows, inner, columns = (8192, 8192, 8192) if on_gpu else (4096, 1024, 1024)
-    dtype = tf.as_dtype(precision.removeprefix("mixed_"))
-    a = tf.cast(tf.random.normal([rows, inner]), dtype)
-    b = tf.cast(tf.random.normal([inner, columns]), dtype)
-
-    def matmul():
-        product = tf.matmul(a, b)
-        product[0, 0].numpy()  # waits
-
-    return matmul, 2.0 * rows * inner * columns
 
 
 def print_table(results: list[dict]) -> None:
