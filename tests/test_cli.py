@@ -20,6 +20,8 @@ SCRIPT = '''
 Example:
   python3 script.py --data-dir D
 """
+import atexit
+
 from absl import flags
 from electra_tf import cli, errors
 
@@ -42,6 +44,8 @@ def main(argv):
         with open("/dev/full", "w") as f:
             f.write("x")
     if what == "code":
+        atexit.register(print, "clearing up")
+        print("saved", end=" ")  # stays in the buffer
         return 42
     print([what, _COUNT.value, _BLANKS.value, _LOWER.value, _ACCENTS.value, argv[1:]])
 
@@ -141,6 +145,18 @@ def test_exit_codes(script, what, code, stderr):
         assert "No space left" in done.stderr
     else:
         assert done.stderr == stderr
+
+
+@pytest.mark.parametrize("workers, stdout", [(1, "saved "), (2, "saved clearing up\n")])
+def test_a_process_that_was_asked_to_stop_ends_at_once(script, workers, stdout):
+    config = {"TF_CONFIG": "{}"} if workers > 1 else {}
+    done = subprocess.run(
+        [sys.executable, script, "--data-dir", "code"],
+        env=os.environ | {"PYTHONPATH": ROOT} | config,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (42, stdout), done.stderr
 
 
 def test_a_defect_keeps_its_traceback(script):
