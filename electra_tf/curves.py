@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 
-from electra_tf.reporting import read_metrics
+from electra_tf.metrics_file import read_metrics
 from electra_tf.run_directory import atomic_write
 
 # More points than this cannot be told apart in the picture.

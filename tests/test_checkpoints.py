@@ -15,9 +15,10 @@ import tensorflow as tf
 from conftest import ROOT
 
 from electra_tf import run_directory
-from electra_tf.checkpoints import Checkpoints, assign_from
+from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import UserError
 from electra_tf.run_directory import RunLock, atomic_write
+from electra_tf.stored_tensors import assign_from
 
 
 def state(value: float) -> dict[str, tf.Variable]:

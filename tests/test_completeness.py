@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 from test_training import Trained
 
-from electra_tf.checkpoints import Checkpoints, stored_shapes
+from electra_tf.checkpoints import Checkpoints
+from electra_tf.stored_tensors import stored_shapes
 
 # Hparams, and the steps that are made: variables might wait for the first one.
 RUNS = {

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from electra_tf import reporting
 from electra_tf.curves import plot_curves, smooth
-from electra_tf.reporting import Console, MetricsFile, Progress, Report
+from electra_tf.metrics_file import MetricsFile
+from electra_tf.reporting import Console, Progress, Report
 
 METRICS = {
     "loss": 12.34567,

@@ -10,8 +10,9 @@ import pytest
 from conftest import NO_DROPOUT, tiny
 from forked_runs import digest, metrics_of, pretrain, signal_at
 
-from electra_tf.checkpoints import Checkpoints, assign_from
+from electra_tf.checkpoints import Checkpoints
 from electra_tf.distribution import CPU_DEVICES_VARIABLE
+from electra_tf.stored_tensors import assign_from
 
 STEPS = 60  # of 8 examples: 100 of them make an epoch of 12.5 steps
 

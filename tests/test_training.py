@@ -14,9 +14,10 @@ from electra_tf.checkpoints import Checkpoints
 from electra_tf.config import PretrainingConfig
 from electra_tf.distribution import create_strategy
 from electra_tf.errors import UserError
+from electra_tf.metrics_file import read_metrics
 from electra_tf.nonfinite import MAX_SKIPPED_IN_A_ROW
 from electra_tf.pretraining_task import PretrainingTask
-from electra_tf.reporting import Console, read_metrics
+from electra_tf.reporting import Console
 from electra_tf.training_step import TrainingStep, TrainState, _next_loss_scale
 from electra_tf.vocabulary import Vocabulary
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.checkpoints import Checkpoints, assign_from, stored_shapes
+from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import UserError
+from electra_tf.stored_tensors import assign_from, stored_shapes
 
 ENCODER = "electra/"
 
