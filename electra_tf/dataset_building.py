@@ -11,16 +11,14 @@ import concurrent.futures
 import contextlib
 import fcntl
 import glob
-import hashlib
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import threading
 from collections.abc import Iterator
-from typing import BinaryIO
 
-from electra_tf import build_plan, tfrecord
+from electra_tf import build_plan, shards
 from electra_tf.build_plan import Corpus, Unit
 from electra_tf.build_progress import BuildProgress
 from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
@@ -273,9 +271,9 @@ class _Run:
         parts = [self._part_path(index, i) for i in range(len(group.parts()))]
         temporary = [self._temporary(shard) for shard in group.shards]
         if len(group.shards) == 1:
-            files = [_join(parts, temporary[0], counts.examples)]
+            files = [shards.join(parts, temporary[0], counts.examples)]
         else:
-            files = _deal_records(parts, temporary)
+            files = shards.deal(parts, temporary)
         for file, shard in zip(files, group.shards, strict=True):
             file["name"] = os.path.basename(self._shard_path(shard))
         # Recorded before the shards have their names: a shard with its name is whole.
@@ -358,55 +356,3 @@ def _summary(manifest: dict) -> str:
     if counts["replaced_bytes"]:
         text += f"; {counts['replaced_bytes']:,} bytes that were not UTF-8 replaced"
     return text
-
-
-# Files of records.
-
-
-def _join(parts: list[str], path: str, num_examples: int) -> dict:
-    """Writes files one after the other to `path`; returns what the manifest says."""
-    sha256 = hashlib.sha256()
-    with open(path, "wb") as f:
-        for part in parts:
-            with open(part, "rb") as source:
-                while block := source.read(4 << 20):
-                    sha256.update(block)
-                    f.write(block)
-        return _closed(f, num_examples, sha256)
-
-
-def _deal_records(parts: list[str], paths: list[str]) -> list[dict]:
-    """Deals the records of files to several files in turn, as the original does."""
-    counts = [0] * len(paths)
-    turn = 0
-    buffers: list[list[bytes]] = [[] for _ in paths]
-    for path in paths:
-        open(path, "wb").close()
-    for part in parts:
-        for record in tfrecord.read_records(part):
-            buffers[turn].append(tfrecord.frame(record))
-            counts[turn] += 1
-            turn = (turn + 1) % len(paths)
-        # A thousand files are too many to keep open.
-        for path, buffer in zip(paths, buffers, strict=True):
-            if buffer:
-                with open(path, "ab") as f:
-                    f.write(b"".join(buffer))
-                buffer.clear()
-    files = []
-    for path, count in zip(paths, counts, strict=True):
-        with open(path, "r+b") as f:
-            sha256 = hashlib.file_digest(f, "sha256")
-            files.append(_closed(f, count, sha256))
-    return files
-
-
-def _closed(f: BinaryIO, num_examples: int, sha256) -> dict:
-    f.flush()
-    os.fsync(f.fileno())
-    return {
-        "name": "",
-        "examples": num_examples,
-        "bytes": os.fstat(f.fileno()).st_size,
-        "sha256": sha256.hexdigest(),
-    }
