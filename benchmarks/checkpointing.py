@@ -338,24 +338,37 @@ def measure_stopping(data: Path, hparams: dict) -> list[dict]:
         steps = found[-1]["step"] - found[0]["step"]
         row = {"step_s": (found[-1]["time"] - found[0]["time"]) / steps}
         time.sleep(rng.random() * row["step_s"])
-        sent = time.perf_counter()
+        sent = time.time()
         process.terminate()
         process.communicate()
-        row["stopped_s"] = time.perf_counter() - sent
+        ended = time.time()
         if process.returncode != EXIT_PREEMPTED:
             raise UserError(f"a run ended with {process.returncode} at SIGTERM.", 1)
+        directory = data / "models" / "stopped"
+        last = last_row(directory / "metrics.jsonl")
+        saved = (directory / f"model.ckpt-{last['step']}.json").stat().st_mtime
+        row["to_step_s"] = last["time"] - sent
+        row["to_saved_s"] = saved - last["time"]
+        row["to_end_s"] = ended - last["time"]
+        row["stopped_s"] = ended - sent
         rows.append(row)
     return rows
 
 
 def print_stopping(rows: list[dict]) -> None:
-    """Medians and the worst of all rounds."""
-    step = statistics.median(row["step_s"] for row in rows)
-    ends = [row["stopped_s"] for row in rows]
-    print("\n| s | step | SIGTERM to the end, median | worst |")
-    print("|---|---|---|---|")
-    print(f"| {len(rows)} runs | {step:.3f} | {statistics.median(ends):.2f} | ", end="")
-    print(f"{max(ends):.2f} |")
+    """Median and worst of all rounds."""
+    names = {
+        "step_s": "step",
+        "to_step_s": "SIGTERM to end of step",
+        "to_saved_s": "step to saved",
+        "to_end_s": "step to end",
+        "stopped_s": "SIGTERM to end",
+    }
+    print(f"\n| {len(rows)} runs, s | median | worst |")
+    print("|---|---|---|")
+    for name, text in names.items():
+        times = [row[name] for row in rows]
+        print(f"| {text} | {statistics.median(times):.2f} | {max(times):.2f} |")
 
 
 if __name__ == "__main__":
