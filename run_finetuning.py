@@ -74,7 +74,7 @@ def main(argv: list[str]) -> int:
     console.log()
     if _SWEEP.value:
         return sweep(config, vocab, console)
-    source = source_of(config, console)
+    source = source_of(config, vocab, console)
     if not config.do_train:
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
@@ -90,7 +90,7 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def source_of(config: FinetuningConfig, console: Console):
+def source_of(config: FinetuningConfig, vocab: Vocabulary, console: Console):
     """The checkpoint to start from; None: random weights, or the trials' own."""
     from electra_tf.finetune import initial_weights
 
@@ -99,7 +99,9 @@ def source_of(config: FinetuningConfig, console: Console):
     pretrained = os.path.join(config.data_dir, "models", config.model_name)
     if not config.do_train and config.init_checkpoint == pretrained:
         return None
-    return initial_weights.find_source(config.init_checkpoint, console.log)
+    source = initial_weights.find_source(config.init_checkpoint, console.log)
+    initial_weights.check(source, config, vocab)
+    return source
 
 
 def log_examples(store, tasks: list, console: Console) -> None:
@@ -171,7 +173,6 @@ def run_trials(config, vocab, tasks, source, placement, console):
     from electra_tf.finetune.results import Results
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
-    finetuning.check_source(run)
     settings = finetuning.settings_of(config)
     settings["init_checkpoint"] = source.prefix if source else None
     results = Results(config.results_json, config.results_txt, settings)
@@ -198,11 +199,11 @@ def run_trials(config, vocab, tasks, source, placement, console):
 
 def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
     """Fine-tunes from every checkpoint of a pre-training run, task by task."""
-    from electra_tf.finetune import initial_weights
     from electra_tf.finetune import sweep as sweep_lib
 
     if not (config.do_train and config.do_eval):
         raise UserError("--sweep needs do_train and do_eval.")
+    source_of(config, vocab, console)  # Refuses what does not fit before the work.
     placement = prepare_devices(config, console)
     scores: sweep_lib.Scores = {}
     for task_name in config.task_names:
@@ -217,7 +218,7 @@ def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
         for step, prefix in sweep_lib.checkpoints_of(own):
             console.heading(f"{task_name} from step {step}")
             here = sweep_lib.config_at(own, step, prefix)
-            source = initial_weights.find_source(prefix, console.log)
+            source = source_of(here, vocab, console)
             code, results = run_trials(here, vocab, tasks, source, placement, console)
             if code != EXIT_OK:
                 return code

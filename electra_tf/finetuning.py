@@ -17,7 +17,6 @@ import keras
 from electra_tf import optimization, training, training_step
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.distribution import Placement
-from electra_tf.errors import UserError
 from electra_tf.finetune import (
     batches,
     initial_weights,
@@ -197,8 +196,8 @@ def _load(run: Run, trial: int):
     source = run.source
     if source is None:
         source = initial_weights.find_source(config.trial_dir(trial), run.console.log)
-    initial_weights.check_vocabulary(source, run.vocab.sha256, config.vocab_file)
-    initial_weights.load_all(source, state.weights(), config.model_size)
+        initial_weights.check(source, config, run.vocab)
+    initial_weights.load_all(source, state.weights())
     run.console.log(f"Trial {trial}: weights from {source.prefix}")
     return task.model
 
@@ -235,7 +234,7 @@ def _train(run: Run, trial: int):
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif run.source:
-        initial_weights.load_encoder(run.source, state.weights(), config.model_size)
+        initial_weights.load_encoder(run.source, state.weights())
         console.log(f"Encoder's weights from {run.source.prefix}; new heads.")
     else:
         console.log("All weights are random: init_checkpoint is null.")
@@ -301,17 +300,3 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
     )
     if not finished:
         raise Interrupted
-
-
-def check_source(run: Run) -> None:
-    """Raises a UserError when the weights do not belong to this vocabulary."""
-    if run.source:
-        initial_weights.check_vocabulary(
-            run.source, run.vocab.sha256, run.config.vocab_file
-        )
-        cased = run.source.identity.get("do_lower_case", run.config.do_lower_case)
-        if cased != run.config.do_lower_case:
-            raise UserError(
-                f"{run.source.prefix} was trained with do_lower_case {cased}, this "
-                f"run has {run.config.do_lower_case}."
-            )

@@ -206,31 +206,63 @@ def test_a_stopped_run_goes_on_where_it_was(data):
     assert texts[0] == texts[1]
 
 
-def test_weights_come_from_pretraining(data, tmp_path):
-    """The encoder's, exactly; a model of another size is refused by its first shape."""
-    source = tmp_path / "pretrained"
+@pytest.fixture(scope="session")
+def pretrained(data, tmp_path_factory):
+    """A data directory with the pre-training run "m"."""
+    source = tmp_path_factory.mktemp("pretrained")
     write_tiny_data(source)
     shutil.copy(data / "vocab.txt", source / "vocab.txt")
-    overrides = TINY["model_hparam_overrides"]
-    hparams = tiny(overrides=overrides, num_train_steps=5)
+    hparams = tiny(overrides=TINY["model_hparam_overrides"], num_train_steps=5)
     run = forked_runs.pretrain(source, "m", hparams).wait()
     assert run.returncode == 0, run.stderr
     shutil.copytree(data / "finetuning_data", source / "finetuning_data")
+    return source
+
+
+def test_weights_come_from_pretraining(pretrained):
+    """The encoder's, exactly."""
     given = {"task_names": ["cola"], "num_train_epochs": 0.01, "learning_rate": 1e-12}
-    given["init_checkpoint"] = str(source / "models" / "m")
-    run = fork(source, "m", given)
+    given["init_checkpoint"] = str(pretrained / "models" / "m")
+    run = fork(pretrained, "m", given)
     assert run.returncode == 0, run.stdout + run.stderr
-    before = final(source / "models" / "m")
-    after = final(source / "models" / "m" / "finetuning_models" / "cola_model_1")
+    before = final(pretrained / "models" / "m")
+    after = final(pretrained / "models" / "m" / "finetuning_models" / "cola_model_1")
     encoder = [name for name in after if name.startswith("electra/")]
     encoder = [name for name in encoder if not name.endswith(("adam_m", "adam_v"))]
     assert len(encoder) > 15
     for name in encoder:
         np.testing.assert_allclose(after[name], before[name], atol=1e-6)
-    wrong = dict(given, model_dir=str(tmp_path / "wrong"))
-    wrong["model_hparam_overrides"] = overrides | {"hidden_size": 64}
-    run = fork(source, "m", wrong)
-    refused(run, 2, "model_size", "electra/embeddings_project/kernel", "[16, 32]")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "original", "texts"),
+    [
+        ({"hidden_size": 64}, False, ("hidden_size is 32 there, 64 here",)),
+        # Seen by no shape of a weight.
+        ({"num_attention_heads": 4}, False, ("num_attention_heads is 2 there, 4",)),
+        ({"hidden_act": "relu"}, False, ("hidden_act is 'gelu' there, 'relu' here",)),
+        ({"num_hidden_layers": 3}, True, ("num_hidden_layers is 1 there, 3 here",)),
+    ],
+)
+def test_weights_of_another_shape(
+    pretrained, no_tensorflow, tmp_path, overrides, original, texts
+):
+    """Refused before any work, with hparams that fit; the original's too."""
+    source = pretrained / "models" / "m"
+    if original:  # It writes no JSON.
+        names = [f"model.ckpt-5.{end}" for end in ("index", "data-00000-of-00001")]
+        for name in names:
+            shutil.copy(source / name, tmp_path / name)
+        source = tmp_path / "model.ckpt-5"
+    wrong = {"task_names": ["cola"], "init_checkpoint": str(source)}
+    wrong["model_hparam_overrides"] = TINY["model_hparam_overrides"] | overrides
+    env = {} if original else no_tensorflow
+    run = finetune(pretrained, tmp_path.name, wrong, env=env)
+    refused(run, 2, *texts)
+    fitting = json.loads("{" + run.stderr.split("These hparams fit it: ")[1] + "}")
+    right = {**wrong, "num_train_epochs": 0.01} | fitting
+    run = fork(pretrained, tmp_path.name, right)
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @pytest.mark.slow

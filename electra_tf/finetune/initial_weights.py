@@ -3,11 +3,12 @@
 
 A run directory of this project (its newest intact checkpoint), a directory that the
 original program wrote, or a checkpoint prefix of either. TensorFlow is imported only
-to read tensors.
+to read the original's.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -15,11 +16,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf import shapes, startup
 from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import UserError
+from electra_tf.finetuning_config import FinetuningConfig
+from electra_tf.model_config import SIZES, model_config
 from electra_tf.stored_tensors import assign_from, stored_shapes
+from electra_tf.vocabulary import Vocabulary
 
 ENCODER = "electra/"
+# What makes weights those of another model. The last two leave no trace in the weights,
+# so that of the original's checkpoints they are not known.
+_SHAPE = (
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "embedding_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "num_attention_heads",
+    "hidden_act",
+)
 
 
 class Source(NamedTuple):
@@ -69,50 +86,79 @@ def _pointed_at(pointer: Path) -> str:
     return str(pointer.parent / os.path.basename(found[1]))
 
 
-def check_vocabulary(source: Source, sha256: str, vocab_file: str) -> None:
-    """Refuses weights that were trained with another vocabulary, if that is known."""
-    theirs = source.identity.get("vocab_sha256", sha256)
-    if theirs != sha256:
+def check(source: Source, config: FinetuningConfig, vocab: Vocabulary) -> None:
+    """Refuses weights of another vocabulary or shape than this run's.
+
+    Raises `UserError` with both values; for a shape also the hparams that fit.
+    """
+    theirs = source.identity.get("vocab_sha256", vocab.sha256)
+    if theirs != vocab.sha256:
         raise UserError(
-            f"{source.prefix} was trained with another vocabulary than {vocab_file}: "
-            f"sha256 {theirs[:12]}... there, {sha256[:12]}... here.\nSet vocab_file."
+            f"{source.prefix} was trained with another vocabulary than "
+            f"{config.vocab_file}: sha256 {theirs[:12]}... there, "
+            f"{vocab.sha256[:12]}... here.\nSet vocab_file."
         )
+    cased = source.identity.get("do_lower_case", config.do_lower_case)
+    if cased != config.do_lower_case:
+        raise UserError(
+            f"{source.prefix} was trained with do_lower_case {cased}, this run has "
+            f"{config.do_lower_case}."
+        )
+    shape = _shape(source)
+    ours = dataclasses.asdict(config.model_config())
+    ours["embedding_size"] = config.embedding_size
+    for name, value in shape.items():
+        if value != ours[name]:
+            fitting = json.dumps(_hparams_for(shape))[1:-1]
+            raise UserError(
+                f"{source.prefix} is a model of another shape: {name} is {value!r} "
+                f"there, {ours[name]!r} here.\nThese hparams fit it: {fitting}"
+            )
 
 
-def load_encoder(source: Source, variables: Mapping[str, Any], model_size: str) -> None:
+def _shape(source: Source) -> dict[str, Any]:
+    """Of the encoder: fields of ModelConfig, and embedding_size."""
+    known = {name: source.identity[name] for name in _SHAPE if name in source.identity}
+    if known:
+        return known
+    startup.import_tensorflow()
+    found = shapes.hparams_of(stored_shapes(source.prefix), source.prefix)
+    return found["model_hparam_overrides"] | {"embedding_size": found["embedding_size"]}
+
+
+def _hparams_for(shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The hparams with the fewest overrides that give a shape."""
+    width = shape["hidden_size"]
+    found = []
+    for size, preset in SIZES.items():
+        usual = dataclasses.asdict(model_config(size, 1, {"hidden_size": width}))
+        usual["hidden_size"] = preset["hidden_size"]
+        overrides = {k: v for k, v in shape.items() if v != usual.get(k, v)}
+        hparams = {"model_size": size, "embedding_size": shape["embedding_size"]}
+        if overrides:
+            hparams["model_hparam_overrides"] = overrides
+        found.append((len(overrides), hparams))
+    return min(found, key=lambda pair: pair[0])[1]
+
+
+def load_encoder(source: Source, variables: Mapping[str, Any]) -> None:
     """Assigns the encoder's weights; heads keep theirs.
 
-    Raises `UserError` naming the first variable whose shape differs, or is absent.
+    Raises `UserError` naming the first variable that is absent or of another shape.
     """
     encoder = {k: v for k, v in variables.items() if k.startswith(ENCODER)}
-    _load(source, encoder, model_size)
+    assign_from(source.prefix, encoder)
 
 
-def load_all(source: Source, variables: Mapping[str, Any], model_size: str) -> None:
+def load_all(source: Source, variables: Mapping[str, Any]) -> None:
     """Assigns encoder and heads, from a fine-tuned model.
 
     Raises `UserError` as `load_encoder` does.
     """
-    if not any(name.startswith("task_specific/") for name in _shapes(source)):
+    names = stored_shapes(source.prefix)
+    if not any(name.startswith("task_specific/") for name in names):
         raise UserError(
             f"{source.prefix} is not fine-tuned: it has no task_specific/ variables.\n"
             "With do_train false, init_checkpoint is a fine-tuned model's directory."
         )
-    _load(source, variables, model_size)
-
-
-def _shapes(source: Source) -> dict[str, list[int]]:
-    return stored_shapes(source.prefix)
-
-
-def _load(source: Source, variables: Mapping[str, Any], model_size: str) -> None:
-    shapes = _shapes(source)
-    for name, variable in variables.items():
-        here, there = list(variable.shape), shapes.get(name)
-        if there is not None and there != here:
-            raise UserError(
-                f"{source.prefix} is a model of another size: {name} has shape {there} "
-                f"there, {here} here.\nmodel_size is {model_size!r}; set it, "
-                "model_hparam_overrides and embedding_size as in pre-training."
-            )
     assign_from(source.prefix, variables)

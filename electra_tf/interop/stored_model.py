@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from electra_tf import shapes
 from electra_tf.config import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import shapes
 from electra_tf.vocabulary import TokenizerConfig, Vocabulary
 
 if TYPE_CHECKING:

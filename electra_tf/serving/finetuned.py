@@ -131,10 +131,10 @@ def read(folder: Path, task: str, precision: str = "float32") -> FinetunedSource
     else:
         facts = [task_facts.facts_of(t) for t in task_names.make_tasks(config, vocab)]
     found = initial_weights.find_source(str(folder), lambda line: None)
-    initial_weights.check_vocabulary(found, vocab.sha256, config.vocab_file)
+    initial_weights.check(found, config, vocab)
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    initial_weights.load_all(found, weights, config.model_size)
+    initial_weights.load_all(found, weights)
     step = int(found.prefix.rpartition("-")[2])
     source = Source(
         name=f"{model_name}/{folder.name}",
