@@ -47,8 +47,14 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
         return x
     # Callers may count in the second word, which alone is mixed in late.
     key = fold_in(seed, 0)
-    position = tf.cast(tf.reshape(tf.range(tf.size(x)), tf.shape(x)), tf.uint32)
-    # An odd multiplier (2**32 / golden ratio) keeps neighbours far apart.
-    bits = _mix(position * tf.constant(0x9E3779B9, tf.uint32) + key[0], key[1])
+    # An odd multiplier (2**32 / golden ratio) keeps neighbours far apart. The positions
+    # are a sum of rows and columns with the key in between, or else the compiler would
+    # keep all their numbers as a constant of every layer.
+    spread = tf.constant(0x9E3779B9, tf.uint32)
+    width = tf.shape(x)[-1]
+    rows = tf.cast(tf.range(tf.size(x) // width), tf.uint32)
+    columns = tf.cast(tf.range(width), tf.uint32) * spread + key[0]
+    rows *= tf.cast(width, tf.uint32) * spread
+    bits = _mix(tf.reshape(rows[:, None] + columns, tf.shape(x)), key[1])
     keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)
     return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))
