@@ -35,6 +35,20 @@ def fold_in(seed: tf.Tensor | None, tag: int) -> tf.Tensor | None:
     return _mix(words + tf.constant([2 * tag + 1, 2 * tag + 2], tf.uint32), words[::-1])
 
 
+def _spread_positions(shape: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+    """uint32 of `shape`: `start`, and an odd constant more from each entry to the next.
+
+    The constant (2**32 / golden ratio) keeps neighbours far apart. A sum over the axes:
+    the compiler would keep one range over all entries as a literal, for every layer.
+    """
+    positions, stride = start, tf.constant(0x9E3779B9, tf.uint32)
+    for inner, size in enumerate(reversed(tf.unstack(shape))):
+        along = tf.cast(tf.range(size), tf.uint32) * stride
+        positions += tf.reshape(along, [-1] + [1] * inner)
+        stride *= tf.cast(size, tf.uint32)
+    return positions
+
+
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
     """Zeroes entries of `x` with probability `rate`; scales the rest to keep the mean.
 
@@ -47,14 +61,6 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
         return x
     # Callers may count in the second word, which alone is mixed in late.
     key = fold_in(seed, 0)
-    # An odd multiplier (2**32 / golden ratio) keeps neighbours far apart. The positions
-    # are a sum of rows and columns with the key in between, or else the compiler would
-    # keep all their numbers as a constant of every layer.
-    spread = tf.constant(0x9E3779B9, tf.uint32)
-    width = tf.shape(x)[-1]
-    rows = tf.cast(tf.range(tf.size(x) // width), tf.uint32)
-    columns = tf.cast(tf.range(width), tf.uint32) * spread + key[0]
-    rows *= tf.cast(width, tf.uint32) * spread
-    bits = _mix(tf.reshape(rows[:, None] + columns, tf.shape(x)), key[1])
+    bits = _mix(_spread_positions(tf.shape(x), key[0]), key[1])
     keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)
     return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))

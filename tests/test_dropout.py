@@ -137,9 +137,9 @@ def test_entries_of_a_mask_are_independent():
 def test_positions_are_no_constant_of_the_program():
     """A compiled step of 24 layers would carry hundreds of megabytes of them."""
     call = tf.function(lambda x, seed: dropout(x, 0.1, seed), jit_compile=True)
-    arguments = tf.ones([64, 128]), tf.constant([1, 2])
+    arguments = tf.ones([16, 64, 128]), tf.constant([1, 2])
     hlo = call.experimental_get_compiler_ir(*arguments)(stage="hlo")
     shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", hlo)
     sizes = [math.prod(int(n) for n in shape.split(",") if n) for shape in shapes]
     assert len(sizes) > 3
-    assert max(sizes) <= 128
+    assert max(sizes) <= 128  # the longest axis
