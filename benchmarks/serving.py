@@ -47,6 +47,12 @@ flags.DEFINE_integer(
     len(os.sched_getaffinity(0)),
     "Of each side; 1 suffers least from others.",
 )
+flags.DEFINE_integer(
+    "intra_op_threads",
+    None,
+    "That share one operation of our side; default: all. TensorFlow Serving has "
+    "--tensorflow_intra_op_parallelism.",
+)
 flags.DEFINE_string("peer_python", sys.executable, "Python with torch, transformers.")
 flags.DEFINE_string("json", None, "File for all that was measured.")
 flags.DEFINE_string("worker", None, "Internal: the side that this process measures.")
@@ -218,6 +224,7 @@ class Worker:
             [
                 *(python, __file__),
                 *(f"--worker={side}={directory}", f"--threads={FLAGS.threads}"),
+                f"--intra_op_threads={FLAGS.intra_op_threads or FLAGS.threads}",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -269,7 +276,7 @@ def our_functions(directory: Path) -> dict:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
-    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.intra_op_threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     loaded = {
         path.name: tf.saved_model.load(str(path / "1"))

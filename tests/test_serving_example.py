@@ -44,6 +44,7 @@ def server(exports, tmp_path_factory):
     """The address of a server in another process."""
     names = ("encoder", "detector")
     flags = [f"--model={name}={exports[name].parent}" for name in names]
+    flags.append("--intra-op-threads=1")
     process = subprocess.Popen(
         [sys.executable, str(SERVING / "server.py"), "--port=0", *flags],
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 
 import models
+import tensorflow as tf
 import uvicorn
 from batching import Batcher, Overloaded
 from starlette.applications import Starlette
@@ -115,7 +116,14 @@ def main() -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8501, help="0 takes a free one")
     parser.add_argument("--max-batch-size", type=int, default=32, help="rows")
+    parser.add_argument(
+        "--intra-op-threads",
+        type=int,
+        default=0,
+        help="that share one operation; 1 is best for single short texts; 0: all cores",
+    )
     args = parser.parse_args()
+    tf.config.threading.set_intra_op_parallelism_threads(args.intra_op_threads)
     served = {}
     for model in args.model:
         name, equals, directory = model.partition("=")
