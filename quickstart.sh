@@ -71,3 +71,4 @@ print(f"AUC of the discriminator on held-out text: {auc:.3f} (chance: 0.5).")
 if auc < 0.75:
     sys.exit("error: an AUC of at least 0.75 was expected.")
 PYTHON
+echo "To go on with commands of your own: source ${VENV:-.venv}/bin/activate"
