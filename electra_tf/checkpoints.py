@@ -21,19 +21,17 @@ checkpoints works without it.
 
 from __future__ import annotations
 
-import datetime
 import errno
-import hashlib
 import json
 import os
-import platform
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from electra_tf import checkpoint_manifest
+from electra_tf.checkpoint_manifest import DamagedCheckpointError, Manifest
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
 from electra_tf.run_directory import (
     PARTIAL,
@@ -44,62 +42,9 @@ from electra_tf.run_directory import (
 from electra_tf.stored_tensors import assign_from, stored_shapes
 
 CORRUPT = ".corrupt"
-FORMAT = 1
 
 _FILE = re.compile(r"model\.ckpt-(\d+)\.(index|json|data-\d{5}-of-\d{5})")
 _TRACE = re.compile(r"model\.ckpt-\d+\..*|checkpoint")
-
-
-class Manifest(NamedTuple):
-    """What a checkpoint says about itself."""
-
-    step: int
-    files: dict[str, dict[str, Any]]  # name -> {"bytes": int, "sha256": str}
-    identity: dict[str, Any]  # a run with another identity is another run
-    settings: dict[str, Any]  # may change from one start to the next; logged
-    versions: dict[str, str]
-    created: str
-
-
-class DamagedCheckpointError(Exception):
-    """A checkpoint does not hold what its manifest promises."""
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
-
-
-def _verify_file(path: Path, record: Mapping[str, Any]) -> None:
-    """Compares a file with what the manifest says of it."""
-    name = path.name
-    if not path.is_file():
-        raise DamagedCheckpointError(f"{name} is missing")
-    try:
-        size = path.stat().st_size
-        if size != record["bytes"]:
-            raise DamagedCheckpointError(
-                f"{name} has {size} bytes instead of {record['bytes']}"
-            )
-        if _sha256(path) != record["sha256"]:
-            raise DamagedCheckpointError(f"{name} does not match its checksum")
-    except OSError as error:
-        reason = error.strerror
-        raise DamagedCheckpointError(f"{name} cannot be read: {reason}") from error
-
-
-def _canonical(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("electra-tf", "tensorflow", "keras", "numpy"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 class Checkpoints:
@@ -129,8 +74,8 @@ class Checkpoints:
         self.directory = Path(directory)
         self.keep = keep
         # Through JSON and back, so that what is compared is what would be read.
-        self.identity = json.loads(_canonical(identity or {}))
-        self.settings = json.loads(_canonical(settings or {}))
+        self.identity = json.loads(json.dumps(identity or {}))
+        self.settings = json.loads(json.dumps(settings or {}))
         self.read_only = read_only
         self.last_saved_step: int | None = None
         self._log = log
@@ -186,21 +131,8 @@ class Checkpoints:
 
         Raises `DamagedCheckpointError` naming the file.
         """
-        manifest_name = f"model.ckpt-{step}.json"
-        try:
-            content = json.loads((self.directory / manifest_name).read_bytes())
-            promised = content.pop("sha256")
-            actual = hashlib.sha256(_canonical(content)).hexdigest()
-            content.pop("format")
-            manifest = Manifest(**content)
-        except FileNotFoundError:
-            raise DamagedCheckpointError(f"{manifest_name} is missing") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedCheckpointError(f"{manifest_name} is unreadable") from error
-        if promised != actual or manifest.step != step:
-            raise DamagedCheckpointError(f"{manifest_name} does not match its checksum")
-        for name, record in manifest.files.items():
-            _verify_file(self.directory / name, record)
+        manifest = checkpoint_manifest.read(self.directory, step)
+        checkpoint_manifest.verify_files(self.directory, manifest)
         return manifest
 
     def newest_intact(self) -> Manifest | None:
@@ -318,7 +250,7 @@ class Checkpoints:
         try:
             partial.mkdir(parents=True)
             self._write_tensors(partial, step, variables)
-            self._write_manifest(partial, step)
+            checkpoint_manifest.write(partial, step, self.identity, self.settings)
             self._move_into_place(partial, step)
         except OSError as error:
             self._discard(step)
@@ -347,28 +279,6 @@ class Checkpoints:
                 )
             except tf.errors.OpError as error:
                 raise OSError(errno.EIO, error.message.splitlines()[0]) from error
-
-    def _write_manifest(self, partial: Path, step: int) -> None:
-        files = {}
-        for path in sorted(partial.iterdir()):
-            with open(path, "rb") as f:
-                os.fsync(f.fileno())
-            files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-        content = Manifest(
-            step=step,
-            files=files,
-            identity=self.identity,
-            settings=self.settings,
-            versions=_versions(),
-            created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        )._asdict()
-        content["format"] = FORMAT
-        content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
-        with open(partial / f"model.ckpt-{step}.json", "w", encoding="utf-8") as f:
-            json.dump(content, f, indent=1)
-            f.flush()
-            os.fsync(f.fileno())
-        sync_directory(partial)
 
     def _move_into_place(self, partial: Path, step: int) -> None:
         """Moves the files, the manifest last and after the others are durable."""

@@ -14,7 +14,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import numpy as np
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.interop.stored_model import StoredModel
 from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
+from electra_tf.versions import installed_versions
 from electra_tf.vocabulary import TokenizerConfig, write_tokens
 from electra_tf.vocabulary import read_settings as read_tokenizer
 from electra_tf.vocabulary import write_settings as write_tokenizer
@@ -151,7 +151,7 @@ def finish(
         **(facts or {}),
         "max_difference": max((r.difference for r in results), default=0.0),
         "verification": [r._asdict() for r in results],
-        "versions": _versions(),
+        "versions": installed_versions(*_PACKAGES),
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "files": files,
     }
@@ -197,11 +197,3 @@ def _record(path: Path) -> dict[str, Any]:
     with open(path, "rb") as f:
         digest = hashlib.file_digest(f, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found

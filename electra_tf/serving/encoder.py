@@ -83,23 +83,9 @@ def preprocessor(source: Source) -> Export:
     default_length = source.max_seq_length
 
     def pack_segments(segments, seq_length=default_length):
-        tokens_beside = 1 + len(segments)
-        checks = [in_range("a token id", s.flat_values, len(vocab)) for s in segments]
-        checks.append(
-            require(
-                seq_length >= tokens_beside,
-                f"seq_length must be at least {tokens_beside}; it is",
-                seq_length,
-            )
-        )
-        if len(segments) == 2:
-            rows = [segment.nrows() for segment in segments]
-            checks.append(
-                require(rows[0] == rows[1], "segments of unlike batch sizes:", *rows)
-            )
-        with tf.control_dependencies(checks):
+        with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
             seq_length = tf.identity(seq_length)
-        kept = truncate(segments, seq_length - tokens_beside)
+        kept = truncate(segments, seq_length - _tokens_beside(segments))
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()
@@ -140,6 +126,24 @@ def preprocessor(source: Source) -> Export:
         [Check("serving_default", {"text": texts}, expected)],
         {"seq_length": default_length},
     )
+
+
+def _tokens_beside(segments) -> int:
+    """How many tokens the packing adds: [CLS], and a [SEP] for each segment."""
+    return 1 + len(segments)
+
+
+def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
+    """What `bert_pack_inputs` refuses: unknown ids, no room, unlike batch sizes."""
+    least = _tokens_beside(segments)
+    found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
+    what = f"seq_length must be at least {least}; it is"
+    found.append(require(seq_length >= least, what, seq_length))
+    if len(segments) == 2:
+        rows = [segment.nrows() for segment in segments]
+        what = "segments of unlike batch sizes:"
+        found.append(require(rows[0] == rows[1], what, *rows))
+    return found
 
 
 def python_pack(source: Source, texts, length: int) -> tuple[np.ndarray, ...]:

@@ -67,12 +67,7 @@ def generator(source: Source) -> Export:
         tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
         tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
         inputs = pack([tokens], vocab)
-        at_mask = inputs.ids == vocab.mask_id
-        rows = tf.cast(tf.where(at_mask)[:, 0], tf.int32)
-        places = tf.cast(tf.where(at_mask)[:, 1], tf.int32)
-        places = tf.RaggedTensor.from_value_rowids(
-            places, rows, nrows=tf.shape(text)[0]
-        )
+        places = places_of(vocab.mask_id, inputs.ids)
         logits = vocabulary_logits(network, inputs, places.to_tensor())
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), min(TOP, len(vocab)))
         counts = places.row_lengths()
@@ -105,6 +100,12 @@ def generator(source: Source) -> Export:
     return Export(
         root, {"serving_default": of_texts, "ids": of_ids}, checks, {"top": TOP}
     )
+
+
+def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
+    """Where a token stands in each row of ids [B, L]: int32 [B, (places)]."""
+    rows, places = tf.unstack(tf.cast(tf.where(ids == token_id), tf.int32), axis=1)
+    return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
 
 
 def vocabulary_logits(network, inputs: EncoderInputs, positions) -> tf.Tensor:

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,9 @@ from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
 from electra_tf.serving import warmup
 from electra_tf.serving.exported import Check, Export, Source
 from electra_tf.serving.manifests import MANIFEST, checksums
+from electra_tf.versions import installed_versions
+
+_PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
 # Above it, a SavedModel is not the model. bfloat16 has 8 bits, and rounds elsewhere
 # where TensorFlow puts operations together.
@@ -154,12 +156,6 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 def _manifest(
     export: Export, source: Source, what: str, partial: Path
 ) -> dict[str, Any]:
-    versions = {}
-    for package in ("electra-tf", "tensorflow", "tensorflow-text", "keras"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
     return {
         "format": "saved_model",
         "what": what,
@@ -170,7 +166,7 @@ def _manifest(
         **source.tokenizer_config._asdict(),
         **export.facts,
         **source.facts,
-        "versions": versions,
+        "versions": installed_versions(*_PACKAGES),
         "created": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         "files": checksums(partial),
     }
