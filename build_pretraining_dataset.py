@@ -12,10 +12,12 @@ interrupted command again and it goes on where it was.
 from absl import flags
 
 import electra_tf
-from electra_tf import build_plan, cli, corpus, dataset_building
+from electra_tf import cli
+from electra_tf.data import build_plan, dataset_building
+from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
-from electra_tf.record_making import BuildSettings
-from electra_tf.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text import corpus
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
 

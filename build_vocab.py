@@ -14,9 +14,10 @@ import os
 from absl import flags
 
 import electra_tf
-from electra_tf import cli, corpus
+from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, UserError
-from electra_tf.vocabulary import (
+from electra_tf.text import corpus
+from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     TokenizerConfig,
     Vocabulary,
@@ -79,7 +80,7 @@ def main(argv: list[str]) -> None:
     del argv
     output = _check_flags()
     # Imported late, so that a wrong flag is told at once.
-    from electra_tf import vocabulary_training
+    from electra_tf.text import vocabulary_training
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
     source, counts = _count_words(config)
@@ -123,7 +124,7 @@ def main(argv: list[str]) -> None:
 
 def _count_words(config: TokenizerConfig):
     """The words of the corpus: (what it is, for the settings; their counts)."""
-    from electra_tf import vocabulary_training
+    from electra_tf.text import vocabulary_training
 
     if not _TFDS.value:
         paths = corpus.list_files(_CORPUS_DIR.value)

@@ -19,18 +19,18 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, startup
+from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import EXIT_OK, UserError
-from electra_tf.hparams import read_hparams
 from electra_tf.interop import output_folder, sources
 
 # Format -> the module and function that writes it, called with a Request.
 FORMATS = {
-    "huggingface": ("electra_tf.interop.formats", "write_huggingface"),
-    "keras_hub": ("electra_tf.interop.formats", "write_keras_hub"),
-    "hub": ("electra_tf.publishing", "publish"),
-    "saved_model": ("electra_tf.export", "write_saved_model"),
-    "tflite": ("electra_tf.tflite_export", "write"),
-    "tf1": ("electra_tf.interop.formats", "write_tf1"),
+    "huggingface": ("electra_tf.export.formats", "write_huggingface"),
+    "keras_hub": ("electra_tf.export.formats", "write_keras_hub"),
+    "hub": ("electra_tf.export.hub_publishing", "publish"),
+    "saved_model": ("electra_tf.export.saved_models", "write_saved_model"),
+    "tflite": ("electra_tf.export.tflite", "write"),
+    "tf1": ("electra_tf.export.formats", "write_tf1"),
 }
 PRECISIONS = {
     "saved_model": ["float32", "mixed_bfloat16"],

@@ -15,7 +15,7 @@ import glob
 import os
 
 from electra_tf import cli
-from electra_tf.config import PretrainingConfig, read_hparams
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 
 # Operations per element.
 DROPOUT_FLOPS = 4  # Draw, compare, multiply by the mask, rescale.

@@ -16,11 +16,11 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, startup
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import read_hparams
+from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.hparams import read_hparams
-from electra_tf.reporting import Console
-from electra_tf.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "Location of data files (vocabulary, task data, models)."
@@ -158,7 +158,7 @@ def log_features(store, what: str, console: Console) -> None:
 def prepare_devices(config: FinetuningConfig, console: Console):
     """Imports TensorFlow and chooses the devices; once in a process."""
     startup.import_tensorflow()
-    from electra_tf import distribution
+    from electra_tf.train import distribution
 
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
@@ -169,7 +169,7 @@ def prepare_devices(config: FinetuningConfig, console: Console):
 
 def run_trials(config, vocab, tasks, source, placement, console):
     """Makes the trials that are not made yet: (exit code, results of all)."""
-    from electra_tf import finetuning
+    from electra_tf.finetune import trial as finetuning
     from electra_tf.finetune.results import Results
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)

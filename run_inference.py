@@ -27,8 +27,9 @@ from pathlib import Path
 
 from absl import flags
 
-from electra_tf import cli, run_directory
+from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
+from electra_tf.storage import files
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Location of data files and models.")
 _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
@@ -119,7 +120,7 @@ def model_directory() -> str:
 
 def input_lines() -> Iterator[str]:
     """The lines of the input."""
-    from electra_tf import corpus
+    from electra_tf.text import corpus
 
     if _INPUT.value is not None:
         return corpus.read_lines(_INPUT.value, _ENCODING_ERRORS.value)
@@ -156,10 +157,10 @@ def judged(model, number: int, texts: list[str]) -> list:
 
 def detect(model_dir: str) -> int:
     """Prints the verdicts on each passage of the input."""
-    from electra_tf import detection, verdicts
-    from electra_tf.run_directory import atomic_write
+    from electra_tf.inference import pretrained_model, verdicts
+    from electra_tf.storage.files import atomic_write
 
-    model = detection.load(model_dir)
+    model = pretrained_model.load(model_dir)
     colour = (
         _OUTPUT.value is None and sys.stdout.isatty() or "FORCE_COLOR" in os.environ
     )
@@ -187,7 +188,7 @@ def detect(model_dir: str) -> int:
                 shown = verdicts.to_terminal(text, tokens, _THRESHOLD.value, colour)
                 emit(shown + "\n")
     if _FORMAT.value == "html":
-        from electra_tf import report as pages
+        from electra_tf.inference import html_report as pages
 
         legend = verdicts.html_legend(_CORRUPT.value)
         emit(pages.page("Replaced tokens", [legend, *html_parts]))
@@ -215,10 +216,10 @@ def chunks(texts: Iterator[str]) -> Iterator[list[str]]:
 
 def report(model_dir: str) -> int:
     """Writes the run's HTML page."""
-    from electra_tf import detection
-    from electra_tf import report as pages
+    from electra_tf.inference import html_report as pages
+    from electra_tf.inference import pretrained_model
 
-    model = detection.load(model_dir)
+    model = pretrained_model.load(model_dir)
     texts = list(passages()) if _INPUT.value else []
     shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
     output = _OUTPUT.value or os.path.join(model_dir, "report.html")
@@ -238,14 +239,14 @@ def opened_output():
             # The reader, such as head, has seen enough.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
-    partial = _OUTPUT.value + run_directory.PARTIAL
+    partial = _OUTPUT.value + files.PARTIAL
     try:
         os.makedirs(os.path.dirname(os.path.abspath(partial)), exist_ok=True)
         with open(partial, "w", encoding="utf-8") as f:
             yield lambda line: print(line, file=f)
         os.replace(partial, _OUTPUT.value)
     except OSError as error:
-        raise run_directory.cannot_write(_OUTPUT.value, error) from error
+        raise files.cannot_write(_OUTPUT.value, error) from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(partial)
@@ -253,9 +254,9 @@ def opened_output():
 
 def score(model_dir: str) -> int:
     """Writes a JSON object for each line of the input."""
-    from electra_tf import detection
+    from electra_tf.inference import pretrained_model
 
-    scorer = detection.load(model_dir).scorer(_WAY.value)
+    scorer = pretrained_model.load(model_dir).scorer(_WAY.value)
     texts, copy = itertools.tee(input_lines())
     empty = unknown = 0
     with opened_output() as emit:
@@ -305,7 +306,7 @@ def warn_of_nothing(empty: int, unknown: int) -> None:
 
 def rerank(model_dir: str) -> int:
     """Writes the lists of --nbest in their new order."""
-    from electra_tf import detection, nbest, reranking
+    from electra_tf.inference import nbest, pretrained_model, reranking
 
     if _NBEST.value is None:
         raise UserError("rerank needs --nbest.", EXIT_FLAGS)
@@ -326,7 +327,7 @@ def rerank(model_dir: str) -> int:
         missing = len(lists) - with_reference
         print(f"No word error rate: {missing} lists lack a reference.", file=sys.stderr)
 
-    scorer = detection.load(model_dir).scorer(_WAY.value)
+    scorer = pretrained_model.load(model_dir).scorer(_WAY.value)
     texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
     scored = list(scorer.score_texts(texts, _OVERLAP.value))
     scores = reranking.score_lists(lists, (one.score for one in scored))
@@ -355,7 +356,7 @@ def rerank(model_dir: str) -> int:
 
 def reranked_line(one, scores: list[float], weight: float) -> str:
     """A list in its new order, or with --best its best text."""
-    from electra_tf import reranking
+    from electra_tf.inference import reranking
 
     given = [hypothesis.score for hypothesis in one.hypotheses]
     ranked = reranking.rank(
@@ -377,7 +378,7 @@ def reranked_line(one, scores: list[float], weight: float) -> str:
 
 def print_word_errors(lists, scores, errors, weight: float) -> None:
     """Word error rates before and after, and the least that these lists allow."""
-    from electra_tf import reranking
+    from electra_tf.inference import reranking
 
     before = reranking.chosen_errors(lists, scores, errors, 0.0)
     after = reranking.chosen_errors(lists, scores, errors, weight)

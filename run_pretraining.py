@@ -20,14 +20,16 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, startup
-from electra_tf.checkpoints import Checkpoints
-from electra_tf.config import PretrainingConfig, read_hparams
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
-from electra_tf.reporting import Console, write_results
-from electra_tf.run_directory import RunLock, cannot_write
-from electra_tf.stopping import LeaveAtOnce, StopRequest, parse_duration
-from electra_tf.vocabulary import Vocabulary, resolve_settings
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.files import cannot_write
+from electra_tf.storage.lock import RunLock
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.train.reporting import write_results
+from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
 
 _DATA_DIR = flags.DEFINE_string(
     "data_dir", None, "Location of data files (vocabulary, TFRecords, models)."
@@ -180,8 +182,10 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     """Devices, model and optimizer: returns (placement, task, state)."""
     import keras
 
-    from electra_tf import distribution, optimization, pretraining, training_step
-    from electra_tf.pretraining_task import PretrainingTask
+    from electra_tf.pretrain import pretraining
+    from electra_tf.pretrain.task import PretrainingTask
+    from electra_tf.train import distribution, optimization
+    from electra_tf.train import step as training_step
 
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
@@ -202,14 +206,14 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
 
 def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0):
     """An iterator over global batches, the first being that of step `start`."""
-    from electra_tf import pretrain_data
+    from electra_tf.pretrain import pretrain_data
 
-    training = config.do_train
+    loop = config.do_train
 
     def dataset(context):
         return pretrain_data.make_dataset(
-            config.pretrain_tfrecords if training else config.eval_tfrecords,
-            batch_size=config.train_batch_size if training else config.eval_batch_size,
+            config.pretrain_tfrecords if loop else config.eval_tfrecords,
+            batch_size=config.train_batch_size if loop else config.eval_batch_size,
             max_seq_length=config.max_seq_length,
             vocab=vocab,
             seed=config.seed,
@@ -217,7 +221,7 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
             mask_prob=config.mask_prob,
             max_predictions_per_seq=config.max_predictions_per_seq,
             repeated_masks=config.repeated_masks,
-            shuffle=training,
+            shuffle=loop,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
             on_bad_record=config.on_bad_record,
@@ -228,7 +232,9 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
 
 def train(config, vocab, checkpoints, saved, console, stop) -> int:
     """Trains up to num_train_steps, from the newest checkpoint if there is one."""
-    from electra_tf import curves, initial_weights, training, training_step
+    from electra_tf.interop import warm_start
+    from electra_tf.train import curves, loop
+    from electra_tf.train import step as training_step
 
     config_path = Path(config.model_dir) / "config.json"
     try:
@@ -240,7 +246,7 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif config.init_checkpoint:
-        initial_weights.load(
+        warm_start.load(
             config.init_checkpoint, config, vocab, state.weights(), console.log
         )
     skipped = log_epochs(config, vocab, state.step, console)
@@ -258,7 +264,7 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
         accumulation=config.gradient_accumulation_steps,
     )
     console.heading("Running training")
-    finished = training.train(
+    finished = loop.train(
         step,
         lambda start: batches_of(config, vocab, placement, start),
         checkpoints,
@@ -293,7 +299,7 @@ def log_epochs(
 
     Returns: how many damaged records are left out.
     """
-    from electra_tf import pretrain_data
+    from electra_tf.pretrain import pretrain_data
 
     skips = config.on_bad_record == "skip"
     source = pretrain_data.ExampleSource(
@@ -310,14 +316,14 @@ def log_epochs(
 
 def evaluate(config, vocab, checkpoints, saved, console) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
-    from electra_tf import training
+    from electra_tf.train import loop
 
     placement, task, state = build(config, vocab, console)
     checkpoints.restore(saved, state.weights(), partial=True)
     console.log(f"Evaluating {checkpoints.prefix(saved.step)}.")
     console.heading("Running evaluation")
     started = time.time()
-    metrics = training.evaluate(
+    metrics = loop.evaluate(
         task,
         batches_of(config, vocab, placement),
         placement=placement,

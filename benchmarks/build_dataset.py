@@ -24,10 +24,12 @@ from absl import flags
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from electra_tf import cli, corpus, tfrecord  # noqa: E402
-from electra_tf.example_building import ExampleBuilder  # noqa: E402
-from electra_tf.tokenization import Tokenizer  # noqa: E402
-from electra_tf.vocabulary import Vocabulary  # noqa: E402
+from electra_tf import cli
+from electra_tf.data import tfrecord
+from electra_tf.data.example_building import ExampleBuilder
+from electra_tf.text import corpus
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
 

@@ -31,11 +31,14 @@ from absl import flags
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from electra_tf import cli, startup  # noqa: E402
-from electra_tf.config import PretrainingConfig  # noqa: E402
-from electra_tf.errors import EXIT_PREEMPTED, UserError  # noqa: E402
-from electra_tf.hparams import read_hparams  # noqa: E402
-from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
+from electra_tf import cli, startup
+from electra_tf.config.hparams import read_hparams
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.errors import EXIT_PREEMPTED, UserError
+from electra_tf.text.vocabulary import (
+    SPECIAL_TOKENS,
+    Vocabulary,
+)
 
 FLAGS = flags.FLAGS
 VOCAB_SIZE = 30522
@@ -82,7 +85,7 @@ def write_data(data: Path, length: int) -> None:
     """A vocabulary and examples of random ids."""
     import numpy as np
 
-    from electra_tf import tfrecord
+    from electra_tf.data import tfrecord
 
     words = [*SPECIAL_TOKENS, *map(str, range(VOCAB_SIZE - len(SPECIAL_TOKENS)))]
     (data / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
@@ -101,8 +104,8 @@ def write_data(data: Path, length: int) -> None:
 
 def measure_saving(config: PretrainingConfig) -> dict:
     """Times steps alone, steps beside a save, and saves alone."""
-    from electra_tf.background_saving import BackgroundSaver
-    from electra_tf.checkpoints import Checkpoints
+    from electra_tf.storage.background_saving import BackgroundSaver
+    from electra_tf.storage.checkpoints import Checkpoints
 
     state, run = make_run(config)
     checkpoints = Checkpoints(
@@ -144,14 +147,10 @@ def make_run(config: PretrainingConfig):
     """Returns the state's variables and a function that makes a number of steps."""
     import keras
 
-    from electra_tf import (
-        distribution,
-        optimization,
-        pretrain_data,
-        pretraining,
-        training_step,
-    )
-    from electra_tf.pretraining_task import PretrainingTask
+    from electra_tf.pretrain import pretrain_data, pretraining
+    from electra_tf.pretrain.task import PretrainingTask
+    from electra_tf.train import distribution, optimization
+    from electra_tf.train import step as training_step
 
     vocab = Vocabulary.load(config.vocab_file)
     distribution.configure_devices(config)
@@ -230,7 +229,7 @@ def forge(data: Path, step: int) -> None:
     import numpy as np
     import tensorflow as tf
 
-    from electra_tf.checkpoints import Checkpoints
+    from electra_tf.storage.checkpoints import Checkpoints
 
     old = Checkpoints(data / "models" / "first", read_only=True)
     manifest = old.verify(1)

@@ -28,12 +28,15 @@ from absl import flags
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from step_process import measure, xla_buffers  # noqa: E402
-from step_tables import processor  # noqa: E402
+from step_process import measure, xla_buffers
+from step_tables import processor
 
-from electra_tf import cli  # noqa: E402
-from electra_tf.config import PretrainingConfig, read_hparams  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
+from electra_tf import cli
+from electra_tf.config.pretraining import (
+    PretrainingConfig,
+    read_hparams,
+)
+from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 ELECTRIC = {"electra_objective": False, "electric_objective": True}
@@ -132,7 +135,7 @@ def form_all_scores() -> None:
     """Electric without chunks: TensorFlow's own gradient of all scores at once."""
     import tensorflow as tf
 
-    from electra_tf import generators
+    from electra_tf.pretrain import generators
 
     def direct(hidden, table, bias, chunk_size):
         del chunk_size

@@ -26,13 +26,13 @@ from absl import flags
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from step_measurement import Encoder, time_steps  # noqa: E402
-from step_process import make_matmul  # noqa: E402
+from step_measurement import Encoder, time_steps
+from step_process import make_matmul
 
-from electra_tf import cli, startup  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
-from electra_tf.finetuning_config import FinetuningConfig  # noqa: E402
-from electra_tf.hparams import read_hparams  # noqa: E402
+from electra_tf import cli, startup
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import read_hparams
+from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 KINDS = {"classification": 2, "regression": 0, "tagging": 23, "qa": 0}
@@ -67,8 +67,9 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     import keras
     import tensorflow as tf
 
-    from electra_tf import distribution, optimization, training_step
     from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
+    from electra_tf.train import distribution, optimization
+    from electra_tf.train import step as training_step
 
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)

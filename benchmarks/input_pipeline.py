@@ -21,8 +21,11 @@ from absl import flags
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from electra_tf import cli, startup  # noqa: E402
-from electra_tf.vocabulary import SPECIAL_TOKENS, Vocabulary  # noqa: E402
+from electra_tf import cli, startup
+from electra_tf.text.vocabulary import (
+    SPECIAL_TOKENS,
+    Vocabulary,
+)
 
 FLAGS = flags.FLAGS
 
@@ -49,7 +52,7 @@ def make_shards(folder: str, vocab_size: int, count: int = 60_000) -> str:
     """Writes examples of random ids with two segments, in four shards."""
     import numpy as np
 
-    from electra_tf import tfrecord
+    from electra_tf.data import tfrecord
 
     rng = np.random.default_rng(1)
     shape = (count // 4, FLAGS.max_seq_length)
@@ -68,7 +71,8 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
     """Name -> function that makes the data set."""
     import tensorflow as tf
 
-    from electra_tf import masking, pretrain_data, tfrecord
+    from electra_tf.data import tfrecord
+    from electra_tf.pretrain import masking, pretrain_data
 
     size, length = FLAGS.batch_size, FLAGS.max_seq_length
     settings = {

@@ -28,18 +28,21 @@ from absl import flags
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from step_measurement import Encoder, Sizes  # noqa: E402
-from step_process import PARTS, measure, xla_buffers  # noqa: E402
-from step_tables import (  # noqa: E402
+from step_measurement import Encoder, Sizes
+from step_process import PARTS, measure, xla_buffers
+from step_tables import (
     print_header,
     print_ratios,
     print_tables,
     progress_line,
 )
 
-from electra_tf import cli  # noqa: E402
-from electra_tf.config import PretrainingConfig, read_hparams  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
+from electra_tf import cli
+from electra_tf.config.pretraining import (
+    PretrainingConfig,
+    read_hparams,
+)
+from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")

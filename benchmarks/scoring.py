@@ -30,11 +30,12 @@ from absl import flags
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from step_tables import processor  # noqa: E402
+from step_tables import processor
 
-import electra_tf  # noqa: E402
-from electra_tf import cli, corpus  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
+import electra_tf
+from electra_tf import cli
+from electra_tf.errors import UserError
+from electra_tf.text import corpus
 
 FLAGS = flags.FLAGS
 SIMILAR = 1.5  # ratio of frequencies
@@ -89,7 +90,7 @@ def main(_):
 
 
 def ways_of(model) -> list[str]:
-    from electra_tf import pseudo_likelihood
+    from electra_tf.inference import pseudo_likelihood
 
     return pseudo_likelihood.ways_of(model.pretrainer)
 

@@ -26,8 +26,8 @@ from absl import flags
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from electra_tf import cli, startup  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
+from electra_tf import cli, startup
+from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 
@@ -98,8 +98,8 @@ def stored_model(folder: Path):
     if FLAGS.model_name:
         return sources.read(os.path.join(FLAGS.data_dir, "models", FLAGS.model_name))
 
-    from electra_tf.config import PretrainingConfig
-    from electra_tf.vocabulary import TokenizerConfig, Vocabulary
+    from electra_tf.config.pretraining import PretrainingConfig
+    from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
     vocab_file = folder / "vocab.txt"
     subprocess.run(
@@ -130,16 +130,16 @@ def write_peer(stored, folder: Path) -> Path:
 
 
 def write_ours(stored, folder: Path, precision: str) -> None:
-    from electra_tf import export
+    from electra_tf.export import saved_models
 
-    source = export.source_of(stored, precision)
+    source = saved_models.source_of(stored, precision)
     for what in FLAGS.what:
-        export.export_saved_model(source, what, folder)
+        saved_models.export_saved_model(source, what, folder)
 
 
 def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
     """Batch size -> requests of texts, and of their padded ids."""
-    from electra_tf.tokenization import Tokenizer
+    from electra_tf.text.tokenization import Tokenizer
 
     tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
     vocab = stored.vocab

@@ -14,7 +14,7 @@ from pathlib import Path
 from step_measurement import memory_now, peak_memory, reset_peak_memory, time_steps
 
 from electra_tf import startup
-from electra_tf.config import PretrainingConfig
+from electra_tf.config.pretraining import PretrainingConfig
 
 PARTS = ("step", "given_samples", "no_optimizer", "forward")
 
@@ -92,8 +92,10 @@ def make_loop(config: PretrainingConfig, part: str):
     import keras
     import tensorflow as tf
 
-    from electra_tf import distribution, optimization, pretraining, training_step
-    from electra_tf.pretraining_task import PretrainingTask
+    from electra_tf.pretrain import pretraining
+    from electra_tf.pretrain.task import PretrainingTask
+    from electra_tf.train import distribution, optimization
+    from electra_tf.train import step as training_step
 
     class NoUpdate(optimization.AdamWeightDecay):
         """Needs every gradient, for their norm, but leaves the variables alone."""
@@ -142,7 +144,7 @@ def make_batches(config: PretrainingConfig, given_samples: bool):
     """Batches of random tokens, masked in the input pipeline as real ones are."""
     import tensorflow as tf
 
-    from electra_tf import masking
+    from electra_tf.pretrain import masking
 
     shape = (config.train_batch_size, config.max_seq_length)
 

@@ -12,20 +12,20 @@ __version__ = "0.1.0"
 
 # Public name -> the module it lives in.
 _MODULES = {
-    "ElectraPretrainer": "pretraining",
-    "ModelConfig": "model_config",
-    "PretrainedModel": "detection",
-    "PretrainingConfig": "config",
-    "Tokenizer": "tokenization",
-    "TokenizerConfig": "vocabulary",
+    "ElectraPretrainer": "pretrain.pretraining",
+    "ModelConfig": "config.model",
+    "PretrainedModel": "inference.pretrained_model",
+    "PretrainingConfig": "config.pretraining",
+    "Tokenizer": "text.tokenization",
+    "TokenizerConfig": "text.vocabulary",
     "UserError": "errors",
-    "Vocabulary": "vocabulary",
-    "build_pretrainer": "pretraining",
-    "load": "detection",
-    "make_dataset": "pretrain_data",
-    "read_hparams": "hparams",
-    "score_texts": "detection",
-    "score_tokens": "detection",
+    "Vocabulary": "text.vocabulary",
+    "build_pretrainer": "pretrain.pretraining",
+    "load": "inference.pretrained_model",
+    "make_dataset": "pretrain.pretrain_data",
+    "read_hparams": "config.hparams",
+    "score_texts": "inference.pretrained_model",
+    "score_tokens": "inference.pretrained_model",
 }
 
 __all__ = sorted(_MODULES)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one exception for mistakes a user can mend, and the exit codes."""
+"""The one exception for mistakes a user can fix, and the exit codes."""
+
+import re
 
 EXIT_OK = 0
 EXIT_FLAGS = 1  # The command line cannot be parsed.
@@ -12,7 +14,7 @@ EXIT_LOCKED = 75  # Another process writes to the same directory.
 
 
 class UserError(Exception):
-    """A mistake that the user can mend; scripts print it without a traceback.
+    """A mistake that the user can fix; scripts print it without a traceback.
 
     The message says what was found, where (file, line, record, setting) and what to
     do about it, in three lines at most.
@@ -24,3 +26,20 @@ class UserError(Exception):
     def __init__(self, message: str, exit_code: int = EXIT_CONFIG):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+# How a UserError passes through tf.data, whose errors are text.
+_AS_TEXT = re.compile(r"<user-error (\d+)>(.*?)</user-error>", re.DOTALL)
+
+
+def as_text(error: UserError) -> str:
+    """An error as text that `as_user_error` finds again in another error's message."""
+    return f"<user-error {error.exit_code}>{error}</user-error>"
+
+
+def as_user_error(error: BaseException) -> UserError | None:
+    """The UserError that `error` is or carries; None for an error of its own."""
+    if isinstance(error, UserError):
+        return error
+    found = _AS_TEXT.search(str(error))
+    return UserError(found[2], int(found[1])) if found else None

@@ -1,112 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What several test files need: a tiny corpus on disk, scripts run as a user would."""
+"""Fixtures that every test may ask for."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-
-# A model and a run that take a second, apart from building the graph.
-TINY = {
-    "max_seq_length": 32,
-    "train_batch_size": 8,
-    "eval_batch_size": 8,
-    "num_train_steps": 12,
-    "num_eval_steps": 3,
-    "num_warmup_steps": 4,
-    "learning_rate": 2e-3,
-    "save_checkpoints_steps": 5,
-    "embedding_size": 16,
-    "generator_hidden_size": 0.5,
-    "jit_compile": False,
-    "model_hparam_overrides": {
-        "hidden_size": 32,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 32,
-    },
-}
-
-
-def tiny(**changes) -> dict:
-    """TINY with changes; those of model_hparam_overrides are merged."""
-    overrides = TINY["model_hparam_overrides"] | changes.pop("overrides", {})
-    return TINY | {"model_hparam_overrides": overrides} | changes
-
-
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-
-def write_tiny_data(directory: Path, examples: int = 100, length: int = 32) -> Path:
-    """A vocabulary of 60 tokens and TFRecords as the original writes them.
-
-    Sentences count upwards, so that there is something to learn.
-    """
-    import tensorflow as tf
-
-    tokens = [*SPECIAL, *(f"w{i}" for i in range(55))]
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
-    folder = directory / "pretrain_tfrecords"
-    folder.mkdir()
-    random = np.random.default_rng(5)
-
-    def feature(values):
-        return tf.train.Feature(int64_list=tf.train.Int64List(value=values))
-
-    for shard in range(2):
-        path = folder / f"pretrain_data.tfrecord-{shard}-of-2"
-        with tf.io.TFRecordWriter(str(path)) as writer:
-            for _ in range(examples // 2):
-                size = int(random.integers(8, length + 1))
-                words = 5 + (random.integers(55) + np.arange(size - 2)) % 55
-                ids = [2, *words.tolist(), 3] + [0] * (length - size)
-                mask = [1] * size + [0] * (length - size)
-                features = {
-                    "input_ids": feature(ids),
-                    "input_mask": feature(mask),
-                    "segment_ids": feature([0] * length),
-                }
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
-    return directory
+from tests.helpers.runs import write_tiny_data
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory) -> Path:
     """A data directory that tests may train in, each with its own --model-name."""
     return write_tiny_data(tmp_path_factory.mktemp("data"))
-
-
-def run_script(script: str, *args: str, env: dict | None = None, timeout: int = 300):
-    """Runs a script of the repository; returns the CompletedProcess with its text."""
-    return subprocess.run(
-        [sys.executable, str(ROOT / script), *args],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **(env or {})},
-        check=False,
-    )
-
-
-def pretrain(data: Path, model: str, hparams: dict, *flags: str, **kwargs):
-    """Runs run_pretraining.py as a user would."""
-    return run_script(
-        "run_pretraining.py",
-        "--data-dir",
-        str(data),
-        "--model-name",
-        model,
-        "--hparams",
-        json.dumps(hparams),
-        *flags,
-        **kwargs,
-    )

@@ -205,7 +205,8 @@ def test_help_of_every_script(name, without_tensorflow):
 
 def test_the_package_is_imported_without_tensorflow(without_tensorflow):
     code = (
-        "import electra_tf, electra_tf.cli, electra_tf.config, electra_tf.errors;"
+        "import electra_tf, electra_tf.cli, electra_tf.errors;"
+        "import electra_tf.config.pretraining;"
         "electra_tf.PretrainingConfig; electra_tf.UserError; electra_tf.read_hparams;"
         "electra_tf.Vocabulary; print(sorted(electra_tf.__all__))"
     )

@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from electra_tf.config import PretrainingConfig
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.model_config import ModelConfig
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.model import ModelConfig
+from electra_tf.config.pretraining import PretrainingConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("electra_tf", "tests", "benchmarks", "examples")
@@ -117,7 +117,7 @@ def level(name):
 
 def test_the_graph_sees_imports():
     assert "electra_tf.errors" in graph()["electra_tf.cli"]
-    assert "electra_tf.hparams" in reachable("electra_tf.config")
+    assert "electra_tf.config.hparams" in reachable("electra_tf.config.pretraining")
     assert len(FILES) > 15
 
 

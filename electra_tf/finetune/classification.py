@@ -18,7 +18,7 @@ from electra_tf.finetune.task import (
     read_text,
     write_jsonl,
 )
-from electra_tf.run_directory import atomic_write
+from electra_tf.storage.files import atomic_write
 
 
 class Glue(NamedTuple):

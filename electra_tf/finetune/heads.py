@@ -16,9 +16,9 @@ from collections.abc import Mapping
 import keras
 import tensorflow as tf
 
-from electra_tf.dropout import dropout
-from electra_tf.masking import gather_positions
-from electra_tf.transformer_layer import gelu
+from electra_tf.model.dropout import dropout
+from electra_tf.model.transformer_layer import gelu
+from electra_tf.pretrain.masking import gather_positions
 
 Features = Mapping[str, tf.Tensor]
 

@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf import shapes, startup
-from electra_tf.checkpoints import Checkpoints
+from electra_tf import startup
+from electra_tf.config import from_shapes
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.model import SIZES, model_config
 from electra_tf.errors import UserError
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.model_config import SIZES, model_config
-from electra_tf.stored_tensors import assign_from, stored_shapes
-from electra_tf.vocabulary import Vocabulary
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.stored_tensors import assign_from, stored_shapes
+from electra_tf.text.vocabulary import Vocabulary
 
 ENCODER = "electra/"
 # What makes weights those of another model. The last two leave no trace in the weights,
@@ -122,7 +123,7 @@ def _shape(source: Source) -> dict[str, Any]:
     if known:
         return known
     startup.import_tensorflow()
-    found = shapes.hparams_of(stored_shapes(source.prefix), source.prefix)
+    found = from_shapes.hparams_of(stored_shapes(source.prefix), source.prefix)
     return found["model_hparam_overrides"] | {"embedding_size": found["embedding_size"]}
 
 

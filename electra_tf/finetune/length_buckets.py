@@ -11,8 +11,8 @@ import math
 
 import numpy as np
 
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.pretrain_data import batch_indices
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.pretrain.pretrain_data import batch_indices
 
 # Lengths are multiples of this: products of odd sizes are slow.
 MULTIPLE = 8

@@ -11,10 +11,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.dropout import fold_in
+from electra_tf.config.model import ModelConfig
 from electra_tf.finetune import heads
-from electra_tf.model_config import ModelConfig
-from electra_tf.modeling import TextEncoder
+from electra_tf.model.dropout import fold_in
+from electra_tf.model.encoder import TextEncoder
 
 HEADS = {
     "classification": heads.ClassificationHead,

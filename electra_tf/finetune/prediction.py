@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.console import Console, Progress
+from electra_tf.errors import as_user_error
 from electra_tf.finetune.model import FinetuningModel
-from electra_tf.pretrain_data import as_user_error
-from electra_tf.reporting import Console, Progress
 
 
 def predict(

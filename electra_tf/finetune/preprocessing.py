@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.run_directory import PARTIAL, atomic_write, cannot_write
+from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
 
 FORMAT = 1
 # What the features of a split follow from, beside the data and the vocabulary.

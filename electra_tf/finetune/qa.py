@@ -17,7 +17,7 @@ import numpy as np
 from electra_tf.errors import UserError
 from electra_tf.finetune import qa_decoding, qa_metrics
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task, read_text
-from electra_tf.run_directory import atomic_write
+from electra_tf.storage.files import atomic_write
 
 SQUAD = ("squad", "squadv1")
 MRQA = ("newsqa", "naturalqs", "triviaqa", "searchqa")

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.tokenization import basic_tokenize
-from electra_tf.vocabulary import TokenizerConfig
+from electra_tf.text.tokenization import basic_tokenize
+from electra_tf.text.vocabulary import TokenizerConfig
 
 # What is answered where no span of a document is possible, as in the original.
 NO_SPAN = "empty"

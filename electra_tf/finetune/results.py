@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.run_directory import atomic_write, cannot_write
+from electra_tf.storage.files import atomic_write, cannot_write
 
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 

@@ -13,11 +13,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from electra_tf.checkpoints import Checkpoints
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune.results import Statistics
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.run_directory import atomic_write, cannot_write
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.files import atomic_write, cannot_write
 
 # The metric that stands for a data set: the first of these that it has.
 MAIN_METRICS = ("mcc", "f1", "pearson", "accuracy", "exact")

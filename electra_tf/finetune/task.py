@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.tokenization import Tokenizer
+from electra_tf.text.tokenization import Tokenizer
 
 
 class FeatureSpec(NamedTuple):
@@ -148,7 +148,7 @@ def read_text(path: Path) -> str:
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     """Writes a JSON object per line; returns the path."""
-    from electra_tf.run_directory import atomic_write
+    from electra_tf.storage.files import atomic_write
 
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))

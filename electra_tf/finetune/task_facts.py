@@ -49,7 +49,7 @@ def facts_of(task: Task) -> TaskFacts:
 
 def write(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
     """Writes the facts of all tasks of a run into its directory."""
-    from electra_tf.run_directory import atomic_write
+    from electra_tf.storage.files import atomic_write
 
     facts = [facts_of(task)._asdict() for task in tasks]
     atomic_write(Path(directory) / FILE, json.dumps(facts, indent=1) + "\n")

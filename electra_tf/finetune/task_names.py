@@ -6,12 +6,12 @@ from __future__ import annotations
 import difflib
 import importlib
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_source
 from electra_tf.finetune.task import Task
-from electra_tf.finetuning_config import FinetuningConfig
-from electra_tf.tokenization import Tokenizer
-from electra_tf.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 
 def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models in and out: the original's checkpoints, Hugging Face, KerasHub.
+"""What model lies at this path? And the formats of other programs, both ways.
 
-`sources.read` and `sources.read_run` give a StoredModel; `tf1.write`,
-`huggingface.write` and `keras_hub.write` put one into a directory, read it back and
-compare. Nothing is skipped: a name that is missing or left over is an error.
+Nothing is skipped: a name that is missing or left over is an error.
 """

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
+    huggingface_card,
     huggingface_peer,
     huggingface_tokenizer,
-    model_card,
     names,
     networks,
     output_folder,
@@ -35,7 +36,6 @@ from electra_tf.interop.stored_model import (
     Contents,
     StoredModel,
 )
-from electra_tf.model_config import ModelConfig
 
 FORMAT = "huggingface"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -140,7 +140,7 @@ def _write_network(
     (folder / CONFIG).write_text(text, encoding="utf-8")
     limit = network.shape.max_position_embeddings
     huggingface_tokenizer.write(folder, stored.vocab, stored.tokenizer_config, limit)
-    card = model_card.huggingface(network, stored, config["architectures"][0])
+    card = huggingface_card.huggingface(network, stored, config["architectures"][0])
     (folder / "README.md").write_text(card, encoding="utf-8")
 
     batch = verification.fixed_batch(

@@ -9,7 +9,7 @@ from pathlib import Path
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import output_folder, verification
 from electra_tf.interop.stored_model import StoredModel
-from electra_tf.vocabulary import (
+from electra_tf.text.vocabulary import (
     CLS,
     MASK,
     MAX_CHARS_PER_WORD,

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import names, networks, output_folder, verification
 from electra_tf.interop.keras_hub_names import name_table
 from electra_tf.interop.networks import Network
 from electra_tf.interop.stored_model import Contents, StoredModel
-from electra_tf.model_config import ModelConfig
-from electra_tf.vocabulary import TokenizerConfig
+from electra_tf.text.vocabulary import TokenizerConfig
 
 FORMAT = "keras_hub"
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"

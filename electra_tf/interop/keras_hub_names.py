@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.interop.names import Entry
-from electra_tf.model_config import ModelConfig
 
 _EMBEDDINGS = (
     ("word_embeddings", "token_embedding/embeddings"),

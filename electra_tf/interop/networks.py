@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.interop.stored_model import (
     CLOZE_HEAD,
@@ -21,7 +22,6 @@ from electra_tf.interop.stored_model import (
     GENERATOR_HEAD,
     StoredModel,
 )
-from electra_tf.model_config import ModelConfig
 
 ENCODER = "electra/"
 EMBEDDINGS = "electra/embeddings/"
@@ -175,9 +175,9 @@ def outputs(
     Args:
       hidden_act: another activation in the encoder than the network's own.
     """
-    from electra_tf.discriminator import DiscriminatorPredictions
-    from electra_tf.generators import MaskedLMHead
-    from electra_tf.modeling import TextEncoder
+    from electra_tf.model.encoder import TextEncoder
+    from electra_tf.pretrain.discriminator import DiscriminatorPredictions
+    from electra_tf.pretrain.generators import MaskedLMHead
 
     shape = network.shape
     if hidden_act:

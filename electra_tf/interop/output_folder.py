@@ -21,11 +21,11 @@ import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.interop.stored_model import StoredModel
-from electra_tf.run_directory import PARTIAL, cannot_write, sync_directory
-from electra_tf.versions import installed_versions
-from electra_tf.vocabulary import TokenizerConfig, write_tokens
-from electra_tf.vocabulary import read_settings as read_tokenizer
-from electra_tf.vocabulary import write_settings as write_tokenizer
+from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+from electra_tf.storage.versions import installed_versions
+from electra_tf.text.vocabulary import TokenizerConfig, write_tokens
+from electra_tf.text.vocabulary import read_settings as read_tokenizer
+from electra_tf.text.vocabulary import write_settings as write_tokenizer
 
 MANIFEST = "manifest.json"
 HPARAMS = "hparams.json"

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from electra_tf.checkpoints import Checkpoints
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, output_folder, tf1
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
-from electra_tf.vocabulary import Vocabulary, read_settings
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text.vocabulary import Vocabulary, read_settings
 
 # Of a fine-tuned model's hparams, those of the encoder.
 _OF_FINETUNED = (

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from electra_tf import shapes
-from electra_tf.config import PretrainingConfig
+from electra_tf.config import from_shapes
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.vocabulary import TokenizerConfig, Vocabulary
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 if TYPE_CHECKING:
-    from electra_tf.pretraining import ElectraPretrainer
+    from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 DISCRIMINATOR_HEAD = "discriminator_predictions/"
 GENERATOR_HEAD = "generator_predictions/"
@@ -74,7 +74,7 @@ class StoredModel(NamedTuple):
 
 def empty_pretrainer(config: PretrainingConfig, vocab: Vocabulary) -> ElectraPretrainer:
     """The model of a config with weights of no meaning, float32."""
-    from electra_tf.pretraining import build_pretrainer
+    from electra_tf.pretrain.pretraining import build_pretrainer
 
     ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
     return build_pretrainer(config, ids, dtype="float32")
@@ -103,14 +103,14 @@ def assemble(
         )
     vocab = Vocabulary.load(vocab_file)
     found = {name: list(array.shape) for name, array in contents.tensors.items()}
-    derived = shapes.hparams_of(found, origin)
+    derived = from_shapes.hparams_of(found, origin)
     if derived["vocab_size"] != len(vocab):
         raise UserError(
             f"{origin} has {derived['vocab_size']} word embeddings, {vocab_file} has "
             f"{len(vocab)} tokens.\nGive the vocabulary the model was trained with."
         )
     given = dict(hparams or {})
-    merged = shapes.merge(derived, contents.hparams, given, origin)
+    merged = from_shapes.merge(derived, contents.hparams, given, origin)
     tokenizer = _tokenizer_config(vocab, contents.tokenizer_config, given)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
     path = Path(origin)
@@ -132,7 +132,7 @@ def assemble(
 
 def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
     """What the user says, else what lies beside weights or vocabulary."""
-    from electra_tf.vocabulary import resolve_settings
+    from electra_tf.text.vocabulary import resolve_settings
 
     lower = given.get("do_lower_case")
     if found is None:

@@ -17,7 +17,7 @@ import numpy as np
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import output_folder, verification
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
-from electra_tf.stored_tensors import stored_shapes
+from electra_tf.storage.stored_tensors import stored_shapes
 
 STEP = "global_step"
 SLOTS = ("/adam_m", "/adam_v")

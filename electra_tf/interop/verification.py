@@ -42,7 +42,7 @@ def words_tokenized_otherwise(
     Args:
       encode: the other tokenizer: texts to ids, without [CLS] and [SEP].
     """
-    from electra_tf.tokenization import Tokenizer
+    from electra_tf.text.tokenization import Tokenizer
 
     tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
     words = [t for t in stored.vocab.tokens if not t.startswith(("##", "["))]

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FinetuningConfig: every setting of a fine-tuning run, checked and saved.
+
+The hparams are the original's, with the same names, defaults and presets of single
+tasks and sizes. Those of its hparams that nothing here needs are taken and not used;
+each says so.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+from electra_tf.config.hparams import hparam, show
+from electra_tf.config.run import RunConfig
+from electra_tf.errors import UserError
+
+LARGE_PRESET = {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9}
+LONG_PRESET = {"num_train_epochs": 10.0}  # rte, sts
+QA_PRESET = {"max_seq_length": 512, "num_train_epochs": 2.0}
+CHUNK_PRESET = {"max_seq_length": 256}
+DEBUG_PRESET = {
+    "num_train_epochs": 3.0,
+    "iterations_per_loop": 1,
+    "log_examples": True,
+    "use_tfrecords_if_existing": False,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningConfig(RunConfig):
+    """All hparams of one fine-tuning run; make it with `from_hparams`."""
+
+    # What is run.
+    debug: bool = hparam(
+        False, "Logs examples, at most 3 epochs of features made anew."
+    )
+    do_train: bool = hparam(True, "Fine-tune.")
+    do_eval: bool = hparam(
+        True, "Evaluate on the dev set, after the training if there is one."
+    )
+    task_names: list[str] = hparam(
+        ["chunk"], "Tasks; several are trained together, in one model."
+    )
+    num_trials: int = hparam(
+        1, "How many times the whole is run, each with a seed of its own.", minimum=1
+    )
+    seed: int = hparam(
+        42,
+        "Key of all random numbers; trial k uses seed + k - 1.",
+        minimum=0,
+        maximum=2**30,
+    )
+    keep_all_models: bool = hparam(
+        True, "False: only the first trial's model is kept on disk."
+    )
+    init_checkpoint: str | None = hparam(
+        "<data-dir>/models/<model-name>",
+        "Where the weights come from: a run directory (of a fine-tuned model, where "
+        "do_train is false) or a checkpoint prefix; null: random weights.",
+    )
+
+    # Data.
+    tasks: dict[str, Any] = hparam(
+        {}, "Tasks of your own: name -> description; docs/fine_tuning.md."
+    )
+    data_source: str = hparam(
+        "files",
+        "Where GLUE and SQuAD come from: files, or tfds (tensorflow_datasets, "
+        "prepared before).",
+        choices=("files", "tfds"),
+    )
+    tfds_data_dir: str | None = hparam(
+        None, "Where tensorflow_datasets keeps its data; null: its usual place."
+    )
+    on_bad_example: str = hparam(
+        "stop",
+        "On a line that cannot be used: stop, or skip, count and list it.",
+        choices=("stop", "skip"),
+    )
+    max_seq_length: int = hparam(
+        128, "Tokens per sequence; longer ones are cut or windowed.", minimum=8
+    )
+    double_unordered: bool = hparam(
+        True, "Train on sentence pairs without an order (mrpc, sts) in both."
+    )
+    use_tfrecords_if_existing: bool = hparam(
+        True, "Use the features of an earlier run if data and settings are the same."
+    )
+    log_examples: bool = hparam(False, "Print the first examples of each task.")
+
+    # Optimization.
+    learning_rate: float = hparam(1e-4, "Peak of the schedule.", above=0)
+    layerwise_lr_decay: float = hparam(
+        0.8, "Each layer learns at this fraction of the next higher one; 0: all alike."
+    )
+    layerwise_lr_offset: str = hparam(
+        "original",
+        "The top layer's rate: original has decay ** 2 of the head's, fixed decay.",
+        choices=("original", "fixed"),
+    )
+    num_train_epochs: float = hparam(3.0, "Passes over the training data.", above=0)
+    warmup_proportion: float = hparam(
+        0.1, "Fraction of the steps that warm up.", minimum=0, maximum=1
+    )
+    train_batch_size: int = hparam(
+        32, "Sequences per step, over all devices together.", minimum=1
+    )
+
+    # Running.
+    iterations_per_loop: int = hparam(
+        1000, "Steps that run without coming back to Python.", minimum=1
+    )
+    save_checkpoints_steps: int = hparam(
+        1000000, "Steps from one checkpoint to the next.", minimum=1
+    )
+    length_buckets: list[int] | None = hparam(
+        None,
+        "Lengths that batches are padded to beside max_seq_length; null: chosen from "
+        "the data; []: always max_seq_length.",
+    )
+    eval_batch_size: int = hparam(32, "Sequences per evaluation batch.", minimum=1)
+    predict_batch_size: int = hparam(
+        32, "Taken but not used: eval_batch_size serves predictions too.", minimum=1
+    )
+
+    # What is written.
+    write_test_outputs: bool = hparam(
+        False, "Write predictions for the test set, in the form that is submitted."
+    )
+    n_writes_test: int = hparam(
+        5, "Trials whose test predictions are written.", minimum=0
+    )
+    write_distill_outputs: bool = hparam(
+        False, "Taken but not used, as in the original."
+    )
+
+    # Question answering.
+    max_query_length: int = hparam(64, "Tokens of a question.", minimum=1)
+    doc_stride: int = hparam(
+        128, "Tokens from one window on a long document to the next.", minimum=1
+    )
+    n_best_size: int = hparam(20, "Answers that are kept per question.", minimum=1)
+    max_answer_length: int = hparam(30, "Tokens of an answer.", minimum=1)
+    joint_prediction: bool = hparam(
+        True, "Predict an answer's end from its start; false: one without the other."
+    )
+    beam_size: int = hparam(20, "Starts that joint prediction follows up.", minimum=1)
+    qa_na_threshold: float = hparam(
+        -2.75, "Null score above which a question counts as unanswerable."
+    )
+    answerable_classifier: bool = hparam(
+        True, "Learn whether a question can be answered."
+    )
+    answerable_uses_start_logits: bool = hparam(
+        True, "That classifier sees the expected start of the answer."
+    )
+    answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.")
+
+    # Locations.
+    model_dir: str = hparam(
+        "<data-dir>/models/<model-name>/finetuning_models/<tasks>_model",
+        "Checkpoints and metrics of trial k, with _k behind it.",
+    )
+    preprocessed_data_dir: str = hparam(
+        "<data-dir>/models/<model-name>/finetuning_tfrecords/<tasks>_tfrecords",
+        "Features that are ready to use.",
+    )
+    results_txt: str = hparam(
+        "<data-dir>/models/<model-name>/results/<tasks>_results.txt",
+        "Results as text; <model_dir>_results/ where model_dir is set.",
+    )
+    results_pkl: str = hparam(
+        "<data-dir>/models/<model-name>/results/<tasks>_results.pkl",
+        "Taken but not written: results are JSON, beside results_txt.",
+    )
+
+    def raw_data_dir(self, task_name: str) -> str:
+        """Where the data files of a task are."""
+        return os.path.join(self.data_dir, "finetuning_data", task_name)
+
+    def trial_dir(self, trial: int) -> str:
+        """The run directory of a trial; trials count from 1."""
+        return f"{self.model_dir}_{trial}"
+
+    def predictions_dir(self, trial: int) -> str:
+        """Where predictions on the dev sets go."""
+        directory = os.path.splitext(self.results_txt)[0].removesuffix("_results")
+        return os.path.join(directory + "_predictions", f"trial_{trial}")
+
+    def test_predictions_dir(self, trial: int) -> str:
+        """Where predictions on a test set go."""
+        parent = os.path.dirname(os.path.dirname(self.results_txt))
+        tasks = ",".join(self.task_names)
+        return os.path.join(parent, "test_predictions", f"{tasks}_{trial}")
+
+    def notes(self) -> list[str]:
+        """What a user should be told before a run starts; not errors."""
+        notes = super().notes()
+        if "naturalqs" in self.task_names and self.max_seq_length < 256:
+            notes.append(
+                f"max_seq_length is {self.max_seq_length}, the original's for "
+                "naturalqs; its other question-answering tasks have 512"
+            )
+        return notes
+
+    @classmethod
+    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        result = super()._checked(hparams, source)
+        names = result.get("task_names", ["chunk"])
+        if not names or not all(type(n) is str and n for n in names):
+            raise UserError(
+                f"task_names in {source} is {show(names)}; it must be a list of names, "
+                'such as ["cola"]'
+            )
+        if len(set(names)) < len(names):
+            raise UserError(f"task_names in {source} names a task twice: {show(names)}")
+        for length in result.get("length_buckets") or []:
+            if type(length) is not int or length < 1:
+                raise UserError(
+                    f"length_buckets in {source} has {show(length)}; they are whole "
+                    "numbers"
+                )
+        for name, description in result.get("tasks", {}).items():
+            if not isinstance(description, dict):
+                raise UserError(
+                    f"tasks in {source}: {name} is {show(description)}; it must be an "
+                    "object {...} as docs/fine_tuning.md describes"
+                )
+        return result
+
+    @classmethod
+    def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
+        """What model_size, a single task and debug imply, in the original's words."""
+        size = explicit.get("model_size", "small")
+        values: dict[str, Any] = {}
+        if size == "small":
+            values["embedding_size"] = 128
+        if size == "large":
+            values |= LARGE_PRESET
+        names = explicit.get("task_names", ["chunk"])
+        if len(names) == 1:
+            own = explicit.get("tasks", {}).get(names[0], {})
+            values |= _task_preset(names[0], own.get("type"))
+        if explicit.get("debug"):
+            values |= DEBUG_PRESET
+        return values
+
+    @classmethod
+    def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
+        run = os.path.join(values["data_dir"], "models", values["model_name"])
+        names = ",".join(values.get("task_names", ["chunk"]))
+        model_dir = os.path.join(run, "finetuning_models", f"{names}_model")
+        results = os.path.join(run, "results")
+        if values.get("model_dir", model_dir) != model_dir:
+            results = f"{values['model_dir']}_results"
+        return {
+            "vocab_file": os.path.join(values["data_dir"], "vocab.txt"),
+            "init_checkpoint": run,
+            "model_dir": model_dir,
+            "preprocessed_data_dir": os.path.join(
+                run, "finetuning_tfrecords", f"{names}_tfrecords"
+            ),
+            "results_txt": os.path.join(results, f"{names}_results.txt"),
+            "results_pkl": os.path.join(results, f"{names}_results.pkl"),
+        }
+
+    def _check_together(self) -> None:
+        if not (self.do_train or self.do_eval or self.write_test_outputs):
+            raise UserError(
+                "do_train, do_eval and write_test_outputs are all false; nothing to do"
+            )
+        super()._check_together()
+
+
+def _task_preset(name: str, own_type: Any) -> dict[str, Any]:
+    if own_type is not None:
+        by_type = {"qa": QA_PRESET, "tagging": CHUNK_PRESET}
+        return by_type.get(str(own_type), {})
+    if name in ("rte", "sts"):
+        return LONG_PRESET
+    if ":" not in name and ("squad" in name or "qa" in name):
+        return QA_PRESET
+    return CHUNK_PRESET if name == "chunk" else {}

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hparams that the shapes of the weights give away.
+
+Sizes, depth, sharing and objective can be read from names and shapes. The number of
+attention heads, the activation and dropout cannot: they come from files beside the
+weights, from the user, or are the original's rule (a head per 64 of width).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from electra_tf.config.model import SIZES, ModelConfig
+from electra_tf.errors import UserError
+
+_WORDS = "electra/embeddings/word_embeddings"
+_FROM_FILES = (
+    "num_attention_heads",
+    "hidden_act",
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "initializer_range",
+)
+
+Shapes = Mapping[str, list[int]]
+
+
+def hparams_of(shapes: Shapes, origin: str) -> dict[str, Any]:
+    """hparams of a PretrainingConfig with `model_hparam_overrides`, from the shapes.
+
+    An encoder without heads counts as one with a uniform generator. Raises `UserError`
+    if these are not the weights of an ELECTRA model.
+    """
+    try:
+        vocab_size, embedding_size = shapes[_WORDS]
+        hidden, intermediate = shapes[
+            "electra/encoder/layer_0/intermediate/dense/kernel"
+        ]
+        positions = shapes["electra/embeddings/position_embeddings"][0]
+        types = shapes["electra/embeddings/token_type_embeddings"][0]
+    except (KeyError, ValueError):
+        raise UserError(
+            f"{origin} is not an ELECTRA model: "
+            f"{_first_difference(shapes)}.\nAn ELECTRA model has an encoder under "
+            "electra/ with word, position and segment embeddings."
+        ) from None
+    layers = _depth(shapes, "electra")
+    found: dict[str, Any] = {
+        "vocab_size": vocab_size,
+        "embedding_size": embedding_size,
+        "max_seq_length": positions,
+        "model_hparam_overrides": {
+            "hidden_size": hidden,
+            "intermediate_size": intermediate,
+            "num_hidden_layers": layers,
+            "max_position_embeddings": positions,
+            "type_vocab_size": types,
+        },
+    }
+    return found | _objective(shapes) | _generator(shapes, hidden, layers)
+
+
+def _first_difference(shapes: Shapes) -> str:
+    names = [name for name in sorted(shapes) if "/" in name]
+    found = f"its first name is {names[0]}" if names else "it holds no weights"
+    return f"no {_WORDS} of two dimensions; {found}" if _WORDS not in shapes else found
+
+
+def _has(shapes: Shapes, prefix: str) -> bool:
+    return any(name.startswith(prefix + "/") for name in shapes)
+
+
+def _depth(shapes: Shapes, encoder: str) -> int:
+    pattern = re.compile(re.escape(encoder) + r"/encoder/layer_(\d+)/")
+    found = {int(m[1]) for m in map(pattern.match, shapes) if m}
+    return 1 + max(found, default=-1)
+
+
+def _objective(shapes: Shapes) -> dict[str, Any]:
+    judged = _has(shapes, "discriminator_predictions")
+    if _has(shapes, "cloze_predictions"):
+        return {
+            "electric_objective": True,
+            "electra_objective": False,
+            "two_tower_generator": True,
+        }
+    if _has(shapes, "generator_predictions") and not judged:
+        return {"electra_objective": False}
+    generator = _has(shapes, "generator_predictions")
+    return {"electra_objective": True, "uniform_generator": not generator}
+
+
+def _generator(shapes: Shapes, hidden: int, layers: int) -> dict[str, Any]:
+    scope = "generator" if _has(shapes, "generator/encoder") else "generator_ltr"
+    query = shapes.get(f"{scope}/encoder/layer_0/attention/self/query/kernel")
+    if query is None:
+        tied = _has(shapes, "generator_predictions")
+        tied &= _has(shapes, "discriminator_predictions")
+        return {"untied_generator": False} if tied else {}
+    return {
+        "untied_generator_embeddings": _has(shapes, f"{scope}/embeddings"),
+        "generator_hidden_size": query[0] / hidden,
+        "generator_layers": _depth(shapes, scope) / layers,
+    }
+
+
+def merge(
+    derived: dict[str, Any],
+    from_files: Mapping[str, Any],
+    given: Mapping[str, Any],
+    origin: str,
+) -> dict[str, Any]:
+    """Derived hparams completed by those of files and user.
+
+    Raises `UserError` naming both values where the user or the files disagree with the
+    shapes.
+    """
+    overrides = dict(derived["model_hparam_overrides"])
+    _check_size(overrides, given, origin)
+    if derived.get("two_tower_generator"):
+        derived = derived | _objective_of_towers(from_files, given)
+    result = {**derived, "model_hparam_overrides": overrides}
+    for source, place in ((from_files, "the config beside it"), (given, "the hparams")):
+        inner = source.get("model_hparam_overrides", {})
+        for name, value in inner.items():
+            _check_equal(name, value, derived["model_hparam_overrides"], origin, place)
+            overrides[name] = value
+        for name, value in source.items():
+            if name in ("model_hparam_overrides", "model_size"):
+                continue
+            if name == "max_seq_length":
+                result[name] = value
+                continue
+            if name == "embedding_size" and value is None:
+                continue
+            _check_equal(name, value, derived, origin, place)
+            result[name] = value
+    return result
+
+
+def _objective_of_towers(from_files, given) -> dict[str, bool]:
+    """Electric unless files or user say ELECTRA: the weights are the same."""
+    said = {**from_files, **given}
+    electric = said.get("electric_objective", not said.get("electra_objective", False))
+    return {"electric_objective": electric, "electra_objective": not electric}
+
+
+def _check_size(overrides, given, origin) -> None:
+    sizes = SIZES.get(given.get("model_size"), {})
+    explicit = given.get("model_hparam_overrides", {})
+    for name, value in sizes.items():
+        if name not in explicit and overrides[name] != value:
+            raise UserError(
+                f"{name} is {overrides[name]} in {origin}, {value} by model_size "
+                f"{given['model_size']!r} in the hparams."
+            )
+
+
+def _check_equal(name, value, derived, origin, place) -> None:
+    there = derived.get(name, value)
+    if isinstance(there, float) and isinstance(value, (int, float)):
+        # Fractions of a width are rounded: 0.33333 of 768 is 256.
+        equal = abs(there - value) < 1e-3
+    else:
+        equal = there == value
+    if not equal:
+        raise UserError(f"{name} is {there} in {origin}, {value} in {place}.")
+
+
+def from_model_config(shape: ModelConfig) -> dict[str, Any]:
+    """What the shapes cannot say, for `merge`'s `from_files`."""
+    return {
+        "model_hparam_overrides": {name: getattr(shape, name) for name in _FROM_FILES}
+    }

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PretrainingConfig: every setting of a pre-training run, checked and saved.
+
+The hparams are the original's, with the same names and defaults. What base and large
+need beyond their size (the paper, Table 6) is a default here; in the original it is a
+comment, and runs that set only `model_size` diverged.
+"""
+
+import dataclasses
+import os
+from typing import Any
+
+from electra_tf.config.hparams import hparam, read_hparams, show
+from electra_tf.config.model import ModelConfig, generator_config
+from electra_tf.config.run import RunConfig, check_heads
+from electra_tf.errors import UserError
+
+__all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
+
+
+# What else Table 6 of the paper changes with the size of the encoder.
+SIZE_PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"embedding_size": 128},
+    "base": {
+        "generator_hidden_size": 0.33333,
+        "max_seq_length": 512,
+        "learning_rate": 2e-4,
+        "train_batch_size": 256,
+        "num_train_steps": 766_000,
+    },
+    "large": {
+        "mask_prob": 0.25,
+        "max_seq_length": 512,
+        "learning_rate": 2e-4,
+        "train_batch_size": 2048,
+        "num_train_steps": 400_000,
+    },
+}
+ELECTRIC_PRESET = {"electra_objective": False, "two_tower_generator": True}
+DEBUG_PRESET = {
+    "train_batch_size": 8,
+    "num_train_steps": 20,
+    "eval_batch_size": 4,
+    "iterations_per_loop": 1,
+    "num_eval_steps": 2,
+}
+
+
+def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
+    """The number of masked-position slots per sequence."""
+    return int((mask_prob + 0.005) * max_seq_length)
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingConfig(RunConfig):
+    """All hparams of one pre-training run; make it with `from_hparams`."""
+
+    # What is run.
+    debug: bool = hparam(False, "A few steps on small batches, to see that it runs.")
+    do_train: bool = hparam(True, "Pre-train.")
+    do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.")
+    seed: int = hparam(
+        42,
+        "Key of all random numbers: masking, shuffling, dropout, initialisation.",
+        minimum=0,
+        maximum=2**31 - 1,
+    )
+    init_checkpoint: str | None = hparam(
+        None, "Checkpoint whose weights the run starts from; null: random weights."
+    )
+
+    # Objectives.
+    electra_objective: bool = hparam(
+        True, "Replaced token detection; false: masked language modeling, as BERT."
+    )
+    electric_objective: bool = hparam(
+        False, "Electric: noise-contrastive estimation with a two-tower generator."
+    )
+    gen_weight: float = hparam(
+        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
+    )
+    disc_weight: float = hparam(50.0, "Weight of the discriminator's loss.", minimum=0)
+    mask_prob: float = hparam(
+        0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
+    )
+    repeated_masks: str = hparam(
+        "original",
+        "A position drawn twice: original gives it the mean of the sampled ids; "
+        "fixed draws without replacement.",
+        choices=("original", "fixed"),
+    )
+
+    # Optimization.
+    learning_rate: float = hparam(
+        5e-4, "Peak of the schedule; warm-up multiplies a decay from step 0.", above=0
+    )
+    lr_decay_power: float = hparam(1.0, "Power of the polynomial decay.", minimum=0)
+    num_warmup_steps: int = hparam(10000, "Steps of linear warm-up.", minimum=0)
+    on_bad_record: str = hparam(
+        "stop",
+        "On a damaged record in the data: stop, or leave it out and count it.",
+        choices=("stop", "skip"),
+    )
+
+    # Training.
+    iterations_per_loop: int = hparam(
+        200, "Steps that run without coming back to Python.", minimum=1
+    )
+    save_checkpoints_steps: int = hparam(
+        1000, "Steps from one checkpoint to the next.", minimum=1
+    )
+    keep_checkpoint_max: int = hparam(
+        5, "Newest checkpoints that are kept; 0 keeps all.", minimum=0
+    )
+    num_train_steps: int = hparam(
+        1000000, "Optimizer steps; the schedule ends here.", minimum=1
+    )
+    num_eval_steps: int = hparam(100, "Batches of an evaluation.", minimum=1)
+
+    # Generator.
+    uniform_generator: bool = hparam(
+        False, "Replacements are uniform over the vocabulary; nothing to train."
+    )
+    two_tower_generator: bool = hparam(
+        False, "Left-to-right and right-to-left towers instead of masking."
+    )
+    untied_generator_embeddings: bool = hparam(
+        False, "The generator has embeddings of its own."
+    )
+    untied_generator: bool = hparam(
+        True, "False: generator and discriminator are one encoder."
+    )
+    generator_layers: float = hparam(
+        1.0, "Generator's depth, as a fraction of the discriminator's.", above=0
+    )
+    generator_hidden_size: float = hparam(
+        0.25, "Generator's width, as a fraction of the discriminator's.", above=0
+    )
+    cloze_chunk_size: int = hparam(
+        1024,
+        "Positions whose vocabulary scores the towers hold at one time.",
+        minimum=1,
+    )
+    disallow_correct: bool = hparam(
+        False, "Never sample the original token, so that every sample is fake."
+    )
+    temperature: float = hparam(
+        1.0, "The generator's logits are divided by it before sampling.", above=0
+    )
+
+    # Batches.
+    max_seq_length: int = hparam(128, "Tokens per sequence, as in the data.", minimum=4)
+    train_batch_size: int = hparam(
+        128, "Sequences per step, over all devices together.", minimum=1
+    )
+    eval_batch_size: int = hparam(128, "Sequences per evaluation batch.", minimum=1)
+
+    # Locations.
+    pretrain_tfrecords: str = hparam(
+        "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
+        "Pattern of the training files.",
+    )
+    eval_tfrecords: str = hparam(
+        "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
+    )
+    model_dir: str = hparam(
+        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
+    )
+    results_txt: str = hparam(
+        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text."
+    )
+    results_pkl: str = hparam(
+        "<model_dir>/results/unsup_results.pkl",
+        "Taken but not written: results are JSON, beside results_txt.",
+    )
+
+    @property
+    def max_predictions_per_seq(self) -> int:
+        """The number of masked-position slots per sequence."""
+        return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
+
+    @property
+    def uses_generator_config(self) -> bool:
+        """Whether there is a generator encoder with a shape of its own."""
+        objective = self.electra_objective or self.electric_objective
+        return objective and self.untied_generator and not self.uniform_generator
+
+    def generator_config(self) -> ModelConfig:
+        """The generator's shape; only meaningful if `uses_generator_config`."""
+        return generator_config(
+            self.model_config(), self.generator_hidden_size, self.generator_layers
+        )
+
+    def notes(self) -> list[str]:
+        """What a user should be told before a run starts; not errors."""
+        notes = super().notes()
+        if self.num_warmup_steps > self.num_train_steps and not self.debug:
+            notes.append(
+                f"num_warmup_steps ({self.num_warmup_steps}) exceeds num_train_steps "
+                f"({self.num_train_steps}): the learning rate never reaches its peak"
+            )
+        return notes
+
+    @classmethod
+    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        if "max_predictions_per_seq" in hparams:
+            raise UserError(
+                f"unknown hparam max_predictions_per_seq in {source}: it follows from "
+                "mask_prob and max_seq_length"
+            )
+        return super()._checked(hparams, source)
+
+    @classmethod
+    def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
+        presets = dict(SIZE_PRESETS[explicit.get("model_size", "small")])
+        if explicit.get("electric_objective"):
+            presets.update(ELECTRIC_PRESET)
+        if explicit.get("debug"):
+            presets.update(DEBUG_PRESET)
+        return presets
+
+    @classmethod
+    def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
+        data_dir, name = values["data_dir"], values["model_name"]
+        records = os.path.join(data_dir, "pretrain_tfrecords/pretrain_data.tfrecord*")
+        model_dir = os.path.join(data_dir, "models", name)
+        results = os.path.join(values.get("model_dir", model_dir), "results")
+        return {
+            "pretrain_tfrecords": records,
+            "eval_tfrecords": values.get("pretrain_tfrecords", records),
+            "vocab_file": os.path.join(data_dir, "vocab.txt"),
+            "model_dir": model_dir,
+            "results_txt": os.path.join(results, "unsup_results.txt"),
+            "results_pkl": os.path.join(results, "unsup_results.pkl"),
+        }
+
+    def _check_together(self) -> None:
+        if self.do_train == self.do_eval:
+            raise UserError(
+                f"do_train and do_eval are both {show(self.do_train)}; exactly one "
+                'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
+            )
+        _check_objective(self)
+        super()._check_together()
+        _check_generator(self)
+        if self.max_predictions_per_seq < 1:
+            raise UserError(
+                f"mask_prob {self.mask_prob} of max_seq_length {self.max_seq_length} "
+                "is less than one token; raise one of them"
+            )
+
+
+def _check_objective(config: PretrainingConfig) -> None:
+    """Raises a UserError for objectives that exclude each other."""
+    two = "two_tower_generator"
+    electric, electra = "electric_objective", "electra_objective"
+    tied = not config.untied_generator
+    mlm = not (config.electra_objective or config.electric_objective)
+    impossible = [
+        (config.electra_objective and config.electric_objective, electra, electric,
+         "a run has one objective"),
+        (config.electric_objective and config.uniform_generator,
+         electric, "uniform_generator", "Electric needs a two-tower generator"),
+        (config.electric_objective and not config.two_tower_generator, electric, two,
+         "Electric needs a two-tower generator"),
+        (config.electric_objective and tied, electric, "untied_generator",
+         "the towers cannot be the discriminator"),
+        (config.two_tower_generator and mlm, two, electra,
+         "masked language modeling has no separate generator"),
+        (config.two_tower_generator and tied, two, "untied_generator",
+         "the towers cannot be the discriminator"),
+        (config.two_tower_generator and config.uniform_generator,
+         two, "uniform_generator", "there is one generator"),
+        (config.uniform_generator and tied, "uniform_generator", "untied_generator",
+         "a uniform generator has no weights to share"),
+        (config.uniform_generator and mlm, "uniform_generator", electra,
+         "nothing would be trained"),
+    ]  # fmt: skip
+    for is_impossible, first, second, reason in impossible:
+        if is_impossible:
+            raise UserError(
+                f"{first} {show(getattr(config, first))} and "
+                f"{second} {show(getattr(config, second))} exclude each other: {reason}"
+            )
+
+
+def _check_generator(config: PretrainingConfig) -> None:
+    """Raises a UserError for a generator of an impossible shape."""
+    if not config.uses_generator_config:
+        return
+    shape, generator = config.model_config(), config.generator_config()
+    for name, fraction in (
+        ("hidden_size", "generator_hidden_size"),
+        ("num_hidden_layers", "generator_layers"),
+    ):
+        if getattr(generator, name) < 1:
+            raise UserError(
+                f"{fraction} {getattr(config, fraction)} of {name} "
+                f"{getattr(shape, name)} is {getattr(generator, name)}; it must be 1 "
+                "or more"
+            )
+    check_heads("the generator", generator, "generator_hidden_size")

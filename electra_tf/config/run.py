@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RunConfig: the settings that every run has, and how settings are resolved.
+
+PretrainingConfig and FinetuningConfig add their own hparams to these.
+"""
+
+import dataclasses
+import json
+import os
+from typing import Any, Self
+
+from electra_tf.config.hparams import check, hparam, merge
+from electra_tf.config.model import SIZES, ModelConfig, model_config
+from electra_tf.errors import UserError
+from electra_tf.storage.files import atomic_write
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Hparams of pre-training and fine-tuning alike."""
+
+    data_dir: str = hparam("", "Directory of the data; from --data-dir.")
+    model_name: str = hparam("", "Name of the pre-trained model; from --model-name.")
+
+    # Optimization.
+    weight_decay_rate: float = hparam(
+        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
+    )
+    gradient_accumulation_steps: int = hparam(
+        1, "Parts that a batch is computed in, one after the other.", minimum=1
+    )
+    on_nonfinite: str = hparam(
+        "stop",
+        "On a loss or gradient that is not finite: stop, or skip that step.",
+        choices=("stop", "skip"),
+    )
+
+    # Running.
+    log_steps: int = hparam(100, "Steps from one progress line to the next.", minimum=1)
+    precision: str = hparam(
+        "float32",
+        "Type of the computation; weights and losses are always float32.",
+        choices=("float32", "mixed_bfloat16", "mixed_float16"),
+    )
+    jit_compile: bool | None = hparam(
+        None, "Compile the step with XLA; null: where it is faster."
+    )
+
+    # Model.
+    model_size: str = hparam(
+        "small",
+        "Size of the encoder, and the paper's settings for it.",
+        choices=tuple(SIZES),
+    )
+    model_hparam_overrides: dict[str, Any] = hparam(
+        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
+    )
+    embedding_size: int | None = hparam(
+        None,
+        "Width of the embeddings; null: 128 for small, else as wide as the model.",
+        minimum=1,
+    )
+    vocab_size: int = hparam(
+        30522,
+        "Tokens in the vocabulary; by default the lines of vocab_file.",
+        minimum=1,
+    )
+    do_lower_case: bool = hparam(True, "The data and its vocabulary are lower-cased.")
+    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.")
+
+    # TPU.
+    use_tpu: bool = hparam(False, "Run on a TPU.")
+    num_tpu_cores: int = hparam(1, "Cores of the TPU.", minimum=1)
+    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.")
+    tpu_name: str | None = hparam(None, "Cloud TPU to use.")
+    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.")
+    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.")
+
+    @classmethod
+    def from_hparams(
+        cls,
+        data_dir: str,
+        model_name: str,
+        hparams: dict[str, Any] | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> Self:
+        """Resolves and checks the settings of a run.
+
+        defaults < presets that explicit values imply (model_size, debug, ...) <
+        `config` < `hparams`.
+
+        Args:
+            data_dir: the original's --data-dir.
+            model_name: the original's --model-name.
+            hparams: explicit values, from --hparams.
+            config: explicit values, from the --config file.
+
+        Raises:
+            UserError: naming the hparam, its value and what is allowed.
+        """
+        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
+        explicit = merge(*(cls._checked(*pair) for pair in given))
+        values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
+        for name, flag in values.items():
+            if explicit.pop(name, flag) != flag:
+                raise UserError(f"{name} in the hparams is not the flag's {flag!r}")
+        values |= cls._presets(explicit) | explicit
+        values = cls._default_locations(values) | values
+        if "vocab_size" not in explicit:
+            lines = _count_lines(values["vocab_file"])
+            values["vocab_size"] = lines or cls.vocab_size
+        resolved = cls(**values)
+        if resolved.embedding_size is None:
+            width = resolved.model_config().hidden_size
+            resolved = dataclasses.replace(resolved, embedding_size=width)
+        resolved._check_together()
+        return resolved
+
+    @classmethod
+    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        """Each hparam checked by itself, the nested ones too."""
+        result = check(cls, hparams, source)
+        overrides = result.get("model_hparam_overrides", {})
+        if "vocab_size" in overrides:
+            raise UserError(
+                f"vocab_size in the model_hparam_overrides of {source}; set the hparam "
+                "vocab_size instead"
+            )
+        if overrides:
+            result["model_hparam_overrides"] = check(
+                ModelConfig, overrides, "model_hparam_overrides"
+            )
+        return result
+
+    @classmethod
+    def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
+        """What explicit values imply for others."""
+        raise NotImplementedError
+
+    @classmethod
+    def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
+        """Where files are unless that is set: hparam -> path."""
+        raise NotImplementedError
+
+    def _check_together(self) -> None:
+        """Raises a UserError for values that are right alone and wrong together."""
+        check_heads("the model", self.model_config(), "model_hparam_overrides")
+        limit = self.model_config().max_position_embeddings
+        if self.max_seq_length > limit:
+            raise UserError(
+                f"max_seq_length {self.max_seq_length} exceeds "
+                f"max_position_embeddings {limit}; raise the latter in "
+                "model_hparam_overrides"
+            )
+        if self.train_batch_size % self.gradient_accumulation_steps:
+            raise UserError(
+                f"gradient_accumulation_steps {self.gradient_accumulation_steps} does "
+                f"not divide train_batch_size {self.train_batch_size}"
+            )
+        lines = _count_lines(self.vocab_file)
+        if lines is not None and lines != self.vocab_size:
+            raise UserError(
+                f"vocab_size is {self.vocab_size}, but {self.vocab_file} has {lines} "
+                "lines; leave vocab_size out to take the file's"
+            )
+
+    @property
+    def results_json(self) -> str:
+        """Where results go as JSON."""
+        return os.path.splitext(self.results_txt)[0] + ".json"
+
+    def model_config(self) -> ModelConfig:
+        """The shape of the discriminator, or of the only encoder."""
+        return model_config(
+            self.model_size, self.vocab_size, self.model_hparam_overrides
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """All hparams by name."""
+        return dataclasses.asdict(self)
+
+    def save(self, path: str) -> None:
+        """Writes a JSON file that `--config` takes, whole or not at all.
+
+        Locations that were not set by hand are left out, so that the file can be used
+        with another --data-dir and --model-name.
+        """
+        values = self.to_dict()
+        for name, usual in self._default_locations(values).items():
+            if values[name] == usual:
+                del values[name]
+        del values["data_dir"], values["model_name"]
+        atomic_write(path, json.dumps(values, indent=2) + "\n")
+
+    def notes(self) -> list[str]:
+        """What a user should be told before a run starts; not errors."""
+        if self.vocab_size == type(self).vocab_size:
+            return []
+        return [f"vocab_size is {self.vocab_size}, as in {self.vocab_file}"]
+
+
+def check_heads(which: str, shape: ModelConfig, mend: str) -> None:
+    """Raises a UserError for an encoder whose heads do not divide its width."""
+    if shape.hidden_size % shape.num_attention_heads:
+        raise UserError(
+            f"{which} has hidden_size {shape.hidden_size}, which its "
+            f"{shape.num_attention_heads} attention heads do not divide; change {mend}"
+        )
+
+
+def _count_lines(path: str) -> int | None:
+    """The number of lines of a local file; None if there is no such file."""
+    try:
+        with open(path, "rb") as f:
+            return sum(1 for _ in f)
+    except OSError:
+        return None

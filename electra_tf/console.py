@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run shows while it goes on: log lines and a progress line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import TextIO
+
+# Metrics on the progress line: name -> how it is called there.
+_SHOWN = {
+    "loss": "loss",
+    "masked_lm_loss": "gen",
+    "disc_loss": "disc",
+    "disc_accuracy": "acc",
+}
+
+# Without a terminal a line appears at least this often, however slow the steps are.
+_QUIET_SECONDS = 60.0
+
+
+def duration(seconds: float) -> str:
+    """Seconds as [[days, ]hours:]minutes:seconds."""
+    minutes, seconds = divmod(max(0, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        unit = "day" if days == 1 else "days"
+        return f"{days} {unit}, {hours}:{minutes:02d}:{seconds:02d}"
+    if hours:
+        return f"{hours}:{minutes:02d}:{seconds:02d}"
+    return f"{minutes}:{seconds:02d}"
+
+
+class Console:
+    """Log lines and, on a terminal, one line that is rewritten in place.
+
+    Args:
+      stream: where to write; stdout by default.
+      silent: write nothing (the workers that are not the chief).
+    """
+
+    def __init__(self, stream: TextIO | None = None, silent: bool = False):
+        self._stream = stream or sys.stdout
+        self._silent = silent
+        self._width = 0  # of the line that is being rewritten
+        self.is_terminal = self._stream.isatty()
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal."""
+        return os.get_terminal_size(self._stream.fileno()).columns or 80
+
+    def log(self, message: str = "") -> None:
+        """Writes a line that stays."""
+        if not self._silent:
+            self._stream.write(f"{self._erased()}{message}\n")
+            self._stream.flush()
+
+    def heading(self, text: str) -> None:
+        """Writes a heading between rules, as the original does."""
+        self.log("=" * 80)
+        self.log(text)
+        self.log("=" * 80)
+
+    def update(self, message: str) -> None:
+        """Rewrites the terminal's last line; longer lines are cut to its width."""
+        if self._silent:
+            return
+        message = message[: self.width - 1]
+        self._stream.write(self._erased() + message)
+        self._stream.flush()
+        self._width = len(message)
+
+    def _erased(self) -> str:
+        erase = "\r" + " " * self._width + "\r" if self._width else ""
+        self._width = 0
+        return erase
+
+
+class Progress:
+    """The progress line, in the original's form:
+
+    1200/10000 = 12.0%, SPS: 3.2, seq/s: 102, ELAP: 6:15, ETA: 45:50 - loss: 12.3 ...
+
+    Args:
+      total: steps of the whole run.
+      start: steps made before this process; speed is measured from here.
+      batch_size: sequences per step.
+      every: steps between two lines where there is no terminal.
+    """
+
+    def __init__(
+        self, console: Console, total: int, start: int, batch_size: int, every: int
+    ):
+        self._console = console
+        self._total = total
+        self._batch_size = batch_size
+        self._every = every
+        self._begin = self._shown_at = time.monotonic()
+        self._marks = [(start, self._begin)]  # steps and times of recent loops
+        self._shown_step = start
+        self._is_first = True
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Shows where the run is; `step` steps are done."""
+        now = time.monotonic()
+        if self._is_first:
+            # The first loop builds the graph, which says nothing about speed.
+            self._marks = [(step, now)]
+        else:
+            self._marks = [*self._marks[-200:], (step, now)]
+        line = self.line(step, metrics, now)
+        if self._console.is_terminal:
+            if len(line) >= self._console.width:
+                line = self.line(step, metrics, now, short=True)
+            self._console.update(line)
+        elif (
+            self._is_first
+            or step == self._total
+            or step // self._every > self._shown_step // self._every
+            or now - self._shown_at > _QUIET_SECONDS
+        ):
+            self._console.log(line)
+            self._shown_step, self._shown_at = step, now
+        self._is_first = False
+
+    def line(
+        self, step: int, metrics: Mapping[str, float], now: float, short: bool = False
+    ) -> str:
+        """The text of the progress line; `short` fits into 80 columns."""
+        first, since = self._marks[0]
+        speed = (step - first) / (now - since) if now > since else 0.0
+        parts = [f"{step}/{self._total}"]
+        if not short:
+            parts[0] += f" = {100 * step / self._total:.1f}%"
+        if speed:
+            rate = f"{speed * self._batch_size:.0f}"
+            left = duration((self._total - step) / speed)
+            if short:
+                parts += [f"{rate} seq/s", f"ETA {left}"]
+            else:
+                elapsed = duration(now - self._begin)
+                parts += [f"SPS: {speed:.1f}", f"seq/s: {rate}"]
+                parts += [f"ELAP: {elapsed}", f"ETA: {left}"]
+        digits, colon = (3, "") if short else (4, ":")
+        shown = [
+            f"{label}{colon} {metrics[name]:#.{digits}g}"
+            for name, label in _SHOWN.items()
+            if name in metrics
+        ]
+        return ", ".join(parts) + (f" - {' '.join(shown)}" if shown else "")
+
+    def close(self) -> None:
+        """Leaves the last progress line standing."""
+        if self._console.is_terminal and self._console._width:
+            self._console._width = 0
+            self._console.log()

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text -> TFRecord shards and their manifest, in parallel and interruptible.
+
+Every process turns parts of the corpus into files of records; when all parts of a
+shard are there they are joined under the shard's name. What a shard holds is fixed by
+the plan (`build_plan`), so a build that was killed and is run again, with any number of
+processes, ends with the same bytes, and does not repeat the shards that it has.
+"""
+
+import concurrent.futures
+import contextlib
+import fcntl
+import glob
+import json
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+from collections.abc import Iterator
+
+from electra_tf.data import build_plan, shards
+from electra_tf.data.build_plan import Corpus, Unit
+from electra_tf.data.build_progress import BuildProgress
+from electra_tf.data.record_making import (
+    BuildSettings,
+    Counts,
+    RecordMaker,
+    sample_output,
+)
+from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
+from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
+from electra_tf.text.vocabulary import Vocabulary
+
+_MIN_SEQ_LENGTH = 8
+_MAX_SHARDS = 99_999
+
+# The work of one process.
+
+_maker: RecordMaker | None = None  # of this process
+
+
+def _start_worker(settings: BuildSettings, is_only_unit: bool) -> None:
+    global _maker
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
+    _maker = RecordMaker(settings, is_only_unit)
+
+
+def _die_with(sentinel: int) -> None:
+    """Ends this process when its parent has ended, however that came about."""
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+def _make_part(path: str, units: list[Unit]) -> Counts:
+    """Writes the records of some units to a file."""
+    total = Counts()
+    try:
+        with open(path, "wb") as f:
+            for unit in units:
+                for records, counts in _maker.records(unit):
+                    f.write(records)
+                    total = total.plus(counts)
+    except OSError as e:
+        raise cannot_write(path, e) from None
+    return total
+
+
+# The build: the work of the main process.
+
+
+def build(
+    text: Corpus,
+    output_dir: str,
+    settings: BuildSettings,
+    num_processes: int = 1,
+    num_shards: int | None = None,
+    tool_version: str = "",
+) -> dict:
+    """Builds the shards of a corpus and their manifest; returns the manifest.
+
+    An unfinished build of the same corpus and settings is gone on with; a finished one
+    is left as it is.
+
+    Args:
+      num_processes: has no influence on the result.
+      num_shards: None: one for every 64 MB of records.
+
+    Raises UserError for what cannot be read or written, and for an output directory
+    that holds anything else.
+    """
+    _check_settings(settings, num_processes, num_shards)
+    vocab = Vocabulary.load(settings.vocab_file)
+    identity = _identity(text, settings, vocab, num_shards)
+    state = build_plan.load_state(output_dir, identity)
+    if state and "files" in state:
+        print(f"{output_dir} is complete already: {_summary(state)}", flush=True)
+        return state
+    try:
+        os.makedirs(output_dir, exist_ok=True)
+    except OSError as e:
+        raise cannot_write(output_dir, e) from None
+    with _locked(output_dir):
+        if state is None:
+            state = {
+                "schema_version": build_plan.SCHEMA_VERSION,
+                "tool_version": tool_version,
+                "settings": identity,
+                "num_shards": num_shards or _choose_num_shards(text, settings),
+                "groups": {},
+            }
+            _write_state(output_dir, state)
+        run = _Run(text, output_dir, settings, state)
+        run.make_shards(num_processes)
+        return run.write_manifest(vocab)
+
+
+def _check_settings(
+    settings: BuildSettings, num_processes: int, num_shards: int | None
+) -> None:
+    if settings.max_seq_length < _MIN_SEQ_LENGTH:
+        raise UserError(
+            f"--max-seq-length {settings.max_seq_length} leaves no room for text; "
+            f"give at least {_MIN_SEQ_LENGTH}."
+        )
+    if num_processes < 1:
+        raise UserError(f"--num-processes {num_processes}: at least 1 is needed.")
+    if num_shards is not None and not 1 <= num_shards <= _MAX_SHARDS:
+        raise UserError(f"--num-out-files {num_shards}: give 1 to {_MAX_SHARDS}.")
+
+
+def _identity(
+    text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
+) -> dict:
+    """What makes two builds the same, in JSON."""
+    return {
+        "schema_version": build_plan.SCHEMA_VERSION,
+        "seed": settings.seed,
+        "max_seq_length": settings.max_seq_length,
+        "blanks_separate_docs": settings.blanks_separate_docs,
+        "encoding_errors": settings.encoding_errors,
+        "do_lower_case": settings.tokenizer.do_lower_case,
+        "strip_accents": settings.tokenizer.strip_accents,
+        "vocab_sha256": vocab.sha256,
+        "num_out_files": num_shards,
+        "corpus": {
+            "kind": text.units[0].kind,
+            "files": text.num_files,
+            "bytes": text.num_bytes,
+            "sha256": text.sha256,
+        },
+    }
+
+
+def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
+    """As many shards as give about 64 MB each."""
+    estimate = sample_output(text, settings)
+    return min(_MAX_SHARDS, max(1, round(estimate / build_plan.SHARD_BYTES)))
+
+
+def _write_state(output_dir: str, state: dict) -> None:
+    path = os.path.join(output_dir, build_plan.STATE_FILE)
+    atomic_write(path, json.dumps(state, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def _locked(output_dir: str) -> Iterator[None]:
+    """Keeps a second build out of the directory; the kernel frees it at our end."""
+    descriptor = os.open(output_dir, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(
+            f"another process is building in {output_dir}.\nWait for it, or name "
+            "another --output-dir.",
+            EXIT_LOCKED,
+        ) from None
+    except OSError:
+        pass  # a file system without locks
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class _Run:
+    """One run of a build, from the state it finds to the manifest."""
+
+    def __init__(
+        self, text: Corpus, output_dir: str, settings: BuildSettings, state: dict
+    ):
+        self._text = text
+        self._dir = output_dir
+        self._settings = settings
+        self._state = state
+        self._num_shards = state["num_shards"]
+        self._groups = build_plan.deal(text.units, self._num_shards, settings.seed)
+        self._progress = BuildProgress(text)
+
+    def make_shards(self, num_processes: int) -> None:
+        """Makes the shards that are not there yet."""
+        self._remove_rests()
+        waiting = {}  # group -> its parts that are not done
+        parts = []
+        for index, group in enumerate(self._groups):
+            if self._is_done(index):
+                counts = Counts(**self._state["groups"][str(index)]["counts"])
+                self._progress.skip(group.units, counts)
+                continue
+            own = [(index, i, units) for i, units in enumerate(group.parts())]
+            parts += own
+            waiting[index] = len(own)
+        totals = dict.fromkeys(waiting, Counts())
+        try:
+            for (index, _, units), counts in self._work(parts, num_processes):
+                totals[index] = totals[index].plus(counts)
+                waiting[index] -= 1
+                self._progress.add(units, counts)
+                if not waiting[index]:
+                    self._finish_group(index, totals[index])
+        except OSError as e:
+            raise cannot_write(self._dir, e) from None
+        finally:
+            self._remove_rests()
+            self._progress.end()
+
+    def _work(self, parts: list, num_processes: int) -> Iterator[tuple]:
+        """Makes the parts, yielding each with its counts when it is done."""
+        initial = (self._settings, len(self._text.units) == 1)
+        if num_processes == 1:
+            _start_worker(*initial)
+            for part in parts:
+                yield part, _make_part(self._part_path(*part[:2]), part[2])
+            return
+        # Fresh processes: a forked copy of one that has used TensorFlow may hang.
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(
+            num_processes, context, _start_worker, initial
+        )
+        try:
+            futures = {}
+            for part in parts:
+                path = self._part_path(*part[:2])
+                futures[pool.submit(_make_part, path, part[2])] = part
+            for future in concurrent.futures.as_completed(futures):
+                yield futures[future], future.result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise UserError(
+                "a worker process was killed, perhaps for want of memory.\nRun the "
+                "command again with fewer --num-processes; it goes on from here."
+            ) from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _part_path(self, group: int, part: int) -> str:
+        return os.path.join(self._dir, f".part-{os.getpid()}-{group:05d}-{part:05d}")
+
+    def _shard_path(self, shard: int) -> str:
+        return os.path.join(self._dir, build_plan.shard_name(shard, self._num_shards))
+
+    def _is_done(self, index: int) -> bool:
+        entry = self._state["groups"].get(str(index))
+        if entry is None:
+            return False
+        for file in entry["files"]:
+            path = os.path.join(self._dir, file["name"])
+            if not os.path.exists(path) or os.path.getsize(path) != file["bytes"]:
+                return False
+        return True
+
+    def _finish_group(self, index: int, counts: Counts) -> None:
+        """Joins the parts of a group to its shards and records them."""
+        group = self._groups[index]
+        parts = [self._part_path(index, i) for i in range(len(group.parts()))]
+        temporary = [self._temporary(shard) for shard in group.shards]
+        if len(group.shards) == 1:
+            files = [shards.join(parts, temporary[0], counts.examples)]
+        else:
+            files = shards.deal(parts, temporary)
+        for file, shard in zip(files, group.shards, strict=True):
+            file["name"] = os.path.basename(self._shard_path(shard))
+        # Recorded before the shards have their names: a shard with its name is whole.
+        self._state["groups"][str(index)] = {
+            "counts": counts._asdict(),
+            "files": files,
+        }
+        _write_state(self._dir, self._state)
+        for path, shard in zip(temporary, group.shards, strict=True):
+            os.replace(path, self._shard_path(shard))
+        sync_directory(self._dir)
+        for path in parts:
+            os.unlink(path)
+
+    def _temporary(self, shard: int) -> str:
+        folder, name = os.path.split(self._shard_path(shard))
+        return os.path.join(folder, f".{name}.tmp")
+
+    def _remove_rests(self) -> None:
+        """Removes the unfinished files of this run or of one that was killed."""
+        for pattern in (".part-*", ".pretrain_data.tfrecord-*.tmp"):
+            for path in glob.glob(os.path.join(glob.escape(self._dir), pattern)):
+                os.unlink(path)
+
+    def write_manifest(self, vocab: Vocabulary) -> dict:
+        """Writes the manifest, which marks the build as finished."""
+        entries = [self._state["groups"][str(i)] for i in range(len(self._groups))]
+        counts = Counts()
+        for entry in entries:
+            counts = counts.plus(Counts(**entry["counts"]))
+        if not counts.examples:
+            self._discard(entries)
+            raise UserError(
+                f"the {self._text.num_files} files of the corpus "
+                f"({self._text.num_bytes} bytes) hold no text.",
+                EXIT_DAMAGED,
+            )
+        source = self._state["settings"]["corpus"]
+        manifest = {
+            "schema_version": build_plan.SCHEMA_VERSION,
+            "tool_version": self._state["tool_version"],
+            "max_seq_length": self._settings.max_seq_length,
+            "vocab": {
+                "file": os.path.basename(vocab.path),
+                "size": len(vocab),
+                "sha256": vocab.sha256,
+            },
+            "tokenizer": self._settings.tokenizer._asdict(),
+            "seed": self._settings.seed,
+            "corpus": source | {"names": _names(self._text)} | counts._asdict(),
+            "files": [file for entry in entries for file in entry["files"]],
+            "settings": self._state["settings"],
+        }
+        path = os.path.join(self._dir, build_plan.MANIFEST_FILE)
+        atomic_write(path, json.dumps(manifest, indent=1) + "\n")
+        os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
+        print(f"{self._dir}: {_summary(manifest)}", flush=True)
+        return manifest
+
+    def _discard(self, entries: list[dict]) -> None:
+        """Takes back the empty shards of a corpus without text."""
+        for entry in entries:
+            for file in entry["files"]:
+                os.unlink(os.path.join(self._dir, file["name"]))
+        os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
+
+
+def _names(text: Corpus, limit: int = 1000) -> list[str]:
+    """The files of a corpus, the first thousand of them."""
+    return list(dict.fromkeys(unit.name for unit in text.units))[:limit]
+
+
+def _summary(manifest: dict) -> str:
+    counts = manifest["corpus"]
+    kept = 100 * counts["tokens_kept"] / max(1, counts["tokens"])
+    text = (
+        f"{counts['examples']:,} examples in {len(manifest['files'])} shards from "
+        f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens used"
+    )
+    if counts["replaced_bytes"]:
+        text += f"; {counts['replaced_bytes']:,} bytes that were not UTF-8 replaced"
+    return text

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random access to the records of many TFRecord shards.
+
+The offsets of all records are found once, by stepping over the record lengths, and kept
+in a hidden file beside the shards, from where they are memory-mapped: opening a corpus
+of 64 million examples a second time costs nothing.
+"""
+
+import collections
+import hashlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from typing import BinaryIO, NamedTuple
+
+import google_crc32c
+import numpy as np
+
+from electra_tf.data import tfrecord
+from electra_tf.errors import EXIT_DAMAGED, UserError
+
+_INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
+_HEADER_FIELDS = 4  # magic, number of files, records stepped over, CRC of the rest
+_FILE_FIELDS = 3  # size, time of change, number of records
+_MAX_OPEN_FILES = 256  # well below the usual limit of 1024 per process
+_MAX_WARNINGS = 10  # about one shard
+
+
+class Location(NamedTuple):
+    """Where a record lies: file, number within the file, first byte, end."""
+
+    path: str
+    record: int
+    offset: int
+    end: int
+
+
+class RecordIndex:
+    """The records of a list of shards, numbered through in the order of the list.
+
+    Attributes:
+        paths: the shards.
+        counts: number of records of each shard, int64 [files].
+        num_skipped: damaged records that were left out (`skip_damaged`).
+    """
+
+    def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
+        """Reads the index beside the first shard, or makes it.
+
+        Args:
+          skip_damaged: leave damaged records out; costs one reading of all data when
+            the index is made.
+
+        Raises UserError (exit code 65) for a damaged shard, unless `skip_damaged`.
+        """
+        self.paths = list(paths)
+        stats = [os.stat(path) for path in self.paths]
+        sizes = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        cache = self._cache_path(skip_damaged)
+        table = _load(cache, sizes)
+        if table is None:
+            table = _scan_all(self.paths, sizes, skip_damaged)
+            _store(cache, table)
+        files = len(self.paths)
+        self.num_skipped = int(table[2])
+        body = table[_HEADER_FIELDS:]
+        self.counts = np.array(body[2 : files * _FILE_FIELDS : _FILE_FIELDS])
+        self._offsets = body[files * _FILE_FIELDS :]  # per file: offsets, then its size
+        self._first = np.concatenate([[0], np.cumsum(self.counts)])
+        self._open: collections.OrderedDict[int, BinaryIO] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return int(self._first[-1])
+
+    def _cache_path(self, skip_damaged: bool) -> str:
+        names = "\n".join(os.path.abspath(path) for path in self.paths)
+        key = hashlib.sha256(names.encode()).hexdigest()[:16]
+        kind = "sound" if skip_damaged else "all"
+        folder = os.path.dirname(os.path.abspath(self.paths[0]))
+        return os.path.join(folder, f".records-{kind}-{key}.index")
+
+    def locate(self, index: int) -> Location:
+        """Where record `index` (0..len - 1) lies."""
+        file = int(np.searchsorted(self._first, index, side="right")) - 1
+        start, end = self._offsets[index + file : index + file + 2]
+        record = int(index - self._first[file])
+        return Location(self.paths[file], record, int(start), int(end))
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """Returns the data of the records `indices` [n], their checksums verified.
+
+        Raises UserError (exit code 65) naming file, record and byte of a damaged one.
+        """
+        files = np.searchsorted(self._first, indices, side="right") - 1
+        slots = indices + files
+        starts, ends = self._offsets[slots], self._offsets[slots + 1]
+        # Held here, no shard is closed before its records are read.
+        shards = {file: self._shard(file) for file in set(files.tolist())}
+        framed = [
+            os.pread(shards[file].fileno(), size, start)
+            for file, size, start in zip(
+                files.tolist(), (ends - starts).tolist(), starts.tolist(), strict=True
+            )
+        ]
+        records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
+        for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
+            records[i] = self._sound_record(int(indices[i]), framed[i])
+        return records
+
+    def _sound_record(self, index: int, framed: bytes) -> bytes:
+        """Takes the record from bytes that hold more than it, or says what is wrong."""
+        place = self.locate(index)
+        problem = tfrecord.header_problem(
+            framed[: tfrecord.HEADER_BYTES], place.end - place.offset
+        ) or tfrecord.data_problem(framed)
+        if problem:
+            damage = tfrecord.Damage(place.record, place.offset, problem)
+            raise tfrecord.damaged(place.path, damage)
+        # What follows it, up to the next record, was found damaged and left out.
+        length = int.from_bytes(framed[:8], "little")
+        return framed[tfrecord.HEADER_BYTES : tfrecord.HEADER_BYTES + length]
+
+    def _shard(self, file: int) -> BinaryIO:
+        """The shard, opened; the one used longest ago is let go of.
+
+        It is closed when the last thread that still reads from it drops it.
+        """
+        with self._lock:
+            shard = self._open.pop(file, None)
+            if shard is None:
+                if len(self._open) >= _MAX_OPEN_FILES:
+                    self._open.popitem(last=False)
+                shard = self._opened(file)
+            self._open[file] = shard
+        return shard
+
+    def _opened(self, file: int) -> BinaryIO:
+        try:
+            return open(self.paths[file], "rb", buffering=0)
+        except OSError as e:
+            raise UserError(
+                f"{self.paths[file]} cannot be opened any more: {e.strerror}.\n"
+                "Do not move or remove shards while a run reads them.",
+                EXIT_DAMAGED,
+            ) from None
+
+
+def _scan_all(
+    paths: list[str], sizes: list[tuple[int, int]], skip_damaged: bool
+) -> np.ndarray:
+    """Makes the table of an index: header, a row per file, offsets file by file."""
+    rows, offsets, skipped = [], [], 0
+    for path, (size, changed) in zip(paths, sizes, strict=True):
+        found, damages = tfrecord.scan(path, skip_damaged)
+        rows += [size, changed, len(found) - 1]
+        offsets.append(found)
+        skipped += len(damages)
+        if len(damages) > _MAX_WARNINGS:
+            print(
+                f"warning: {path}: {len(damages)} damaged records, such as", flush=True
+            )
+        for damage in damages[:_MAX_WARNINGS]:
+            print(
+                f"warning: {path}: left out record {damage.record} at byte "
+                f"{damage.offset}: {damage.reason}",
+                flush=True,
+            )
+    body = np.concatenate([np.array(rows, np.int64), *offsets])
+    header = np.array([_INDEX_MAGIC, len(paths), skipped, _crc(body)], np.int64)
+    return np.concatenate([header, body])
+
+
+def _load(cache: str, sizes: list[tuple[int, int]]) -> np.ndarray | None:
+    """Maps a stored table; None if there is none, or it is of other or older files."""
+    try:
+        table = np.memmap(cache, np.int64, mode="r")
+    except (OSError, ValueError):
+        return None
+    rows_end = _HEADER_FIELDS + _FILE_FIELDS * len(sizes)
+    if len(table) < rows_end or tuple(table[:2]) != (_INDEX_MAGIC, len(sizes)):
+        return None
+    rows = table[_HEADER_FIELDS:rows_end].reshape(len(sizes), _FILE_FIELDS)
+    if not np.array_equal(rows[:, :2], np.array(sizes, np.int64)):
+        return None
+    if len(table) != rows_end + rows[:, 2].sum() + len(sizes):
+        return None
+    if _crc(table[_HEADER_FIELDS:]) != table[3]:
+        return None
+    return table
+
+
+def _crc(body: np.ndarray) -> int:
+    """CRC-32C of an int64 array, without a second copy of it in memory."""
+    crc = 0
+    for start in range(0, len(body), 1 << 17):
+        crc = google_crc32c.extend(crc, body[start : start + (1 << 17)].tobytes())
+    return crc
+
+
+def _store(cache: str, table: np.ndarray) -> None:
+    """Writes a table whole; does nothing where the directory cannot be written."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(
+            prefix=".records-", suffix=".tmp", dir=os.path.dirname(cache)
+        )
+        with open(handle, "wb") as f:
+            f.write(table.tobytes())
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(temporary, cache)
+    except OSError:
+        if temporary is not None and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def read_manifest(directory: str | os.PathLike) -> dict | None:
+    """The manifest of a directory of shards, None where there is none."""
+    path = os.path.join(directory, "manifest.json")
+    try:
+        with open(path, encoding="utf-8") as f:
+            manifest = json.load(f)
+        if not isinstance(manifest.get("files"), list):
+            raise ValueError('no list "files"')
+        for file in manifest["files"]:
+            file["name"], file["examples"], file["bytes"]
+        manifest["max_seq_length"], manifest["vocab"]["sha256"]
+        manifest["vocab"]["size"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise UserError(
+            f"{path} is not readable as the manifest of a data set ({e!r}).\n"
+            "Restore it or build the data again; without it shards are read as found.",
+            EXIT_DAMAGED,
+        ) from None
+    return manifest

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text -> framed records: what one process does with its share of a corpus."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from electra_tf.data import build_plan, tfrecord
+from electra_tf.data.build_plan import Unit
+from electra_tf.data.example_building import ExampleBuilder
+from electra_tf.text import corpus
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+
+_BATCH_BYTES = 1 << 20  # text that is tokenised at a time
+
+_SAMPLED_UNITS = 4
+_ARCHIVE_RATIO = 3.5  # bytes of text in a byte of a compressed archive, about
+
+
+class BuildSettings(NamedTuple):
+    """What examples are made of the text.
+
+    Attributes:
+        vocab_file: path of the vocabulary.
+        tokenizer: how text is normalised.
+        max_seq_length: tokens of an example, with [CLS] and [SEP].
+        blanks_separate_docs: a blank line ends a document, not only the file.
+        seed: of the random numbers.
+        encoding_errors: "strict" or "replace".
+        tfds_data_dir: where tensorflow_datasets keeps its data.
+    """
+
+    vocab_file: str
+    tokenizer: TokenizerConfig
+    max_seq_length: int = 128
+    blanks_separate_docs: bool = True
+    seed: int = 42
+    encoding_errors: str = "strict"
+    tfds_data_dir: str | None = None
+
+
+class Counts(NamedTuple):
+    """What went in and came out, of a part of the corpus or of all of it.
+
+    Attributes:
+        examples: records written.
+        texts: files, members of archives or documents; of a long file, its pieces.
+        lines: with the blank ones.
+        tokens: in the text.
+        tokens_kept: of those, in examples.
+        text_bytes: read.
+        replaced_bytes: not UTF-8, and therefore left out.
+    """
+
+    examples: int = 0
+    texts: int = 0
+    lines: int = 0
+    tokens: int = 0
+    tokens_kept: int = 0
+    text_bytes: int = 0
+    replaced_bytes: int = 0
+
+    def plus(self, other: "Counts") -> "Counts":
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class RecordMaker:
+    """Turns units into framed records."""
+
+    def __init__(self, settings: BuildSettings, is_only_unit: bool):
+        self._settings = settings
+        self._is_only_unit = is_only_unit
+        self._vocab = Vocabulary.load(settings.vocab_file)
+        self._tokenizer = Tokenizer(self._vocab, *settings.tokenizer)
+
+    def records(self, unit: Unit) -> Iterator[tuple[bytes, Counts]]:
+        """Yields the records of a unit, in blocks, with what each block counts."""
+        settings = self._settings
+        rng = build_plan.rng_of(unit, settings.seed, self._is_only_unit)
+        builder = ExampleBuilder(self._vocab, settings.max_seq_length, rng)
+        for lines, is_blank, counts in _line_batches(unit, settings):
+            ids, row_splits = self._tokenizer.tokenize_lines(lines)
+            examples = builder.add_lines(ids, row_splits, is_blank)
+            records = tfrecord.encode_examples(
+                examples.input_ids, examples.input_mask, examples.segment_ids
+            )
+            counts = counts._replace(
+                examples=len(records),
+                tokens=len(ids),
+                tokens_kept=_num_text_tokens(examples.input_mask, examples.segment_ids),
+            )
+            yield b"".join(map(tfrecord.frame, records)), counts
+
+
+def _num_text_tokens(input_mask: np.ndarray, segment_ids: np.ndarray) -> int:
+    """Tokens of examples without [CLS] and [SEP]."""
+    num_special = 2 * len(input_mask) + int(segment_ids.any(axis=1).sum())
+    return int(input_mask.sum()) - num_special
+
+
+def _line_batches(
+    unit: Unit, settings: BuildSettings
+) -> Iterator[tuple[list[str], list[bool], Counts]]:
+    """Yields lines, which of them end a document, and their counts, in batches.
+
+    Every text ends with a blank line of its own.
+    """
+    lines: list[str] = []
+    is_blank: list[bool] = []
+    counts = Counts()
+    for reader in _texts(unit, settings):
+        read = replaced = 0
+        for block in reader:
+            counts = counts._replace(
+                lines=counts.lines + len(block),
+                text_bytes=counts.text_bytes + reader.num_bytes - read,
+                replaced_bytes=counts.replaced_bytes + reader.num_replaced - replaced,
+            )
+            read, replaced = reader.num_bytes, reader.num_replaced
+            blank = [not line.strip() for line in block]
+            if not settings.blanks_separate_docs:
+                block = [line for line, b in zip(block, blank, strict=True) if not b]
+                blank = [False] * len(block)
+            lines += block
+            is_blank += blank
+            if counts.text_bytes >= _BATCH_BYTES:
+                yield lines, is_blank, counts
+                lines, is_blank, counts = [], [], Counts()
+        lines.append("")
+        is_blank.append(True)
+        counts = counts._replace(texts=counts.texts + 1)
+    yield lines, is_blank, counts
+
+
+def _texts(unit: Unit, settings: BuildSettings) -> Iterator[corpus.TextReader]:
+    errors = settings.encoding_errors
+    if unit.kind == "archive":
+        yield from corpus.read_archive(unit.path, errors)
+    elif unit.kind == "tfds":
+        yield from corpus.read_tfds_documents(
+            unit.path, settings.tfds_data_dir, unit.start, unit.end, errors
+        )
+    else:
+        with corpus.open_text(unit.path) as stream:
+            yield corpus.TextReader(stream, unit.path, errors, unit.start, unit.end)
+
+
+def sample_output(text: build_plan.Corpus, settings: BuildSettings) -> float:
+    """Estimates the bytes of all records from a sample of the text."""
+    maker = RecordMaker(settings, len(text.units) == 1)
+    chosen = np.linspace(0, len(text.units) - 1, _SAMPLED_UNITS).round().astype(int)
+    read = written = 0.0
+    for index in sorted(set(chosen.tolist())):
+        unit = text.units[index]
+        text_bytes = 0
+        for records, counts in maker.records(unit):
+            written += len(records)
+            text_bytes += counts.text_bytes
+            if text_bytes >= _BATCH_BYTES:
+                ratio = _ARCHIVE_RATIO if unit.kind == "archive" else 1
+                read += min(unit.weight, text_bytes / ratio)
+                break
+        else:
+            read += unit.weight
+    return text.num_bytes * written / max(1.0, read)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Classifiers, regressions and taggers as SavedModels, from texts to labels.
+
+Shapes: B texts, C labels, W words of the longest text, L length of packed ids.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.export.encoder import python_pack
+from electra_tf.export.exported import PROBES, Check, Export, probe_ids, reusable_root
+from electra_tf.export.finetuned import FinetunedSource
+from electra_tf.export.inputs import (
+    NAMES,
+    EncoderInputs,
+    checked,
+    encoder_specs,
+    require,
+)
+from electra_tf.export.judges import NO_OFFSET, padded
+from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
+from electra_tf.text.tf_offsets import tokenize_with_offsets
+
+TEXT = tf.TensorSpec([None], tf.string, name="text")
+
+
+def text_classifier(task: FinetunedSource) -> Export:
+    """A class, or a number, for each text or pair of texts.
+
+    `serving_default`: text (and text_b, if the task has pairs) string [B] -> label
+    string [B], probability float32 [B], labels string [B, C], probabilities float32
+    [B, C]; of a regression value float32 [B]. What is too long is cut as in training.
+    `ids`: the encoder's inputs -> logits and probabilities [B, C], or value [B].
+    """
+    source, facts = task.source, task.facts
+    tokenizer = source.tf_tokenizer()
+    room = source.max_seq_length - 1 - facts.num_texts
+    names = tf.constant(list(facts.labels), tf.string)
+
+    def numbers(inputs: EncoderInputs) -> tf.Tensor:
+        outputs = task.outputs(inputs)
+        return outputs["logits"] if facts.labels else outputs["predictions"][:, None]
+
+    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
+        if not facts.labels:
+            share = tf.clip_by_value(values[:, 0], 0.0, 1.0)
+            return {"value": facts.lowest + share * (facts.highest - facts.lowest)}
+        probs = tf.nn.softmax(values)
+        best = tf.argmax(values, axis=-1)
+        return {
+            "label": tf.gather(names, best),
+            "probability": tf.reduce_max(probs, axis=-1),
+            "labels": tf.broadcast_to(names, tf.shape(probs)),
+            "probabilities": probs,
+        }
+
+    def of_texts(*texts):
+        texts = [tf.ensure_shape(text, [None]) for text in texts]
+        rows = [tf.shape(text)[0] for text in texts]
+        same = require(
+            tf.reduce_all(tf.stack(rows) == rows[0]),
+            "text and text_b must have as many rows; they have",
+            *rows,
+        )
+        with tf.control_dependencies([same]):
+            texts = [tf.identity(text) for text in texts]
+        segments = truncate([tokenizer.tokenize(text) for text in texts], room)
+        width = max(1, len(facts.labels))
+        return answer(map_rows(numbers, segments, source.vocab, width))
+
+    def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        values = numbers(inputs)
+        if not facts.labels:
+            return answer(values)
+        return {"logits": values, "probabilities": tf.nn.softmax(values)}
+
+    texts = {"text": PROBES, "text_b": PROBES[::-1]}
+    texts = dict(list(texts.items())[: facts.num_texts])
+    specs = [tf.TensorSpec([None], tf.string, name=name) for name in texts]
+    of_texts = tf.function(of_texts, autograph=False, input_signature=specs)
+    expected = answer(numbers(_packed_in_python(task, *texts.values())))
+    return _export(task, of_texts, of_ids, _encoded(texts), _arrays(expected))
+
+
+def tagger(task: FinetunedSource) -> Export:
+    """A label for each word of a text.
+
+    `serving_default`: text string [B] -> words string [B, W] (as they stand in the
+    text; punctuation is a word), starts and ends int32 [B, W] (characters), labels
+    string [B, W] and their probabilities float32 [B, W], num_words int32 [B].
+    `ids`: the encoder's inputs -> logits and probabilities float32 [B, L, C]; a word's
+    are those of its first token.
+
+    Segment ids are 1 throughout, as in training; `ids` sees to that itself.
+    """
+    source, facts = task.source, task.facts
+    tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
+    names = tf.constant(list(facts.labels), tf.string)
+    begins = tf.constant([not token.startswith("##") for token in source.vocab.tokens])
+
+    def logits(inputs: EncoderInputs) -> tf.Tensor:
+        return task.outputs(inputs._replace(type_ids=inputs.mask))["logits"]
+
+    @tf.function(autograph=False, input_signature=[TEXT])
+    def of_texts(text):
+        tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
+        windows = windows_of(tokens.ids, size)
+        width = len(facts.labels)
+        flat = map_windows(logits, windows, source.vocab, width=width)
+        first = tokens.ids.with_flat_values(tf.gather(begins, tokens.ids.flat_values))
+        # A word ends where its last piece does.
+        piece = tf.cumsum(tf.cast(first.flat_values, tf.int32)) - 1
+        count = tf.reduce_sum(tf.cast(first.flat_values, tf.int32))
+        ends = tf.math.unsorted_segment_max(tokens.ends.flat_values, piece, count)
+        starts = tf.ragged.boolean_mask(tokens.starts, first)
+        ends = starts.with_flat_values(ends)
+        probs = tf.boolean_mask(tf.nn.softmax(flat), first.flat_values)
+        best = tf.gather(names, tf.argmax(probs, axis=-1))
+        return {
+            "words": _surfaces(text, starts, ends).to_tensor(""),
+            "starts": starts.to_tensor(NO_OFFSET),
+            "ends": ends.to_tensor(NO_OFFSET),
+            "labels": starts.with_flat_values(best).to_tensor(""),
+            "probabilities": starts.with_flat_values(
+                tf.reduce_max(probs, axis=-1)
+            ).to_tensor(),
+            "num_words": tf.cast(starts.row_lengths(), tf.int32),
+        }
+
+    def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        values = logits(inputs)
+        return {"logits": values, "probabilities": tf.nn.softmax(values)}
+
+    expected = _tags_in_python(task, logits)
+    return _export(task, of_texts, of_ids, _encoded({"text": PROBES}), expected)
+
+
+def _surfaces(text, starts, ends) -> tf.RaggedTensor:
+    """text[start:end] of each word."""
+    chars = tf.strings.unicode_decode(text, "UTF-8", errors="ignore")
+    row = tf.gather(chars.row_starts(), starts.value_rowids())
+    row = tf.cast(row, tf.int32)
+    places = tf.ragged.range(row + starts.flat_values, row + ends.flat_values)
+    inside = tf.gather(chars.flat_values, places)
+    return starts.with_flat_values(tf.strings.unicode_encode(inside, "UTF-8"))
+
+
+def _export(task, of_texts, ids_answer, texts, expected) -> Export:
+    """A SavedModel with a signature for texts and one for ids."""
+    source = task.source
+    root = reusable_root(task.variables)
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def of_ids(input_word_ids, input_mask, input_type_ids):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        return ids_answer(checked(dict(zip(NAMES, inputs, strict=True)), source.limits))
+
+    root.__call__ = of_texts
+    root.ids = of_ids
+    ids = probe_ids(source)
+    expected_of_ids = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+    checks = [
+        Check("serving_default", texts, expected),
+        Check("ids", ids, _arrays(expected_of_ids)),
+    ]
+    facts = {"labels": list(task.facts.labels)}
+    signatures = {"serving_default": of_texts, "ids": of_ids}
+    return Export(root, signatures, checks, facts)
+
+
+def _arrays(tensors: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
+    return {name: tensor.numpy() for name, tensor in tensors.items()}
+
+
+def _encoded(texts) -> dict[str, np.ndarray]:
+    return {k: np.array([t.encode() for t in v]) for k, v in texts.items()}
+
+
+def _packed_in_python(task: FinetunedSource, first, second=None) -> EncoderInputs:
+    """Texts packed as in training, all to the full length."""
+    from electra_tf.finetune.classification import truncate_pair
+
+    source = task.source
+    if second is None:
+        packed = python_pack(source, first, source.max_seq_length)
+        return EncoderInputs(*map(tf.constant, packed))
+    tokenizer, vocab = source.tokenizer(), source.vocab
+    rows = np.zeros([3, len(first), source.max_seq_length], np.int32)
+    rows[0] = vocab.pad_id
+    for i, texts in enumerate(zip(first, second, strict=True)):
+        encoded = (tokenizer.encode(text) for text in texts)
+        a, b = truncate_pair(*encoded, source.max_seq_length - 3)
+        ids = [vocab.cls_id, *a, vocab.sep_id, *b, vocab.sep_id]
+        rows[0, i, : len(ids)] = ids
+        rows[1, i, : len(ids)] = 1
+        rows[2, i, len(a) + 2 : len(ids)] = 1
+    return EncoderInputs(*map(tf.constant, rows))
+
+
+def _tags_in_python(task: FinetunedSource, logits) -> dict[str, np.ndarray]:
+    """Words, offsets and tags of the probes, window by window."""
+    source, names = task.source, task.facts.labels
+    tokenizer, vocab = source.tokenizer(), source.vocab
+    size = source.max_seq_length - 2
+    columns = {"words": [], "starts": [], "ends": [], "labels": [], "probabilities": []}
+    for text in PROBES:
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        row = {name: [] for name in columns}
+        for first in range(0, len(ids), size):
+            window = [vocab.cls_id, *ids[first : first + size], vocab.sep_id]
+            window = tf.constant([window])
+            ones = tf.ones_like(window)
+            values = logits(EncoderInputs(window, ones, ones))
+            probs = tf.nn.softmax(values).numpy()[0, 1:-1]
+            parts = zip(ids[first:], offsets[first:], probs, strict=False)
+            for piece, (start, end), p in parts:
+                if vocab.tokens[piece].startswith("##"):
+                    row["ends"][-1] = end
+                    continue
+                row["starts"].append(start)
+                row["ends"].append(end)
+                row["labels"].append(names[int(np.argmax(p))].encode())
+                row["probabilities"].append(float(np.max(p)))
+        spans = zip(row["starts"], row["ends"], strict=True)
+        row["words"] = [text[start:end].encode() for start, end in spans]
+        for name, values in row.items():
+            columns[name].append(values)
+    fills = {"starts": NO_OFFSET, "ends": NO_OFFSET, "probabilities": 0.0}
+    found = {name: padded(v, fills.get(name, b"")) for name, v in columns.items()}
+    counts = [len(row) for row in columns["starts"]]
+    return found | {"num_words": np.array(counts)}

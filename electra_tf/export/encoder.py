@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder and the preprocessor of TensorFlow Hub's text API as SavedModels."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.export.exported import (
+    PROBES,
+    Check,
+    Export,
+    Source,
+    probe_ids,
+    reusable_root,
+)
+from electra_tf.export.inputs import NAMES, checked, encoder_specs, in_range, require
+from electra_tf.export.packing import pack, truncate
+
+ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
+
+
+def encoder(source: Source) -> Export:
+    """The discriminator's encoder (of a masked language model: its only one).
+
+    `model(inputs, training=False)` takes a dict of int32 [B, L] and returns
+    sequence_output [B, L, H], pooled_output and default [B, H] (the vector of [CLS]:
+    ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
+    """
+    network = source.pretrainer.electra
+    limits = source.limits
+
+    def encode(inputs, training=False):
+        seed = None
+        if training:
+            seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
+        output = network(*checked(inputs, limits), seed)
+        sequence = tf.cast(output.sequence_output, tf.float32)
+        layers = [tf.cast(x, tf.float32) for x in output.all_layer_outputs]
+        pooled = sequence[:, 0]
+        return {
+            "sequence_output": sequence,
+            "pooled_output": pooled,
+            "default": pooled,
+            "encoder_outputs": layers,
+        }
+
+    root = reusable_root(network.variables)
+    root.__call__ = tf.function(encode, autograph=False)
+    for training in (False, True):
+        root.__call__.get_concrete_function(encoder_specs(), training=training)
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def serve(input_word_ids, input_mask, input_type_ids):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        outputs = root.__call__(dict(zip(NAMES, inputs, strict=True)), training=False)
+        # A signature cannot return a list.
+        return {name: outputs[name] for name in ENCODER_OUTPUTS}
+
+    inputs = probe_ids(source)
+    sequence = np.asarray(
+        tf.cast(network(*inputs.values()).sequence_output, tf.float32)
+    )
+    expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
+    return Export(
+        root,
+        {"serving_default": serve},
+        [Check("serving_default", inputs, expected)],
+        {"preprocessor": "the preprocessor exported beside it"},
+    )
+
+
+def preprocessor(source: Source) -> Export:
+    """From texts to the encoder's inputs.
+
+    `model(text)` packs string [B]; `model.tokenize(text)` gives a RaggedTensor int32
+    [B, (tokens)] and `model.bert_pack_inputs([first, second], seq_length=)` packs one
+    or two of those.  Loading it needs `import tensorflow_text`.
+    """
+    vocab = source.vocab
+    tokenizer = source.tf_tokenizer()
+    default_length = source.max_seq_length
+
+    def pack_segments(segments, seq_length=default_length):
+        with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
+            seq_length = tf.identity(seq_length)
+        kept = truncate(segments, seq_length - _tokens_beside(segments))
+        return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
+
+    root = reusable_root()
+    texts = tf.TensorSpec([None], tf.string, name="text")
+    tokens = tf.RaggedTensorSpec([None, None], tf.int32)
+    length = tf.TensorSpec([], tf.int32, name="seq_length")
+
+    root.tokenize = tf.train.Checkpoint()
+    root.tokenize.__call__ = tf.function(tokenizer.tokenize, input_signature=[texts])
+    root.tokenize.get_special_tokens_dict = tf.function(
+        lambda: {
+            "vocab_size": tf.constant(len(vocab)),
+            "padding_id": tf.constant(vocab.pad_id),
+            "start_of_sequence_id": tf.constant(vocab.cls_id),
+            "end_of_segment_id": tf.constant(vocab.sep_id),
+            "mask_id": tf.constant(vocab.mask_id),
+        },
+        input_signature=[],
+    )
+    root.bert_pack_inputs = tf.train.Checkpoint()
+    root.bert_pack_inputs.__call__ = tf.function(pack_segments, autograph=False)
+    for count in (1, 2):
+        root.bert_pack_inputs.__call__.get_concrete_function([tokens] * count, length)
+
+    @tf.function(autograph=False, input_signature=[texts])
+    def preprocess(text):
+        tokens = root.tokenize.__call__(tf.ensure_shape(text, [None]))
+        return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
+
+    root.__call__ = preprocess
+    texts = np.array([text.encode() for text in PROBES])
+    expected = dict(
+        zip(NAMES, python_pack(source, PROBES, default_length), strict=True)
+    )
+    return Export(
+        root,
+        {"serving_default": preprocess},
+        [Check("serving_default", {"text": texts}, expected)],
+        {"seq_length": default_length},
+    )
+
+
+def _tokens_beside(segments) -> int:
+    """How many tokens the packing adds: [CLS], and a [SEP] for each segment."""
+    return 1 + len(segments)
+
+
+def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
+    """What `bert_pack_inputs` refuses: unknown ids, no room, unlike batch sizes."""
+    least = _tokens_beside(segments)
+    found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
+    what = f"seq_length must be at least {least}; it is"
+    found.append(require(seq_length >= least, what, seq_length))
+    if len(segments) == 2:
+        rows = [segment.nrows() for segment in segments]
+        what = "segments of unlike batch sizes:"
+        found.append(require(rows[0] == rows[1], what, *rows))
+    return found
+
+
+def python_pack(source: Source, texts, length: int) -> tuple[np.ndarray, ...]:
+    """Packs texts in Python: ids, mask and type ids, int32 [B, length]."""
+    tokenizer, vocab = source.tokenizer(), source.vocab
+    ids = np.full([len(texts), length], vocab.pad_id, np.int32)
+    mask = np.zeros_like(ids)
+    for row, text in enumerate(texts):
+        tokens = tokenizer.encode(text)[: length - 2]
+        tokens = [vocab.cls_id, *tokens, vocab.sep_id]
+        ids[row, : len(tokens)] = tokens
+        mask[row, : len(tokens)] = 1
+    return ids, mask, np.zeros_like(ids)
+
+
+def need_discriminator(source: Source, what: str) -> None:
+    """Raises UserError for a model that has no discriminator."""
+    if source.pretrainer.discriminator_predictions is None:
+        raise UserError(
+            f"{source.name} has no discriminator: there is no {what} to export.\n"
+            "It has --what encoder and preprocessor, and generator if it has one."
+        )

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The generator as a SavedModel: which tokens belong where [MASK] stands?
+
+Shapes: B batch, L length, N masked positions, V vocabulary, K best tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.export.exported import Check, Export, Source, probe_ids, reusable_root
+from electra_tf.export.inputs import (
+    NAMES,
+    EncoderInputs,
+    checked,
+    encoder_specs,
+    in_range,
+    require,
+    unmasked,
+)
+from electra_tf.export.packing import pack
+from electra_tf.pretrain import masking
+from electra_tf.pretrain.generators import TwoTowerGenerator
+from electra_tf.text.vocabulary import MASK
+
+TOP = 5
+_PROBES = (
+    "The [MASK] brown fox [MASK].",
+    "nothing is masked here",
+    "",
+    "[MASK]",
+    "caf\u00e9 [MASK][MASK] \u4e2d[MASK]",
+)
+
+
+def generator(source: Source) -> Export:
+    """The generator, or what a masked language model is.
+
+    `serving_default`: text string [B] with [MASK] in it -> tokens string and
+    probabilities float32 [B, N, K] (the K best for each), num_masks int32 [B]. A text
+    that is too long loses its end.
+    `ids`: the encoder's inputs and masked_lm_positions int32 [B, N] -> mlm_logits
+    float32 [B, N, V].
+    """
+    network = source.pretrainer.generator
+    if not hasattr(network, "head"):
+        raise UserError(
+            f"{source.name} has no generator to export: there is no network that "
+            "predicts tokens."
+        )
+    limits, vocab = source.limits, source.vocab
+    tokenizer = source.tf_tokenizer()
+    size = source.max_seq_length - 2
+    root = reusable_root(network.variables)
+    vocabulary = tf.constant(list(vocab.tokens))
+
+    @tf.function(
+        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
+    )
+    def of_texts(text):
+        text = tf.ensure_shape(text, [None])
+        parts = tf.strings.split(text, MASK)  # [B, (parts)]
+        tokens = tokenizer.tokenize(parts.flat_values)
+        masks = tf.fill([tokens.nrows(), 1], vocab.mask_id)
+        tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
+        tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
+        inputs = pack([tokens], vocab)
+        places = places_of(vocab.mask_id, inputs.ids)
+        logits = vocabulary_logits(network, inputs, places.to_tensor())
+        probs, ids = tf.math.top_k(tf.nn.softmax(logits), min(TOP, len(vocab)))
+        counts = places.row_lengths()
+        real = tf.sequence_mask(counts, tf.shape(ids)[1])[:, :, None]
+        return {
+            "tokens": tf.where(real, tf.gather(vocabulary, ids), ""),
+            "probabilities": tf.where(real, probs, 0.0),
+            "num_masks": tf.cast(counts, tf.int32),
+        }
+
+    positions_spec = tf.TensorSpec([None, None], tf.int32, name="masked_lm_positions")
+
+    @tf.function(
+        autograph=False, input_signature=[*encoder_specs().values(), positions_spec]
+    )
+    def of_ids(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        inputs = checked(dict(zip(NAMES, inputs, strict=True)), limits)
+        shape = tf.shape(inputs.ids)
+        rows = tf.shape(masked_lm_positions)[0]
+        same = require(rows == shape[0], "masked_lm_positions has rows", rows, shape[0])
+        inside = in_range("masked_lm_positions", masked_lm_positions, shape[1])
+        with tf.control_dependencies([same, inside]):
+            positions = tf.identity(masked_lm_positions)
+        return {"mlm_logits": vocabulary_logits(network, inputs, positions)}
+
+    root.__call__ = of_texts
+    root.ids = of_ids
+    checks = _checks(source, network)
+    return Export(
+        root, {"serving_default": of_texts, "ids": of_ids}, checks, {"top": TOP}
+    )
+
+
+def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
+    """Where a token stands in each row of ids [B, L]: int32 [B, (places)]."""
+    rows, places = tf.unstack(tf.cast(tf.where(ids == token_id), tf.int32), axis=1)
+    return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
+
+
+def vocabulary_logits(network, inputs: EncoderInputs, positions) -> tf.Tensor:
+    """Scores of every token at `positions` [B, N]: float32 [B, N, V].
+
+    Two towers see what is around a position and never the token there.
+    """
+    if isinstance(network, TwoTowerGenerator):
+        hidden = network.towers(unmasked(inputs))
+        table = network.ltr.embeddings.word_embeddings.value
+    else:
+        hidden = network.encoder(*inputs).sequence_output
+        table = network.encoder.embeddings.word_embeddings.value
+    at_masked = masking.gather_positions(hidden, positions)
+    return network.head.logits(network.head(at_masked), table)
+
+
+def _checks(source: Source, network) -> list[Check]:
+    ids = probe_ids(source)
+    inputs = EncoderInputs(*map(tf.constant, ids.values()))
+    positions = np.array([[1, 0], [2, 3], [0, 5]], np.int32) % ids[NAMES[0]].shape[1]
+    logits = np.asarray(vocabulary_logits(network, inputs, tf.constant(positions)))
+    return [
+        Check(
+            "serving_default",
+            {"text": np.array([text.encode() for text in _PROBES])},
+            _expected_of_texts(source, network),
+        ),
+        Check("ids", ids | {"masked_lm_positions": positions}, {"mlm_logits": logits}),
+    ]
+
+
+def _expected_of_texts(source: Source, network) -> dict[str, np.ndarray]:
+    """The probabilities of the best tokens, text by text; near ties may swap tokens."""
+    vocab, tokenizer = source.vocab, source.tokenizer()
+    found = []
+    for text in _PROBES:
+        ids: list[int] = []
+        for part in text.split(MASK):
+            ids += [*tokenizer.encode(part), vocab.mask_id]
+        ids = [vocab.cls_id, *ids[:-1][: source.max_seq_length - 2], vocab.sep_id]
+        row = tf.constant([ids])
+        places = [i for i, token in enumerate(ids) if token == vocab.mask_id]
+        inputs = EncoderInputs(row, tf.ones_like(row), tf.zeros_like(row))
+        places = tf.constant([places], tf.int32)
+        probs = tf.nn.softmax(vocabulary_logits(network, inputs, places))
+        found.append(-np.sort(-probs[0].numpy())[:, :TOP])
+    most = max(map(len, found))
+    padded = [np.pad(row, [(0, most - len(row)), (0, 0)]) for row in found]
+    return {
+        "probabilities": np.array(padded),
+        "num_masks": np.array([len(row) for row in found]),
+    }

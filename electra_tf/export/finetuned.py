@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fine-tuned model to export: where it is, what it is for, how it is called."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.export.exported import Source
+from electra_tf.export.inputs import EncoderInputs
+from electra_tf.finetune import initial_weights, task_facts, task_names
+from electra_tf.finetune.model import FinetuningModel, build_finetuning_model
+from electra_tf.finetune.task_facts import TaskFacts
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+
+_CONFIG = "config.json"
+
+
+class FinetunedSource(NamedTuple):
+    """A fine-tuned model and one task of it."""
+
+    source: Source
+    facts: TaskFacts
+    config: FinetuningConfig
+
+    @property
+    def model(self) -> FinetuningModel:
+        """Encoder and heads."""
+        return self.source.pretrainer
+
+    @property
+    def variables(self) -> list:
+        """Those of the encoder and of the task's head."""
+        return self.model.electra.variables + self._head.variables
+
+    @property
+    def _head(self):
+        return next(h for h in self.model.heads if h.name == self.facts.name)
+
+    def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        """What the head says, without dropout; what asks for labels means nothing."""
+        shape = tf.shape(inputs.ids)
+        none = tf.zeros(shape[:1], tf.int32)
+        features = {
+            "input_mask": inputs.mask,
+            "segment_ids": inputs.type_ids,
+            "labels": tf.zeros_like(inputs.ids),
+            "labels_mask": tf.zeros(shape),
+            "labeled_positions": tf.broadcast_to(tf.range(shape[1])[None], shape),
+            "targets": tf.zeros(shape[:1]),
+            **dict.fromkeys(
+                "label_ids eid start_positions end_positions is_impossible".split(),
+                none,
+            ),
+        }
+        hidden = self.model.electra(*inputs).sequence_output
+        return self._head(hidden, features, training=False)
+
+
+def trial_dir_of(request) -> Path:
+    """The directory of the fine-tuned model that export_model.py was asked for.
+
+    Raises `UserError` when a run has none for the task, or several.
+    """
+    if request.init_checkpoint:
+        folder = Path(request.init_checkpoint)
+        if not (folder / _CONFIG).is_file():
+            raise UserError(
+                f"{folder} is no directory of a fine-tuned model (it has no {_CONFIG})."
+                f"\n--what {request.what} needs one: <data-dir>/models/<model-name>/"
+                "finetuning_models/<tasks>_model_1."
+            )
+        return folder
+    parent = Path(request.model_dir) / "finetuning_models"
+    tasks = {
+        path.parent: _hparams(path.parent).get("task_names", [])
+        for path in sorted(parent.glob(f"*/{_CONFIG}"))
+    }
+    found = [folder for folder, names in tasks.items() if request.what in names]
+    runs = {folder.name.rpartition("_")[0] for folder in found}
+    if len(runs) == 1:
+        return min(found, key=lambda folder: int(folder.name.rpartition("_")[2]))
+    if found:
+        names = ", ".join(folder.name for folder in found)
+        raise UserError(
+            f"{parent} holds several models for {request.what}: {names}.\n"
+            "Give one as --init-checkpoint, without --data-dir and --model-name."
+        )
+    there = sorted({name for names in tasks.values() for name in names})
+    raise UserError(
+        f"--what {request.what!r}: no part of a pre-trained model, and no task that "
+        f"{request.model_dir} was fine-tuned on ({', '.join(there) or 'there is none'}"
+        ")."
+    )
+
+
+def _hparams(folder: Path) -> dict:
+    try:
+        content = json.loads((folder / _CONFIG).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / _CONFIG} cannot be read: {error}.") from None
+    return content if isinstance(content, dict) else {}
+
+
+def read(folder: Path, task: str, precision: str = "float32") -> FinetunedSource:
+    """A fine-tuned model with its newest weights.
+
+    Args:
+      folder: of a trial, `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
+      task: one of its tasks.
+
+    Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
+    """
+    folder = folder.absolute()
+    hparams = _hparams(folder)
+    if task not in hparams.get("task_names", []):
+        raise UserError(
+            f"{folder} was not fine-tuned on {task!r}; its tasks are "
+            f"{', '.join(hparams.get('task_names', [])) or 'none'}."
+        )
+    data_dir, model_name = str(folder.parents[3]), folder.parents[1].name
+    config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
+    vocab = Vocabulary.load(config.vocab_file)
+    if (folder / task_facts.FILE).is_file():
+        facts = task_facts.read(folder)
+    else:
+        facts = [task_facts.facts_of(t) for t in task_names.make_tasks(config, vocab)]
+    found = initial_weights.find_source(str(folder), lambda line: None)
+    initial_weights.check(found, config, vocab)
+    model = build_finetuning_model(config, facts, dtype=precision)
+    weights = {v.path: v.value for v in model.variables}
+    initial_weights.load_all(found, weights)
+    step = int(found.prefix.rpartition("-")[2])
+    source = Source(
+        name=f"{model_name}/{folder.name}",
+        vocab=vocab,
+        tokenizer_config=resolve_settings(vocab, do_lower_case=config.do_lower_case),
+        max_seq_length=config.max_seq_length,
+        pretrainer=model,
+        facts={"step": step, "task": task, "precision": precision},
+    )
+    return FinetunedSource(source, next(f for f in facts if f.name == task), config)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archives of a directory that is published, and whether they are intact.
+
+TensorFlow is not needed for any of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import tarfile
+from pathlib import Path
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage.manifest import sha256, verify_checksums
+
+CHECKSUMS = "SHA256SUMS"
+CARD = "README.md"
+_HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def check_handle(handle: str | None) -> str:
+    """The handle; raises UserError unless it is "owner/model"."""
+    if handle is None or not _HANDLE.fullmatch(handle):
+        raise UserError(
+            f"--handle is {handle!r}; it is the name to publish under, owner/model."
+        )
+    return handle
+
+
+def check_empty(directory: Path) -> None:
+    """Raises UserError if there is something in the directory already."""
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise UserError(
+            f"{directory} is not empty.\nChoose another --output-dir, or publish what "
+            "is there with --publish."
+        )
+
+
+def unpack(archive: Path, directory: Path) -> None:
+    """Unpacks an archive and checks every file against its manifest.
+
+    Raises UserError (65) when a file is not what was exported.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(directory, filter="data")
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+        raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
+    verify_checksums(directory)
+
+
+def archives_of(directory: Path) -> list[Path]:
+    """The archives of a directory that `hub_directory.write` wrote, checked.
+
+    Raises UserError: 2 if it is no such directory, 65 if an archive was damaged.
+    """
+    try:
+        lines = (directory / CHECKSUMS).read_text().splitlines()
+    except OSError:
+        raise UserError(
+            f"{directory} holds no {CHECKSUMS}: it is not what --format hub writes."
+        ) from None
+    found = []
+    for line in lines:
+        expected, _, name = line.partition("  ")
+        path = directory / os.path.basename(name)
+        actual = sha256(path) if path.is_file() else None
+        if actual != expected:
+            state = "missing" if actual is None else "not what was written"
+            raise UserError(f"{path} is {state}; export it again.", EXIT_DAMAGED)
+        found.append(path)
+    return found

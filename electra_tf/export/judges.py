@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The discriminator as SavedModels: detector and scorer, from texts to numbers.
+
+Both read a text of any length in consecutive windows that do not overlap, as
+`PretrainedModel.detect` does.
+
+Shapes: B texts, T tokens of the longest, L length of packed ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.export.encoder import need_discriminator
+from electra_tf.export.exported import (
+    PROBES,
+    Check,
+    Export,
+    Source,
+    probe_ids,
+    reusable_root,
+)
+from electra_tf.export.inputs import (
+    NAMES,
+    EncoderInputs,
+    checked,
+    encoder_specs,
+    unmasked,
+)
+from electra_tf.export.packing import map_windows, windows_of
+from electra_tf.pretrain.discriminator import noise_contrastive_logits
+from electra_tf.pretrain.pretraining import ElectraPretrainer
+from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
+
+# Where a padded row has no token.
+NO_OFFSET = -1
+
+
+def detector(source: Source) -> Export:
+    """How much each token of a text looks replaced.
+
+    `serving_default`: text string [B] -> tokens string [B, T] (as they stand in the
+    text), starts and ends int32 [B, T] (characters; -1 where a row has no more tokens),
+    probabilities float32 [B, T], num_tokens int32 [B].
+    `ids`: the encoder's inputs -> logits and probabilities float32 [B, L].
+    """
+    need_discriminator(source, "detector")
+    pretrainer = source.pretrainer
+
+    def logits(inputs: EncoderInputs) -> tf.Tensor:
+        return replaced_logits(pretrainer, inputs)
+
+    def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
+        probs = tokens.ids.with_flat_values(tf.sigmoid(flat))
+        return {"probabilities": probs.to_tensor()}
+
+    def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        values = logits(inputs)
+        return {"logits": values, "probabilities": tf.sigmoid(values)}
+
+    variables = pretrainer.electra.variables
+    variables += pretrainer.discriminator_predictions.variables
+    if pretrainer.objective == "electric":
+        variables += [
+            v
+            for v in pretrainer.generator.variables
+            if all(v is not other for other in variables)
+        ]
+
+    def to_numbers(values: np.ndarray) -> dict[str, np.ndarray]:
+        return {"probabilities": 1 / (1 + np.exp(-values))}
+
+    return _text_export(source, variables, logits, answer, ids_answer, to_numbers)
+
+
+def scorer(source: Source) -> Export:
+    """Electric's pseudo-log-likelihood of each text, in one pass (section 2.4).
+
+    `serving_default`: text string [B] -> score float32 [B], the sum of token_scores
+    float32 [B, T] (-E(x)_t, an estimate of log p(x_t | the rest)); tokens, starts, ends
+    and num_tokens as the detector's.
+    `ids`: the encoder's inputs -> token_scores float32 [B, L], 0 at padding.
+    """
+    need_discriminator(source, "scorer")
+    pretrainer = source.pretrainer
+    if pretrainer.objective != "electric":
+        raise UserError(
+            f"{source.name} is an ELECTRA: its discriminator tells replaced tokens but "
+            "gives no likelihoods.\nA scorer needs a model trained with "
+            '"electric_objective": true; this one has --what detector.'
+        )
+
+    def scores(inputs: EncoderInputs) -> tf.Tensor:
+        encoded = pretrainer.electra(*inputs)
+        return -pretrainer.discriminator_predictions(encoded.sequence_output)
+
+    def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
+        values = tokens.ids.with_flat_values(flat)
+        return {
+            "score": tf.reduce_sum(values, axis=1),
+            "token_scores": values.to_tensor(),
+        }
+
+    def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        return {"token_scores": scores(inputs) * tf.cast(inputs.mask, tf.float32)}
+
+    def to_numbers(values: np.ndarray) -> dict[str, np.ndarray]:
+        return {"token_scores": values}
+
+    variables = pretrainer.electra.variables
+    variables += pretrainer.discriminator_predictions.variables
+    return _text_export(source, variables, scores, answer, ids_answer, to_numbers)
+
+
+def replaced_logits(pretrainer: ElectraPretrainer, inputs: EncoderInputs) -> tf.Tensor:
+    """Log odds that a token was replaced, in the text as it stands: float32 [B, L]."""
+    encoded = pretrainer.electra(*inputs)
+    logits = pretrainer.discriminator_predictions(encoded.sequence_output)
+    if pretrainer.objective != "electric":
+        return logits
+    generated = pretrainer.generator(unmasked(inputs))
+    log_q = pretrainer.generator.log_q(generated.cloze, inputs.ids)
+    return noise_contrastive_logits(logits, log_q, pretrainer.settings["mask_prob"])
+
+
+def _text_export(
+    source: Source,
+    variables: list,
+    network: Callable[[EncoderInputs], tf.Tensor],
+    answer: Callable[[TokensInText, tf.Tensor], dict[str, tf.Tensor]],
+    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    to_numbers: Callable[[np.ndarray], dict[str, np.ndarray]],
+) -> Export:
+    """A SavedModel with a signature for texts and one for ids.
+
+    Args:
+      network: one number per token, float32 [B, L].
+      answer: the outputs for texts, from their tokens and the network's numbers [N].
+      ids_answer: the outputs for ids.
+      to_numbers: the same from NumPy arrays, to check the first output.
+    """
+    tokenizer, limits = source.tf_tokenizer(), source.limits
+    size = source.max_seq_length - 2
+    root = reusable_root(variables)
+
+    @tf.function(
+        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
+    )
+    def of_texts(text):
+        tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
+        windows = windows_of(tokens.ids, size)
+        flat = map_windows(network, windows, source.vocab)
+        return answer(tokens, flat) | {
+            "tokens": tokens.surfaces.to_tensor(""),
+            "starts": tokens.starts.to_tensor(NO_OFFSET),
+            "ends": tokens.ends.to_tensor(NO_OFFSET),
+            "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
+        }
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def of_ids(input_word_ids, input_mask, input_type_ids):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        return ids_answer(checked(dict(zip(NAMES, inputs, strict=True)), limits))
+
+    root.__call__ = of_texts
+    root.ids = of_ids
+    ids = probe_ids(source)
+    expected_of_ids = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+    checks = [
+        Check(
+            "serving_default",
+            {"text": np.array([text.encode() for text in PROBES])},
+            _expected_of_texts(source, network, to_numbers),
+        ),
+        Check("ids", ids, {k: np.asarray(v) for k, v in expected_of_ids.items()}),
+    ]
+    return Export(
+        root,
+        {"serving_default": of_texts, "ids": of_ids},
+        checks,
+        {"window": size},
+    )
+
+
+def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
+    """Tokens, offsets and numbers of the probes, window by window in Python."""
+    tokenizer, vocab = source.tokenizer(), source.vocab
+    size = source.max_seq_length - 2
+    rows = []
+    for text in PROBES:
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        values: list[float] = []
+        for first in range(0, len(ids), size):
+            window = [vocab.cls_id, *ids[first : first + size], vocab.sep_id]
+            window = tf.constant([window])
+            inputs = EncoderInputs(window, tf.ones_like(window), tf.zeros_like(window))
+            values += network(inputs).numpy()[0, 1:-1].tolist()
+        numbers = to_numbers(np.array(values, np.float32))
+        rows.append(
+            {
+                "tokens": [text[start:end].encode() for start, end in offsets],
+                "starts": [start for start, _ in offsets],
+                "ends": [end for _, end in offsets],
+                **{name: list(array) for name, array in numbers.items()},
+            }
+        )
+    fills = {"tokens": b"", "starts": NO_OFFSET, "ends": NO_OFFSET}
+    expected = {
+        name: padded([row[name] for row in rows], fills.get(name, 0))
+        for name in rows[0]
+    }
+    expected["num_tokens"] = np.array([len(row["tokens"]) for row in rows])
+    return expected
+
+
+def padded(rows: list[list], fill) -> np.ndarray:
+    """Rows of unlike length as one array."""
+    width = max(map(len, rows))
+    return np.array([row + [fill] * (width - len(row)) for row in rows])

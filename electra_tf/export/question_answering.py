@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Question answering as a SavedModel: where in a text does the answer stand?
+
+A text is read through the windows of `finetune.qa`, and spans are chosen by the rules
+of `finetune.qa_decoding`.
+
+Shapes: B questions, W windows of all texts, K spans of a window, L length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.export.exported import Check, Export, probe_ids, reusable_root
+from electra_tf.export.finetuned import FinetunedSource
+from electra_tf.export.inputs import (
+    NAMES,
+    EncoderInputs,
+    checked,
+    encoder_specs,
+    require,
+)
+from electra_tf.export.judges import NO_OFFSET
+from electra_tf.export.packing import map_rows
+from electra_tf.finetune import qa, qa_decoding
+from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
+
+_QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
+_CONTEXTS = (
+    "the book was written by a doctor . " * 30,
+    "nothing is asked here",
+    "the quick brown fox jumps over the lazy dog .",
+)
+
+
+class _Windows(NamedTuple):
+    """The windows on the texts of a batch, in order; [W] each."""
+
+    row: tf.Tensor  # int32, the question
+    first: tf.Tensor  # int32, the first token, of all the batch's
+    length: tf.Tensor  # int32
+
+
+class _Spans(NamedTuple):
+    """Possible answers; [W, K] each, tokens of the packed window."""
+
+    score: tf.Tensor  # of start and end together
+    probability: tf.Tensor
+    start: tf.Tensor
+    end: tf.Tensor
+
+
+def question_answering(task: FinetunedSource) -> Export:
+    """The best answer to each question in its text.
+
+    `serving_default`: question and context string [B] -> answer string [B], start and
+    end int32 [B] (characters of context; -1 and "" where no span is possible), score
+    float32 [B] (of start and end, which ranks answers) and probability float32 [B] (of
+    start times end, in its window); of a task with questions that have no answer also
+    null_odds float32 [B] and has_answer bool [B] (null_odds up to qa_na_threshold).
+    `ids`: the encoder's inputs -> the head's outputs.
+    """
+    source, config = task.source, task.config
+    tokenizer = source.tf_tokenizer()
+    has_null = task.facts.has_impossible and (
+        config.answerable_classifier or not config.joint_prediction
+    )
+    beam = _beam(config)
+    count = beam * beam
+
+    def network(inputs: EncoderInputs) -> tf.Tensor:
+        outputs = task.outputs(inputs)
+        spans = tf.concat([tf.cast(x, tf.float32) for x in _spans(outputs, config)], 1)
+        return tf.concat([spans, _null_score(outputs, config)[:, None]], 1)
+
+    texts = [tf.TensorSpec([None], tf.string, name=n) for n in ("question", "context")]
+
+    @tf.function(autograph=False, input_signature=texts)
+    def of_texts(question, context):
+        question, context = (tf.ensure_shape(x, [None]) for x in (question, context))
+        rows = tf.shape(question)[0], tf.shape(context)[0]
+        same = require(rows[0] == rows[1], "questions and contexts:", *rows)
+        with tf.control_dependencies([same]):
+            query = tokenizer.tokenize(question)[:, : config.max_query_length]
+        document = tokenize_with_offsets(tokenizer, context)
+        windows = windows_on(document.ids, query, config)
+        queries = tf.gather(query, windows.row)
+        places = tf.ragged.range(windows.first, windows.first + windows.length)
+        parts = tf.gather(document.ids.flat_values, places)
+        values = map_rows(
+            network, [queries, parts], source.vocab, 4 * count + 1, least_length=beam
+        )
+        *spans, null = tf.split(values, [count] * 4 + [1], axis=1)
+        offset = tf.cast(queries.row_lengths(), tf.int32) + 2
+        best = _best(_Spans(*spans), windows, offset, document, rows[0], config)
+        found = _in_text(best, document, context)
+        if not has_null:
+            return found
+        lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows[0])
+        return found | _null_odds(lowest, found["score"], config)
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def of_ids(input_word_ids, input_mask, input_type_ids):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        inputs = checked(dict(zip(NAMES, inputs, strict=True)), source.limits)
+        length = tf.shape(inputs.ids)[1]
+        need = f"input_word_ids must have at least {config.beam_size} columns, not"
+        enough = require(length >= config.beam_size, need, length)
+        with tf.control_dependencies([enough]):
+            inputs = EncoderInputs(*map(tf.identity, inputs))
+        return _named(task.outputs(inputs), config)
+
+    root = reusable_root(task.variables)
+    root.__call__ = of_texts
+    root.ids = of_ids
+    return Export(
+        root,
+        {"serving_default": of_texts, "ids": of_ids},
+        _checks(task),
+        {"qa_na_threshold": config.qa_na_threshold} if has_null else {},
+    )
+
+
+def _null_odds(lowest, score, config) -> dict[str, tf.Tensor]:
+    """How much speaks for there being no answer."""
+    odds = lowest if config.answerable_classifier else lowest - score
+    return {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
+
+
+def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
+    """The windows of `QATask`: as long as fits beside the question, a stride apart."""
+    total = tf.cast(document.row_lengths(), tf.int32)
+    room = config.max_seq_length - tf.cast(query.row_lengths(), tf.int32) - 3
+    stride = tf.minimum(room, config.doc_stride)
+    more = -(-tf.maximum(total - room, 0) // stride)
+    counts = tf.where(total > 0, 1 + more, 0)
+    row = tf.repeat(tf.range(tf.size(counts)), counts)
+    before = tf.cumsum(counts, exclusive=True)
+    number = tf.range(tf.size(row)) - tf.gather(before, row)
+    start = number * tf.gather(stride, row)
+    length = tf.minimum(tf.gather(total, row) - start, tf.gather(room, row))
+    first = tf.cast(tf.gather(document.row_starts(), row), tf.int32) + start
+    return _Windows(row, first, length)
+
+
+def _beam(config) -> int:
+    """How many starts of a window are looked at, and of each how many ends."""
+    return config.beam_size if config.joint_prediction else config.n_best_size
+
+
+def _spans(outputs: dict[str, tf.Tensor], config) -> _Spans:
+    """The spans of the best starts with their (joint), or with the best, ends."""
+    if config.joint_prediction:
+        start, end = outputs["start_top_index"], outputs["end_top_index"]
+        start_score = outputs["start_top_log_probs"][:, :, None]
+        end_score = outputs["end_top_log_probs"]
+        probability = tf.exp(start_score + end_score)
+        start = start[:, :, None]
+    else:
+        starts, ends = outputs["start_logits"], outputs["end_logits"]
+        start_score, start = tf.math.top_k(starts, config.n_best_size)
+        end_score, end = tf.math.top_k(ends, config.n_best_size)
+        start_score, start = start_score[:, :, None], start[:, :, None]
+        end_score, end = end_score[:, None], end[:, None]
+        total = tf.reduce_logsumexp(starts, 1) + tf.reduce_logsumexp(ends, 1)
+        probability = tf.exp(start_score + end_score - total[:, None, None])
+    score = start_score + end_score
+    shape = tf.shape(score)
+    spans = score, probability, tf.broadcast_to(start, shape), end
+    spans = (tf.broadcast_to(x, shape) for x in spans)
+    return _Spans(*(tf.reshape(x, [shape[0], _beam(config) ** 2]) for x in spans))
+
+
+def _null_score(outputs: dict[str, tf.Tensor], config) -> tf.Tensor:
+    """[W]: how little a window answers the question."""
+    if config.answerable_classifier:
+        return outputs["answerable_logit"]
+    return outputs["start_logits"][:, 0] + outputs["end_logits"][:, 0]
+
+
+def _best(spans, windows, offset, document, rows, config):
+    """(span [B]: token where it starts, where it ends, score, probability)."""
+    first = windows.first[:, None]
+    start = tf.cast(spans.start, tf.int32) - offset[:, None]
+    end = tf.cast(spans.end, tf.int32) - offset[:, None]
+    length = windows.length[:, None]
+    inside = (start >= 0) & (end < length) & (end >= start)
+    inside &= end - start < config.max_answer_length
+    tokens = tf.size(document.ids.flat_values)
+    start_there = tf.clip_by_value(start, 0, length - 1)
+    possible = inside & _shows_most(windows, start_there, tokens)
+    score = tf.where(possible, spans.score, spans.score.dtype.min)
+    # The first of the highest, in the order of windows and spans.
+    score = tf.reshape(score, [-1])
+    row = tf.repeat(windows.row, tf.shape(spans.score)[1])
+    highest = tf.math.unsorted_segment_max(score, row, rows)
+    is_best = tf.reshape(possible, [-1]) & (score == tf.gather(highest, row))
+    place = tf.where(is_best, tf.range(tf.size(score)), tf.size(score))
+    place = tf.math.unsorted_segment_min(place, row, rows)
+    found = place < tf.size(score)
+    place = tf.where(found, place, tf.size(score))
+
+    def taken(values):  # one more at the end, for rows without a span
+        flat = tf.reshape(values, [-1])
+        return tf.gather(tf.concat([flat, tf.zeros([1], flat.dtype)], 0), place)
+
+    return (
+        found,
+        taken(first + start),
+        taken(first + end),
+        taken(spans.score),
+        taken(spans.probability),
+    )
+
+
+def _shows_most(windows: _Windows, place: tf.Tensor, tokens: tf.Tensor) -> tf.Tensor:
+    """Whether no other window shows more around a token; bool [W, K].
+
+    Args:
+      place: the token, int32 [W, K], in its window.
+      tokens: how many the batch has.
+    """
+    inside = tf.ragged.range(windows.length)
+    window = tf.cast(inside.value_rowids(), tf.int32)
+    length = tf.gather(windows.length, window)
+    here = inside.flat_values
+    around = 100 * tf.minimum(here, length - 1 - here) + length
+    token = tf.gather(windows.first, window) + here
+    most = tf.math.unsorted_segment_max(around, token, tokens)
+    is_most = around == tf.gather(most, token)
+    number = tf.where(is_most, window, tf.size(windows.row))
+    at = tf.math.unsorted_segment_min(number, token, tokens)
+    at = tf.gather(at, windows.first[:, None] + place)
+    return at == tf.range(tf.size(windows.row))[:, None]
+
+
+def _in_text(best, document: TokensInText, context) -> dict[str, tf.Tensor]:
+    """The answer's characters."""
+    found, first, last, score, probability = best
+
+    def offsets(values, token):
+        flat = tf.concat([values.flat_values, [0]], 0)
+        return tf.gather(flat, tf.where(found, token, tf.size(flat) - 1))
+
+    start, end = offsets(document.starts, first), offsets(document.ends, last)
+    chars = tf.strings.unicode_decode(context, "UTF-8", errors="ignore")
+    row = tf.cast(chars.row_starts(), tf.int32)
+    inside = tf.gather(chars.flat_values, tf.ragged.range(row + start, row + end))
+    return {
+        "answer": tf.strings.unicode_encode(inside, "UTF-8"),
+        "start": tf.where(found, start, NO_OFFSET),
+        "end": tf.where(found, end, NO_OFFSET),
+        "score": score,
+        "probability": probability,
+    }
+
+
+def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
+    """The outputs that mean something without labels."""
+    names = ["start_logits"]
+    if config.joint_prediction:
+        names += ["start_top_index", "start_top_log_probs"]
+        names += ["end_top_index", "end_top_log_probs"]
+    else:
+        names.append("end_logits")
+    if config.answerable_classifier:
+        names.append("answerable_logit")
+    return {name: outputs[name] for name in names}
+
+
+def _checks(task: FinetunedSource) -> list[Check]:
+    config, source = task.config, task.source
+    ids = probe_ids(source)
+    length = ids[NAMES[0]].shape[1]
+    checks = []
+    if length >= config.beam_size:
+        outputs = task.outputs(EncoderInputs(*map(tf.constant, ids.values())))
+        expected = {
+            name: value.numpy()
+            for name, value in _named(outputs, config).items()
+            if name.endswith(("logits", "logit"))
+        }
+        checks.append(Check("ids", ids, expected))
+    answers = [
+        answer_in_python(task, *pair)
+        for pair in zip(_QUESTIONS, _CONTEXTS, strict=True)
+    ]
+    scores = np.array([a.start_logit + a.end_logit for a in answers], np.float32)
+    texts = {
+        name: np.array([text.encode() for text in texts])
+        for name, texts in (("question", _QUESTIONS), ("context", _CONTEXTS))
+    }
+    return [Check("serving_default", texts, {"score": scores}), *checks]
+
+
+def answer_in_python(
+    task: FinetunedSource, question: str, context: str
+) -> qa_decoding.Answer:
+    """The best answer as `run_finetuning.py` finds it, window by window."""
+    config, source = task.config, task.source
+    reader = qa.QATask(task.facts.name, config, source.tokenizer())
+    words, _ = qa.split_words(context)
+    example = qa.QAExample(0, "", question, words, None, None, "", False)
+    outputs = []
+    for features in reader.featurize(example, False):
+        packed = np.zeros([3, 1, config.max_seq_length], np.int32)
+        packed[0] = source.vocab.pad_id
+        ids = features["input_ids"]
+        packed[0, 0, : len(ids)] = ids
+        packed[1, 0, : len(ids)] = 1
+        packed[2, 0, : len(ids)] = features["segment_ids"]
+        found = task.outputs(EncoderInputs(*map(tf.constant, packed)))
+        outputs.append({name: value.numpy()[0] for name, value in found.items()})
+    answers = qa_decoding.nbest(
+        reader.windows(example),
+        outputs,
+        words,
+        joint=config.joint_prediction,
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+        do_lower_case=config.do_lower_case,
+    )
+    return answers[0]

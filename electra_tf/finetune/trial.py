@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One trial of a fine-tuning run: build, load, train in the shared loop, score.
+
+A trial has a run directory of its own, so a trial that was interrupted goes on where
+it was, and those that are finished are not made again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import time
+from typing import Any, NamedTuple
+
+import keras
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.console import Console
+from electra_tf.finetune import (
+    batches,
+    initial_weights,
+    length_buckets,
+    preprocessing,
+    task_facts,
+)
+from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
+from electra_tf.finetune.prediction import predict
+from electra_tf.finetune.results import TrialResult, scores_text
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.lock import RunLock
+from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train import loop, optimization
+from electra_tf.train import step as training_step
+from electra_tf.train.distribution import Placement
+
+# What may change from one start of a trial to the next: places, and how it is run.
+NOT_IN_SETTINGS = (
+    "data_dir",
+    "model_name",
+    "vocab_file",
+    "init_checkpoint",
+    "model_dir",
+    "preprocessed_data_dir",
+    "tfds_data_dir",
+    "results_txt",
+    "results_pkl",
+    "num_trials",
+    "do_train",
+    "do_eval",
+    "keep_all_models",
+    "write_test_outputs",
+    "n_writes_test",
+    "use_tfrecords_if_existing",
+    "log_examples",
+    "log_steps",
+    "iterations_per_loop",
+    "save_checkpoints_steps",
+    "eval_batch_size",
+    "predict_batch_size",
+)
+
+
+class Run(NamedTuple):
+    """What all trials of a run share."""
+
+    config: FinetuningConfig
+    vocab: Vocabulary
+    tasks: list[Any]  # finetune.task.Task
+    source: initial_weights.Source | None  # None: random weights
+    placement: Placement
+    console: Console
+
+
+class Interrupted(Exception):
+    """The run was asked to stop; everything is saved."""
+
+
+def settings_of(config: FinetuningConfig) -> dict[str, Any]:
+    """What makes two runs comparable: all hparams but places and the like."""
+    values = config.to_dict()
+    return {k: v for k, v in values.items() if k not in NOT_IN_SETTINGS}
+
+
+def seed_of(config: FinetuningConfig, trial: int) -> int:
+    """The seed of a trial; trials count from 1."""
+    return config.seed + trial - 1
+
+
+def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
+    """Steps of the run, as the original counts them: whole batches, times epochs."""
+    whole = -(-num_examples // config.train_batch_size)
+    return max(1, int(whole * config.num_train_epochs))
+
+
+def run_trial(run: Run, trial: int) -> TrialResult:
+    """Trains and scores one trial.
+
+    Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
+    """
+    config, console = run.config, run.console
+    keras.backend.clear_session()
+    if config.do_train:
+        with RunLock(config.trial_dir(trial)):
+            model, steps, seconds = _train(run, trial)
+    else:
+        model, steps, seconds = _load(run, trial), 0, 0.0
+    started = time.monotonic()
+    scores: dict[str, dict[str, float]] = {}
+    degenerate = []
+    with loop.StopRequest() as stop:
+        if config.do_eval:
+            directory = config.predictions_dir(trial)
+            for task in run.tasks:
+                for split in task.splits("dev"):
+                    scorer = score(run, model, task, split, stop)
+                    name = data_set_name(task, split)
+                    scores[name] = dict(scorer.get_results())
+                    console.log(f"{name}: {scores_text(scores[name])}")
+                    if scorer.is_degenerate:
+                        degenerate.append(name)
+                    task.write_predictions(split, scorer, directory, trial)
+            console.log(f"Predictions of trial {trial}: {directory}")
+        if config.write_test_outputs and trial <= config.n_writes_test:
+            directory = config.test_predictions_dir(trial)
+            for task in run.tasks:
+                if not task.splits("test"):
+                    console.log(f"There is no test set of {task.name}.")
+                for split in task.splits("test"):
+                    scorer = score(run, model, task, split, stop)
+                    task.write_predictions(split, scorer, directory, trial)
+                    console.log(f"Test predictions of {task.name}: {directory}")
+    if config.do_train and not config.keep_all_models and trial > 1:
+        shutil.rmtree(config.trial_dir(trial))
+    times = {"train": seconds, "evaluate": time.monotonic() - started}
+    return TrialResult(
+        trial=trial,
+        seed=seed_of(config, trial),
+        scores=scores,
+        degenerate=degenerate,
+        steps=steps,
+        seconds={name: round(value, 1) for name, value in times.items()},
+    )
+
+
+def data_set_name(task, split: str) -> str:
+    """What a data set is called in the results: the task, and a second set's name."""
+    return task.name if split == "dev" else f"{task.name}_{split.removeprefix('dev_')}"
+
+
+def score(run: Run, model, task, split: str, stop: loop.StopRequest):
+    """The task's scorer, having seen all predictions on one split.
+
+    Raises `Interrupted` when a signal asked to stop.
+    """
+    config = run.config
+    run.console.log(f"Evaluating {task.name} on its {split} set.")
+    store = preprocessing.features(config, run.tasks, split, False, only=task)
+    count = -(-len(store) // config.eval_batch_size)
+    dataset = batches.make_dataset(
+        store,
+        batch_size=config.eval_batch_size,
+        seed=config.seed,
+        shuffle=False,
+        num_batches=count,
+        length_buckets=length_buckets.evaluation_buckets(config, store.lengths),
+    )
+    scorer = task.scorer(split)
+    for outputs in predict(
+        model,
+        task.name,
+        dataset,
+        num_batches=count,
+        batch_size=config.eval_batch_size,
+        console=run.console,
+        is_stopped=lambda: stop.signal is not None,
+    ):
+        scorer.update(outputs)
+    if stop.signal:
+        raise Interrupted
+    return scorer
+
+
+def build(run: Run, trial: int, steps: int):
+    """Model and optimizer with the trial's random weights: (task, state)."""
+    keras.utils.set_random_seed(seed_of(run.config, trial))
+    with run.placement.strategy.scope():
+        model = build_finetuning_model(run.config, run.tasks)
+        optimizer = optimization.create_finetuning_optimizer(run.config, steps)
+        state = training_step.TrainState(model, optimizer)
+    return FinetuningTask(model), state
+
+
+def _load(run: Run, trial: int):
+    """A model that was fine-tuned before."""
+    config = run.config
+    task, state = build(run, trial, 1)
+    source = run.source
+    if source is None:
+        source = initial_weights.find_source(config.trial_dir(trial), run.console.log)
+        initial_weights.check(source, config, run.vocab)
+    initial_weights.load_all(source, state.weights())
+    run.console.log(f"Trial {trial}: weights from {source.prefix}")
+    return task.model
+
+
+def _identity(run: Run, store) -> dict[str, Any]:
+    shape = dataclasses.asdict(run.config.model_config())
+    heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
+    return shape | {
+        "embedding_size": run.config.embedding_size,
+        "vocab_sha256": run.vocab.sha256,
+        "heads": heads,
+        "features": store.digest,
+        "init_checkpoint": run.source.prefix if run.source else None,
+    }
+
+
+def _train(run: Run, trial: int):
+    """Trains up to the end: (model, steps, seconds)."""
+    config, console = run.config, run.console
+    store = preprocessing.features(config, run.tasks, "train", True)
+    steps = num_train_steps(config, len(store))
+    checkpoints = Checkpoints(
+        config.trial_dir(trial),
+        keep=1,
+        identity=_identity(run, store),
+        settings=settings_of(config),
+        log=console.log,
+    )
+    saved = checkpoints.newest_intact()
+    if saved:
+        checkpoints.check_identity(saved)
+    task, state = build(run, trial, steps)
+    if saved:
+        checkpoints.restore(saved, state.variables())
+        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
+    elif run.source:
+        initial_weights.load_encoder(run.source, state.weights())
+        console.log(f"Encoder's weights from {run.source.prefix}; new heads.")
+    else:
+        console.log("All weights are random: init_checkpoint is null.")
+    console.log(
+        f"Data: {len(store):,} training examples; {steps:,} steps, "
+        f"{config.num_train_epochs:g} epochs"
+    )
+    started = time.monotonic()
+    if state.step < steps:
+        _train_to_end(run, trial, store, task, state, checkpoints, steps)
+    return task.model, steps, time.monotonic() - started
+
+
+def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
+    config, placement = run.config, run.placement
+    config.save(f"{config.trial_dir(trial)}/config.json")
+    task_facts.write(config.trial_dir(trial), run.tasks)
+    step = training_step.TrainingStep(
+        task,
+        state,
+        placement,
+        seed=seed_of(config, trial),
+        accumulation=config.gradient_accumulation_steps,
+    )
+
+    buckets = length_buckets.training_buckets(
+        config,
+        store.lengths,
+        steps=steps,
+        seed=seed_of(config, trial),
+        is_compiled=placement.jit_compile,
+    )
+    run.console.log(f"Batches are padded to {', '.join(map(str, buckets))} tokens.")
+
+    def batches_from(start: int):
+        def dataset(context):
+            return batches.make_dataset(
+                store,
+                batch_size=config.train_batch_size,
+                seed=seed_of(config, trial),
+                start_step=start,
+                shuffle=True,
+                num_batches=None,
+                num_replicas=placement.num_replicas,
+                replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
+                length_buckets=buckets,
+            )
+
+        return iter(placement.strategy.distribute_datasets_from_function(dataset))
+
+    finished = loop.train(
+        step,
+        batches_from,
+        checkpoints,
+        run.console,
+        placement=placement,
+        num_train_steps=steps,
+        batch_size=config.train_batch_size,
+        iterations_per_loop=config.iterations_per_loop,
+        save_checkpoints_steps=config.save_checkpoints_steps,
+        log_steps=config.log_steps,
+        on_nonfinite=config.on_nonfinite,
+    )
+    if not finished:
+        raise Interrupted

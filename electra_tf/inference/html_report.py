@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One HTML page about a pre-training run: curves, evaluation, passages, settings."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from electra_tf.inference import verdicts
+from electra_tf.inference.pretrained_model import TokenVerdict
+from electra_tf.storage.files import atomic_write
+from electra_tf.train.curves import plot_curves
+
+_STYLE = """
+:root { color-scheme: light; }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; background: #fff;
+       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: .2rem; }
+h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #d9e2ec; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
+td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
+td:nth-child(2) { text-align: right; }
+td:nth-child(3) { color: #52606d; }
+details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
+img { max-width: 100%; }
+.summary { color: #52606d; margin-top: 0; }
+"""
+
+_MEANING = {
+    "masked_lm_accuracy": "masked tokens the generator gets right",
+    "masked_lm_loss": "its cross-entropy, nats",
+    "sampled_masked_lm_accuracy": "its samples that equal the original",
+    "disc_loss": "the discriminator's cross-entropy, nats",
+    "disc_auc": "area under its ROC curve; padding counts, as in the original",
+    "disc_auc_tokens": "the same over real tokens only",
+    "disc_accuracy": "verdicts that are right",
+    "disc_precision": "tokens called replaced that are",
+    "disc_recall": "replaced tokens called so",
+    "loss": "weighted sum of the two losses",
+}
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """A whole HTML document; `parts` are fragments."""
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title>"
+        f"<style>{_STYLE}{verdicts.STYLE}</style></head>\n"
+        f"<body>\n{body}\n</body></html>"
+    )
+
+
+def write_report(
+    model_dir: Path,
+    passages: Sequence[tuple[str, Sequence[TokenVerdict]]],
+    output: str | os.PathLike,
+) -> None:
+    """Writes the page of the run in `model_dir`.
+
+    Args:
+      passages: texts and the verdicts on their corrupted tokens.
+      output: the HTML file; it needs no other files.
+
+    Raises `UserError` (73) when it cannot be written.
+    """
+    config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
+    results = _results(model_dir)
+    if passages:
+        total = [verdicts.score(tokens) for _, tokens in passages]
+        replaced, caught = sum(s.replaced for s in total), sum(s.caught for s in total)
+        parts += [
+            "<h2>What the discriminator caught</h2>",
+            '<p class="summary">The generator replaced '
+            f"{replaced} tokens; {caught} of them are among the {replaced} that look "
+            "most replaced to the discriminator.</p>",
+            verdicts.html_legend(is_corrupted=True),
+            *(verdicts.to_html(text, tokens) for text, tokens in passages),
+        ]
+    if results:
+        parts += ["<h2>Evaluation</h2>", _metrics_table(results)]
+    picture = _curves(model_dir)
+    if picture:
+        parts += ["<h2>Training</h2>", picture]
+    rows = "".join(
+        f"<tr><td>{html.escape(key)}</td><td>{html.escape(json.dumps(value))}</td></tr>"
+        for key, value in sorted(config.items())
+    )
+    parts += [
+        "<h2>Settings</h2>",
+        f"<details><summary>config.json</summary><table>{rows}</table></details>",
+    ]
+    atomic_write(output, page(f"Pre-training of {model_dir.name}", parts) + "\n")
+
+
+def _results(model_dir: Path) -> dict[str, float]:
+    path = model_dir / "results" / "unsup_results.json"
+    if not path.is_file():
+        return {}
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _metrics_table(results: dict) -> str:
+    rows = []
+    for name, meaning in _MEANING.items():
+        if name in results["metrics"]:
+            value = f"{results['metrics'][name]:.4f}"
+            rows.append(f"<tr><td>{name}</td><td>{value}</td><td>{meaning}</td></tr>")
+    step = results.get("global_step", "")
+    caption = f'<p class="summary">Checkpoint of step {step}.</p>' if step else ""
+    return f"{caption}<table>{''.join(rows)}</table>"
+
+
+def _curves(model_dir: Path) -> str:
+    """The loss curves as an image inside the page."""
+    metrics = model_dir / "metrics.jsonl"
+    if not metrics.is_file():
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        picture = Path(folder) / "curves.png"
+        plot_curves(metrics, picture, "")
+        if not picture.exists():
+            return ""
+        data = base64.b64encode(picture.read_bytes()).decode()
+    return f'<img alt="loss curves" src="data:image/png;base64,{data}">'

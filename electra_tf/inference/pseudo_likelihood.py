@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log-probability of each token given all others, in the ways a model offers.
+
+| way | model | passes over a text of n tokens |
+|---|---|---|
+| electric | Electric: minus the energy | 1 |
+| two_tower | Electric's generator, its own log-probabilities | 1 |
+| mask_each | a masked language model: each token masked in turn | n |
+| discriminator | ELECTRA: log-probability of "original"; a score, no likelihood | 1 |
+
+docs/electric.md derives them.  Shapes: B rows, L length.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from electra_tf.pretrain.generators import (
+    MaskedInputs,
+    MaskedLMGenerator,
+    TwoTowerGenerator,
+)
+from electra_tf.pretrain.pretraining import ElectraPretrainer
+from electra_tf.pretrain.vocabulary_softmax import log_normalizer
+
+_IDS = tf.TensorSpec([None, None], tf.int32)
+_POSITIONS = tf.TensorSpec([None], tf.int32)
+
+
+def ways_of(pretrainer: ElectraPretrainer) -> list[str]:
+    """The keys of WAYS that a model offers, the best one first."""
+    found = []
+    if pretrainer.objective == "electric":
+        found.append("electric")
+    if isinstance(pretrainer.generator, TwoTowerGenerator):
+        found.append("two_tower")
+    if isinstance(pretrainer.generator, MaskedLMGenerator):
+        found.append("mask_each")
+    if pretrainer.objective == "electra":
+        found.append("discriminator")
+    return found
+
+
+def electric(pretrainer: ElectraPretrainer):
+    """-E(x)_t of every token in one pass (Electric paper, sections 2.1 and 2.4).
+
+    The head says how much a token looks replaced, which is its energy: with the
+    normaliser that noise-contrastive estimation drives to 1, -E(x)_t estimates
+    log p(x_t | the other tokens).
+
+    Returns: function of ids and mask, int32 [B, L], to float32 [B, L].
+    """
+
+    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
+    def scores(ids, mask):
+        encoded = pretrainer.electra(ids, mask, tf.zeros_like(ids))
+        return -pretrainer.discriminator_predictions(encoded.sequence_output)
+
+    return scores
+
+
+def discriminator(pretrainer: ElectraPretrainer):
+    """log P(token was not replaced), by ELECTRA's discriminator; see `electric`."""
+
+    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
+    def scores(ids, mask):
+        encoded = pretrainer.electra(ids, mask, tf.zeros_like(ids))
+        logits = pretrainer.discriminator_predictions(encoded.sequence_output)
+        return tf.math.log_sigmoid(-logits)
+
+    return scores
+
+
+def two_tower(pretrainer: ElectraPretrainer):
+    """log q(x_t | x before t, x after t), by the two towers; see `electric`."""
+    generator = pretrainer.generator
+
+    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
+    def scores(ids, mask):
+        nothing = tf.zeros_like(ids[:, :1])  # no position is masked
+        inputs = MaskedInputs(
+            input_ids=ids,
+            input_mask=mask,
+            segment_ids=tf.zeros_like(ids),
+            masked_input_ids=ids,
+            masked_lm_positions=nothing,
+            masked_lm_ids=nothing,
+            masked_lm_weights=tf.cast(nothing, tf.float32),
+        )
+        return -generator(inputs).cloze.per_token_loss
+
+    return scores
+
+
+def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
+    """log p(x_t | x without t) of one token per row, which is masked.
+
+    Returns: function of ids and mask, int32 [B, L], and positions int32 [B], to
+      float32 [B].
+    """
+    generator = pretrainer.generator
+
+    @tf.function(input_signature=[_IDS, _IDS, _POSITIONS], autograph=False)
+    def scores(ids, mask, positions):
+        at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
+        targets = tf.gather_nd(ids, at)
+        masked = tf.tensor_scatter_nd_update(
+            ids, at, tf.fill(tf.shape(targets), mask_id)
+        )
+        encoded = generator.encoder(masked, mask, tf.zeros_like(ids))
+        hidden = generator.head(tf.gather_nd(encoded.sequence_output, at))  # [B, E]
+        table = generator.encoder.embeddings.word_embeddings.value
+        bias = generator.head.output_bias.value
+        normalizer, _ = log_normalizer(hidden, table, bias, chunk_size=1024)
+        own = tf.cast(tf.gather(table, targets), tf.float32)
+        own = tf.reduce_sum(tf.cast(hidden, tf.float32) * own, axis=-1)
+        return own + tf.gather(bias, targets) - normalizer
+
+    return scores
+
+
+# Ways that score all tokens of a text in one pass.
+ONE_PASS = {
+    "electric": electric,
+    "two_tower": two_tower,
+    "discriminator": discriminator,
+}
+WAYS = (*ONE_PASS, "mask_each")

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of texts by a pre-trained model: how likely is each token, each text?
+
+model = electra_tf.load("data/models/electric_small")
+for scored in model.score_texts(open("texts.txt")):
+    print(scored.score, scored.num_tokens)
+
+Texts are read as they come, some thousand at a time, scored in batches of similar
+length and returned in their order.  The score of a text is the sum of its tokens'.
+
+A text that is longer than the model is read in windows.  They follow each other without
+overlap unless `overlap` is given; then each begins that many tokens before the end of
+the one before, and a token in both counts where it stands farther from the edge.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import Vocabulary
+
+# Tokens read ahead, so that there are texts of equal length to put into a batch, and
+# tokens of a batch, padding included.
+POOL_TOKENS = 1 << 17
+BATCH_TOKENS = 2048
+
+_EXPLAINED = {
+    "electric": "minus the energy, in one pass",
+    "two_tower": "the two-tower generator's log-probabilities, in one pass",
+    "mask_each": "log-probabilities with each token masked in turn, slow",
+    "discriminator": 'log-probability of "not replaced", in one pass; no likelihood',
+}
+
+
+class TokenScore(NamedTuple):
+    """One token of a text and its score."""
+
+    text: str  # as it stands in the text
+    start: int  # characters of the text
+    end: int
+    score: float  # natural logarithm
+    is_unknown: bool = False  # the model sees [UNK]
+
+
+class TextScore(NamedTuple):
+    """The score of a text: a pseudo-log-likelihood where token scores are such."""
+
+    score: float  # sum over the tokens, natural logarithm; 0 without tokens
+    num_tokens: int
+    num_unknown: int  # of them, tokens that the model sees as [UNK]
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether there are no tokens, or unknown ones only."""
+        return self.num_unknown == self.num_tokens
+
+
+class _Window(NamedTuple):
+    """A part of a text that fits the model: its ids, and which of them count."""
+
+    text: int  # index in the pool
+    ids: list[int]  # without [CLS] and [SEP]
+    first: int  # of the tokens that count, in `ids`
+    last: int
+    start: int  # of the tokens that count, in the text
+
+
+class Scorer:
+    """Scores texts with one model in one way; see `score_tokens`.
+
+    Args:
+      pretrainer: an ElectraPretrainer.
+      max_tokens: tokens of the longest window, [CLS] and [SEP] included.
+      way: a way of `pseudo_likelihood`; by default "electric".
+      name: of the model, for messages.
+
+    Raises `UserError` if the model does not offer the way, naming those that it does.
+    """
+
+    def __init__(
+        self,
+        pretrainer,
+        vocab: Vocabulary,
+        tokenizer: Tokenizer,
+        max_tokens: int,
+        way: str | None = None,
+        name: str = "this model",
+    ):
+        from electra_tf.inference import pseudo_likelihood
+
+        self.way = _checked_way(pretrainer, way, name)
+        self.vocab, self.tokenizer, self.name = vocab, tokenizer, name
+        self.window_size = max_tokens - 2
+        if self.way == "mask_each":
+            self._mask_each = pseudo_likelihood.mask_each(pretrainer, vocab.mask_id)
+        else:
+            self._one_pass = pseudo_likelihood.ONE_PASS[self.way](pretrainer)
+
+    def score_tokens(
+        self, texts: str | Iterable[str], overlap: int = 0
+    ) -> Iterator[list[TokenScore]]:
+        """Yields the scores of each text's tokens; none for a text without tokens.
+
+        Raises `UserError` if a score is not finite.
+        """
+        for text, (ids, offsets), scores in self._scored(
+            texts, overlap, self.tokenizer.encode_with_offsets
+        ):
+            yield [
+                TokenScore(
+                    text[start:end], start, end, float(score), i == self.vocab.unk_id
+                )
+                for i, (start, end), score in zip(ids, offsets, scores, strict=True)
+            ]
+
+    def score_texts(
+        self, texts: str | Iterable[str], overlap: int = 0
+    ) -> Iterator[TextScore]:
+        """Yields the score of each text; otherwise as `score_tokens`."""
+        for _, (ids, _), scores in self._scored(
+            texts, overlap, lambda text: (self.tokenizer.encode(text), None)
+        ):
+            total = math.fsum(scores)
+            yield TextScore(total, len(ids), ids.count(self.vocab.unk_id))
+
+    def _scored(self, texts, overlap, encode):
+        """Yields (text, what `encode` gave, float scores of its ids) in order."""
+        if not 0 <= overlap < self.window_size:
+            raise UserError(
+                f"an overlap of {overlap} tokens: it must be at least 0 and less than "
+                f"the {self.window_size} tokens of a window."
+            )
+        texts = iter([texts] if isinstance(texts, str) else texts)
+        done = 0
+        while True:
+            pool, tokens = [], 0
+            for text in texts:
+                encoded = encode(text)
+                pool.append((text, encoded))
+                tokens += len(encoded[0]) + 2
+                if tokens >= POOL_TOKENS:
+                    break
+            if not pool:
+                return
+            scores = self._score_pool([ids for _, (ids, _) in pool], overlap)
+            for (text, encoded), values in zip(pool, scores, strict=True):
+                done += 1
+                if not np.isfinite(values).all():
+                    raise UserError(
+                        f"{self.name} gives text {done} the score {values.sum()}: its "
+                        "weights or activations are not finite.\nThe text begins "
+                        f"{text[:60]!r}.",
+                        EXIT_DIVERGED,
+                    )
+                yield text, encoded, values
+
+    def _score_pool(self, texts: list[list[int]], overlap: int) -> list[np.ndarray]:
+        """Scores of the tokens of each text, given as ids."""
+        found = [np.zeros(len(ids), np.float32) for ids in texts]
+        windows = [
+            window
+            for number, ids in enumerate(texts)
+            for window in windows_of(number, ids, self.window_size, overlap)
+        ]
+        windows.sort(key=lambda window: len(window.ids))
+        score = self._all_at_once
+        if self.way == "mask_each":
+            score = self._one_by_one
+        for window, values in zip(windows, score(windows), strict=True):
+            count = window.last - window.first
+            part = values[window.first : window.last]
+            found[window.text][window.start : window.start + count] = part
+        return found
+
+    def _all_at_once(self, windows: list[_Window]) -> Iterator[np.ndarray]:
+        for batch in batches(windows, lambda window: len(window.ids) + 2):
+            ids, mask = self._packed(batch)
+            scores = self._one_pass(ids, mask).numpy()
+            for window, row in zip(batch, scores, strict=True):
+                yield row[1 : 1 + len(window.ids)]
+
+    def _one_by_one(self, windows: list[_Window]) -> Iterator[np.ndarray]:
+        """One row for each token that counts."""
+        rows = [
+            (window, place)
+            for window in windows
+            for place in range(window.first, window.last)
+        ]
+        values: list[float] = []
+        for batch in batches(rows, lambda row: len(row[0].ids) + 2):
+            ids, mask = self._packed([window for window, _ in batch])
+            positions = np.array([place + 1 for _, place in batch], np.int32)
+            values += self._mask_each(ids, mask, positions).numpy().tolist()
+        remaining = iter(values)
+        for window in windows:
+            scores = np.zeros(len(window.ids), np.float32)
+            count = window.last - window.first
+            scores[window.first : window.last] = list(
+                itertools.islice(remaining, count)
+            )
+            yield scores
+
+    def _packed(self, windows: list[_Window]) -> tuple[np.ndarray, np.ndarray]:
+        """ids and mask, int32 [B, L], of windows."""
+        length = max(len(window.ids) for window in windows) + 2
+        ids = np.full([len(windows), length], self.vocab.pad_id, np.int32)
+        mask = np.zeros([len(windows), length], np.int32)
+        for row, window in enumerate(windows):
+            real = len(window.ids) + 2
+            ids[row, :real] = [self.vocab.cls_id, *window.ids, self.vocab.sep_id]
+            mask[row, :real] = 1
+        return ids, mask
+
+
+def windows_of(text: int, ids: list[int], size: int, overlap: int) -> Iterator[_Window]:
+    """Windows of at most `size` ids in which every id of a text counts once."""
+    counted, begin = 0, 0
+    while counted < len(ids):
+        end = min(begin + size, len(ids))
+        # Of the tokens shared with the next window half count here, half there.
+        last = end if end == len(ids) else end - overlap // 2
+        yield _Window(text, ids[begin:end], counted - begin, last - begin, counted)
+        counted, begin = last, end - overlap
+
+
+def batches(items: Iterable, length_of) -> Iterator[list]:
+    """Consecutive items, sorted by length, of at most BATCH_TOKENS with padding."""
+    batch: list = []
+    for item in items:
+        if batch and (len(batch) + 1) * length_of(item) > BATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(item)
+    if batch:
+        yield batch
+
+
+def _checked_way(pretrainer, way: str | None, name: str) -> str:
+    """`way`, or "electric", if the model offers it."""
+    from electra_tf.inference import pseudo_likelihood
+
+    offered = pseudo_likelihood.ways_of(pretrainer)
+    way = way or "electric"
+    if way not in pseudo_likelihood.WAYS:
+        raise UserError(
+            f"there is no way of scoring {way!r}; {name} offers {', '.join(offered)}."
+        )
+    if way in offered:
+        return way
+    kind = {"electric": "an Electric", "electra": "an ELECTRA"}.get(
+        pretrainer.objective, "a masked language model"
+    )
+    listed = "; ".join(f"{offer} ({_EXPLAINED[offer]})" for offer in offered)
+    raise UserError(
+        f"{name} is {kind} and has no scores of the way {way!r}.\n"
+        f"It offers: {listed or 'none; only detect'}."
+    )

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starting a pre-training run from the weights of another model.
+
+The other model may have been trained for another objective, with another vocabulary or
+for shorter texts. Whatever fits is loaded, what is stated below is changed, whole parts
+that the other model lacks stay as initialised; anything else is an error.
+
+- Another vocabulary: rows are matched by token; new tokens stay as initialised.
+- Another number of positions: the first rows are taken over; where there are more
+  here, row i is row i mod n of the n rows there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import sources
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+
+# A model has such a part wholly or not at all; the first match counts.
+PARTS = (
+    "electra/",
+    "generator/embeddings/",
+    "generator/",
+    "generator_ltr/embeddings/",
+    "generator_ltr/",
+    "generator_rtl/embeddings/",
+    "generator_rtl/",
+    "generator_predictions/",
+    "cloze_predictions/",
+    "discriminator_predictions/",
+)
+_ENCODER = PARTS[0]
+_BY_TOKEN = ("/word_embeddings", "_predictions/output_bias")
+_BY_POSITION = "/position_embeddings"
+# What no shape gives away, and what must be equal for the weights to mean the same.
+_SAME = ("num_attention_heads", "hidden_act")
+
+
+class Report(NamedTuple):
+    """What became of each weight."""
+
+    loaded: list[str]
+    changed: dict[str, str]  # name -> how
+    initialised: list[str]
+    left_out: list[str]  # of the other model
+
+    def lines(self) -> list[str]:
+        """For the log: parts with their numbers of weights, changes one by one."""
+        found = []
+        for title, names in (
+            ("Loaded", self.loaded),
+            ("Initialised", self.initialised),
+            ("Left out", self.left_out),
+        ):
+            if names:
+                found.append(f"{title}: {_count_by_part(names)}")
+        found += [f"Changed: {name}: {how}" for name, how in self.changed.items()]
+        return found
+
+
+def load(
+    path: str,
+    config,
+    vocab: Vocabulary,
+    variables: Mapping[str, Any],
+    log: Callable[[str], None],
+) -> Report:
+    """Assigns what a model offers to the variables of a new run, and logs it.
+
+    Args:
+      path: what `interop.sources.read` takes.
+      config, vocab: PretrainingConfig and vocabulary of the new run.
+      variables: name -> tf.Variable, initialised.
+
+    Raises `UserError` if the model is damaged or does not fit; nothing is assigned
+    then.
+    """
+    contents = sources.contents(path, log)
+    path = contents.origin
+    theirs = _vocabulary(contents, path, vocab, log)
+    _check_settings(contents, config, path)
+    tokenizer = contents.tokenizer_config
+    ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    if tokenizer and not tokenizer.equivalent(ours):
+        log(f"Changed: text is {ours} here, {tokenizer} in {path}")
+    values, report = _plan(contents.tensors, variables, theirs, vocab, path)
+    for name, value in values.items():
+        variables[name].assign(value)
+    log(f"Weights initialised from {path}; the optimizer starts anew.")
+    for line in report.lines():
+        log(line)
+    return report
+
+
+def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
+    """The other model's vocabulary; this run's where none is known and sizes agree."""
+    words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
+    rows = None if words is None else len(words)
+    if contents.vocab_file:
+        theirs = Vocabulary.load(contents.vocab_file)
+        if rows is not None and len(theirs) != rows:
+            raise UserError(
+                f"{path} has {rows} word embeddings, {contents.vocab_file} has "
+                f"{len(theirs)} tokens.\nPut the vocabulary that it was trained with "
+                "there."
+            )
+        return theirs
+    if rows is not None and rows != len(vocab):
+        raise UserError(
+            f"init_checkpoint {path} has {rows} word embeddings, {vocab.path} has "
+            f"{len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
+            "there as vocab.txt, so that rows can be matched by token."
+        )
+    log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
+    return vocab
+
+
+def _check_settings(contents, config, path: str) -> None:
+    there = contents.hparams.get("model_hparam_overrides", {})
+    here = config.model_config()
+    for name in _SAME:
+        if name in there and there[name] != getattr(here, name):
+            raise UserError(
+                f"{name} is {there[name]} in init_checkpoint {path}, "
+                f"{getattr(here, name)} here.\nSet it in model_hparam_overrides."
+            )
+
+
+def _plan(
+    tensors: Mapping[str, np.ndarray],
+    variables: Mapping[str, Any],
+    theirs: Vocabulary,
+    ours: Vocabulary,
+    path: str,
+) -> tuple[dict[str, np.ndarray], Report]:
+    """(values to assign, report) for all variables."""
+    _check_parts(tensors, variables, path)
+    values: dict[str, np.ndarray] = {}
+    report = Report([], {}, [], sorted(set(tensors) - set(variables)))
+    for name, variable in variables.items():
+        if name not in tensors:
+            report.initialised.append(name)
+            continue
+        array, how = tensors[name], None
+        if name.endswith(_BY_TOKEN) and theirs.tokens != ours.tokens:
+            array, how = _by_token(array, variable, theirs.ids, ours.tokens)
+        elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
+            array, how = _by_position(array, variable.shape[0])
+        if array.shape != tuple(variable.shape):
+            raise UserError(
+                f"init_checkpoint {path}: {name} has shape {list(array.shape)}, this "
+                f"run needs {list(variable.shape)}.\nSet model_size, embedding_size, "
+                "generator_* and model_hparam_overrides as they were there."
+            )
+        if not np.isfinite(array).all():
+            raise UserError(
+                f"init_checkpoint {path}: {name} is not finite.", EXIT_DAMAGED
+            )
+        values[name] = array
+        if how:
+            report.changed[name] = how
+        else:
+            report.loaded.append(name)
+    return values, report
+
+
+def _check_parts(tensors, variables, path: str) -> None:
+    """The encoder must be there, and no part by half."""
+    for name in variables:
+        part = _part(name)
+        if name in tensors:
+            continue
+        if part == _ENCODER or any(_part(other) == part for other in tensors):
+            raise UserError(
+                f"init_checkpoint {path} has no {name}, which this run's {part} needs."
+                "\nIs it an ELECTRA model of the same size?"
+            )
+
+
+def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):
+    """Rows of the same tokens; the others as they are in the variable."""
+    result = np.array(variable.numpy())
+    here = [i for i, token in enumerate(ours) if token in theirs]
+    result[here] = array[[theirs[ours[i]] for i in here]]
+    kept, new = len(here), len(ours) - len(here)
+    how = f"{kept} rows matched by token, {new} new ones initialised, "
+    return result, how + f"{len(theirs) - kept} left out"
+
+
+def _by_position(array: np.ndarray, rows: int):
+    there = len(array)
+    how = f"{there} rows there, {rows} here; "
+    if rows > there:
+        how += f"row i from {there} on is row i mod {there}"
+    else:
+        how += f"the first {rows} taken"
+    return array[np.arange(rows) % there], how
+
+
+def _part(name: str) -> str:
+    return next((part for part in PARTS if name.startswith(part)), name)
+
+
+def _count_by_part(names: Sequence[str]) -> str:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[_part(name)] = counts.get(_part(name), 0) + 1
+    return ", ".join(f"{part} {count}" for part, count in counts.items())

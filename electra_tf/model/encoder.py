@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text encoder: embeddings and a stack of transformer layers.
+
+ELECTRA's encoder is BERT's (section 3.1 of the paper), with embeddings that may be
+narrower than the hidden states.  Layer and variable names are the original program's,
+so that `variable.path` is the name in its checkpoints.
+
+Shapes: B batch, L length, E embedding width, H hidden width.  Inside the encoder
+activations are matrices [B * L, H]: one plain matrix product per dense layer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from electra_tf.model.dropout import dropout, fold_in
+from electra_tf.model.transformer_layer import LayerNorm, TransformerLayer, initializer
+
+# Added to the attention scores of positions that may not be attended to.  Finite, as in
+# the original: a query with no visible key attends to all of them.
+MASKED_SCORE = -10000.0
+
+DIRECTIONS = ("bidirectional", "ltr", "rtl")
+
+
+class EncoderOutput(NamedTuple):
+    """What a TextEncoder computes, all float [B, L, H]."""
+
+    sequence_output: tf.Tensor
+    all_layer_outputs: list[tf.Tensor]
+    embedding_output: tf.Tensor  # the input of the first transformer layer
+
+
+class Embeddings(keras.layers.Layer):
+    """Sum of word, segment and position embeddings, normalised: [B, L] -> [B, L, E]."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embedding_size: int,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 2,
+        dropout_rate: float = 0.1,
+        initializer_range: float = 0.02,
+        name: str = "embeddings",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.vocab_size = vocab_size
+        self.embedding_size = embedding_size
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.dropout_rate = dropout_rate
+        self.initializer_range = initializer_range
+        self.layer_norm = LayerNorm(dtype=self.dtype_policy)
+
+    def build(self, input_shape=None):
+        def table(name, rows):
+            return self.add_weight(
+                name=name,
+                shape=(rows, self.embedding_size),
+                initializer=initializer(self.initializer_range),
+                autocast=False,
+            )
+
+        self.word_embeddings = table("word_embeddings", self.vocab_size)
+        self.token_type_embeddings = table(
+            "token_type_embeddings", self.type_vocab_size
+        )
+        self.position_embeddings = table(
+            "position_embeddings", self.max_position_embeddings
+        )
+        self.layer_norm.build((None, self.embedding_size))
+
+    def call(
+        self,
+        input_ids: tf.Tensor,
+        segment_ids: tf.Tensor,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        length = tf.shape(input_ids)[1]
+        words = tf.gather(self.word_embeddings.value, input_ids)
+        segments = tf.gather(self.token_type_embeddings.value, segment_ids)
+        positions = self.position_embeddings.value[:length]
+        embedded = self.layer_norm(words + segments + positions)  # [B, L, E]
+        embedded = tf.cast(embedded, self.compute_dtype)
+        return dropout(embedded, self.dropout_rate, seed)
+
+    def get_config(self):
+        return super().get_config() | {
+            "vocab_size": self.vocab_size,
+            "embedding_size": self.embedding_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "type_vocab_size": self.type_vocab_size,
+            "dropout_rate": self.dropout_rate,
+            "initializer_range": self.initializer_range,
+        }
+
+
+def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
+    """What is added to the scores: [B, 1, 1, L], or [B, 1, L, L] for one direction.
+
+    "ltr" lets a position see itself and what is before it, "rtl" itself and after it.
+    """
+    visible = tf.cast(input_mask, tf.float32)[:, None, None, :]
+    if direction != "bidirectional":
+        length = input_mask.shape[1] or tf.shape(input_mask)[1]
+        keep = (-1, 0) if direction == "ltr" else (0, -1)
+        visible *= tf.linalg.band_part(tf.ones([length, length]), *keep)
+    return (1.0 - visible) * MASKED_SCORE
+
+
+class Encoder(keras.layers.Layer):
+    """A stack of transformer layers over [B, L, H], looking in one or two directions.
+
+    Args:
+      direction: "bidirectional", "ltr" (left to right) or "rtl".
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        hidden_size: int,
+        num_heads: int,
+        intermediate_size: int,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        initializer_range: float = 0.02,
+        direction: str = "bidirectional",
+        hidden_act: str = "gelu",
+        name: str = "encoder",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        if direction not in DIRECTIONS:
+            raise ValueError(f"direction is {direction!r}; it is one of {DIRECTIONS}")
+        if hidden_size % num_heads:
+            raise ValueError(
+                f"hidden_size {hidden_size} is not divisible by num_heads {num_heads}"
+            )
+        self.settings = {
+            "hidden_size": hidden_size,
+            "num_heads": num_heads,
+            "intermediate_size": intermediate_size,
+            "hidden_dropout": hidden_dropout,
+            "attention_dropout": attention_dropout,
+            "initializer_range": initializer_range,
+            "hidden_act": hidden_act,
+        }
+        self.hidden_size = hidden_size
+        self.direction = direction
+        self.transformer_layers = [
+            TransformerLayer(
+                name=f"layer_{i}", dtype=self.dtype_policy, **self.settings
+            )
+            for i in range(num_layers)
+        ]
+
+    def build(self, input_shape=None):
+        for layer in self.transformer_layers:
+            layer.build((None, self.hidden_size))
+
+    def call(
+        self,
+        embedded: tf.Tensor,
+        input_mask: tf.Tensor,
+        seed: tf.Tensor | None = None,
+    ) -> list[tf.Tensor]:
+        """Returns the output of every layer, each [B, L, H]."""
+        shape = tf.shape(embedded)
+        score_bias = attention_bias(input_mask, self.direction)
+        x = tf.reshape(embedded, [-1, self.hidden_size])
+        outputs = []
+        for i, layer in enumerate(self.transformer_layers):
+            x = layer(x, score_bias, fold_in(seed, i))
+            outputs.append(tf.reshape(x, shape))
+        return outputs
+
+    def get_config(self):
+        return (
+            super().get_config()
+            | self.settings
+            | {
+                "num_layers": len(self.transformer_layers),
+                "direction": self.direction,
+            }
+        )
+
+
+class TextEncoder(keras.layers.Layer):
+    """Embeddings and encoder under one name: "electra", "generator", ...
+
+    Args:
+      config: a ModelConfig (sizes and dropout rates).
+      embedding_size: width of the embeddings; where it is not the hidden size, a
+        dense layer `embeddings_project` lies between them.
+      embeddings: an Embeddings layer to share; None makes an own one.
+      direction: see Encoder.
+    """
+
+    def __init__(
+        self,
+        config,
+        embedding_size: int,
+        embeddings: Embeddings | None = None,
+        direction: str = "bidirectional",
+        name: str = "electra",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.hidden_size = config.hidden_size
+        self.hidden_act = config.hidden_act
+        self.initializer_range = config.initializer_range
+        self.embedding_size = embedding_size
+        self.owns_embeddings = embeddings is None
+        self.embeddings = embeddings or make_embeddings(
+            config, embedding_size, dtype=self.dtype_policy
+        )
+        self.embeddings_project = None
+        if embedding_size != config.hidden_size:
+            self.embeddings_project = keras.layers.Dense(
+                config.hidden_size, name="embeddings_project", dtype=self.dtype_policy
+            )
+        self.encoder = Encoder(
+            config.num_hidden_layers,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.intermediate_size,
+            config.hidden_dropout_prob,
+            config.attention_probs_dropout_prob,
+            config.initializer_range,
+            direction,
+            config.hidden_act,
+            dtype=self.dtype_policy,
+        )
+
+    def build(self, input_shape=None):
+        if not self.embeddings.built:
+            self.embeddings.build(None)
+        if self.embeddings_project is not None:
+            self.embeddings_project.build((None, self.embedding_size))
+        self.encoder.build(None)
+
+    def call(
+        self,
+        input_ids: tf.Tensor,
+        input_mask: tf.Tensor,
+        segment_ids: tf.Tensor,
+        seed: tf.Tensor | None = None,
+    ) -> EncoderOutput:
+        """Encodes int32 [B, L] inputs; `seed` (int32 [2]) switches dropout on."""
+        embedded = self.embeddings(input_ids, segment_ids, fold_in(seed, 0))
+        if self.embeddings_project is not None:
+            shape = tf.shape(input_ids)
+            flat = tf.reshape(embedded, [-1, self.embedding_size])
+            flat = self.embeddings_project(flat)
+            embedded = tf.reshape(flat, [shape[0], shape[1], self.hidden_size])
+        outputs = self.encoder(embedded, input_mask, fold_in(seed, 1))
+        return EncoderOutput(outputs[-1] if outputs else embedded, outputs, embedded)
+
+
+def make_embeddings(config, embedding_size: int, dtype=None) -> Embeddings:
+    """The Embeddings that a ModelConfig describes."""
+    return Embeddings(
+        config.vocab_size,
+        embedding_size,
+        config.max_position_embeddings,
+        config.type_vocab_size,
+        config.hidden_dropout_prob,
+        config.initializer_range,
+        dtype=dtype,
+    )

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformer layer and its parts, named as in the original program.
+
+Activations are matrices [B * L, H]: one plain matrix product per dense layer.
+
+Shapes: B batch, L length, H hidden width.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from electra_tf.model.dropout import dropout, fold_in
+
+LAYER_NORM_EPSILON = 1e-12
+
+
+def gelu(x: tf.Tensor) -> tf.Tensor:
+    """x * Phi(x) with the exact error function, not the tanh approximation."""
+    half = tf.cast(0.5, x.dtype)
+    return half * x * (1 + tf.math.erf(x * tf.cast(math.sqrt(0.5), x.dtype)))
+
+
+def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    """The function that `hidden_act` names, as in the original.
+
+    Raises ValueError for an unknown name.
+    """
+    known = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
+    if name not in known:
+        raise ValueError(f"hidden_act is {name!r}; it is one of {', '.join(known)}")
+    return known[name]
+
+
+def initializer(stddev: float) -> keras.initializers.Initializer:
+    """Normal, cut at two standard deviations: BERT's initializer for most weights."""
+    return keras.initializers.TruncatedNormal(stddev=stddev)
+
+
+class LayerNorm(keras.layers.Layer):
+    """Layer normalisation over the last axis, with gain `gamma` and bias `beta`.
+
+    Biased variance, epsilon 1e-12; computed in float32 whatever the compute type.
+    """
+
+    def __init__(self, name: str = "LayerNorm", **kwargs):
+        super().__init__(name=name, autocast=False, **kwargs)
+
+    def build(self, input_shape):
+        # autocast: Keras would hand them out in the compute type.
+        self.beta = self.add_weight(
+            name="beta", shape=input_shape[-1:], initializer="zeros", autocast=False
+        )
+        self.gamma = self.add_weight(
+            name="gamma", shape=input_shape[-1:], initializer="ones", autocast=False
+        )
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        y = tf.cast(x, tf.float32)
+        centered = y - tf.reduce_mean(y, axis=-1, keepdims=True)
+        variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
+        scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+        return tf.cast(centered * scale * self.gamma + self.beta, x.dtype)
+
+
+def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):
+    return keras.layers.Dense(
+        units,
+        name=name,
+        dtype=layer.dtype_policy,
+        kernel_initializer=initializer(stddev),
+    )
+
+
+class SelfAttention(keras.layers.Layer):
+    """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H]."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        dropout_rate: float,
+        initializer_range: float,
+        name: str = "self",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.num_heads = num_heads
+        self.head_size = head_size
+        self.dropout_rate = dropout_rate
+        width = num_heads * head_size
+        self.query = _dense(width, "query", self, initializer_range)
+        self.key = _dense(width, "key", self, initializer_range)
+        self.value = _dense(width, "value", self, initializer_range)
+
+    def build(self, input_shape):
+        for projection in (self.query, self.key, self.value):
+            projection.build(input_shape)
+
+    def probabilities(self, x: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
+        """Attention of each query to each key, float32 [B, heads, L, L]."""
+        length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
+        scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
+        # Scaling the query instead of the scores touches L / head_size fewer numbers.
+        query = self._split_heads(self.query(x) * scale, length)
+        key = self._split_heads(self.key(x), length)
+        scores = tf.matmul(query, key, transpose_b=True)  # [B, heads, L, L]
+        return tf.nn.softmax(tf.cast(scores, tf.float32) + score_bias)
+
+    def call(
+        self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
+        probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
+        probs = dropout(probs, self.dropout_rate, seed)
+        value = self._split_heads(self.value(x), length)
+        context = tf.matmul(probs, value)  # [B, heads, L, head]
+        context = tf.transpose(context, [0, 2, 1, 3])
+        return tf.reshape(context, [-1, self.num_heads * self.head_size])
+
+    def _split_heads(self, x: tf.Tensor, length) -> tf.Tensor:
+        x = tf.reshape(x, [-1, length, self.num_heads, self.head_size])
+        return tf.transpose(x, [0, 2, 1, 3])  # [B, heads, L, head]
+
+
+class Residual(keras.layers.Layer):
+    """Dense layer, dropout, skip connection, layer norm: "output" in the original."""
+
+    def __init__(
+        self,
+        width: int,
+        dropout_rate: float,
+        initializer_range: float,
+        name: str = "output",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.width = width
+        self.dropout_rate = dropout_rate
+        self.dense = _dense(width, "dense", self, initializer_range)
+        self.layer_norm = LayerNorm(dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.layer_norm.build((None, self.width))
+
+    def call(
+        self, x: tf.Tensor, skip: tf.Tensor, seed: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        return self.layer_norm(dropout(self.dense(x), self.dropout_rate, seed) + skip)
+
+
+class Attention(keras.layers.Layer):
+    """Self-attention and its residual connection."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        hidden_dropout: float,
+        attention_dropout: float,
+        initializer_range: float,
+        name: str = "attention",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.self_attention = SelfAttention(
+            num_heads,
+            hidden_size // num_heads,
+            attention_dropout,
+            initializer_range,
+            dtype=self.dtype_policy,
+        )
+        self.output_layer = Residual(
+            hidden_size, hidden_dropout, initializer_range, dtype=self.dtype_policy
+        )
+
+    def build(self, input_shape):
+        self.self_attention.build(input_shape)
+        self.output_layer.build(input_shape)
+
+    def call(self, x, score_bias, seed=None):
+        context = self.self_attention(x, score_bias, fold_in(seed, 0))
+        return self.output_layer(context, x, fold_in(seed, 1))
+
+
+class Intermediate(keras.layers.Layer):
+    """The wide half of the feed-forward block."""
+
+    def __init__(
+        self,
+        width: int,
+        initializer_range: float,
+        hidden_act: str = "gelu",
+        name: str = "intermediate",
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.activation = activation(hidden_act)
+        self.dense = _dense(width, "dense", self, initializer_range)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+
+    def call(self, x):
+        return self.activation(self.dense(x))
+
+
+class TransformerLayer(keras.layers.Layer):
+    """Self-attention and feed-forward, each followed by its norm (post-norm)."""
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        intermediate_size: int,
+        hidden_dropout: float = 0.1,
+        attention_dropout: float = 0.1,
+        initializer_range: float = 0.02,
+        hidden_act: str = "gelu",
+        **kwargs,
+    ):
+        super().__init__(autocast=False, **kwargs)
+        self.intermediate_size = intermediate_size
+        self.attention = Attention(
+            hidden_size,
+            num_heads,
+            hidden_dropout,
+            attention_dropout,
+            initializer_range,
+            dtype=self.dtype_policy,
+        )
+        self.intermediate = Intermediate(
+            intermediate_size, initializer_range, hidden_act, dtype=self.dtype_policy
+        )
+        self.output_layer = Residual(
+            hidden_size, hidden_dropout, initializer_range, dtype=self.dtype_policy
+        )
+
+    def build(self, input_shape):
+        self.attention.build(input_shape)
+        self.intermediate.build(input_shape)
+        self.output_layer.build((None, self.intermediate_size))
+
+    def call(self, x, score_bias, seed=None):
+        attended = self.attention(x, score_bias, fold_in(seed, 0))
+        wide = self.intermediate(attended)
+        return self.output_layer(wide, attended, fold_in(seed, 1))

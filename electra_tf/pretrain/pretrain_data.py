@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TFRecord shards -> batches for pre-training.
+
+Which examples form batch k, and which of their tokens are masked, is a function of
+(seed, k): the shards are read by random access through an index of record offsets, and
+each epoch is a keyed permutation. Starting at step 1,000,000 costs what starting at
+step 0 costs, and a resumed run reads what the interrupted one would have read.
+
+The shards are this project's or the original's: Examples with the int64 features
+input_ids, input_mask and segment_ids, without masking.
+"""
+
+import fnmatch
+import glob
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.data import record_index, tfrecord
+from electra_tf.data.permutation import permute
+from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
+from electra_tf.pretrain import masking
+from electra_tf.text.vocabulary import Vocabulary
+
+_ENDLESS = 1 << 62
+
+
+def make_dataset(
+    pattern: str,
+    *,
+    batch_size: int,
+    max_seq_length: int,
+    vocab: Vocabulary,
+    seed: int,
+    mask_prob: float,
+    max_predictions_per_seq: int,
+    start_step: int = 0,
+    repeated_masks: str = "original",
+    shuffle: bool = True,
+    num_replicas: int = 1,
+    replica_slice: tuple[int, int] = (0, 1),
+    num_batches: int | None = None,
+    on_bad_record: str = "stop",
+) -> tf.data.Dataset:
+    """Makes the data set of masked batches; batch k is a function of (seed, k).
+
+    Args:
+      pattern: glob of the shards; several are joined by commas, as in the original.
+      batch_size: of the global batch, over all replicas of all workers.
+      start_step: number of the first batch.
+      shuffle: read each epoch in its own random order; else in the order of the files.
+      num_replicas: the global batch is cut into this many elements, in replica order.
+      replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements.
+        Reading and masking are those of the global batch all the same.
+      num_batches: number of steps after which the data set ends; None: endless, epoch
+        after epoch.
+      on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
+        out, found by reading all data once, before the first batch.
+
+    Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
+      int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
+      sample_uniform float32 [b, N], where b = batch_size / num_replicas.
+
+    Raises UserError for data that do not fit `max_seq_length` or `vocab`, and for
+    damage. An error met while reading reaches the caller as a tf.errors.OpError that
+    `errors.as_user_error` translates.
+    """
+    _check_division(batch_size, num_replicas, replica_slice[1])
+    source = ExampleSource(
+        pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
+    )
+
+    def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        batch = source.batch(step, batch_size, seed, shuffle)
+        batch = masking.mask_batch(
+            batch,
+            seed,
+            step,
+            mask_prob=mask_prob,
+            max_predictions_per_seq=max_predictions_per_seq,
+            cls_id=vocab.cls_id,
+            sep_id=vocab.sep_id,
+            mask_id=vocab.mask_id,
+            repeated_masks=repeated_masks,
+        )
+        return batch if num_replicas == 1 else _cut(batch, num_replicas, replica_slice)
+
+    end = _ENDLESS if num_batches is None else start_step + num_batches
+    dataset = tf.data.Dataset.range(start_step, end)
+    dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    if num_replicas > 1:
+        dataset = dataset.unbatch()
+    return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:
+    if batch_size % num_replicas or num_replicas % num_workers:
+        raise UserError(
+            f"a batch of {batch_size} cannot be divided evenly over {num_replicas} "
+            f"replicas of {num_workers} workers.\nChoose a train_batch_size that is a "
+            f"multiple of {num_replicas}."
+        )
+
+
+def batch_indices(
+    step: int, batch_size: int, num_examples: int, seed: int, shuffle: bool = True
+) -> np.ndarray:
+    """Which examples form batch `step`: int64 [batch_size].
+
+    A batch that spans two epochs takes each part from its own order.
+    """
+    place = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)
+    epochs, indices = place // num_examples, place % num_examples
+    if shuffle:
+        for epoch in range(epochs[0], epochs[-1] + 1):
+            own = epochs == epoch
+            indices[own] = permute(indices[own], num_examples, seed, epoch)
+    return indices
+
+
+def _cut(
+    batch: dict[str, tf.Tensor], num_replicas: int, replica_slice: tuple[int, int]
+) -> dict[str, tf.Tensor]:
+    """Cuts [B, ...] into this worker's replicas: [replicas, B / num_replicas, ...]."""
+    index, workers = replica_slice
+    local = num_replicas // workers
+    own = slice(index * local, (index + 1) * local)
+    return {
+        name: tf.reshape(value, [num_replicas, -1, value.shape[1]])[own]
+        for name, value in batch.items()
+    }
+
+
+class ExampleSource:
+    """The examples that a pattern names, by number, checked against model and manifest.
+
+    Attributes:
+        index: the records of the shards.
+        num_skipped: records that were left out because they are damaged or missing.
+    """
+
+    def __init__(
+        self,
+        pattern: str,
+        max_seq_length: int,
+        vocab: Vocabulary,
+        skip_damaged: bool = False,
+    ):
+        self._length = max_seq_length
+        self._vocab = vocab
+        self._no_default = tf.zeros([0], tf.int64)
+        paths = find_shards(pattern)
+        manifests = _check_manifests(paths, pattern, max_seq_length, vocab)
+        self.index = record_index.RecordIndex(paths, skip_damaged)
+        lost = _check_counts(self.index, manifests, skip_damaged)
+        self.num_skipped = lost or self.index.num_skipped
+        if not len(self.index):
+            raise UserError(
+                f"the {len(paths)} shards of {pattern} hold no examples.\n"
+                "Build the data again, from a corpus with text in it."
+            )
+        # One record of each shard tells whether the shard is of another length or kind.
+        firsts = np.cumsum(self.index.counts) - self.index.counts
+        self.read(firsts[self.index.counts > 0])
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(
+        self, step: tf.Tensor, batch_size: int, seed: int, shuffle: bool
+    ) -> dict[str, tf.Tensor]:
+        """The features of batch `step`, int32 [B, L], in a graph of tf.data.
+
+        Errors are raised as text that `as_user_error` knows.
+        """
+
+        def read(step: np.ndarray) -> np.ndarray:
+            indices = batch_indices(step, batch_size, len(self), seed, shuffle)
+            try:
+                return self.read(indices)
+            except UserError as e:
+                text = as_text(e)
+                raise ValueError(text) from None
+
+        features = tf.numpy_function(read, [step], tf.int32, stateful=False)
+        features.set_shape([len(tfrecord.FEATURES), batch_size, self._length])
+        return dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
+
+    def read(self, indices: np.ndarray) -> np.ndarray:
+        """Returns examples as int32 [3, n, L]: input_ids, input_mask, segment_ids."""
+        records = self.index.read(indices)
+        try:
+            with tf.device("/cpu:0"):
+                parsed = self._parse(records)
+        except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
+            raise self._misfit(indices, records) from None
+        features = np.stack([feature.numpy() for feature in parsed])
+        ids = features[0]
+        if ids.min() < 0 or ids.max() >= len(self._vocab):
+            row = int(np.argmax(((ids < 0) | (ids >= len(self._vocab))).any(axis=1)))
+            place = self.index.locate(int(indices[row]))
+            wrong = ids[row][(ids[row] < 0) | (ids[row] >= len(self._vocab))][0]
+            raise UserError(
+                f"{place.path}: record {place.record} at byte {place.offset} has id "
+                f"{wrong}, but {self._vocab.path}\nhas {len(self._vocab)} tokens: the "
+                "data were built with another vocabulary."
+            )
+        return features.astype(np.int32)
+
+    def _parse(self, records: list[bytes]) -> list[tf.Tensor]:
+        """int64 [n, L] for each feature: the op of tf.io.parse_example.
+
+        That function spends half of its time in Python, for a batch of this kind.
+        """
+        count = len(tfrecord.FEATURES)
+        return tf.raw_ops.ParseExampleV2(
+            serialized=records,
+            names=[],
+            sparse_keys=[],
+            dense_keys=list(tfrecord.FEATURES),
+            ragged_keys=[],
+            dense_defaults=[self._no_default] * count,
+            num_sparse=0,
+            sparse_types=[],
+            ragged_value_types=[],
+            ragged_split_types=[],
+            dense_shapes=[[self._length]] * count,
+        ).dense_values
+
+    def _misfit(self, indices: np.ndarray, records: list[bytes]) -> UserError:
+        """Finds the record that does not parse, and says why."""
+        for index, record in zip(indices.tolist(), records, strict=True):
+            problem, code = self._problem_of(record)
+            if problem:
+                place = self.index.locate(index)
+                return UserError(
+                    f"{place.path}: record {place.record} at byte {place.offset} "
+                    f"{problem}",
+                    code,
+                )
+        return UserError("a record cannot be parsed", EXIT_DAMAGED)
+
+    def _problem_of(self, record: bytes) -> tuple[str | None, int]:
+        try:
+            example = tf.train.Example.FromString(record)
+        except Exception:  # protobuf's DecodeError has no stable home to import from
+            return "is not a tf.train.Example.", EXIT_DAMAGED
+        features = example.features.feature
+        for name in tfrecord.FEATURES:
+            kind = features[name].WhichOneof("kind") if name in features else None
+            if kind != "int64_list":
+                return (
+                    f"has no int64 feature {name}\n(it has: "
+                    f"{', '.join(sorted(features)) or 'nothing'}); these are not "
+                    "pre-training examples.",
+                    EXIT_DAMAGED,
+                )
+            length = len(features[name].int64_list.value)
+            if length != self._length:
+                return (
+                    f"has {length} {name}, but max_seq_length is {self._length}.\n"
+                    f'Set "max_seq_length": {length}, or build the data again with '
+                    f"--max-seq-length {self._length}.",
+                    EXIT_CONFIG,
+                )
+        return None, EXIT_DAMAGED
+
+
+def find_shards(pattern: str) -> list[str]:
+    """The files that a comma-separated list of globs names, sorted; at least one."""
+    paths = sorted(
+        {path for part in pattern.split(",") if part for path in glob.glob(part)}
+    )
+    paths = [path for path in paths if os.path.isfile(path)]
+    if paths:
+        return paths
+    for folder in {os.path.dirname(part) or "." for part in pattern.split(",")}:
+        if os.path.exists(os.path.join(folder, "build.json")):
+            raise _unfinished(folder)
+    raise UserError(
+        f"no file matches {pattern}.\nBuild the data first "
+        '(build_pretraining_dataset.py), or set "pretrain_tfrecords".'
+    )
+
+
+def _unfinished(folder: str) -> UserError:
+    return UserError(
+        f"the data set in {folder} is not finished: its build was interrupted.\n"
+        "Run the same build_pretraining_dataset.py command again; it goes on."
+    )
+
+
+def _check_manifests(
+    paths: list[str], pattern: str, max_seq_length: int, vocab: Vocabulary
+) -> dict[str, dict]:
+    """Compares settings with the manifests; returns the entries of listed shards."""
+    entries = {}
+    patterns = [os.path.abspath(part) for part in pattern.split(",") if part]
+    for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
+        manifest = record_index.read_manifest(folder)
+        if manifest is None:
+            if os.path.exists(os.path.join(folder, "build.json")):
+                raise _unfinished(folder)
+            continue
+        _check_contract(folder, manifest, max_seq_length, vocab)
+        for file in manifest["files"]:
+            path = os.path.join(folder, file["name"])
+            entries[path] = file
+            wanted = any(fnmatch.fnmatch(path, part) for part in patterns)
+            if wanted and not os.path.exists(path):
+                raise UserError(
+                    f"{path} is missing: {folder}/manifest.json lists it with "
+                    f"{file['examples']} examples.\nRestore the file, or build the "
+                    "data again into another directory.",
+                    EXIT_DAMAGED,
+                )
+    return entries
+
+
+def _check_contract(
+    folder: str, manifest: dict, max_seq_length: int, vocab: Vocabulary
+) -> None:
+    built = manifest["max_seq_length"]
+    if built != max_seq_length:
+        raise UserError(
+            f"the data in {folder} were built with max_seq_length {built}, but the "
+            f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build the '
+            f"data again with --max-seq-length {max_seq_length}."
+        )
+    theirs = manifest["vocab"]
+    if theirs["sha256"] != vocab.sha256:
+        raise UserError(
+            f"the data in {folder} were built with a vocabulary of {theirs['size']} "
+            f"tokens, sha256 {theirs['sha256'][:16]}...,\nbut {vocab.path} has "
+            f"{len(vocab)} tokens, sha256 {vocab.sha256[:16]}...\nUse the vocabulary "
+            "of the data, or build the data again."
+        )
+
+
+def _check_counts(
+    index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
+) -> int:
+    """Finds shards that lost whole records, which no checksum can tell.
+
+    Returns how many records are lost according to the manifests.
+    """
+    lost = 0
+    for path, count in zip(index.paths, index.counts.tolist(), strict=True):
+        entry = entries.get(os.path.abspath(path))
+        if entry is None or entry["examples"] == count:
+            continue
+        if not skip_damaged:
+            raise UserError(
+                f"{path} ends after record {count} at byte {os.path.getsize(path)}; "
+                f"its manifest says {entry['examples']} records in {entry['bytes']} "
+                "bytes.\nRestore the file, or build the data again.",
+                EXIT_DAMAGED,
+            )
+        lost += entry["examples"] - count
+        print(
+            f"warning: {path}: {count} of {entry['examples']} records can be read",
+            flush=True,
+        )
+    return lost

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What goes into SavedModels: graphs from texts or ids to answers."""

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""model.ckpt-N.json: what a checkpoint says about itself, and whether that holds.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_tf.storage.files import sync_directory
+from electra_tf.storage.versions import installed_versions
+
+FORMAT = 1
+
+
+class Manifest(NamedTuple):
+    """What a checkpoint says about itself."""
+
+    step: int
+    files: dict[str, dict[str, Any]]  # name -> {"bytes": int, "sha256": str}
+    identity: dict[str, Any]  # a run with another identity is another run
+    settings: dict[str, Any]  # may change from one start to the next; logged
+    versions: dict[str, str]
+    created: str
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint does not hold what its manifest promises."""
+
+
+def write(
+    directory: Path, step: int, identity: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Makes the files of a directory durable and writes the manifest beside them.
+
+    Raises `OSError`.
+    """
+    files = {}
+    for path in sorted(directory.iterdir()):
+        with open(path, "rb") as f:
+            os.fsync(f.fileno())
+        files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+    packages = installed_versions("electra-tf", "tensorflow", "keras", "numpy")
+    content = Manifest(
+        step=step,
+        files=files,
+        identity=dict(identity),
+        settings=dict(settings),
+        versions={"python": platform.python_version()} | packages,
+        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+    )._asdict()
+    content["format"] = FORMAT
+    content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
+    with open(directory / _name(step), "w", encoding="utf-8") as f:
+        json.dump(content, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    sync_directory(directory)
+
+
+def read(directory: Path, step: int) -> Manifest:
+    """The manifest of a step, checked against its own checksum.
+
+    Raises `DamagedCheckpointError`.
+    """
+    name = _name(step)
+    try:
+        content = json.loads((directory / name).read_bytes())
+        promised = content.pop("sha256")
+        actual = hashlib.sha256(_canonical(content)).hexdigest()
+        content.pop("format")
+        manifest = Manifest(**content)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{name} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedCheckpointError(f"{name} is unreadable") from error
+    if promised != actual or manifest.step != step:
+        raise DamagedCheckpointError(f"{name} does not match its checksum")
+    return manifest
+
+
+def verify_files(directory: Path, manifest: Manifest) -> None:
+    """Compares every byte of the files with what the manifest says of them.
+
+    Raises `DamagedCheckpointError` naming the file.
+    """
+    for name, record in manifest.files.items():
+        path = directory / name
+        if not path.is_file():
+            raise DamagedCheckpointError(f"{name} is missing")
+        try:
+            size = path.stat().st_size
+            if size != record["bytes"]:
+                raise DamagedCheckpointError(
+                    f"{name} has {size} bytes instead of {record['bytes']}"
+                )
+            if _sha256(path) != record["sha256"]:
+                raise DamagedCheckpointError(f"{name} does not match its checksum")
+        except OSError as error:
+            reason = error.strerror
+            raise DamagedCheckpointError(f"{name} cannot be read: {reason}") from error
+
+
+def _name(step: int) -> str:
+    return f"model.ckpt-{step}.json"
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a run: whole or not at all, checked before they are trusted.
+
+A checkpoint of step N is three files:
+
+    model.ckpt-N.data-00000-of-00001, model.ckpt-N.index   TensorFlow's V2 format,
+        tensors under the original program's names (`electra/...`, `<variable>/adam_m`,
+        `global_step`), so that every reader of the original's checkpoints reads ours
+    model.ckpt-N.json   the manifest: sizes and sha256 of the other two, what the run
+        is (identity) and how it was set (settings). It is put in place last: without
+        a manifest there is no checkpoint.
+
+Everything is first written into `model.ckpt-N.partial/`, made durable, then moved.
+A name that ends in `.partial` is therefore always the rest of an interrupted write or
+removal, and is cleared at the next start; nothing else is ever deleted except the
+oldest checkpoints beyond `keep_checkpoint_max`.
+
+TensorFlow is imported only to read and write tensors; finding and checking
+checkpoints works without it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
+from electra_tf.storage import checkpoint_manifest
+from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
+from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
+from electra_tf.storage.stored_tensors import assign_from, stored_shapes
+
+CORRUPT = ".corrupt"
+
+_FILE = re.compile(r"model\.ckpt-(\d+)\.(index|json|data-\d{5}-of-\d{5})")
+_TRACE = re.compile(r"model\.ckpt-\d+\..*|checkpoint")
+
+
+class Checkpoints:
+    """The checkpoints of one run directory.
+
+    Args:
+      directory: the run directory; created by the first save.
+      keep: how many checkpoints stay (`keep_checkpoint_max`); 0 keeps all.
+      identity: facts that make the run what it is (model shape, vocabulary,
+        objective); restoring a checkpoint with others is refused.
+      settings: the rest of the configuration; differences are logged.
+      read_only: neither clears nor renames anything (evaluation beside a running
+        training).
+      log: called with one line of text.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        *,
+        keep: int = 0,
+        identity: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        read_only: bool = False,
+        log: Callable[[str], None] = print,
+    ):
+        self.directory = Path(directory)
+        self.keep = keep
+        # Through JSON and back, so that what is compared is what would be read.
+        self.identity = json.loads(json.dumps(identity or {}))
+        self.settings = json.loads(json.dumps(settings or {}))
+        self.read_only = read_only
+        self.last_saved_step: int | None = None
+        self._log = log
+
+    def prefix(self, step: int) -> str:
+        """The path TensorFlow knows the checkpoint of `step` by."""
+        return str(self.directory / f"model.ckpt-{step}")
+
+    def steps(self) -> list[int]:
+        """Steps with any checkpoint file in the directory, intact or not, ascending."""
+        return sorted(self._groups())
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _groups(self) -> dict[int, set[str]]:
+        groups: dict[int, set[str]] = {}
+        for name in self._names():
+            if match := _FILE.fullmatch(name):
+                groups.setdefault(int(match[1]), set()).add(name)
+        return groups
+
+    def _partial(self, step: int) -> Path:
+        return self.directory / f"model.ckpt-{step}{PARTIAL}"
+
+    # ---------------------------------------------------------------- finding
+
+    def clear_partial(self) -> None:
+        """Removes what interrupted writes and removals left behind."""
+        for name in self._names():
+            if not name.endswith(PARTIAL):
+                continue
+            path = self.directory / name
+            if not path.is_dir():
+                path.unlink()
+                continue
+            if match := re.fullmatch(r"model\.ckpt-(\d+)" + PARTIAL, name):
+                self._discard(int(match[1]))
+                self._log(f"Cleared {path}, left by an interrupted save.")
+
+    def _discard(self, step: int) -> None:
+        """Removes an unfinished checkpoint: its folder and what had left it already."""
+        if not Path(f"{self.prefix(step)}.json").exists():
+            for orphan in self._groups().get(step, ()):
+                (self.directory / orphan).unlink()
+        shutil.rmtree(self._partial(step), ignore_errors=True)
+
+    def verify(self, step: int) -> Manifest:
+        """Reads and checks the checkpoint of `step`, every byte of it.
+
+        Raises `DamagedCheckpointError` naming the file.
+        """
+        manifest = checkpoint_manifest.read(self.directory, step)
+        checkpoint_manifest.verify_files(self.directory, manifest)
+        return manifest
+
+    def newest_intact(self) -> Manifest | None:
+        """The newest checkpoint that is whole; None in a directory that never had one.
+
+        Damaged ones that are newer are reported and, once an intact one is found,
+        renamed to `*.corrupt`. Raises `UserError`: 65 when there are traces of
+        checkpoints but none is intact, so that a run never silently starts over.
+        """
+        if not self.read_only:
+            self.clear_partial()
+        damaged: dict[int, str] = {}
+        for step in reversed(self.steps()):
+            try:
+                manifest = self.verify(step)
+            except DamagedCheckpointError as error:
+                damaged[step] = str(error)
+                continue
+            for bad, reason in damaged.items():
+                self._pass_over(bad, f"{reason}; going back to step {step}")
+            if self._pointer_step() > max(step, *damaged, -1):
+                self._log(
+                    f"The files of the checkpoint of step {self._pointer_step()} are "
+                    f"gone; going back to step {step}."
+                )
+            self.last_saved_step = step
+            return manifest
+        traces = sorted(name for name in self._names() if _TRACE.fullmatch(name))
+        if traces:
+            found = next(iter(damaged.values()), f"only {traces[0]} is left")
+            raise UserError(
+                f"{self.directory} holds no intact checkpoint: {found}.\nPut one back "
+                "(model.ckpt-N.{data-*,index,json} belong together), or start anew "
+                "with another --model-name.",
+                EXIT_DAMAGED,
+            )
+        return None
+
+    def _pointer_step(self) -> int:
+        """The newest step by the pointer, -1 if that says nothing."""
+        try:
+            first = (self.directory / "checkpoint").read_bytes().split(b"\n")[0]
+        except OSError:
+            return -1
+        match = re.fullmatch(rb'model_checkpoint_path: "model\.ckpt-(\d+)"', first)
+        return int(match[1]) if match else -1
+
+    def _pass_over(self, step: int, reason: str) -> None:
+        self._log(f"Damaged checkpoint of step {step} passed over: {reason}.")
+        if self.read_only:
+            return
+        for name in sorted(self._groups()[step]):
+            target = self.directory / (name + CORRUPT)
+            number = 2
+            while target.exists():
+                target = self.directory / f"{name}{CORRUPT}-{number}"
+                number += 1
+            os.replace(self.directory / name, target)
+        sync_directory(self.directory)
+
+    def check_identity(self, manifest: Manifest) -> None:
+        """Refuses a checkpoint of another run and logs changed settings.
+
+        Raises `UserError` (2) with both values.
+        """
+        name = f"{self.prefix(manifest.step)}"
+        differences = _differences(manifest.identity, self.identity)
+        if differences:
+            shown = "; ".join(
+                f"{key} is {old!r} there, {new!r} here"
+                for key, old, new in differences[:3]
+            )
+            raise UserError(
+                f"{name} belongs to another run: {shown}.\n"
+                "Set it back, or choose another --model-name.",
+                EXIT_CONFIG,
+            )
+        if self.read_only:
+            return
+        for key, old, new in _differences(manifest.settings, self.settings):
+            self._log(f"Changed since step {manifest.step}: {key} {old!r} -> {new!r}")
+
+    # ------------------------------------------------------- reading, writing
+
+    def restore(
+        self, manifest: Manifest, variables: Mapping[str, Any], partial: bool = False
+    ) -> None:
+        """Assigns the tensors of a verified checkpoint to `variables`.
+
+        Args:
+          manifest: from `newest_intact` or `verify`.
+          variables: name -> tf.Variable.
+          partial: whether the checkpoint may hold more than `variables` asks for.
+
+        Raises `UserError` (2) when names or shapes differ, naming the first.
+        """
+        prefix = self.prefix(manifest.step)
+        extra = sorted(set(stored_shapes(prefix)) - set(variables))
+        if extra and not partial:
+            raise UserError(
+                f"{prefix} holds {extra[0]} ({len(extra)} in all), which this run "
+                "does not have."
+            )
+        assign_from(prefix, variables)
+
+    def save(self, step: int, variables: Mapping[str, Any]) -> None:
+        """Writes the checkpoint of `step`; a no-op when that step is saved already.
+
+        Raises `UserError` (73) when it cannot be written; earlier checkpoints are then
+        untouched and nothing of the new one is left.
+        """
+        if step == self.last_saved_step:
+            return
+        partial = self._partial(step)
+        try:
+            partial.mkdir(parents=True)
+            self._write_tensors(partial, step, variables)
+            checkpoint_manifest.write(partial, step, self.identity, self.settings)
+            self._move_into_place(partial, step)
+        except OSError as error:
+            self._discard(step)
+            raise cannot_write(self.prefix(step), error) from error
+        self.last_saved_step = step
+        try:
+            self._remove_old()
+        except OSError as error:
+            raise cannot_write(self.directory, error) from error
+        self._write_pointer()
+
+    def _write_tensors(
+        self, partial: Path, step: int, variables: Mapping[str, Any]
+    ) -> None:
+        import tensorflow as tf
+
+        names = sorted(variables)
+        with tf.device("CPU:0"):
+            tensors = [tf.identity(variables[name]) for name in names]
+            try:
+                tf.raw_ops.SaveV2(
+                    prefix=str(partial / f"model.ckpt-{step}"),
+                    tensor_names=names,
+                    shape_and_slices=[""] * len(names),
+                    tensors=tensors,
+                )
+            except tf.errors.OpError as error:
+                raise OSError(errno.EIO, error.message.splitlines()[0]) from error
+
+    def _move_into_place(self, partial: Path, step: int) -> None:
+        """Moves the files, the manifest last and after the others are durable."""
+        manifest = partial / f"model.ckpt-{step}.json"
+        for path in sorted(set(partial.iterdir()) - {manifest}):
+            os.replace(path, self.directory / path.name)
+        sync_directory(self.directory)
+        os.replace(manifest, self.directory / manifest.name)
+        sync_directory(self.directory)
+        partial.rmdir()
+
+    def _remove_old(self) -> None:
+        if not self.keep:
+            return
+        for step in self.steps()[: -self.keep]:
+            # The manifest goes first, into a directory that marks the rest as ours to
+            # clear, so that a kill in between leaves no half checkpoint.
+            partial = self._partial(step)
+            partial.mkdir(exist_ok=True)
+            for name in sorted(self._groups()[step], key=lambda n: ".json" not in n):
+                os.replace(self.directory / name, partial / name)
+            shutil.rmtree(partial)
+
+    def _write_pointer(self) -> None:
+        """The text file that `tf.train.latest_checkpoint` reads; we never do."""
+        steps = self.steps()
+        lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "model.ckpt-{s}"' for s in steps]
+        atomic_write(self.directory / "checkpoint", "\n".join(lines) + "\n")
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    """(key, old value, new value) wherever the two differ."""
+    keys = sorted(set(old) | set(new))
+    return [
+        (key, old.get(key), new.get(key))
+        for key in keys
+        if old.get(key) != new.get(key)
+    ]

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+
+# A name with this ending is the rest of an interrupted write, and safe to remove.
+PARTIAL = ".partial"
+
+
+def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
+    """The error for a failed write: what failed, and how much room is left."""
+    path = Path(path)
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    try:
+        left = shutil.disk_usage(path if path.is_dir() else path.parent).free / 1e6
+        room = f"{left:.0f} MB are free there. "
+    except OSError:
+        room = ""
+    return UserError(
+        f"cannot write {path}: {reason}\n{room}What was saved before is intact; "
+        "make room or mend the permissions and run the command again.",
+        EXIT_CANNOT_WRITE,
+    )
+
+
+def sync_directory(directory: str | os.PathLike) -> None:
+    """Makes renames in `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network file systems cannot sync a directory; the rename still holds.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
+    """Writes a whole file or nothing: temporary name, fsync, rename.
+
+    Directories on the way are made. Raises `UserError` (73) when the file cannot be
+    written.
+    """
+    path = Path(path)
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "wb") as f:
+            f.write(data.encode() if isinstance(data, str) else data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(partial, path)
+        sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process at a time writes into a run directory.
+
+Standard library only, so that a second writer is turned away before TensorFlow loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import errno
+import fcntl
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from electra_tf.errors import EXIT_LOCKED, UserError
+from electra_tf.storage.files import cannot_write
+from electra_tf.storage.lease import Lease, this_process
+
+# What flock fails with where the file system does not have it.
+_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class RunLock:
+    """One writer per run directory, held through `flock` on `run.lock`.
+
+    The kernel frees the lock when its process ends, however it ends, so a lock left by
+    a dead process is simply taken over. Where the file system has no flock, a lease
+    (`lease.Lease`) stands in. Use as a context manager; entering raises `UserError`
+    (75) when another process holds the lock.
+    """
+
+    def __init__(self, directory: str | os.PathLike):
+        self.path = Path(directory) / "run.lock"
+        self._file = None
+        self._lease: Lease | None = None
+
+    def __enter__(self) -> RunLock:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "a+", encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._refuse(self._holder())
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                self._file.close()
+                raise cannot_write(self.path, error) from error
+            self._take_lease()
+        since = datetime.datetime.now().isoformat(timespec="seconds")
+        self._write(this_process() | {"since": since})
+        return self
+
+    def _take_lease(self) -> None:
+        self._lease = Lease(self.path.with_name("run.lock.lease"), self._end_process)
+        try:
+            holder = self._lease.acquire()
+        except OSError as error:
+            self._file.close()
+            raise cannot_write(self.path, error) from error
+        if holder is not None:
+            self._refuse(self._holder() if "pid" in holder else {})
+
+    def _end_process(self) -> None:
+        print(
+            f"error: another process has taken {self.path.parent} over, because this "
+            "one did not run for a minute. Checkpoints are intact.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_LOCKED)
+
+    def __exit__(self, *_) -> None:
+        self._write(None)
+        if self._lease:
+            self._lease.release()
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+    def _write(self, holder: dict[str, Any] | None) -> None:
+        try:
+            self._file.truncate(0)
+            self._file.write(json.dumps(holder) if holder else "")
+            self._file.flush()
+        except OSError:
+            pass  # The text is for people; on a full disk the lock itself still holds.
+
+    def _refuse(self, holder: dict[str, Any]) -> None:
+        self._file.close()
+        try:
+            name = "process {pid} on {host} since {since}".format(**holder)
+        except KeyError:
+            name = "another process"
+        raise UserError(
+            f"{self.path.parent} is in use by {name}.\nWait for it, stop it, or "
+            "choose another --model-name.",
+            EXIT_LOCKED,
+        ) from None
+
+    def _holder(self) -> dict[str, Any]:
+        self._file.seek(0)
+        try:
+            holder = json.loads(self._file.read())
+        except ValueError:
+            return {}
+        return holder if isinstance(holder, dict) else {}

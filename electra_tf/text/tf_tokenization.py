@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tokenization.Tokenizer` as TensorFlow ops.
+
+Regular expressions, ICU's lower-casing and NFD, and tensorflow_text's wordpiece op. The
+ready-made BertTokenizers of tensorflow_text and KerasHub are not used: they fold case
+instead of lowering it, turn controls into spaces and count a word's bytes, not
+characters, and so give other ids than the original on many strings.
+
+Importing this module does not import TensorFlow; making a TFTokenizer does.
+"""
+
+from electra_tf.text import unicode_classes
+from electra_tf.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    UNK,
+    TokenizerConfig,
+    Vocabulary,
+)
+
+_CAPITAL_SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = "\u03a3", "\u03c3", "\u03c2"
+
+
+def _re2_class(*classes: unicode_classes.Ranges, without: str = "") -> str:
+    """Returns classes of characters in RE2's syntax; surrogates are unknown to it."""
+    gaps = sorted([*map(ord, without), *range(0xD800, 0xE000)])
+    parts = []
+    for first, last in unicode_classes.merge(*classes):
+        inside = [c for c in gaps if first <= c <= last]
+        for gap in [*inside, last + 1]:
+            if first < gap:
+                parts.append(f"\\x{{{first:x}}}-\\x{{{gap - 1:x}}}")
+            first = gap + 1
+    return f"[{''.join(parts)}]"
+
+
+# What happens to a character, as classes in RE2's syntax.
+VANISHING = _re2_class(unicode_classes.OTHER, ((0xFFFD, 0xFFFD),), without="\t\n\r")
+WHITE_SPACE = _re2_class(unicode_classes.WHITE_SPACE)
+IDEOGRAPHS = _re2_class(unicode_classes.IDEOGRAPHS)
+MARKS = _re2_class(unicode_classes.NONSPACING_MARKS)
+PUNCTUATION = _re2_class(unicode_classes.PUNCTUATION)
+_CASED = _re2_class(unicode_classes.CASED)
+_CASE_IGNORABLE = _re2_class(unicode_classes.CASE_IGNORABLE)
+_NEW_CAPITALS = _re2_class(
+    *((pair,) for pair, _ in unicode_classes.CAPITALS_OF_UNICODE_14)
+)
+
+
+class TFTokenizer:
+    """WordPiece as TensorFlow ops, for tf.data, tf.function and SavedModels.
+
+    Takes the arguments of `Tokenizer` and gives its ids. A SavedModel that holds it
+    needs `import tensorflow_text` where it is loaded.
+    """
+
+    def __init__(
+        self, vocab: Vocabulary, do_lower_case: bool = True, strip_accents: bool = True
+    ):
+        import tensorflow as tf
+        import tensorflow_text
+
+        self.vocab = vocab
+        self.config = TokenizerConfig(do_lower_case, strip_accents)
+        self._normalize_utf8 = tensorflow_text.normalize_utf8
+        self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
+            list(vocab.tokens),
+            token_out_type=tf.int32,
+            unknown_token=UNK,
+            no_pretokenization=True,
+            max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
+            support_detokenization=False,
+        )
+
+    def tokenize(self, texts):
+        """Returns the ids of a batch of texts.
+
+        Args:
+            texts: string tensor [n]; bytes that are not UTF-8 are dropped.
+
+        Returns:
+            RaggedTensor int32 [n, (wordpieces)], without [CLS] and [SEP].
+        """
+        import tensorflow as tf
+
+        words = self.split_words(tf.convert_to_tensor(texts, tf.string))
+        ids, _, _ = self.wordpieces(words)
+        return ids.merge_dims(-2, -1)
+
+    __call__ = tokenize
+
+    def wordpieces(self, words):
+        """Returns the ids of normalised words and the bytes of a word that each spells.
+
+        Args:
+            words: RaggedTensor string [n, (words)], from `split_words`.
+
+        Returns:
+            ids, starts, ends: RaggedTensors [n, (words), (wordpieces)]; ids int32.
+        """
+        import tensorflow as tf
+
+        flat = words.flat_values
+        too_long = tf.strings.length(flat, unit="UTF8_CHAR") > MAX_CHARS_PER_WORD
+        words = words.with_flat_values(tf.where(too_long, UNK, flat))
+        return self._wordpiece.tokenize_with_offsets(words)
+
+    def split_words(self, texts):
+        """Returns the normalised words: string [n] -> RaggedTensor [n, (words)]."""
+        import tensorflow as tf
+
+        replace = tf.strings.regex_replace
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
+        texts = replace(texts, VANISHING, "")
+        texts = replace(texts, WHITE_SPACE, " ")
+        texts = replace(texts, IDEOGRAPHS, r" \0 ")
+        texts = replace(self.normalize(texts), PUNCTUATION, r" \0 ")
+        return tf.strings.split(texts)
+
+    def normalize(self, texts):
+        """Lower-cases strings and strips their accents, as the settings say."""
+        import tensorflow as tf
+
+        if self.config.do_lower_case:
+            texts = _lower(texts)
+            if self.config.strip_accents:
+                texts = self._normalize_utf8(texts, "NFD")
+                texts = tf.strings.regex_replace(texts, MARKS, "")
+        return texts
+
+
+def _lower(texts):
+    """Lower-cases as Python does, whatever the version of ICU in TensorFlow."""
+    import tensorflow as tf
+
+    # Rare enough to leave alone when no text of the batch has such a character.
+    special = f"(?s).*[{_CAPITAL_SIGMA}{_NEW_CAPITALS[1:-1]}].*"
+    texts = tf.cond(
+        tf.reduce_any(tf.strings.regex_full_match(texts, special)),
+        lambda: _lower_new_capitals(_lower_sigma(texts)),
+        lambda: texts,
+    )
+    return tf.strings.lower(texts, encoding="utf-8")
+
+
+def _lower_sigma(texts):
+    """Lower-cases capital sigma: final in the last place of a word, else not.
+
+    ICU would, but knows the cased letters of its own version of Unicode only.
+    """
+    import tensorflow as tf
+
+    replace = tf.strings.regex_replace
+    before_a_letter = f"{_CAPITAL_SIGMA}({_CASE_IGNORABLE}*{_CASED})"
+    # Matches do not overlap: in a row of sigmas each pass sees every other one.
+    for _ in range(2):
+        texts = replace(texts, before_a_letter, rf"{_SMALL_SIGMA}\1")
+    after_a_letter = f"({_CASED}{_CASE_IGNORABLE}*){_CAPITAL_SIGMA}"
+    texts = replace(texts, after_a_letter, rf"\1{_FINAL_SIGMA}")
+    return replace(texts, _CAPITAL_SIGMA, _SMALL_SIGMA)
+
+
+def _lower_new_capitals(texts):
+    """Lower-cases what ICU in TensorFlow is too old to know."""
+    import tensorflow as tf
+
+    chars = tf.strings.unicode_decode(texts, "UTF-8")
+    flat = chars.flat_values
+    lower = flat
+    for (first, last), step in unicode_classes.CAPITALS_OF_UNICODE_14:
+        lower = tf.where((flat >= first) & (flat <= last), flat + step, lower)
+    return tf.strings.unicode_encode(chars.with_flat_values(lower), "UTF-8")

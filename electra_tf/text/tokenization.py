@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text to WordPiece ids, token for token as the original's FullTokenizer.
+
+`Tokenizer` is plain Python: the definition, and with its memory of words also the
+fastest way through a corpus. `TFTokenizer` is the same function as TensorFlow ops, for
+graphs that are served. Tests hold the two equal on every kind of string.
+
+What happens to a text (BERT's basic tokenizer, then greedy longest match):
+  1. U+0000, U+FFFD and categories C* vanish, joining their neighbours; white space
+     becomes " "; each ideograph becomes a word. Special tokens in the text ("[MASK]")
+     are ordinary text.
+  2. The text is split at white space; each word is lower-cased, decomposed (NFD, not
+     recomposed) and loses its nonspacing marks, as the settings say.
+  3. Each punctuation character becomes a word.
+  4. A word of more than 200 characters, or one that wordpieces cannot spell, is [UNK].
+"""
+
+import array
+import bisect
+import itertools
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from electra_tf.text import unicode_classes
+from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    UNK,
+    TokenizerConfig,
+    Vocabulary,
+)
+
+__all__ = ["TFTokenizer", "Tokenizer", "TokenizerConfig", "Vocabulary"]
+
+_PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
+_MARKS = unicode_classes.code_points(unicode_classes.NONSPACING_MARKS)
+
+# What str.split() splits at although the original's cleaning, which comes before it,
+# makes it vanish.
+_CONTROLS_THAT_SPLIT = "\x0b\x0c\x1c\x1d\x1e\x1f\x85"
+
+# How much a tokenizer remembers: about 100 MB when full.
+_MAX_REMEMBERED_WORDS = 500_000
+_MAX_REMEMBERED_LENGTH = 64
+
+
+class _CleanTable(dict):
+    """Table for str.translate that does step 1; fills itself as characters come."""
+
+    def __missing__(self, code_point: int) -> str:
+        char = chr(code_point)
+        if _contains(unicode_classes.WHITE_SPACE, code_point):
+            cleaned = " "
+        elif code_point == 0xFFFD or _contains(unicode_classes.OTHER, code_point):
+            cleaned = ""
+        elif _contains(unicode_classes.IDEOGRAPHS, code_point):
+            cleaned = f" {char} "
+        else:
+            cleaned = char
+        self[code_point] = cleaned
+        return cleaned
+
+
+def _contains(ranges: unicode_classes.Ranges, code_point: int) -> bool:
+    index = bisect.bisect_right(ranges, (code_point, 0x110000)) - 1
+    return index >= 0 and code_point <= ranges[index][1]
+
+
+_CLEAN = _CleanTable()
+
+
+class Tokenizer:
+    """WordPiece in plain Python.
+
+    Args:
+        vocab: the wordpieces.
+        do_lower_case: lower-case the text.
+        strip_accents: drop accents; has no effect without `do_lower_case`.
+    """
+
+    def __init__(
+        self, vocab: Vocabulary, do_lower_case: bool = True, strip_accents: bool = True
+    ):
+        self.vocab = vocab
+        self.config = TokenizerConfig(do_lower_case, strip_accents)
+        self._max_piece = max(map(len, vocab.tokens))
+        self._memory = _WordMemory(self)
+
+    def tokenize(self, text: str | bytes) -> list[str]:
+        """Returns the wordpieces of a text; of bytes, what is not UTF-8 is dropped."""
+        return self.convert_ids_to_tokens(self.encode(text))
+
+    def encode(self, text: str | bytes) -> list[int]:
+        """Returns the ids of the wordpieces of a text, without [CLS] and [SEP]."""
+        ids, _ = self.tokenize_lines([text])
+        return ids.tolist()
+
+    def tokenize_lines(
+        self, lines: Sequence[str | bytes]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the ids of many lines, one after the other.
+
+        Words seen before are looked up whole, which makes this the fast path for
+        corpora. Nothing depends on how lines are grouped into calls.
+
+        Returns:
+            ids: int32 [number of wordpieces], of all lines; not writable.
+            row_splits: int64 [number of lines + 1]; line i has
+                `ids[row_splits[i]:row_splits[i + 1]]`.
+        """
+        lookup = self._memory.__getitem__
+        rows = [b"".join(map(lookup, raw_words(_to_text(line)))) for line in lines]
+        row_splits = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=row_splits[1:])
+        return np.frombuffer(b"".join(rows), np.int32), row_splits // 4
+
+    def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
+        """Returns the ids of wordpieces; KeyError for one not in the vocabulary."""
+        return [self.vocab.ids[token] for token in tokens]
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str]:
+        """Returns the wordpieces that the ids stand for."""
+        return [self.vocab.tokens[i] for i in ids]
+
+    def basic_tokenize(self, text: str | bytes) -> list[str]:
+        """Returns the normalised words of a text: steps 1 to 3."""
+        return basic_tokenize(_to_text(text), self.config)
+
+    def wordpieces(self, word: str) -> list[str]:
+        """Returns the pieces of one normalised word: step 4."""
+        if len(word) > MAX_CHARS_PER_WORD:
+            return [UNK]
+        pieces = []
+        start = 0
+        while start < len(word):
+            prefix = "##" if start else ""
+            longest = min(len(word), start + self._max_piece)
+            for end in range(longest, start, -1):
+                piece = prefix + word[start:end]
+                if piece in self.vocab.ids:
+                    break
+            else:
+                return [UNK]
+            pieces.append(piece)
+            start = end
+        return pieces
+
+    def encode_with_offsets(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Returns the ids of `encode` and where in the text each piece stands.
+
+        Returns:
+            ids: as `encode` gives them.
+            offsets: (start, end) of each piece in characters of `text`. Accents that
+                were stripped belong to the piece before them. Pieces that share a
+                character (a Hangul syllable falls into several) overlap.
+        """
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        for word, spans in self._words_with_spans(text):
+            pieces = self.wordpieces(word)
+            ids += self.convert_tokens_to_ids(pieces)
+            if pieces == [UNK]:
+                offsets.append((spans[0][0], spans[-1][1]))
+                continue
+            start = 0
+            for piece in pieces:
+                end = start + len(piece) - (2 if start else 0)
+                offsets.append((spans[start][0], spans[end - 1][1]))
+                start = end
+        return ids, offsets
+
+    def _words_with_spans(self, text: str):
+        """Yields the words of `basic_tokenize` with the span of each character."""
+        cleaned = [
+            (c, position)
+            for position, char in enumerate(text)
+            for c in char.translate(_CLEAN)
+        ]
+        for is_space, group in itertools.groupby(cleaned, lambda c: c[0].isspace()):
+            if is_space:
+                continue
+            chars = self._normalize_with_spans(list(group))
+            start = 0
+            for end in range(len(chars) + 1):
+                at_end = end == len(chars)
+                if at_end or chars[end][0] in _PUNCTUATION:
+                    if start < end:
+                        yield _join(chars[start:end])
+                    if not at_end:
+                        yield _join(chars[end : end + 1])
+                    start = end + 1
+
+    def _normalize_with_spans(self, word: list[tuple[str, int]]):
+        """Step 2 for one word as (character, position) pairs: (character, span)s."""
+        if not self.config.do_lower_case:
+            return [(c, (position, position + 1)) for c, position in word]
+        positions = [position for c, position in word for _ in c.lower()]
+        # Only the whole word knows whether its sigma is a final one.
+        lower = "".join(c for c, _ in word).lower()
+        chars = list(zip(lower, positions, strict=True))
+        if not self.config.strip_accents:
+            return [(c, (position, position + 1)) for c, position in chars]
+        chars = [
+            (part, position)
+            for c, position in chars
+            for part in unicodedata.normalize("NFD", c)
+        ]
+        result: list[tuple[str, tuple[int, int]]] = []
+        for c, position in _in_canonical_order(chars):
+            if c not in _MARKS:
+                result.append((c, (position, position + 1)))
+            elif result:
+                base, (start, end) = result[-1]
+                result[-1] = (base, (start, max(end, position + 1)))
+        return result
+
+
+def basic_tokenize(text: str, config: TokenizerConfig) -> list[str]:
+    """Returns the normalised words of a text, before wordpieces: steps 1 to 3."""
+    words = text.translate(_CLEAN).split()
+    return [part for word in words for part in _split_word(word, config)]
+
+
+def raw_words(text: str) -> list[str]:
+    """Splits a text, uncleaned, into parts that can be tokenised one by one.
+
+    The tokens of the text are those of the parts in turn. The parts repeat, so that
+    whoever has seen one need not tokenise it again.
+    """
+    for char in _CONTROLS_THAT_SPLIT:
+        if char in text:
+            text = text.replace(char, "")
+    return text.split()
+
+
+def _split_word(word: str, config: TokenizerConfig) -> list[str]:
+    """Steps 2 and 3 for one word of cleaned text."""
+    if config.do_lower_case:
+        word = word.lower()
+        if config.strip_accents and not word.isascii():
+            decomposed = unicodedata.normalize("NFD", word)
+            word = "".join(c for c in decomposed if c not in _MARKS)
+    spaced = "".join(f" {c} " if c in _PUNCTUATION else c for c in word)
+    return spaced.split()
+
+
+def _to_text(text: str | bytes) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "ignore")
+
+
+def _join(chars: list[tuple[str, tuple[int, int]]]):
+    return "".join(c for c, _ in chars), [span for _, span in chars]
+
+
+def _in_canonical_order(chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
+    """Sorts each run of combining characters by its class, as NFD does."""
+    result = []
+    runs = itertools.groupby(chars, lambda c: unicodedata.combining(c[0]) > 0)
+    for is_combining, run in runs:
+        if is_combining:
+            result += sorted(run, key=lambda c: unicodedata.combining(c[0]))
+        else:
+            result += run
+    return result
+
+
+class _WordMemory(dict):
+    """White-space delimited word of raw text -> its ids as int32 bytes.
+
+    Bytes, because joining them is the fastest way from words to one array of ids.
+    """
+
+    def __init__(self, tokenizer: Tokenizer):
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, raw: str) -> bytes:
+        words = raw.translate(_CLEAN).split()
+        if words == [raw]:
+            ids = self._encode(raw)
+        else:
+            ids = b"".join([self[word] for word in words])
+        # A run of ideographs is one raw word that will hardly come again; its
+        # characters are remembered one by one.
+        if len(words) <= 1 and len(raw) <= _MAX_REMEMBERED_LENGTH:
+            if len(self) >= _MAX_REMEMBERED_WORDS:
+                self.clear()
+            self[raw] = ids
+        return ids
+
+    def _encode(self, word: str) -> bytes:
+        tokenizer = self._tokenizer
+        pieces = []
+        for part in _split_word(word, tokenizer.config):
+            pieces += tokenizer.wordpieces(part)
+        return array.array("i", tokenizer.convert_tokens_to_ids(pieces)).tobytes()

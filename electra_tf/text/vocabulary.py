@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary file, checked, and the tokenizer settings that travel beside it.
+
+A vocabulary is one wordpiece per line, the line number its id, as BERT and the original
+ELECTRA have it. What a wordpiece means depends on how text is normalised before it is
+looked up, so `vocab.txt` may have a `vocab.txt.json` beside it that says so.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from electra_tf.errors import UserError
+from electra_tf.storage.files import atomic_write
+
+PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
+SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+
+MAX_CHARS_PER_WORD = 200  # A longer word is [UNK].
+
+_SENTENCEPIECE_LINE = re.compile(r"[^\t]*\t-?\d+(\.\d+)?(e-?\d+)?$")
+
+
+class TokenizerConfig(NamedTuple):
+    """How text is normalised before wordpieces are looked up.
+
+    Attributes:
+        do_lower_case: lower-case the text.
+        strip_accents: decompose characters and drop the accents. The original does so
+            only when it lower-cases too; a cased tokenizer ignores this setting.
+    """
+
+    do_lower_case: bool = True
+    strip_accents: bool = True
+
+    def equivalent(self, other: "TokenizerConfig") -> bool:
+        """Whether both give the same tokens for every text."""
+        if not self.do_lower_case:
+            return not other.do_lower_case
+        return tuple(self) == tuple(other)
+
+    def __str__(self) -> str:
+        if not self.do_lower_case:
+            return "cased"
+        return "uncased, accents " + ("stripped" if self.strip_accents else "kept")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Wordpieces and their ids.
+
+    Attributes:
+        tokens: the wordpieces; a token's index is its id.
+        ids: token -> id.
+        path: where it was read, for messages.
+        sha256: of the tokens joined by LF and ended by LF. For a file with LF line ends
+            that is the hash of the file; one with CRLF has the hash of its LF twin.
+    """
+
+    tokens: tuple[str, ...]
+    path: str = "vocabulary"
+    ids: dict[str, int] = dataclasses.field(init=False, repr=False)
+    sha256: str = dataclasses.field(init=False)
+
+    def __post_init__(self):
+        missing = [token for token in SPECIAL_TOKENS if token not in self.tokens]
+        if missing:
+            raise UserError(
+                f"{self.path}: {', '.join(missing)} not among its {len(self.tokens)} "
+                "tokens.\nA BERT or ELECTRA vocabulary (vocab.txt, one wordpiece a "
+                f"line) has {' '.join(SPECIAL_TOKENS)};\nbuild_vocab.py makes one."
+            )
+        text = "".join(f"{token}\n" for token in self.tokens)
+        ids = {token: index for index, token in enumerate(self.tokens)}
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "sha256", hashlib.sha256(text.encode()).hexdigest())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Vocabulary":
+        """Reads a vocabulary file and checks every line.
+
+        White space around a token is stripped, as in the original. Raises UserError,
+        naming the file and the line, for anything that is no vocabulary.
+        """
+        path = os.fspath(path)
+        return cls(tuple(_read_tokens(path)), path)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def pad_id(self) -> int:
+        return self.ids[PAD]
+
+    @property
+    def unk_id(self) -> int:
+        return self.ids[UNK]
+
+    @property
+    def cls_id(self) -> int:
+        return self.ids[CLS]
+
+    @property
+    def sep_id(self) -> int:
+        return self.ids[SEP]
+
+    @property
+    def mask_id(self) -> int:
+        return self.ids[MASK]
+
+    def check_size(self, vocab_size: int) -> None:
+        """Raises UserError unless the hparam `vocab_size` is the number of tokens."""
+        if vocab_size != len(self):
+            raise UserError(
+                f"{self.path} has {len(self)} tokens, but the hparam vocab_size is "
+                f'{vocab_size}.\nSet "vocab_size": {len(self)}, or "vocab_file" to '
+                "the vocabulary the model was made for."
+            )
+
+
+def _read_tokens(path: str) -> list[str]:
+    """Returns the checked lines of a vocabulary file."""
+    try:
+        with open(path, "rb") as f:
+            data = f.read()
+    except OSError as e:
+        raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
+    _check_kind(path, data)
+    lines = data.split(b"\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    if not lines:
+        raise UserError(f"the vocabulary {path} is empty.")
+    tokens = []
+    first_line: dict[str, int] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            token = line.decode("utf-8").strip()
+        except UnicodeDecodeError as e:
+            raise UserError(
+                f"{path} line {number}: byte 0x{line[e.start]:02x} at position "
+                f"{e.start} is not UTF-8.\nConvert the vocabulary to UTF-8."
+            ) from None
+        if not token:
+            raise UserError(
+                f"{path} line {number} is blank.\nThe line number is the token's id, "
+                "so a blank line shifts or wastes ids; remove or name it."
+            )
+        if number <= 10 and _SENTENCEPIECE_LINE.match(token):
+            raise UserError(
+                f"{path} line {number} ({token!r}) has a tab and a score: this is a "
+                "SentencePiece vocabulary.\nELECTRA needs a WordPiece vocabulary, one "
+                "token a line; build_vocab.py makes one."
+            )
+        if token in first_line:
+            raise UserError(
+                f"{path} line {number}: {token!r} stands on line {first_line[token]} "
+                "already.\nA token has one id; remove or rename one of the two."
+            )
+        first_line[token] = number
+        tokens.append(token)
+    return tokens
+
+
+def _check_kind(path: str, data: bytes) -> None:
+    """Raises UserError for the files that get passed as a vocabulary by mistake."""
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise UserError(
+            f"{path} starts with a byte order mark (EF BB BF).\nThe first token would "
+            "not be found with it; save the file as UTF-8 without BOM."
+        )
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise UserError(f"{path} is UTF-16 text.\nSave it as UTF-8 without BOM.")
+    if b"\0" in data or (data.startswith(b"\n") and b"<unk>" in data[:200]):
+        raise UserError(
+            f"{path} is a binary file, perhaps a SentencePiece model.\nELECTRA needs a "
+            "WordPiece vocabulary (vocab.txt); build_vocab.py makes one."
+        )
+    if data.lstrip().startswith(b"{"):
+        raise UserError(
+            f"{path} looks like JSON (a tokenizer.json?).\nELECTRA needs a WordPiece "
+            "vocabulary, one token a line (vocab.txt)."
+        )
+
+
+# The settings beside the vocabulary.
+
+
+def settings_path(vocab_path: str | os.PathLike) -> str:
+    """Returns the name of the settings file of a vocabulary file."""
+    return os.fspath(vocab_path) + ".json"
+
+
+def write_settings(
+    vocab: Vocabulary, config: TokenizerConfig, **provenance: Any
+) -> None:
+    """Writes the settings beside the vocabulary's file, atomically.
+
+    `provenance` is what else is worth knowing: the tool's version, the corpus, counts.
+    """
+    settings = {
+        "do_lower_case": config.do_lower_case,
+        "strip_accents": config.strip_accents,
+        "vocab_size": len(vocab),
+        "vocab_sha256": vocab.sha256,
+        **provenance,
+    }
+    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    atomic_write(settings_path(vocab.path), text)
+
+
+def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | None:
+    """Returns the settings that lie beside a vocabulary, None where there are none.
+
+    Raises UserError if the file is damaged or was written for other tokens.
+    """
+    if not isinstance(vocab, Vocabulary):
+        if not os.path.exists(settings_path(vocab)):
+            return None
+        vocab = Vocabulary.load(vocab)
+    path = settings_path(vocab.path)
+    try:
+        with open(path, encoding="utf-8") as f:
+            settings = json.load(f)
+        config = TokenizerConfig(settings["do_lower_case"], settings["strip_accents"])
+        sha256 = settings["vocab_sha256"]
+        if not all(isinstance(value, bool) for value in config):
+            raise ValueError("do_lower_case and strip_accents are true or false")
+    except FileNotFoundError:
+        return None
+    except KeyError as e:
+        raise UserError(f"{path}: the key {e} is missing; build it again.") from None
+    except (OSError, ValueError, TypeError) as e:
+        raise UserError(
+            f"{path}: not readable as tokenizer settings ({e}).\nMend it, or remove it "
+            "and give --do-lower-case and --strip-accents."
+        ) from None
+    if sha256 != vocab.sha256:
+        raise UserError(
+            f"{path} was written for a vocabulary with sha256 {sha256},\nbut "
+            f"{vocab.path} has {vocab.sha256}: one of the two was replaced.\n"
+            "Bring back the right one, or remove the settings file."
+        )
+    return config
+
+
+def resolve_settings(
+    vocab: Vocabulary,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
+) -> TokenizerConfig:
+    """Returns the settings to tokenise with: what was asked for, checked.
+
+    None means "not given": the settings beside the vocabulary hold, and without those
+    the original's defaults (lower-case, strip accents). A value that contradicts the
+    settings beside the vocabulary is a UserError.
+    """
+    stored = read_settings(vocab)
+    default = stored or TokenizerConfig()
+    config = TokenizerConfig(
+        default.do_lower_case if do_lower_case is None else do_lower_case,
+        default.strip_accents if strip_accents is None else strip_accents,
+    )
+    if stored and not stored.equivalent(config):
+        raise UserError(
+            f"{vocab.path} was built {stored} ({settings_path(vocab.path)}),\nbut the "
+            f"flags ask for text that is {config}.\nLeave out --do-lower-case and "
+            "--strip-accents, or build a vocabulary with those settings."
+        )
+    return config
+
+
+def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
+    """Writes tokens as a vocabulary file, atomically, and returns the vocabulary."""
+    vocab = Vocabulary(tuple(tokens), os.fspath(path))
+    atomic_write(vocab.path, "".join(f"{token}\n" for token in vocab.tokens))
+    return vocab

@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a WordPiece vocabulary: counts words as our tokenizer sees them, then learns.
+
+The `tokenizers` library learns the wordpieces. It gets counted words, split and
+normalised by our own basic tokenizer, rather than text: its own BertNormalizer is close
+to the original's but not equal (final sigma, newer Unicode, controls), and a vocabulary
+should not hold pieces that our tokenizer can never ask for. Two things about it are
+arranged here so that the same corpus always gives the same vocabulary: it numbers the
+pieces "##x" in the order of a randomly seeded hash table, unless they are given first;
+and it cuts an alphabet among equally frequent characters at random, unless it is cut
+before.
+"""
+
+import concurrent.futures
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from electra_tf.errors import UserError
+from electra_tf.text import corpus, unicode_classes
+from electra_tf.text.tokenization import basic_tokenize, raw_words
+from electra_tf.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    SPECIAL_TOKENS,
+    UNK,
+    TokenizerConfig,
+)
+
+# Bounds of memory, some 100 bytes a word. Beyond them the rarest words are forgotten.
+_MAX_WORDS = 2_000_000
+_MAX_RAW_WORDS = 500_000
+_MAX_RAW_CHARS = 64 << 20
+_BYTES_PER_TASK = 32 << 20  # Small enough to share one big file among processes.
+
+# The library takes text, not counts: a word is repeated as often as it was counted.
+# Counts that add up to more are scaled down.
+_MAX_REPEATED = 20_000_000
+_REPEATED_AT_ONCE = 1000
+
+_PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
+
+
+class WordCounts(NamedTuple):
+    """How often each word was seen.
+
+    Attributes:
+        words: normalised word -> count.
+        num_replaced: bytes of the corpus that were not UTF-8 and were replaced.
+        num_forgotten: occurrences of rare words that were dropped to bound memory.
+    """
+
+    words: Counter
+    num_replaced: int = 0
+    num_forgotten: int = 0
+
+
+class Trained(NamedTuple):
+    """A vocabulary's tokens; the last `num_padding` are [unusedN] to fill it up."""
+
+    tokens: list[str]
+    num_padding: int
+
+
+def count_files(
+    paths: Sequence[str],
+    config: TokenizerConfig,
+    encoding_errors: str = "strict",
+    num_processes: int = 1,
+) -> WordCounts:
+    """Counts the words of text files; the number of processes changes nothing else."""
+    tasks = []
+    for path in paths:
+        try:
+            size = os.path.getsize(path)
+        except OSError as e:
+            raise UserError(f"cannot read {path}: {e.strerror}.") from None
+        for start in range(0, size, _BYTES_PER_TASK):
+            end = start + _BYTES_PER_TASK
+            tasks.append((path, start, end, config, encoding_errors))
+    progress = _Progress(len(tasks))
+    total = WordCounts(Counter())
+    for counts in _in_processes(_count_part, tasks, num_processes):
+        words = total.words
+        words.update(counts.words)
+        total = WordCounts(
+            words,
+            total.num_replaced + counts.num_replaced,
+            total.num_forgotten + counts.num_forgotten + _forget_rare(words),
+        )
+        progress.advance()
+    return total
+
+
+def count_documents(
+    documents: Iterable[corpus.TextReader], config: TokenizerConfig
+) -> WordCounts:
+    """Counts the words of a stream of documents."""
+    counter = _WordCounter(config)
+    num_replaced = 0
+    for document in documents:
+        for lines in document:
+            counter.add("\n".join(lines))
+        num_replaced += document.num_replaced
+    return counter.result(num_replaced)
+
+
+def _count_part(
+    path: str, start: int, end: int, config: TokenizerConfig, encoding_errors: str
+) -> WordCounts:
+    """Counts the words of the lines that begin in these bytes of a file."""
+    with corpus.open_text(path) as stream:
+        reader = corpus.TextReader(stream, path, encoding_errors, start, end)
+        return count_documents([reader], config)
+
+
+class _WordCounter:
+    """Counts words of raw text; normalises each distinct one once."""
+
+    def __init__(self, config: TokenizerConfig):
+        self._config = config
+        self._raw: Counter = Counter()
+        self._raw_chars = 0
+        self._words: Counter = Counter()
+        self._num_forgotten = 0
+
+    def add(self, text: str) -> None:
+        self._raw.update(raw_words(text))
+        self._raw_chars += len(text)
+        if len(self._raw) > _MAX_RAW_WORDS or self._raw_chars > _MAX_RAW_CHARS:
+            self._normalize()
+
+    def result(self, num_replaced: int = 0) -> WordCounts:
+        self._normalize()
+        return WordCounts(self._words, num_replaced, self._num_forgotten)
+
+    def _normalize(self) -> None:
+        for raw, count in self._raw.items():
+            for word in basic_tokenize(raw, self._config):
+                if len(word) <= MAX_CHARS_PER_WORD:
+                    self._words[word] += count
+        self._raw.clear()
+        self._raw_chars = 0
+        self._num_forgotten += _forget_rare(self._words)
+
+
+def _forget_rare(words: Counter) -> int:
+    """Drops the rarest words if there are too many; returns their occurrences."""
+    forgotten = threshold = 0
+    while len(words) > (_MAX_WORDS // 2 if threshold else _MAX_WORDS):
+        threshold += 1
+        for word in [w for w, count in words.items() if count <= threshold]:
+            forgotten += words.pop(word)
+    return forgotten
+
+
+def _in_processes(function, tasks: list[tuple], num_processes: int) -> Iterator:
+    """Yields `function(*task)` of every task, in their order."""
+    num_processes = min(num_processes, len(tasks))
+    if num_processes <= 1:
+        yield from (function(*task) for task in tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(num_processes, context) as pool:
+        try:
+            # Few at a time: results that wait for an earlier one take memory.
+            waiting = []
+            for task in tasks:
+                waiting.append(pool.submit(function, *task))
+                if len(waiting) > 2 * num_processes:
+                    yield waiting.pop(0).result()
+            for future in waiting:
+                yield future.result()
+        except concurrent.futures.process.BrokenProcessPool:
+            raise UserError(
+                "a worker process died, perhaps for lack of memory.\n"
+                "Try fewer: --num-processes 1"
+            ) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Progress:
+    """Says on stderr how far the counting is, every few seconds."""
+
+    def __init__(self, num_tasks: int):
+        self._num_tasks = num_tasks
+        self._done = 0
+        self._last = time.monotonic()
+
+    def advance(self) -> None:
+        self._done += 1
+        if time.monotonic() - self._last > 5:
+            self._last = time.monotonic()
+            share = self._done / self._num_tasks
+            print(f"counting words: {share:.0%}", file=sys.stderr, flush=True)
+
+
+def train(
+    words: Counter,
+    config: TokenizerConfig,
+    vocab_size: int,
+    min_frequency: int = 2,
+    num_unused: int = 0,
+) -> Trained:
+    """Learns wordpieces from counted words.
+
+    Args:
+        words: normalised word -> count, from `count_files` or `count_documents`.
+        config: how they were normalised.
+        vocab_size: how many tokens to return, exactly.
+        min_frequency: how often two pieces must stand side by side to become one.
+        num_unused: how many [unusedN] to have after the special tokens, for later use.
+
+    Returns:
+        Special tokens, unused ones, characters, pieces "##x" of one character, longer
+        pieces in the order they were learned. Printable ASCII is always spelled, so
+        that no plain English word is [UNK].
+    """
+    import tokenizers
+
+    unused = [f"[unused{i}]" for i in range(num_unused)]
+    room = vocab_size - len(SPECIAL_TOKENS) - len(unused)
+    chars, inner = _alphabet(words, config, min_frequency, room)
+    inner_pieces = [f"##{c}" for c in inner]
+    scale = max(1.0, sum(words.values()) / _MAX_REPEATED)
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size - len(unused),
+        min_frequency=max(1, round(min_frequency / scale)),
+        special_tokens=[*SPECIAL_TOKENS, *inner_pieces],
+        initial_alphabet=chars,
+        show_progress=False,
+    )
+    learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
+    learner.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit(" ")
+    spelled = set(chars)
+    learner.train_from_iterator(_repeated(words, spelled, scale), trainer)
+    numbered = learner.get_vocab()
+    short = {*SPECIAL_TOKENS, *chars, *inner_pieces}
+    learned = sorted((t for t in numbered if t not in short), key=numbered.get)
+    tokens = [*SPECIAL_TOKENS, *unused, *chars, *inner_pieces, *learned]
+    num_padding = vocab_size - len(tokens)
+    tokens += [f"[unused{num_unused + i}]" for i in range(num_padding)]
+    return Trained(tokens, num_padding)
+
+
+def _repeated(words: Counter, spelled: set[str], scale: float) -> Iterator[str]:
+    """Yields each word as often as it was counted, in an order that is always the same.
+
+    Words with a character outside the alphabet will be [UNK] and teach nothing.
+    """
+    for word in sorted(words):
+        times = round(words[word] / scale)
+        if times and spelled.issuperset(word):
+            # Not all at once: the library takes some 100 bytes for each character.
+            for start in range(0, times, _REPEATED_AT_ONCE):
+                yield " ".join([word] * min(_REPEATED_AT_ONCE, times - start))
+
+
+def _alphabet(
+    words: Counter, config: TokenizerConfig, min_frequency: int, room: int
+) -> tuple[list[str], list[str]]:
+    """Returns the characters to spell words with: all, and those inside of words.
+
+    Printable ASCII, and the most frequent others as long as they leave half of the
+    room that remains.
+    """
+    seen: Counter = Counter()
+    inside = set()
+    for word, count in words.items():
+        inside.update(word[1:])
+        for c in word:
+            seen[c] += count
+    chars = {chr(c) for c in range(ord("!"), ord("~") + 1)}
+    if config.do_lower_case:
+        chars = {c.lower() for c in chars}
+    inside |= chars - _PUNCTUATION
+    size = len(chars) + len(chars & inside)
+    if size >= room:
+        raise UserError(
+            f"--vocab-size: room for {room} wordpieces beside special and unused "
+            f"tokens,\nbut the characters of ASCII alone take {size}. Ask for at least "
+            "some 1,000."
+        )
+    limit = (size + room) // 2
+    for c in sorted(seen.keys() - chars, key=lambda c: (-seen[c], c)):
+        size += 1 + (c in inside)
+        if size > limit or seen[c] < min_frequency:
+            break
+        chars.add(c)
+    return sorted(chars), sorted(chars & inside)

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one training loop: steps, reports, checkpoints, and an end that loses nothing.
+
+Re-running a command continues its run: the step number comes from the checkpoint, and
+batch k, its masking and the dropout of step k are functions of (seed, k), so there is
+no other position to restore.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.console import Console, Progress
+from electra_tf.errors import UserError, as_user_error
+from electra_tf.storage.background_saving import BackgroundSaver
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.train.distribution import Placement
+from electra_tf.train.nonfinite import NonfiniteGuard
+from electra_tf.train.reporting import Report
+from electra_tf.train.step import Task, TrainingStep
+from electra_tf.train.stopping import StopRequest
+
+# How long the loop stays inside the graph: as long as a signal waits for its answer.
+LOOP_SECONDS = 0.5
+
+
+def train(
+    step: TrainingStep,
+    make_batches: Callable[[int], Iterator],
+    checkpoints: Checkpoints,
+    console: Console,
+    *,
+    placement: Placement,
+    num_train_steps: int,
+    batch_size: int,
+    iterations_per_loop: int,
+    save_checkpoints_steps: int,
+    log_steps: int,
+    on_nonfinite: str = "stop",
+    stop: StopRequest | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> bool:
+    """Trains from the state's step up to `num_train_steps`.
+
+    Args:
+      make_batches: step -> iterator whose first batch is that of `step`.
+      stop: what may end the run early; by default SIGTERM and SIGINT.
+      constants: numbers that go into every row of the metrics.
+
+    Returns: whether the end was reached; False when it was asked to stop, with the
+      state saved.
+
+    Raises `UserError`: 70 when loss or gradients are not finite (nothing of that step
+      is kept), 65 for damaged data, 73 when something cannot be written.
+    """
+    report = Report(
+        checkpoints.directory,
+        console,
+        start=step.state.step,
+        total=num_train_steps,
+        batch_size=batch_size,
+        every=log_steps,
+        is_chief=placement.is_chief,
+    )
+    saver = BackgroundSaver(checkpoints)
+    guard = NonfiniteGuard(
+        on_nonfinite, saver, console, make_batches, placement.strategy
+    )
+    loop = _Loop(step, saver if placement.is_chief else None, report, guard)
+    pace = Pace(iterations_per_loop)
+    with stop or StopRequest() as stop:
+        try:
+            # Shows before the first hour of work whether the disk takes a checkpoint.
+            loop.save()
+            saver.wait()
+            batches = make_batches(loop.done)
+            reason = stop.reason()
+            while loop.done < num_train_steps and not reason:
+                to_save = save_checkpoints_steps - loop.done % save_checkpoints_steps
+                count = min(pace.count(), to_save, num_train_steps - loop.done)
+                with pace.measure(count):
+                    loop.run(batches, count, constants or {})
+                if loop.done % save_checkpoints_steps == 0:
+                    loop.save()
+                saver.check()
+                reason = stop.reason(2 * (pace.seconds + saver.seconds))
+            loop.save()
+            saver.wait()
+        except tf.errors.OpError as error:
+            raise as_user_error(error) or error from error
+        finally:
+            _close(saver, report)
+    if loop.done < num_train_steps:
+        console.log(f"{reason}: saved at step {loop.done}.")
+    return loop.done >= num_train_steps
+
+
+class _Loop:
+    """Steps with what belongs to them, as far as they are `done`."""
+
+    def __init__(
+        self,
+        step: TrainingStep,
+        saver: BackgroundSaver | None,
+        report: Report,
+        guard: NonfiniteGuard,
+    ):
+        self.done = step.state.step
+        self._step = step
+        self._saver = saver
+        self._report = report
+        self._guard = guard
+
+    def run(
+        self, batches: Iterator, count: int, constants: Mapping[str, float]
+    ) -> None:
+        """Makes `count` steps, checks and reports them."""
+        metrics = self._step.run(batches, self.done, count)
+        for name, value in constants.items():
+            metrics[name] = np.full(count, value)
+        self._guard.check(self.done, metrics, self._report)
+        self._report.add(self.done + 1, metrics)
+        self.done += count
+
+    def save(self) -> None:
+        """Begins to write a checkpoint, after the metrics up to it."""
+        if self._saver:
+            self._report.sync()
+            self._saver.save(self.done, self._step.state.variables())
+
+
+def _close(saver: BackgroundSaver, report: Report) -> None:
+    """Ends a run, however it ends; an error on its way out is not replaced."""
+    is_failing = sys.exc_info()[1] is not None
+    try:
+        saver.wait()
+    except UserError:
+        if not is_failing:
+            raise
+    finally:
+        report.close()
+
+
+class Pace:
+    """How many steps to run inside the graph, so that a loop takes LOOP_SECONDS."""
+
+    def __init__(self, limit: int):
+        self._limit = limit
+        self.seconds = LOOP_SECONDS  # that the last loop took
+        self._count = 1
+        self._is_warm = False
+
+    def count(self) -> int:
+        return self._count
+
+    def measure(self, count: int) -> _Stopwatch:
+        """Context manager around a loop of `count` steps."""
+        return _Stopwatch(lambda seconds: self._adapt(count, seconds))
+
+    def _adapt(self, count: int, seconds: float) -> None:
+        # The first loop builds the graph.
+        if self._is_warm:
+            self.seconds = seconds
+            wanted = int(LOOP_SECONDS * count / max(seconds, 1e-6))
+            # Never from one to hundreds at once: one fast loop may be chance.
+            self._count = max(1, min(wanted, 4 * count, self._limit))
+        self._is_warm = True
+
+
+class _Stopwatch:
+    def __init__(self, report: Callable[[float], None]):
+        self._report = report
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *_) -> None:
+        self._report(time.monotonic() - self._since)
+
+
+def evaluate(
+    task: Task,
+    batches: Iterator,
+    *,
+    placement: Placement,
+    num_steps: int,
+    console: Console,
+    batch_size: int,
+) -> dict[str, float]:
+    """Evaluates on `num_steps` global batches.
+
+    Returns: the task's metrics over all of them together.
+    """
+    strategy = placement.strategy
+
+    def sums_of(batch):
+        sums = task.evaluation_sums(batch)
+        if placement.num_replicas > 1:
+            sums = tf.distribute.get_replica_context().all_reduce("SUM", sums)
+        return sums
+
+    @tf.function
+    def step(iterator):
+        sums = strategy.run(sums_of, args=(next(iterator),))
+        return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
+
+    progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
+    totals: dict[str, np.ndarray] = {}
+    try:
+        for number in range(1, num_steps + 1):
+            for name, value in step(batches).items():
+                value = value.numpy().astype(np.float64)
+                totals[name] = totals.get(name, 0.0) + value
+            progress.update(number, {})
+    except tf.errors.OpError as error:
+        raise as_user_error(error) or error from error
+    finally:
+        progress.close()
+    return task.evaluation_metrics(totals)

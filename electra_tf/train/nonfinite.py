@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens when a loss or a gradient is not finite."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.storage.background_saving import BackgroundSaver
+from electra_tf.storage.files import atomic_write
+from electra_tf.train.reporting import Report
+
+# With on_nonfinite "skip": so many steps in a row that had to be left out are no
+# accident any more.
+MAX_SKIPPED_IN_A_ROW = 20
+
+
+class NonfiniteGuard:
+    """Decides what a loss or gradient that is not finite means, and keeps the batch.
+
+    Such a step never changes weights (the optimizer leaves it out), so there is nothing
+    to undo. Under mixed_float16 a gradient that overflows only lowers the loss scale.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        saver: BackgroundSaver,
+        console: Console,
+        make_batches: Callable[[int], Iterator],
+        strategy: tf.distribute.Strategy,
+    ):
+        self._policy = policy
+        self._saver = saver
+        self._console = console
+        self._make_batches = make_batches
+        self._strategy = strategy
+        self._in_a_row = 0
+
+    def check(
+        self, done: int, metrics: Mapping[str, np.ndarray], report: Report
+    ) -> None:
+        """Looks at the steps after `done`; raises `UserError` (70) if one must stop.
+
+        The metrics up to the failed step are reported before.
+        """
+        for i, finite in enumerate(metrics["finite"]):
+            if finite or self._is_overflow(metrics, i):
+                self._in_a_row = 0
+                continue
+            self._in_a_row += 1
+            number = done + i + 1
+            too_many = self._in_a_row >= MAX_SKIPPED_IN_A_ROW
+            if self._policy == "skip" and not too_many:
+                self._console.log(f"Step {number} left out: {_describe(metrics, i)}.")
+                continue
+            report.add(done + 1, {k: v[: i + 1] for k, v in metrics.items()})
+            raise self._diverged(number, _describe(metrics, i))
+
+    def _is_overflow(self, metrics: Mapping[str, np.ndarray], i: int) -> bool:
+        scale = metrics.get("loss_scale")
+        return scale is not None and np.isfinite(metrics["loss"][i]) and scale[i] > 1.0
+
+    def _diverged(self, number: int, what: str) -> UserError:
+        self._saver.wait()
+        checkpoints = self._saver.checkpoints
+        path = checkpoints.directory / f"nonfinite_step_{number}.npz"
+        self._write_batch(path, next(self._make_batches(number - 1)))
+        kept = checkpoints.last_saved_step
+        row = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
+        return UserError(
+            f"diverged at step {number}{row}: {what}. Its batch is in {path}.\n"
+            f"The last good checkpoint is {checkpoints.prefix(kept)}.\n"
+            "A lower learning_rate or more num_warmup_steps helps most often; "
+            '"on_nonfinite": "skip" leaves such steps out.',
+            EXIT_DIVERGED,
+        )
+
+    def _write_batch(self, path: Path, batch: Any) -> None:
+        """Saves the batch of a step, its replicas' parts in order, as one npz file."""
+        arrays = {}
+        for name, value in batch.items():
+            parts = self._strategy.experimental_local_results(value)
+            arrays[name] = np.concatenate([part.numpy() for part in parts])
+        content = io.BytesIO()
+        np.savez_compressed(content, **arrays)
+        atomic_write(path, content.getvalue())
+
+
+def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:
+    names = ("loss", "masked_lm_loss", "disc_loss", "global_norm")
+    found = [f"{n} {metrics[n][i]:.4g}" for n in names if n in metrics]
+    return ", ".join(found) + f", learning_rate {metrics['learning_rate'][i]:.3g}"

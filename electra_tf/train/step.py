@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One optimizer step on the global batch, and a loop of them inside one graph.
+
+A step is a pure function of (weights, batch, step number): losses are divided by the
+weights of the whole global batch, gradients are summed over microbatches and replicas,
+then clipped, then applied; dropout is keyed by (seed, step, replica, microbatch). The
+number of replicas and of microbatches therefore changes a run, dropout aside, by
+rounding only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.train.distribution import Placement
+
+INITIAL_LOSS_SCALE = 2.0**15
+# Steps without overflow after which the loss scale is doubled.
+LOSS_SCALE_GROWTH_STEPS = 2000
+# Room for a task's loss and sums where microbatches are added up.
+MAX_SUMS = 64
+
+Batch = dict[str, tf.Tensor]
+
+
+class Task(Protocol):
+    """What the loop must know of the model that it trains."""
+
+    model: keras.Model
+
+    def loss_weights(self, batch: Batch) -> Any:
+        """This batch's share of what the losses are divided by: a nest of scalars."""
+
+    def training_sums(
+        self, batch: Batch, seed: tf.Tensor, weights: Any
+    ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Loss and metric sums: scalars that add up over parts of a global batch."""
+
+    def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Metrics from the sums over the global batch; arrays with a value per step."""
+
+    def evaluation_sums(self, batch: Batch) -> dict[str, tf.Tensor]:
+        """Sums that add up over batches and replicas, of any shape."""
+
+    def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
+        """Metrics from the sums over all batches."""
+
+
+class TrainState:
+    """Everything that a step changes, and so everything that a checkpoint holds.
+
+    Create it in the strategy's scope: the optimizer's slots are made here.
+    """
+
+    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer):
+        self.model = model
+        self.optimizer = optimizer
+        optimizer.build(model.trainable_variables)
+        self.loss_scale = tf.Variable(
+            INITIAL_LOSS_SCALE, trainable=False, name="loss_scale"
+        )
+        self.good_steps = tf.Variable(
+            0, dtype=tf.int64, trainable=False, name="loss_scale/good_steps"
+        )
+
+    def weights(self) -> dict[str, tf.Variable]:
+        """The model's variables by the original's names."""
+        return {v.path: v.value for v in self.model.variables}
+
+    def variables(self) -> dict[str, tf.Variable]:
+        """All variables by the names they have in a checkpoint."""
+        named = self.weights()
+        trained = self.model.trainable_variables
+        for slot in ("adam_m", "adam_v"):
+            slots = getattr(self.optimizer, slot)
+            for variable, value in zip(trained, slots, strict=True):
+                named[f"{variable.path}/{slot}"] = value.value
+        named["global_step"] = self.optimizer.iterations.value
+        named["loss_scale"] = self.loss_scale
+        named["loss_scale/good_steps"] = self.good_steps
+        return named
+
+    @property
+    def step(self) -> int:
+        """How many steps have been made."""
+        return int(self.optimizer.iterations.numpy())
+
+
+class TrainingStep:
+    """Runs training steps under a strategy.
+
+    Args:
+      task: model, losses and metrics.
+      state: its variables.
+      placement: strategy and jit. On one replica XLA compiles the whole step; on
+        several, the forward and backward pass of each.
+      seed: of the dropout.
+      accumulation: number of microbatches that each replica's batch is cut into.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        state: TrainState,
+        placement: Placement,
+        *,
+        seed: int,
+        accumulation: int = 1,
+    ):
+        self.task = task
+        self.state = state
+        self.seed = seed
+        self.accumulation = accumulation
+        self.strategy = placement.strategy
+        self._several = placement.num_replicas > 1
+        # float16 holds no gradient below 6e-8: they are computed on a scaled-up loss.
+        self._scales_loss = task.model.compute_dtype == "float16"
+        self._sum_names: list[str] = []
+        # Nothing in a step needs AutoGraph, which takes seconds to convert it.
+        self._step = tf.autograph.experimental.do_not_convert(self._replica_step)
+        self._pass = self._gradients
+        jit = functools.partial(tf.function, jit_compile=True, autograph=False)
+        if placement.jit_compile and self._several:
+            self._pass = jit(self._gradients)
+        elif placement.jit_compile:
+            self._step = jit(self._replica_step)
+
+    def run(
+        self, iterator: Iterator[Batch], start: int, count: int
+    ) -> dict[str, np.ndarray]:
+        """Makes steps `start` ... `start + count - 1`, taking a batch for each.
+
+        Returns: metric name -> float64 [count]. Beside the task's metrics: loss,
+          learning_rate, global_norm (before clipping), loss_scale (mixed_float16),
+          finite (0.0 where the step was left out).
+        """
+        rows, scale, good = self._loop(
+            iterator,
+            tf.constant(start, tf.int64),
+            tf.constant(count, tf.int64),
+            self.state.loss_scale.read_value(),
+            self.state.good_steps.read_value(),
+        )
+        self.state.loss_scale.assign(scale)
+        self.state.good_steps.assign(good)
+        columns = rows.numpy().astype(np.float64).T
+        names = [*self._sum_names, "learning_rate", "global_norm", "loss_scale"]
+        values = dict(zip(names, columns, strict=True))
+        rate, norm, scale = (values.pop(name) for name in names[-3:])
+        metrics = {"loss": values.pop("loss")} | self.task.training_metrics(values)
+        metrics |= {"learning_rate": rate, "global_norm": norm}
+        if self._scales_loss:
+            metrics["loss_scale"] = scale
+        finite = np.isfinite(norm) & np.isfinite(metrics["loss"])
+        return metrics | {"finite": finite.astype(np.float64)}
+
+    @tf.function
+    def _loop(self, iterator, start, count, scale, good):
+        rows = tf.TensorArray(tf.float32, tf.cast(count, tf.int32))
+        for i in tf.range(count):
+            batch = next(iterator)
+            row = self.strategy.run(self._step, args=(batch, start + i, scale))
+            row = self.strategy.experimental_local_results(row)[0]
+            rows = rows.write(tf.cast(i, tf.int32), row)
+            if self._scales_loss:
+                scale, good = _next_loss_scale(scale, good, norm=row[-2])
+        return rows.stack(), scale, good
+
+    def _replica_step(self, batch: Batch, step: tf.Tensor, scale: tf.Tensor):
+        """One replica's part of a step: sums over the global batch, then norms."""
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        key = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(step, tf.int32)])
+        seed = tf.random.fold_in(key, replica)
+        weights = self._sum_over_replicas(self.task.loss_weights(batch))
+        gradients, sums = self._pass(batch, seed, weights, scale)
+        optimizer = self.state.optimizer
+        rate = tf.convert_to_tensor(optimizer.learning_rate)
+        optimizer.apply(gradients, self.task.model.trainable_variables)
+        last = tf.stack([rate, optimizer.global_norm, scale])
+        return tf.concat([self._sum_over_replicas(sums), last], 0)
+
+    def _sum_over_replicas(self, values):
+        if not self._several:
+            return values
+        return tf.distribute.get_replica_context().all_reduce("SUM", values)
+
+    def _gradients(self, batch, seed, weights, scale):
+        """Gradients of this replica's batch and its metric sums [S], loss first."""
+        if self.accumulation == 1:
+            gradients, sums = self._microbatch(
+                batch, tf.random.fold_in(seed, 0), weights, scale
+            )
+        else:
+            gradients, sums = self._accumulate(batch, seed, weights, scale)
+        if self._scales_loss:
+            gradients = [g / scale for g in gradients]
+        # A loss that is not finite must stop the update, whatever its gradients are:
+        # the optimizer looks at their norm.
+        gate = tf.where(tf.math.is_finite(sums[0]), 1.0, np.nan)
+        smallest = int(np.argmin([g.shape.num_elements() for g in gradients]))
+        gradients[smallest] *= gate
+        return gradients, sums
+
+    def _accumulate(self, batch, seed, weights, scale):
+        parts = {
+            name: tf.reshape(t, [self.accumulation, -1, *t.shape[1:]])
+            for name, t in batch.items()
+        }
+
+        def add(i, gradients, sums):
+            part = {name: t[i] for name, t in parts.items()}
+            more, more_sums = self._microbatch(
+                part, tf.random.fold_in(seed, i), weights, scale
+            )
+            gradients = [a + b for a, b in zip(gradients, more, strict=True)]
+            # How many sums there are is known only in here; the loop wants a size.
+            padding = [[0, MAX_SUMS - more_sums.shape[0]]]
+            return i + 1, gradients, sums + tf.pad(more_sums, padding)
+
+        variables = self.task.model.trainable_variables
+        _, gradients, sums = tf.while_loop(
+            lambda i, *_: i < self.accumulation,
+            add,
+            (0, [tf.zeros(v.shape) for v in variables], tf.zeros([MAX_SUMS])),
+            maximum_iterations=self.accumulation,
+        )
+        return gradients, sums[: len(self._sum_names)]
+
+    def _microbatch(self, batch, seed, weights, scale):
+        variables = self.task.model.trainable_variables
+        with tf.GradientTape() as tape:
+            loss, sums = self.task.training_sums(batch, seed, weights)
+            target = loss * scale if self._scales_loss else loss
+        gradients = tape.gradient(target, [v.value for v in variables])
+        for variable, gradient in zip(variables, gradients, strict=True):
+            if gradient is None:
+                raise ValueError(f"the loss does not depend on {variable.path}")
+        # Gradients of embeddings come as rows; rows of the same token are summed here.
+        gradients = [tf.convert_to_tensor(g) for g in gradients]
+        names = sorted(sums)
+        self._sum_names = ["loss", *names]
+        values = [loss, *(sums[name] for name in names)]
+        return gradients, tf.stack([tf.cast(v, tf.float32) for v in values])
+
+
+def _next_loss_scale(scale, good, norm):
+    """Halves the scale after an overflow, doubles it after many steps without one."""
+    finite = tf.math.is_finite(norm)
+    good = tf.where(finite, good + 1, 0)
+    grow = good >= LOSS_SCALE_GROWTH_STEPS
+    scale = tf.where(grow, scale * 2, scale)
+    scale = tf.where(finite, scale, tf.maximum(scale / 2, 1.0))
+    return scale, tf.where(grow, tf.zeros_like(good), good)

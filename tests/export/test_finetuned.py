@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuned models as SavedModels: raw strings in, the answers of evaluation out."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.export import (
+    finetuned,
+    question_answering,
+    saved_models,
+    token_classifier,
+)
+from electra_tf.finetune import qa, task_facts, task_names
+from electra_tf.finetune.classification import InputExample
+from electra_tf.finetune.model import build_finetuning_model
+from electra_tf.finetune.tagging import TaggingExample
+from electra_tf.interop import sources
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers import tiny_finetuning
+from tests.helpers.exporting import NAMES, Failed, fresh_process
+from tests.helpers.runs import run_script
+
+TASKS = ("cola", "sts", "chunk", "squad")
+JOINT = {"task_names": ["squad"], "beam_size": 5}
+PLAIN = {
+    "task_names": ["squad"],
+    "joint_prediction": False,
+    "answerable_classifier": False,
+    "n_best_size": 6,
+    "model_dir": "other",
+}
+SQUAD = {"doc_stride": 7, "max_query_length": 5, "max_answer_length": 4}
+WORDS = tiny_finetuning.WORDS
+LONG = " ".join(WORDS * 50)
+BAD_UTF8 = b"waa \xff wab\xfe waz".decode("utf-8", "surrogateescape")
+
+
+def write_run(data, hparams):
+    """A fine-tuned model with weights that nothing trained, as a trial leaves it."""
+    values = tiny_finetuning.TINY | hparams
+    if "model_dir" in values:
+        folder = data / "models/m/finetuning_models" / values["model_dir"]
+        values["model_dir"] = str(folder)
+    config = FinetuningConfig.from_hparams(str(data), "m", values)
+    vocab = Vocabulary.load(config.vocab_file)
+    tasks = task_names.make_tasks(config, vocab)
+    model = build_finetuning_model(config, tasks, dtype="float32")
+    rng = np.random.default_rng(7)
+    for v in model.variables:
+        size = 0.1 if "bias" in v.path or "beta" in v.path else 1.0
+        size *= 0.3 if "kernel" in v.path else 1.0
+        v.assign(rng.normal(0, size, v.shape) + ("gamma" in v.path))
+    folder = config.trial_dir(1)
+    weights = {v.path: v.value for v in model.variables}
+    weights["global_step"] = tf.Variable(9, dtype=tf.int64)
+    Checkpoints(folder, log=lambda line: None).save(9, weights)
+    config.save(f"{folder}/config.json")
+    task_facts.write(folder, tasks)
+    return config, tasks, model
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    data = tiny_finetuning.write_data(tmp_path_factory.mktemp("data"))
+    squad = data / "finetuning_data" / "squad"
+    squad.mkdir()
+    for split in ("train", "dev"):
+        (squad / f"{split}.json").write_text('{"data": []}')
+    return data
+
+
+@pytest.fixture(scope="module")
+def runs(data):
+    """Name of an export -> (config, task, model)."""
+    texts = write_run(data, {"task_names": ["cola", "sts", "chunk"]})
+    found = {task.name: (texts[0], task, texts[2]) for task in texts[1]}
+    for name, hparams in (("squad", JOINT), ("plain", PLAIN)):
+        config, [task], model = write_run(data, SQUAD | hparams)
+        found[name] = config, task, model
+    return found
+
+
+@pytest.fixture(scope="module")
+def exports(data, runs, tmp_path_factory):
+    """Name -> SavedModel; of the command line one, of the others its functions."""
+    folder = tmp_path_factory.mktemp("exports")
+    done = run_script(
+        *("export_model.py", "--data-dir", str(data), "--model-name", "m"),
+        *("--format", "saved_model", "--what", "cola", "--output-dir", str(folder)),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "greatest difference from the model" in done.stdout
+    found = {"cola": folder / "cola" / "1"}
+    for name in ("sts", "chunk", "squad", "plain"):
+        config, task, _ = runs[name]
+        source = finetuned.read(_path(config), task.name)
+        made = saved_models.TASKS[source.facts.kind](source)
+        found[name] = saved_models.writing.write(made, source.source, name, folder)
+    return found
+
+
+def _path(config):
+    return Path(config.trial_dir(1))
+
+
+def questions():
+    """Questions on texts of one window and of many, and on none."""
+    rng = np.random.default_rng(8)
+    lengths = (1, 4, 12, 16, 17, 18, 30, 80)
+    contexts = [" ".join(rng.choice(WORDS, n)) for n in lengths]
+    asked = [" ".join(rng.choice(WORDS, n % 7)) for n in range(len(contexts))]
+    return asked, [c.replace("wba", "wba,") for c in contexts]
+
+
+def columns(**texts):
+    return ("serving_default", {k: ("string", v) for k, v in texts.items()})
+
+
+@pytest.fixture(scope="module")
+def answers(exports, data, tmp_path_factory):
+    """Name of an export -> its answers, in a process without electra_tf."""
+    asked, contexts = questions()
+    lines = (data / "finetuning_data/cola/dev.tsv").read_text().splitlines()
+    cola = [line.split("\t")[3] for line in lines] + [LONG[:600]]
+    odd = ["", LONG, BAD_UTF8, "\u00c9 waa\u0301 [MASK]"]
+    empty = {"text": ("string", [], [0])}
+    ids = {n: ("int32", [[2, 7, 3]]) for n in NAMES[:1]}
+    ids |= {NAMES[1]: ("int32", [[1] * 3]), NAMES[2]: ("int32", [[0] * 3])}
+    bad = ids | {NAMES[0]: ("int32", [[2, 999, 3]])}
+    of_text = [
+        columns(text=cola),
+        columns(text=odd),
+        ("serving_default", empty),
+        ("ids", ids),
+        ("ids", bad),
+    ]
+    pairs = [
+        columns(text=cola, text_b=cola[::-1]),
+        columns(text=odd, text_b=odd[::-1]),
+        ("serving_default", empty | {"text_b": ("string", [], [0])}),
+        columns(text=["waa"], text_b=["waa", "wab"]),
+    ]
+    none = {"question": ("string", [], [0]), "context": ("string", [], [0])}
+    of_questions = [
+        columns(question=asked, context=contexts),
+        columns(question=odd, context=odd[::-1]),
+        ("serving_default", none),
+        columns(question=["waa"], context=["waa", "wab"]),
+        columns(question=["waa"] * 2, context=["", " "]),
+        ("ids", ids),
+    ]
+    calls = {
+        "cola": of_text,
+        "sts": pairs,
+        "chunk": of_text,
+        "squad": of_questions,
+        "plain": of_questions,
+    }
+    jobs = [("serve", {"model": exports[k], "calls": v}) for k, v in calls.items()]
+    found = fresh_process(tmp_path_factory.mktemp("fresh"), *jobs)
+    for answer in found:
+        assert not isinstance(answer, Failed), answer.traceback
+    return dict(zip(calls, found, strict=True)), cola
+
+
+def head_outputs(run, example):
+    """What evaluation computes for an example: full length, one row."""
+    config, task, model = run
+    found = []
+    for features in task.featurize(example, False):
+        batch = {
+            name: np.zeros([1, config.max_seq_length], np.int32)
+            for name in ("input_ids", "input_mask", "segment_ids")
+        }
+        for spec in task.feature_specs():
+            value = np.zeros([1, *spec.shape], spec.dtype)
+            given = features.get(spec.name, 0)
+            if spec.shape:
+                value[0, : len(given)] = given
+            else:
+                value[0] = given
+            batch[f"{task.name}_{spec.name}"] = value
+        ids = features["input_ids"]
+        batch["input_ids"][0, : len(ids)] = ids
+        batch["input_mask"][0, : len(ids)] = 1
+        batch["segment_ids"][0, : len(ids)] = features["segment_ids"]
+        batch["task_id"] = np.zeros([1], np.int32)
+        outputs = model(batch).outputs[task.name]
+        found.append({k: v.numpy()[0] for k, v in outputs.items()})
+    return found
+
+
+def test_classes_are_those_of_evaluation(runs, answers):
+    found, texts = answers
+    outputs = found["cola"][0]["ok"]
+    for row, text in enumerate(texts):
+        [expected] = head_outputs(runs["cola"], InputExample(0, text, None, "0"))
+        probs = tf.nn.softmax(expected["logits"]).numpy()
+        np.testing.assert_allclose(outputs["probabilities"][row], probs, atol=2e-6)
+        assert outputs["label"][row] == "01"[int(expected["predictions"])]
+        assert outputs["labels"][row] == ["0", "1"]
+    assert len(set(outputs["label"])) == 2
+
+
+def test_numbers_are_those_of_evaluation(runs, answers):
+    found, texts = answers
+    values = found["sts"][0]["ok"]["value"]
+    for value, a, b in zip(values, texts, texts[::-1], strict=True):
+        [row] = head_outputs(runs["sts"], InputExample(0, a, b, "0"))
+        assert value == pytest.approx(float(runs["sts"][1].answer(row)), abs=6e-4)
+    assert len({round(value, 2) for value in values}) > 2
+    assert "as many rows" in found["sts"][3]["message"]
+
+
+def test_tags_are_those_of_evaluation(runs, answers):
+    found, texts = answers
+    outputs = found["chunk"][0]["ok"]
+    task = runs["chunk"][1]
+    for row, text in enumerate(texts[:-1]):
+        words = text.split()
+        example = TaggingExample(0, words, ["O"] * len(words))
+        [expected] = head_outputs(runs["chunk"], example)
+        tags = task.scorer("dev").tags(expected, "predictions")
+        count = outputs["num_words"][row]
+        assert outputs["words"][row][:count] == words
+        assert outputs["labels"][row][:count] == tags
+        spans = zip(outputs["starts"][row], outputs["ends"][row], strict=True)
+        assert [text[s:e] for s, e in spans][:count] == words
+        assert set(outputs["labels"][row][count:]) <= {""}
+    assert len(set(sum(outputs["labels"], []))) > 2
+
+
+@pytest.mark.parametrize("name", ["squad", "plain"])
+def test_answers_are_those_of_evaluation(runs, answers, name):
+    config, task, _ = runs[name]
+    outputs = answers[0][name][0]["ok"]
+    asked, contexts = questions()
+    source = finetuned.read(_path(config), "squad")
+    for row, (question, context) in enumerate(zip(asked, contexts, strict=True)):
+        words, _ = qa.split_words(context)
+        example = qa.QAExample(0, "q", question, words, None, None, "", False)
+        scorer = task.scorer("dev")
+        rows = head_outputs(runs[name], example)
+        best = question_answering.answer_in_python(source, question, context)
+        assert outputs["answer"][row].replace("\n", " ") == best.text
+        score = best.start_logit + best.end_logit
+        assert outputs["score"][row] == pytest.approx(score, rel=1e-5, abs=1e-4)
+        odds = scorer._null_odds(rows, best)
+        assert outputs["null_odds"][row] == pytest.approx(odds, rel=1e-5, abs=1e-4)
+        start, end = outputs["start"][row], outputs["end"][row]
+        assert context[start:end] == outputs["answer"][row]
+        assert outputs["has_answer"][row] == (odds <= config.qa_na_threshold)
+        assert 0 <= outputs["probability"][row] <= 1
+    assert len(set(outputs["answer"])) > 4
+
+
+def test_odd_texts_and_none(answers):
+    found, _ = answers
+    for name in ("cola", "sts", "chunk", "squad", "plain"):
+        odd, empty = (found[name][i] for i in (1, 2))
+        assert "ok" in odd and "ok" in empty, (name, odd, empty)
+        for output in empty["ok"].values():
+            assert len(output) == 0
+        for output in odd["ok"].values():
+            assert len(output) == 4
+    chunk = found["chunk"][1]["ok"]
+    assert chunk["num_words"][:3] == [0, 2750, 3]
+    assert chunk["words"][2][:3] == ["waa", "wab", "waz"]
+    for name in ("squad", "plain"):
+        nothing = found[name][4]["ok"]
+        assert nothing["answer"] == ["", ""] and nothing["start"] == [-1, -1]
+
+
+def test_bad_ids_are_refused_in_words(answers):
+    found, _ = answers
+    for name in ("cola", "chunk"):
+        assert "ok" in found[name][3]
+        assert "from 0 to] [59]" in found[name][4]["message"]
+    assert "questions and contexts" in found["squad"][3]["message"]
+    assert "at least 5 columns" in found["squad"][5]["message"]
+
+
+def test_labels_stand_in_the_manifest(exports):
+    manifest = json.loads((exports["chunk"] / "manifest.json").read_text())
+    assert manifest["task"] == "chunk" and manifest["step"] == 9
+    assert manifest["labels"] == sorted(manifest["labels"]) and manifest["labels"]
+
+
+def test_which_model(data, runs):
+    def request(what, init_checkpoint=None):
+        return SimpleNamespace(
+            what=what,
+            init_checkpoint=init_checkpoint,
+            model_dir=str(data / "models" / "m"),
+        )
+
+    assert finetuned.trial_dir_of(request("cola")) == _path(runs["cola"][0])
+    with pytest.raises(UserError, match="several models for squad: other_1, squad"):
+        finetuned.trial_dir_of(request("squad"))
+    with pytest.raises(UserError, match="cola, squad, sts"):
+        finetuned.trial_dir_of(request("detecter"))
+    with pytest.raises(UserError, match="no directory of a fine-tuned model"):
+        finetuned.trial_dir_of(request("cola", str(data)))
+    with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
+        finetuned.read(_path(runs["cola"][0]), "squad")
+
+
+def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
+    folder = _path(runs["chunk"][0])
+    facts = task_facts.read(folder)
+    kept = (folder / task_facts.FILE).read_text()
+    (folder / task_facts.FILE).unlink()
+    assert finetuned.read(folder, "chunk").facts == facts[2]
+    (folder / task_facts.FILE).write_text(kept[:50])
+    with pytest.raises(UserError, match="cannot be read"):
+        finetuned.read(folder, "chunk")
+    (folder / task_facts.FILE).write_text(kept)
+
+
+def test_a_tagger_becomes_a_token_classifier(data, runs, tmp_path):
+    """With the segments that transformers gives, not those of training."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = runs["chunk"][0]
+    task = finetuned.read(_path(config), "chunk")
+    lines = []
+    token_classifier.write(task, _path(config), tmp_path / "out", lines.append)
+    folder = str(tmp_path / "out" / "chunk")
+    model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert list(model.config.id2label.values()) == list(task.facts.labels)
+    assert any("Segment 0 is written as segment 1" in line for line in lines)
+    words = WORDS[3:50:6]
+    example = TaggingExample(0, words, ["O"] * len(words))
+    [expected] = head_outputs(runs["chunk"], example)
+    with torch.no_grad():
+        logits = model(**tokenizer(" ".join(words), return_tensors="pt")).logits
+    ours = expected["logits"][: len(words)]
+    np.testing.assert_allclose(logits[0, 1:-1].numpy(), ours, atol=2e-5, rtol=1e-5)
+
+
+def test_other_heads_have_no_equal_but_the_encoder_has(runs, tmp_path):
+    folder = _path(runs["cola"][0])
+    for name in ("cola", "sts"):
+        task = finetuned.read(folder, name)
+        with pytest.raises(UserError, match="--what encoder"):
+            token_classifier.write(task, folder, tmp_path / "out")
+    stored = sources.read(folder, log=lambda line: None)
+    assert all(name.startswith("electra/") for name in stored.tensors)
+    word_embeddings = "electra/embeddings/word_embeddings"
+    ours = next(v for v in runs["cola"][2].variables if v.path == word_embeddings)
+    np.testing.assert_array_equal(stored.tensors[word_embeddings], ours)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory to publish, filled from a run; its upload to stand-ins of the hubs."""
+
+import hashlib
+import json
+import re
+import subprocess
+import tarfile
+
+import pytest
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.export import hub_archives, hub_card, hub_directory
+from tests.helpers.exporting import tiny_source, write_run
+from tests.helpers.runs import run_script
+
+RESULTS = {"global_step": 7, "metrics": {"disc_auc_tokens": 0.8125, "loss": 20.5}}
+DATA = {
+    "max_seq_length": 32,
+    "corpus": {
+        "files": 2,
+        "bytes": 1_500_000,
+        "names": ["a.txt", "b.txt"],
+        "examples": 120,
+        "tokens_kept": 3456,
+        "sha256": "0123abcd",
+    },
+}
+SECRET = "5ecre7-5ecre7"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A data directory with a run of 7 steps, evaluated."""
+    data = tmp_path_factory.mktemp("published")
+    model_dir = write_run(data, tiny_source(), num_train_steps=7)
+    (model_dir / "results").mkdir()
+    (model_dir / "results" / "unsup_results.json").write_text(json.dumps(RESULTS))
+    (data / "pretrain_tfrecords").mkdir()
+    (data / "pretrain_tfrecords" / "manifest.json").write_text(json.dumps(DATA))
+    return data
+
+
+def export(run, output, *flags, env=None):
+    return run_script(
+        "export_model.py",
+        f"--data-dir={run}",
+        "--model-name=tiny",
+        "--format=hub",
+        f"--output-dir={output}",
+        *flags,
+        env={"HOME": str(run), "HF_HOME": str(run / "hf")} | (env or {}),
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(run, tmp_path_factory):
+    """What --format hub wrote."""
+    output = tmp_path_factory.mktemp("hub") / "out"
+    done = export(run, output, "--handle=me/tiny")
+    assert done.returncode == 0, done.stderr
+    assert f"Written to {output}" in done.stdout
+    return output
+
+
+KINDS = ("encoder", "preprocessor", "detector")
+
+
+class TestDirectory:
+    def test_files(self, directory):
+        found = {p.relative_to(directory).as_posix() for p in directory.rglob("*.*")}
+        archives = {f"{kind}.tar.gz" for kind in KINDS}
+        assert found == archives | {f"docs/{kind}.md" for kind in KINDS} | {"README.md"}
+        done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=directory)
+        assert done.returncode == 0
+
+    def test_archives_are_saved_models(self, directory):
+        for kind in KINDS:
+            with tarfile.open(directory / f"{kind}.tar.gz") as tar:
+                names = tar.getnames()
+                owners = {(m.uid, m.uname, m.mtime) for m in tar.getmembers()}
+            assert {"saved_model.pb", "variables", "manifest.json"} <= set(names)
+            assert owners == {(0, "", 0)}
+
+    def test_pages_have_the_hubs_metadata(self, directory):
+        for kind in KINDS:
+            page = (directory / "docs" / f"{kind}.md").read_text()
+            first, second = page.splitlines()[0], page.splitlines()[2]
+            assert first == f"# Module me/tiny-{kind}/1"
+            assert second.endswith(".") and len(second) > 20
+            comments = dict(re.findall(r"^<!-- ([\w-]+): (.+) -->$", page, re.M))
+            assert comments["format"] == "saved_model_2"
+            assert comments["fine-tunable"] == str(kind == "encoder").lower()
+            assert {"asset-path", "task", "license"} <= set(comments)
+            assert comments["asset-path"].endswith(f"tensorFlow2/{kind}/1/download")
+
+    def test_card_says_what_the_run_says(self, directory):
+        card = (directory / "README.md").read_text()
+        front = card.split("---")[1]
+        assert "license: apache-2.0" in front and "- electra" in front
+        for fact in ("7 steps", "3,456 tokens", "a.txt, b.txt", "0123abcd", "0.8125"):
+            assert fact in card, fact
+        assert "| num_train_steps | 7 |" in card
+        assert "at most 40 tokens" in card and "sequences of 32" in card
+        assert "None" not in card
+
+    def test_card_of_a_checkpoint_admits_what_it_does_not_know(self):
+        source = tiny_source("electric")
+        facts = hub_directory.facts_of(source)
+        kinds = hub_directory.kinds_of(source)
+        assert kinds == ["encoder", "preprocessor", "detector", "scorer"]
+        gaps = dict.fromkeys(kinds, 0.0)
+        card = hub_card.model_card("m", "a/b", facts, "mit", kinds, gaps)
+        assert "Not recorded" in card and "Not evaluated" in card
+        assert "noise-contrastive" in card and "None" not in card
+
+    def test_mistakes(self, run, directory):
+        done = export(run, directory, "--handle=me/tiny")
+        assert done.returncode == 2 and "is not empty" in done.stderr
+        done = export(run, directory / "new", "--handle=tiny")
+        assert done.returncode == 2 and "owner/model" in done.stderr
+
+
+def test_damaged_archives_are_not_published(directory, tmp_path):
+    for path in directory.iterdir():
+        if path.is_file():
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    archive = tmp_path / "encoder.tar.gz"
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 8
+    archive.write_bytes(content)
+    with pytest.raises(UserError, match="encoder.tar.gz is not what") as caught:
+        hub_archives.archives_of(tmp_path)
+    assert caught.value.exit_code == EXIT_DAMAGED
+    archive.unlink()
+    with pytest.raises(UserError, match="encoder.tar.gz is missing"):
+        hub_archives.archives_of(tmp_path)
+    with pytest.raises(UserError, match="not what --format hub writes"):
+        hub_archives.archives_of(tmp_path / "other")
+
+
+def test_archives_that_reach_outside_are_refused(tmp_path):
+    archive = tmp_path / "evil.tar.gz"
+    (tmp_path / "x").write_text("x")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "x", "../outside")
+    (tmp_path / "into").mkdir()
+    with pytest.raises(UserError, match="is damaged"):
+        hub_archives.unpack(archive, tmp_path / "into")
+    assert not (tmp_path / "outside").exists()
+
+
+def archived(directory, kind):
+    """The files of an archive: path -> content."""
+    with tarfile.open(directory / f"{kind}.tar.gz") as tar:
+        files = [m for m in tar.getmembers() if m.isfile()]
+        return {m.name: tar.extractfile(m).read() for m in files}
+
+
+def keeps_the_secret(run, directory, done):
+    assert SECRET not in done.stdout + done.stderr
+    for folder in (run, directory):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert SECRET.encode() not in path.read_bytes(), path
+
+
+class TestUpload:
+    def test_kaggle(self, run, directory):
+        pytest.importorskip("kagglehub")
+        hubs = pytest.importorskip("model_hubs")
+        try:
+            stand_in = hubs.running(hubs.Kaggle(), port=7777)
+            with stand_in as kaggle:
+                env = {
+                    "KAGGLE_API_ENVIRONMENT": "TEST",  # localhost:7777
+                    "KAGGLE_USERNAME": "me",
+                    "KAGGLE_KEY": SECRET,
+                }
+                flags = ("--handle=me/tiny", "--publish=kaggle")
+                for _ in range(2):
+                    done = export(run, directory, *flags, env=env)
+                    assert done.returncode == 0, done.stderr
+        except OSError as error:
+            pytest.skip(f"port 7777, where kagglehub expects a test server: {error}")
+        assert "Uploaded me/tiny/tensorFlow2/detector" in done.stdout
+        assert kaggle.models == {"me/tiny"} and kaggle.licence == "Apache 2.0"
+        assert set(kaggle.variations) == {f"me/tiny/{kind}" for kind in KINDS}
+        for name, versions in kaggle.variations.items():
+            files = archived(directory, name.rpartition("/")[2])
+            assert versions == [files, files]
+        assert all(a and a.startswith("Basic ") for a in kaggle.authorizations)
+        keeps_the_secret(run, directory, done)
+
+    def test_huggingface(self, run, directory):
+        pytest.importorskip("huggingface_hub")
+        hubs = pytest.importorskip("model_hubs")
+        with hubs.running(hubs.HuggingFace()) as hub:
+            env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
+            flags = ("--handle=me/tiny", "--publish=huggingface")
+            done = export(run, directory, *flags, env=env)
+        assert done.returncode == 0, done.stderr
+        assert f"/me/tiny/commit/{'a' * 40}" in done.stdout
+        expected = {
+            f"{kind}/{path}": content
+            for kind in KINDS
+            for path, content in archived(directory, kind).items()
+        }
+        for path in ("README.md", *(f"docs/{kind}.md" for kind in KINDS)):
+            expected[path] = (directory / path).read_bytes()
+        assert {k: digest(v) for k, v in hub.files.items()} == {
+            k: digest(v) for k, v in expected.items()
+        }
+        assert hub.authorizations == {f"Bearer {SECRET}"}
+        keeps_the_secret(run, directory, done)
+
+    def test_no_server(self, run, directory):
+        pytest.importorskip("huggingface_hub")
+        env = {"HF_ENDPOINT": "http://localhost:9", "HF_TOKEN": SECRET}
+        flags = ("--handle=me/tiny", "--publish=huggingface")
+        done = export(run, directory, *flags, env=env)
+        assert done.returncode == 73 and "Traceback" not in done.stderr
+        assert "upload of me/tiny to Hugging Face failed" in done.stderr
+        keeps_the_secret(run, directory, done)
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()

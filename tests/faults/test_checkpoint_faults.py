@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""200 damaged checkpoints: the newest intact one is found, or the run says why not."""
+
+import collections
+import os
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.storage.checkpoints import Checkpoints
+
+STEPS = (10, 20, 30)
+SUFFIXES = ("data-00000-of-00001", "index", "json")
+FAULTS = 200
+
+
+def variables(step):
+    rng = np.random.default_rng(step)
+    return {
+        "electra/a": tf.Variable(rng.normal(size=(40, 7)).astype("f4")),
+        "electra/a/adam_m": tf.Variable(rng.normal(size=(40, 7)).astype("f4")),
+        "global_step": tf.Variable(step, dtype=tf.int64),
+    }
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("intact")
+    saver = Checkpoints(directory)
+    for step in STEPS:
+        saver.save(step, variables(step))
+    return directory
+
+
+# Faults: (file, random numbers) -> whether the file's checkpoint is damaged by it.
+
+
+def flip_bits(path, rng):
+    data = bytearray(path.read_bytes())
+    for _ in range(rng.choice((1, 1, 1, 5))):
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+def truncate(path, rng):
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def empty(path, rng):
+    os.truncate(path, 0)
+
+
+def remove(path, rng):
+    path.unlink()
+
+
+def directory_instead(path, rng):
+    path.unlink()
+    path.mkdir()
+
+
+def zeros(path, rng):
+    """What some file systems leave after a loss of power: the length, not the data."""
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def longer(path, rng):
+    with open(path, "ab") as f:
+        f.write(rng.randbytes(rng.randrange(1, 100)))
+
+
+def other_step(path, rng):
+    """A file of another checkpoint under this name."""
+    step = rng.choice([s for s in STEPS if f"ckpt-{s}." not in path.name])
+    shutil.copy(path.with_name(path.name.replace(name_of(path), name(step))), path)
+
+
+def name(step):
+    return f"model.ckpt-{step}"
+
+
+def name_of(path):
+    return ".".join(path.name.split(".")[:2])
+
+
+KINDS = (
+    flip_bits,
+    flip_bits,
+    truncate,
+    remove,
+    empty,
+    directory_instead,
+    zeros,
+    longer,
+    other_step,
+)
+
+
+def damage_pointer(directory, rng):
+    pointer = directory / "checkpoint"
+    kind = rng.randrange(4)
+    if kind == 0:
+        pointer.unlink()
+    elif kind == 1:
+        pointer.write_bytes(rng.randbytes(50))
+    elif kind == 2:
+        pointer.write_text('model_checkpoint_path: "model.ckpt-99999"\n')
+    else:
+        truncate(pointer, rng)
+
+
+def inject(directory: Path, rng) -> dict[int, list[Path]]:
+    """Damages one or more checkpoints; returns the files by step."""
+    damaged = collections.defaultdict(list)
+    newest_first = list(reversed(STEPS))
+    for step in newest_first[: rng.choice((0, 1, 1, 1, 2, 2, 3))]:
+        for suffix in rng.sample(SUFFIXES, rng.choice((1, 1, 1, 2))):
+            path = directory / f"{name(step)}.{suffix}"
+            before = path.read_bytes()
+            rng.choice(KINDS)(path, rng)
+            if path.is_file() and path.read_bytes() == before:  # flipped back
+                flip_bits(path, rng)
+            damaged[step].append(path)
+    if not damaged or rng.random() < 0.2:
+        damage_pointer(directory, rng)
+    return damaged
+
+
+def entries(directory):
+    return collections.Counter(
+        path.name.partition(".corrupt")[0] for path in directory.iterdir()
+    )
+
+
+def test_200_faults(intact, tmp_path):
+    rng = random.Random(7)
+    restored = collections.Counter()
+    for number in range(FAULTS):
+        directory = tmp_path / str(number)
+        shutil.copytree(intact, directory)
+        damaged = inject(directory, rng)
+        before = entries(directory)
+        log = []
+        checkpoints = Checkpoints(directory, log=log.append)
+        left = [step for step in STEPS if step not in damaged]
+        if not left:
+            with pytest.raises(UserError, match="no intact checkpoint") as caught:
+                checkpoints.newest_intact()
+            assert caught.value.exit_code == 65
+            assert any(path.name in str(caught.value) for path in damaged[STEPS[-1]])
+            restored["none"] += 1
+        else:
+            manifest = checkpoints.newest_intact()
+            assert manifest.step == left[-1]
+            check_values(checkpoints, manifest)
+            check_messages(log, damaged, manifest.step)
+            restored[manifest.step] += 1
+        assert entries(directory) == before  # renamed at most, never removed
+        shutil.rmtree(directory)
+    assert sum(restored.values()) == FAULTS
+    assert set(restored) == {10, 20, 30, "none"}
+
+
+def check_values(checkpoints, manifest):
+    found = variables(1)
+    checkpoints.restore(manifest, found)
+    for key, expected in variables(manifest.step).items():
+        np.testing.assert_array_equal(found[key], expected)
+
+
+def check_messages(log, damaged, step):
+    """Each checkpoint passed over is named, with a file that is damaged."""
+    for bad, paths in damaged.items():
+        (line,) = [text for text in log if f"checkpoint of step {bad} " in text]
+        assert f"going back to step {step}" in line
+        assert any(path.name in line for path in paths), line
+        assert not any(path.exists() for path in paths)
+
+
+def test_a_checkpoint_that_is_gone_is_missed(intact, tmp_path):
+    """No file of the newest one is left: only the pointer knows of it."""
+    directory = tmp_path / "run"
+    shutil.copytree(intact, directory)
+    for path in directory.glob("model.ckpt-30.*"):
+        path.unlink()
+    log = []
+    assert Checkpoints(directory, log=log.append).newest_intact().step == 20
+    assert "step 30" in log[0] and "going back to step 20" in log[0]

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Damaged shards: what is found, where, and what is lost when it is skipped."""
+
+import random
+import struct
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.data import tfrecord
+from electra_tf.pretrain import pretrain_data
+from tests.helpers.numbered_examples import (
+    LENGTH,
+    VOCAB,
+    batches,
+    dataset,
+    error_of,
+    numbers_of,
+    same,
+    write_shards,
+)
+
+RECORDS = 40
+
+
+@pytest.fixture
+def shard(tmp_path):
+    """A shard of 40 examples with a manifest, its content, and where records begin."""
+    write_shards(tmp_path, [RECORDS])
+    path = tmp_path / "pretrain_data.tfrecord-00000-of-00001"
+    offsets, _ = tfrecord.scan(path)
+    return path, path.read_bytes(), offsets.tolist()
+
+
+def read_all(path, skip_damaged=False):
+    """Reads every record; returns the numbers and how many were skipped."""
+    for index in path.parent.glob(".records*"):
+        index.unlink()
+    source = pretrain_data.ExampleSource(
+        f"{path.parent}/pretrain*", LENGTH, VOCAB, skip_damaged
+    )
+    ids, *_ = source.read(np.arange(len(source)))
+    return numbers_of({"input_ids": ids}), source.num_skipped
+
+
+def test_300_flipped_bits(shard):
+    path, content, offsets = shard
+    rng = random.Random(3)
+    for _ in range(300):
+        position = rng.randrange(len(content))
+        data = bytearray(content)
+        data[position] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+        record = next(i for i in range(RECORDS) if position < offsets[i + 1])
+        text, code = error_of(read_all, path)
+        assert f"{path}: record {record} at byte {offsets[record]} is damaged" in text
+        assert code == 65
+        numbers, skipped = read_all(path, skip_damaged=True)
+        assert numbers == [n for n in range(RECORDS) if n != record]
+        assert skipped == 1
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_300_truncations(shard, manifest):
+    path, content, offsets = shard
+    if not manifest:
+        (path.parent / "manifest.json").unlink()
+    rng = random.Random(4)
+    cuts = [rng.randrange(1, len(content)) for _ in range(270)]
+    cuts += rng.choices(offsets[1:-1], k=30)
+    for size in cuts:
+        path.write_bytes(content[:size])
+        whole = sum(offset <= size for offset in offsets[1:])
+        if manifest or size not in offsets:
+            text, code = error_of(read_all, path)
+            assert str(path) in text and f"record {whole}" in text and code == 65
+        if not whole:
+            continue
+        numbers, skipped = read_all(path, skip_damaged=True)
+        assert numbers == list(range(whole))
+        assert skipped == (RECORDS - whole if manifest else size not in offsets)
+
+
+@pytest.mark.parametrize("length", [0, 5, 2**20, 2**32, 2**40, 2**63 - 1, 2**64 - 1])
+def test_forged_lengths(shard, length):
+    """A length with a correct checksum, which crashes TensorFlow's reader."""
+    path, content, offsets = shard
+    forged = struct.pack("<Q", length)
+    forged += struct.pack("<I", tfrecord.masked_crc(forged))
+    start = offsets[11]
+    path.write_bytes(content[:start] + forged + content[start + len(forged) :])
+    text, code = error_of(read_all, path)
+    # A short one sends the reader to a place where no record begins.
+    assert str(path) in text and ("record 11" in text or "record 12" in text)
+    assert code == 65
+    numbers, skipped = read_all(path, skip_damaged=True)
+    assert numbers == [n for n in range(RECORDS) if n != 11]
+    assert skipped == 1
+
+
+def test_a_text_file_as_shard(shard):
+    path, _, _ = shard
+    path.write_text("This is no TFRecord file.\n" * 40)
+    text, code = error_of(read_all, path)
+    assert f"{path}: record 0 at byte 0" in text and code == 65
+
+
+def test_a_missing_shard(tmp_path):
+    pattern = write_shards(tmp_path, [4, 4])
+    gone = tmp_path / "pretrain_data.tfrecord-00001-of-00002"
+    gone.unlink()
+    text, code = error_of(dataset, pattern)
+    assert f"{gone} is missing" in text and code == 65
+
+
+def test_a_damaged_manifest(tmp_path):
+    pattern = write_shards(tmp_path, [4])
+    for text in ("", "{", "[]", '{"files": 3}', '{"files": [{}]}'):
+        (tmp_path / "manifest.json").write_text(text)
+        message, code = error_of(dataset, pattern)
+        assert "manifest.json is not readable" in message and code == 65
+
+
+def test_damage_met_while_training(shard):
+    """The error crosses tf.data with its words and its exit code."""
+    path, content, offsets = shard
+    found = iter(dataset(str(path), shuffle=False, batch_size=4))
+    numbers_of(next(found))
+    # In place: the reader is at work ahead of us.
+    with open(path, "r+b") as f:
+        f.seek(offsets[30] + 20)
+        f.write(bytes([content[offsets[30] + 20] ^ 1]))
+    with pytest.raises(tf.errors.OpError) as caught:
+        for _ in range(10):
+            next(found)
+    error = pretrain_data.as_user_error(caught.value)
+    assert f"{path}: record 30 at byte {offsets[30]} is damaged" in str(error)
+    assert error.exit_code == 65
+
+
+def test_skipping_is_deterministic(shard):
+    path, content, offsets = shard
+    data = bytearray(content)
+    data[offsets[7] + 20] ^= 1
+    path.write_bytes(data)
+    found = [
+        batches(str(path), 13, batch_size=3, on_bad_record="skip", start_step=start)
+        for start in (0, 0, 4)
+    ]
+    assert all(same(a, b) for a, b in zip(found[0], found[1], strict=True))
+    assert all(same(a, b) for a, b in zip(found[0][4:], found[2][:9], strict=True))
+    numbers = [n for batch in found[0] for n in numbers_of(batch)]
+    assert sorted(numbers) == [n for n in range(RECORDS) if n != 7]

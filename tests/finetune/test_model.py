@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads and the model that carries them; that parity notices a wrong number."""
+
+import json
+import shutil
+import types
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.model import ModelConfig
+from electra_tf.finetune.heads import QuestionAnsweringHead
+from electra_tf.finetune.model import (
+    FinetuningModel,
+    FinetuningTask,
+    build_finetuning_model,
+)
+from electra_tf.model.transformer_layer import gelu
+from electra_tf.train.optimization import LayerwiseDecay, create_finetuning_optimizer
+from tests.helpers.runs import GOLDEN
+from tests.parity import finetune_model as parity_finetune_model
+from tests.parity import parity
+
+SHAPE = ModelConfig(
+    vocab_size=50,
+    hidden_size=16,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=32,
+    max_position_embeddings=24,
+)
+HEADS = {
+    "cola": {"kind": "classification", "num_labels": 2},
+    "sts": {"kind": "regression"},
+    "chunk": {"kind": "tagging", "num_labels": 5},
+    "squad": {"kind": "qa", "beam_size": 3},
+}
+
+
+def make_model(heads=None, seed=0, **kwargs) -> FinetuningModel:
+    model = FinetuningModel(SHAPE, 8, heads or HEADS, **kwargs)
+    rng = np.random.default_rng(seed)
+    for variable in model.trainable_variables:
+        noise = rng.normal(0, 0.2, variable.shape)
+        variable.assign(noise + 1.0 * ("gamma" in variable.path))
+    return model
+
+
+def make_batch(rows=8, length=12, seed=0) -> dict[str, tf.Tensor]:
+    """Examples of all four tasks, padded by one column at least; the last is none."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, 50, (rows, length)).astype(np.int32)
+    mask = np.ones_like(ids)
+    mask[:, -1] = 0
+    segments = (np.arange(length) >= 4).astype(np.int32) * mask
+    task_id = np.arange(rows, dtype=np.int32) % 4
+    task_id[-1] = 4
+    words = rng.integers(0, 6, (rows, 6)).astype(np.int32)
+    batch = {
+        "input_ids": ids,
+        "input_mask": mask,
+        "segment_ids": segments,
+        "task_id": task_id,
+        "cola_label_ids": rng.integers(0, 2, rows).astype(np.int32),
+        "sts_targets": rng.uniform(0, 1, rows).astype(np.float32),
+        "chunk_labeled_positions": words,
+        "chunk_labels": rng.integers(0, 5, (rows, 6)).astype(np.int32),
+        "chunk_labels_mask": (words > 1).astype(np.float32),
+        "squad_start_positions": np.full(rows, 5, np.int32),
+        "squad_end_positions": np.full(rows, 7, np.int32),
+        "squad_is_impossible": rng.integers(0, 2, rows).astype(np.int32),
+    }
+    batch |= {f"{name}_eid": np.arange(rows, dtype=np.int32) for name in HEADS}
+    return {name: tf.constant(value) for name, value in batch.items()}
+
+
+def test_variables_have_the_originals_names():
+    paths = {v.path for v in make_model().trainable_variables}
+    assert "electra/encoder/layer_1/attention/self/query/kernel" in paths
+    assert "task_specific/chunk/dense/kernel" in paths
+    assert "task_specific/squad/qa_hidden/bias" in paths
+    assert all(p.startswith(("electra/", "task_specific/")) for p in paths)
+
+
+def test_loss_is_the_sum_over_examples_of_their_own_task():
+    output = make_model()(make_batch(), training=True)
+    losses = output.losses.numpy()
+    for row in range(8):
+        chosen = row % 4 if row < 7 else None
+        for number, name in enumerate(HEADS):
+            expected = output.outputs[name]["loss"][row] if number == chosen else 0
+            assert losses[row, number] == pytest.approx(float(expected))
+    assert float(output.total_loss) == pytest.approx(losses.sum(), rel=1e-6)
+
+
+def test_padding_examples_teach_nothing():
+    """Whatever stands in them, gradients and loss are those without it."""
+    model, batch = make_model(), make_batch()
+    changed = dict(batch)
+    changed["input_ids"] = tf.concat(
+        [batch["input_ids"][:-1], batch["input_ids"][:1]], 0
+    )
+    found = []
+    for given in (batch, changed):
+        with tf.GradientTape() as tape:
+            loss = model(given, training=True).total_loss
+        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
+        found.append((float(loss), [tf.convert_to_tensor(g) for g in gradients]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
+    for first, second in zip(found[0][1], found[1][1], strict=True):
+        np.testing.assert_allclose(first, second, atol=1e-5)
+
+
+def test_dropout_needs_a_seed_and_is_repeatable():
+    model, batch = make_model(), make_batch()
+
+    def loss(training, seed=None):
+        return float(model(batch, training=training, seed=seed).total_loss)
+
+    assert loss(True) == loss(True)
+    seeds = [tf.constant([1, n], tf.int32) for n in (0, 1)]
+    assert loss(True, seeds[0]) == loss(True, seeds[0])
+    assert len({loss(True), loss(True, seeds[0]), loss(True, seeds[1])}) == 3
+
+
+def test_the_head_drops_a_tenth_of_the_pooled_state():
+    model = FinetuningModel(SHAPE, 8, {"sts": {"kind": "regression"}})
+    head = model.heads[0]
+    head.output_layer.kernel.assign(np.ones((16, 1)))
+    features = {"targets": tf.zeros(4000), "eid": tf.zeros(4000, tf.int32)}
+    hidden = tf.ones([4000, 2, 16])
+    out = head(hidden, features, training=True, seed=tf.constant([3, 4], tf.int32))
+    kept = out["predictions"].numpy() * 0.9  # of the 16 entries
+    assert kept.mean() / 16 == pytest.approx(0.9, abs=0.01)
+    assert kept.std() == pytest.approx(np.sqrt(16 * 0.9 * 0.1), rel=0.1)
+    still = head(hidden, features, training=True, seed=None)["predictions"]
+    np.testing.assert_allclose(still, 16.0)
+
+
+def test_padding_to_another_length_changes_nothing():
+    model, short = make_model(), make_batch()
+    long = dict(short)
+    for name in ("input_ids", "input_mask", "segment_ids"):
+        long[name] = tf.pad(short[name], [[0, 0], [0, 9]])
+    for training in (True, False):
+        a, b = model(short, training=training), model(long, training=training)
+        # Outside training the end's loss is that of a uniform guess, log(length).
+        heads = slice(None) if training else slice(3)
+        np.testing.assert_allclose(
+            a.losses[:, heads], b.losses[:, heads], rtol=1e-4, atol=1e-4
+        )
+    for name in ("start_top_log_probs", "end_top_log_probs", "answerable_logit"):
+        np.testing.assert_allclose(
+            a.outputs["squad"][name], b.outputs["squad"][name], atol=1e-4
+        )
+
+
+def test_ends_are_scored_as_by_one_wide_layer():
+    """The product that is split in two against the one of the paper's description."""
+    head = QuestionAnsweringHead(6, beam_size=2, name="qa")
+    head.build()
+    rng = np.random.default_rng(0)
+    for variable in head.trainable_variables:
+        variable.assign(rng.normal(size=variable.shape))
+    hidden = tf.constant(rng.normal(size=(3, 5, 6)), tf.float32)
+    starts = tf.constant([[0, 1], [2, 4], [3, 3]])
+    ours = head._ends_given(hidden, starts).numpy()
+    for row in range(3):
+        for number in range(2):
+            start = tf.tile(hidden[row, starts[row, number]][None], [5, 1])
+            both = tf.concat([start, hidden[row]], -1)
+            scores = head.end(gelu(head.qa_hidden(both)))[:, 0]
+            np.testing.assert_allclose(ours[row, number], scores, rtol=1e-4, atol=1e-4)
+
+
+def test_task_counts_examples_by_task():
+    task = FinetuningTask(make_model())
+    batch = make_batch()
+    assert float(task.loss_weights(batch)) == 7
+    loss, sums = task.training_sums(batch, None, None)
+    assert [float(sums[f"{name}/examples"]) for name in HEADS] == [2, 2, 2, 1]
+    total = sum(float(sums[f"{name}/loss"]) for name in HEADS)
+    assert total == pytest.approx(float(loss), rel=1e-6)
+    metrics = task.training_metrics({k: np.array([v]) for k, v in sums.items()})
+    assert metrics["cola_loss"][0] == pytest.approx(float(sums["cola/loss"]) / 2)
+
+
+def test_bfloat16_computes_losses_in_float32():
+    model = make_model(dtype="mixed_bfloat16")
+    output = model(make_batch(), training=True, seed=tf.constant([1, 2], tf.int32))
+    assert output.total_loss.dtype == tf.float32
+    exact = make_model()(make_batch()).total_loss
+    rough = model(make_batch()).total_loss
+    assert float(rough) == pytest.approx(float(exact), rel=0.05)
+
+
+def test_model_serialises():
+    model = make_model()
+    copy = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(model)
+    )
+    copy.set_weights(model.get_weights())
+    batch = make_batch()
+    np.testing.assert_array_equal(model(batch).losses, copy(batch).losses)
+
+
+def test_config_reaches_heads_and_rates():
+    given = {
+        "joint_prediction": False,
+        "answerable_weight": 0.3,
+        "layerwise_lr_offset": "fixed",
+        "model_hparam_overrides": {"hidden_size": 16, "num_hidden_layers": 2},
+    }
+    config = FinetuningConfig.from_hparams("D", "m", {"task_names": ["squad"], **given})
+    head = types.SimpleNamespace(kind="qa", num_labels=0)
+    model = build_finetuning_model(
+        config, [types.SimpleNamespace(name="squad", head=head)]
+    )
+    assert not model.heads[0].joint_prediction
+    assert model.heads[0].answerable_weight == 0.3
+    factor = create_finetuning_optimizer(config, 10).layer_factor
+    assert factor("electra/encoder/layer_1/x") == pytest.approx(0.8)
+    assert factor("electra/embeddings/x") == pytest.approx(0.8**3)
+    original = LayerwiseDecay(0.8, 2)
+    assert original("electra/encoder/layer_1/x") == pytest.approx(0.8**2)
+    flat = FinetuningConfig.from_hparams("D", "m", {"layerwise_lr_decay": 0})
+    assert create_finetuning_optimizer(flat, 10).layer_factor is None
+
+
+@pytest.mark.parametrize(
+    ("run", "key", "amount", "quantity"),
+    [
+        ("sts", "train_out/predictions", 1e-3, "train/predictions"),
+        ("sts", "eval_out/loss", 1e-3, "eval/loss"),
+        ("sts", "steps/total_loss", 1e-1, "steps/2/total_loss"),
+        ("sts", "values/task_specific/sts/dense/kernel", 1e-4, "steps/values/"),
+        ("sts", "grads/task_specific/sts/dense/kernel", 1.0, "gradient/task_spec"),
+        ("squad_independent", "eval_out/answerable_logit", 1e-3, "eval/answerable"),
+    ],
+)
+def test_a_wrong_number_is_noticed(tmp_path, run, key, amount, quantity):
+    copy = tmp_path / "finetune" / run
+    shutil.copytree(GOLDEN / "finetune" / run, copy)
+    (tmp_path / "pretrain").symlink_to(GOLDEN / "pretrain")
+    arrays = dict(np.load(copy / "golden.npz"))
+    arrays[key] = arrays[key].copy()
+    arrays[key].flat[-1] += amount
+    np.savez(copy / "golden.npz", **arrays)
+    rows = parity_finetune_model.replay(str(copy))
+    beyond = [row.quantity for row in rows if not parity.within(row)]
+    assert beyond and all(name.startswith(quantity) for name in beyond)
+
+
+def test_a_wrong_rate_is_noticed(tmp_path):
+    copy = tmp_path / "finetune" / "sts"
+    shutil.copytree(GOLDEN / "finetune" / "sts", copy)
+    (tmp_path / "pretrain").symlink_to(GOLDEN / "pretrain")
+    config = json.loads((copy / "config.json").read_text())
+    config["layerwise_lr"][-1]["lr_steps"][1] *= 1.001
+    (copy / "config.json").write_text(json.dumps(config))
+    rows = parity_finetune_model.replay(str(copy))
+    beyond = [row.quantity for row in rows if not parity.within(row)]
+    assert len(beyond) == 1 and beyond[0].startswith("learning_rate/")

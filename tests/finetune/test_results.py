@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of trials: statistics, files, what a re-run takes up; the sweep's files."""
+
+import json
+import statistics
+
+import pytest
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.finetune import sweep
+from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
+
+SETTINGS = {"learning_rate": 1e-4, "task_names": ["rte", "sts"]}
+
+
+def trial(number, accuracy, degenerate=()):
+    scores = {
+        "rte": {"accuracy": accuracy, "loss": 0.5},
+        "sts": {"pearson": 80.0 + number, "spearman": 79.0},
+    }
+    return TrialResult(number, 41 + number, scores, list(degenerate), 10, {"train": 1})
+
+
+def results_in(directory, settings=SETTINGS):
+    return Results(directory / "r" / "x.json", directory / "r" / "x.txt", settings)
+
+
+def test_statistics_are_those_of_the_trials(tmp_path):
+    results = results_in(tmp_path)
+    values = [60.0, 70.0, 50.0, 66.0]
+    for number, value in enumerate(values, start=1):
+        results.add(trial(number, value))
+    found = results.statistics()["rte"]["accuracy"]
+    assert found == Statistics(63.0, 61.5, statistics.stdev(values), 70.0, 4)
+    stored = json.loads((tmp_path / "r" / "x.json").read_text())
+    assert stored["statistics"]["rte"]["accuracy"]["median"] == 63.0
+    assert [t["trial"] for t in stored["trials"]] == [1, 2, 3, 4]
+    assert [t["seed"] for t in stored["trials"]] == [42, 43, 44, 45]
+
+
+def test_one_trial_has_no_deviation():
+    assert summary([5.0]) == Statistics(5.0, 5.0, None, 5.0, 1)
+    assert summary([float("nan"), 4.0]).trials == 1
+
+
+def test_text_is_the_originals(tmp_path):
+    results = results_in(tmp_path)
+    results.add(trial(2, 66.42599277978339))
+    results.add(trial(1, 50.0))
+    assert (tmp_path / "r" / "x.txt").read_text() == (
+        "rte: accuracy: 50.00 - loss: 0.50\n"
+        "sts: pearson: 81.00 - spearman: 79.00\n"
+        "rte: accuracy: 66.43 - loss: 0.50\n"
+        "sts: pearson: 82.00 - spearman: 79.00\n"
+    )
+
+
+def test_the_table_shows_spread_and_degenerate_runs(tmp_path):
+    results = results_in(tmp_path)
+    results.add(trial(1, 50.0))
+    assert results.table().splitlines()[1].split() == (
+        ["rte", "accuracy", "50.00", "50.00", "-", "50.00", "1"]
+    )
+    results.add(trial(2, 60.0, degenerate=["rte"]))
+    table = results.table()
+    assert table.splitlines()[1].split()[2:] == ["55.00", "55.00", "7.07", "60.00", "2"]
+    assert "Trial 2: all predictions on rte are the same" in table
+    assert "Trial 1" not in table
+
+
+def test_a_rerun_takes_up_what_is_finished(tmp_path):
+    results = results_in(tmp_path)
+    results.add(trial(1, 50.0))
+    again = results_in(tmp_path)
+    again.load()
+    assert again.trials == results.trials
+
+
+def test_results_of_other_settings_are_not_mixed(tmp_path):
+    results_in(tmp_path).add(trial(1, 50.0))
+    other = results_in(tmp_path, SETTINGS | {"learning_rate": 3e-4})
+    with pytest.raises(UserError) as caught:
+        other.load()
+    for word in ("learning_rate", "0.0001", "0.0003", "model_dir"):
+        assert word in str(caught.value)
+    assert not other.trials
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"settings": {}}', '{"trials": 3}'])
+def test_a_damaged_file_is_named(tmp_path, text):
+    results = results_in(tmp_path)
+    results.json_path.parent.mkdir()
+    results.json_path.write_text(text)
+    with pytest.raises(UserError, match="x.json"):
+        results.load()
+    assert results.json_path.read_text() == text
+
+
+def test_sweep_finds_the_kept_checkpoints(tmp_path):
+    run = tmp_path / "models" / "m"
+    run.mkdir(parents=True)
+    for step in (0, 200, 1000):
+        (run / f"model.ckpt-{step}.index").write_bytes(b"")
+    config = FinetuningConfig.from_hparams(str(tmp_path), "m", {"task_names": ["rte"]})
+    found = sweep.checkpoints_of(config)
+    assert [step for step, _ in found] == [200, 1000]
+    here = sweep.config_at(config, *found[0])
+    assert here.init_checkpoint == str(run / "model.ckpt-200")
+    assert here.model_dir.endswith("rte_model_from_200")
+    assert here.results_txt != config.results_txt
+    for hparams in ({"init_checkpoint": None}, {"init_checkpoint": str(tmp_path)}):
+        other = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
+        with pytest.raises(UserError):
+            sweep.checkpoints_of(other)
+
+
+def test_sweep_writes_numbers_and_picture(tmp_path):
+    assert sweep.main_metric({"loss": 1, "accuracy": 2, "f1": 3}) == "f1"
+    assert sweep.main_metric({"spearman": 1}) == "spearman"
+    scores = {
+        "rte: accuracy": {200: summary([50.0, 52.0]), 1000: summary([60.0, 61.0])},
+        "cola: mcc": {1000: summary([10.0])},
+    }
+    picture = sweep.write(scores, tmp_path / "s" / "sweep.json", "Sweep")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    stored = json.loads((tmp_path / "s" / "sweep.json").read_text())
+    assert stored["rte: accuracy"]["200"]["mean"] == 51.0
+    lines = sweep.table(scores).splitlines()
+    assert lines[1].split() == ["200", "51.00", "-"]
+    assert lines[2].split() == ["1000", "60.50", "10.00"]

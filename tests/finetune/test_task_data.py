@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks and their data: bad input, own tasks, features on disk, files to submit."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.finetune import batches, preprocessing, tagging
+from electra_tf.finetune.task_names import make_tasks
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.runs import SPECIAL
+
+WORDS = ["the", "dog", "cat", "sat", "ran", "paris", "##s", "?", ".", "who"]
+
+
+@pytest.fixture
+def data(tmp_path):
+    tokens = [*SPECIAL, *WORDS]
+    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
+    return tmp_path
+
+
+def write(data, path, text):
+    path = data / "finetuning_data" / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def tasks_of(data, *names, **hparams):
+    hparams = {"task_names": list(names), "max_seq_length": 12} | hparams
+    config = FinetuningConfig.from_hparams(str(data), "m", hparams)
+    return make_tasks(config, Vocabulary.load(data / "vocab.txt"))
+
+
+def refused(function, *words):
+    with pytest.raises(UserError) as caught:
+        function()
+    message = str(caught.value)
+    for word in words:
+        assert word in message, message
+    assert message.count("\n") <= 2
+
+
+# What is wrong with data is said with file and line.
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "text", "words"),
+    [
+        ("cola", "train.tsv", "x\t1\t\tthe dog\nx\t1\n", ["line 2", "2 columns"]),
+        ("cola", "train.tsv", "x\tyes\t\tthe dog\n", ["line 1", "'yes'", "0, 1"]),
+        (
+            "rte",
+            "train.tsv",
+            "h\n0\ta\tb\tmaybe\n",
+            ["line 2", "'maybe'", "entailment"],
+        ),
+        ("sts", "train.tsv", "h\n" + "0\t" * 7 + "a\tb\t6.5\n", ["line 2", "6.5"]),
+        ("sts", "train.tsv", "h\n" + "0\t" * 7 + "a\tb\tgood\n", ["line 2", "good"]),
+        ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "without a tag"]),
+        ("chunk", "train.txt", "the X B-NP\ndog X\n\n", ["line 2", "columns"]),
+        ("squadv1", "train.json", "{]", ["train.json", "form"]),
+        ("newsqa", "train.jsonl", '{"context": 3}\n', ["train.jsonl"]),
+    ],
+)
+def test_bad_lines_are_named(data, task, file, text, words):
+    write(data, f"{task}/{file}", text)
+    [found] = tasks_of(data, task)
+    refused(lambda: found.examples("train"), file, *words)
+
+
+def squad(answer, start):
+    answers = [{"text": answer, "answer_start": start}]
+    question = {"id": "q1", "question": "who ?", "answers": answers}
+    paragraph = {"context": "the dog ran", "qas": [question]}
+    return json.dumps({"data": [{"title": "T", "paragraphs": [paragraph]}]})
+
+
+@pytest.mark.parametrize(("answer", "start"), [("cat", 4), ("ran far", 8)])
+def test_an_answer_that_is_not_in_its_context(data, answer, start):
+    write(data, "squadv1/train.json", squad(answer, start))
+    [task] = tasks_of(data, "squadv1")
+    refused(lambda: task.examples("train"), "train.json", "'T'", answer, "context")
+    [task] = tasks_of(data, "squadv1", on_bad_example="skip")
+    assert task.examples("train") == []
+    assert len(task.skipped["train"]) == 1
+
+
+def test_what_is_skipped_is_listed_with_the_features(data):
+    text = "x\t1\t\tthe dog\nx\t7\t\tthe cat\nx\t0\nx\t0\t\tran\n"
+    write(data, "cola/train.tsv", text)
+    tasks = tasks_of(data, "cola", on_bad_example="skip")
+    for _ in range(2):  # built, then read
+        store = preprocessing.features(tasks[0].config, tasks, "train", True)
+        assert [line.partition(": ")[2] for line in store.skipped] == [
+            "unknown label '7'; there are 0, 1",
+            "2 columns instead of 4 or more",
+        ]
+        assert store["cola_eid"].tolist() == [0, 3]
+
+
+def test_a_missing_split_and_a_wrong_name(data):
+    [task] = tasks_of(data, "rte")
+    refused(lambda: task.examples("dev"), "rte/dev.tsv", "does not exist")
+    refused(lambda: tasks_of(data, "squad1"), "did you mean", "squad")
+    refused(lambda: tasks_of(data, "nowhere:Task"), "nowhere")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_data(data):
+    write(
+        data, "mrpc/train.tsv", "\ufeffQuality\ta\tb\tc\td\n1\t1\t2\tthe dog\tthe cat\n"
+    )
+    [task] = tasks_of(data, "mrpc", double_unordered=False)
+    assert task.examples("train")[0][:4] == (0, "the dog", "the cat", "1")
+    write(data, "cola/train.tsv", "\ufeffx\t1\t\tthe dog\n")
+    [task] = tasks_of(data, "cola")
+    assert task.examples("train")[0].text_a == "the dog"
+
+
+def test_a_word_that_becomes_no_token_keeps_its_place(data):
+    text = "the X B-NP\n\u200b X I-NP\ndog X I-NP\n\n"
+    write(data, "chunk/train.txt", text)
+    write(data, "chunk/dev.txt", text)
+    [task] = tasks_of(data, "chunk")
+    [example] = task.examples("train")
+    [features] = task.featurize(example, True)
+    assert features["labeled_positions"] == [1, 2, 2]
+    assert len(features["labels"]) == 3
+
+
+def test_long_texts_are_cut_to_the_length(data):
+    write(data, "rte/train.tsv", "h\n0\t" + "the " * 40 + "\tdog " + "ran " * 3)
+    write(data, "rte/train.tsv", f"h\n0\t{'the ' * 40}\tdog ran ran\tentailment\n")
+    [task] = tasks_of(data, "rte")
+    [features] = task.featurize(task.examples("train")[0], True)
+    assert len(features["input_ids"]) == 12
+    assert sum(features["segment_ids"]) == 4  # dog ran ran [SEP]
+
+
+# Tags.
+
+
+@pytest.mark.parametrize(
+    ("tags", "spans"),
+    [
+        (["B-X", "I-X", "O", "B-Y"], [(0, 1, "X"), (3, 3, "Y")]),
+        (["S-X", "B-Y", "E-Y"], [(0, 0, "X"), (1, 2, "Y")]),
+        (["I-X", "I-X"], [(0, 1, "X")]),
+        (["B-X-1", "B-X-1"], [(0, 0, "X-1"), (1, 1, "X-1")]),
+    ],
+)
+def test_spans_and_back(tags, spans):
+    assert tagging.spans_of(tags) == spans
+    assert tagging.spans_of(tagging.bioes(spans, len(tags))) == spans
+
+
+# Tasks of one's own.
+
+
+def own(kind, **keys):
+    files = {"train": "train.csv", "dev": "dev.csv"}
+    return {"mine": {"type": kind, **files, **keys}}
+
+
+def test_own_classification_finds_its_labels(data):
+    (data / "train.csv").write_text('text,kind\n"the dog, ran",yes\nthe cat,no\n')
+    (data / "dev.csv").write_text("kind,text\nno,the cat\n")
+    description = own("classification", text_a="text", label="kind", metric="f1")
+    [task] = tasks_of(data, "mine", tasks=description)
+    assert task.labels == ("no", "yes") and task.head.num_labels == 2
+    assert [e.text_a for e in task.examples("train")] == ["the dog, ran", "the cat"]
+    scorer = task.scorer("dev")
+    for label, prediction in ((1, 1), (0, 1), (1, 0), (0, 0)):
+        scorer.update({"label_ids": label, "predictions": prediction, "loss": 1.0})
+    assert dict(scorer.get_results()) == {"f1": 50.0, "loss": 1.0}
+    (data / "dev.csv").write_text("kind,text\nperhaps,the cat\n")
+    refused(lambda: task.examples("dev"), "dev.csv, line 2", "perhaps", "no, yes")
+
+
+def test_own_regression_scales_to_its_training_data(data):
+    (data / "train.csv").write_text("a,b,score\nthe dog,the cat,-2\nthe,ran,6\n")
+    description = own("regression", text_a="a", text_b="b", label="score")
+    [task] = tasks_of(data, "mine", tasks=description)
+    found = [next(task.featurize(e, True)) for e in task.examples("train")]
+    assert [f["targets"] for f in found] == [0.0, 1.0]
+    assert task.answer({"predictions": 0.25}) == "0.000"
+
+
+def test_own_tagging_and_qa(data):
+    rows = [{"w": ["the", "dog"], "t": ["O", "B-A"]}, {"w": ["ran"], "t": ["O"]}]
+    (data / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    files = {"train": "train.jsonl", "dev": "train.jsonl"}
+    ner = {"type": "tagging", "words": "w", "tags": "t", **files}
+    (data / "qa.json").write_text(squad("dog", 4))
+    faq = {"type": "qa", "train": "qa.json", "dev": "qa.json"}
+    tasks = tasks_of(data, "ner", "faq", tasks={"ner": ner, "faq": faq})
+    assert tasks[0].labels == ["O", "S-A"]
+    [example] = tasks[1].examples("train")
+    assert (example.start, example.end) == (1, 1)
+    assert [t.head.kind for t in tasks] == ["tagging", "qa"]
+
+
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ({"mine": {"type": "ranking"}}, ["ranking", "classification"]),
+        (own("classification", text_a="t"), ["'label'", "missing"]),
+        (own("classification", text_a="t", label="l", lable="x"), ["lable"]),
+        (own("classification", text_a="t", label="l", metric="bleu"), ["bleu", "mcc"]),
+    ],
+)
+def test_a_wrong_description_is_named(data, description, words):
+    refused(lambda: tasks_of(data, "mine", tasks=description), "mine", *words)
+
+
+def test_a_task_in_a_module(data, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import InputExample, TextTask
+
+class Reviews(TextTask):
+    labels = ("neg", "pos")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("reviews", config, tokenizer)
+
+    def path(self, split):
+        import pathlib
+        return pathlib.Path(self.config.data_dir) / f"{split}.txt"
+
+    def examples(self, split):
+        lines = enumerate(self.required(split).read_text().splitlines())
+        cells = [(i, *line.partition(" ")[::2]) for i, line in lines]
+        return [InputExample(i, text, None, label) for i, label, text in cells]
+"""
+    (data / "their_tasks.py").write_text(code)
+    (data / "train.txt").write_text("pos the dog\nneg the cat\n")
+    monkeypatch.syspath_prepend(data)
+    [task] = tasks_of(data, "their_tasks:Reviews")
+    store = preprocessing.features(task.config, [task], "train", True)
+    assert store["reviews_label_ids"].tolist() == [1, 0]
+    refused(lambda: task.examples("dev"), "reviews needs", "dev.txt")
+    for wrong in ("their_tasks:Review", "no_such_module:Reviews"):
+        refused(lambda wrong=wrong: tasks_of(data, wrong), wrong, "cannot load")
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+def test_a_column_that_is_not_there(data, form):
+    comma = "," if form == "csv" else "\t"
+    path = data / f"train.{form}"
+    lines = ["text,kind", "the dog,yes", "a cat", "the cat,no"]
+    path.write_text("\n".join(lines).replace(",", comma))
+
+    def described(text, **more):
+        description = own("classification", text_a=text, label="kind")
+        description["mine"]["train"] = path.name
+        return tasks_of(data, "mine", tasks=description, **more)
+
+    # A wrong description is no bad example: nothing would be left.
+    for choice in ("stop", "skip"):
+        refused(
+            lambda choice=choice: described("texd", on_bad_example=choice),
+            path.name,
+            "'texd'",
+            "did you mean 'text'?",
+            "text, kind",
+        )
+    refused(lambda: described("text"), f"{path.name}, line 3", "'kind'")
+    [task] = described("text", on_bad_example="skip")
+    assert task.labels == ("no", "yes")
+
+
+def test_nothing_that_can_be_used(data):
+    write(data, "cola/train.tsv", "x\tbad\t\ta dog\n")
+    tasks = tasks_of(data, "cola", on_bad_example="skip")
+    refused(
+        lambda: preprocessing.features(tasks[0].config, tasks, "train", True),
+        "cola",
+        "no example of train",
+    )
+
+
+# Features and batches.
+
+
+def cola(data, count=10):
+    lines = [f"x\t{i % 2}\t\t{'dog ' * (i % 5 + 1)}\n" for i in range(count)]
+    write(data, "cola/train.tsv", "".join(lines))
+    return tasks_of(data, "cola")
+
+
+def test_features_are_made_anew_when_something_differs(data):
+    tasks = cola(data)
+    config = tasks[0].config
+
+    def digest(tasks):
+        return preprocessing.features(tasks[0].config, tasks, "train", True).digest
+
+    first = digest(tasks)
+    folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
+    [made] = folder.iterdir()
+    before = (made / "input_ids.npy").stat().st_mtime_ns
+    assert digest(tasks) == first
+    assert (made / "input_ids.npy").stat().st_mtime_ns == before
+    assert digest(tasks_of(data, "cola", max_seq_length=10)) != first
+    assert digest(cola(data, 11)) != first
+    cola(data)
+    tokens = (data / "vocab.txt").read_text().replace("paris", "london")
+    (data / "vocab.txt").write_text(tokens)
+    assert digest(tasks_of(data, "cola")) != first
+    assert config.use_tfrecords_if_existing
+
+
+def test_batches_hold_every_example_once_and_are_padded_as_told(data):
+    tasks = cola(data)
+    store = preprocessing.features(tasks[0].config, tasks, "train", True)
+
+    def batches_of(**options):
+        dataset = batches.make_dataset(store, batch_size=4, seed=1, **options)
+        return [{k: v.numpy() for k, v in b.items()} for b in dataset]
+
+    plain = batches_of(shuffle=False, num_batches=3)
+    assert [b["task_id"].tolist() for b in plain][2] == [0, 0, 1, 1]
+    assert np.concatenate([b["cola_eid"] for b in plain])[:10].tolist() == [*range(10)]
+    short = batches_of(shuffle=False, num_batches=3, length_buckets=(4, 6, 8))
+    assert {b["input_ids"].shape[1] for b in short} <= {4, 6, 8}
+    for a, b in zip(plain, short, strict=True):
+        width = b["input_ids"].shape[1]
+        np.testing.assert_array_equal(a["input_ids"][:, :width], b["input_ids"])
+        assert not a["input_ids"][:, width:].any()
+    shuffled = batches_of(shuffle=True, num_batches=5)
+    later = batches_of(shuffle=True, start_step=2, num_batches=3)
+    seen = np.concatenate([b["cola_eid"] for b in shuffled])
+    assert sorted(seen[:10]) == [*range(10)] and sorted(seen[10:]) == [*range(10)]
+    for a, b in zip(shuffled[2:], later, strict=True):
+        np.testing.assert_array_equal(a["cola_eid"], b["cola_eid"])
+    halves = batches_of(shuffle=True, num_batches=2, num_replicas=2)
+    np.testing.assert_array_equal(
+        np.concatenate([b["cola_eid"] for b in halves]), seen[:8]
+    )
+
+
+# Files to submit.
+
+
+def test_glue_files_have_the_official_form(data):
+    write(data, "rte/test.tsv", "h\n0\tdog\tcat\n1\tdog\tran\n")
+    [task] = tasks_of(data, "rte")
+    scorer = task.scorer("test")
+    for eid, prediction in ((1, 0), (0, 1)):
+        row = {"eid": eid, "predictions": prediction, "logits": [0.25, 0.5]}
+        scorer.update(row)
+    paths = task.write_predictions("test", scorer, str(data / "out"), 1)
+    assert [path.rpartition("/")[2] for path in paths] == [
+        "rte_test.jsonl",
+        "RTE.tsv",
+        "RTE.zip",
+    ]
+    expected = "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
+    assert (data / "out" / "RTE.tsv").read_text() == expected
+    with zipfile.ZipFile(data / "out" / "RTE.zip") as archive:
+        assert archive.read("RTE.tsv").decode() == expected
+    rows = (data / "out" / "rte_test.jsonl").read_text().splitlines()
+    assert json.loads(rows[1])["prediction"] == "entailment"
+
+
+def test_tags_are_written_as_conll(data):
+    text = "the X B-NP\ndog X I-NP\n\nran X B-VP\n"
+    write(data, "chunk/train.txt", text)
+    write(data, "chunk/dev.txt", text)
+    [task] = tasks_of(data, "chunk")
+    assert len(task.examples("dev")) == 2  # also without a last blank line
+    scorer = task.scorer("dev")
+    index = {tag: i for i, tag in enumerate(task.labels)}
+    for eid, tags in ((0, ["B-NP", "E-NP"]), (1, ["S-VP"])):
+        ids = [index[tag] for tag in tags] + [0] * 3
+        mask = [1.0] * len(tags) + [0.0] * 3
+        scorer.update(
+            {"eid": eid, "predictions": ids, "labels": ids, "labels_mask": mask}
+            | {"loss": 0.0}
+        )
+    assert dict(scorer.get_results())["f1"] == 100.0
+    paths = task.write_predictions("dev", scorer, str(data / "out"), 1)
+    text = (data / "out" / "chunk_dev.txt").read_text()
+    assert text == "the B-NP B-NP\ndog I-NP I-NP\n\nran B-VP B-VP\n\n"
+    assert len(paths) == 2

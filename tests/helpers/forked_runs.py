@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of the scripts in many new processes, without importing TensorFlow each time.
+
+A server process imports TensorFlow once, starts nothing of it, and is forked for every
+run: a process of its own that can be killed, from the script's first line on.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.helpers.runs import ROOT
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tensorflow", "keras"])
+
+
+class Finished(NamedTuple):
+    """How a run ended: the names are those of subprocess.CompletedProcess."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def _run(script, args, env, before, stdout, stderr):
+    os.setsid()
+    for path, target in ((stdout, 1), (stderr, 2)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, target)
+    os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "2"} | env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = [str(ROOT / script), *args]
+    sys.path.insert(0, str(ROOT))
+    if before:
+        before()
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+class Run:
+    """A script at work.
+
+    Args:
+      before: called in the new process before the script begins, to inject faults.
+    """
+
+    def __init__(self, logs: Path, script, *args, env=None, before=None):
+        logs.mkdir(parents=True, exist_ok=True)
+        number = len(os.listdir(logs)) // 2
+        self.stdout = logs / f"{number}.out"
+        self.stderr = logs / f"{number}.err"
+        for path in (self.stdout, self.stderr):
+            path.touch()
+        self.process = _context.Process(
+            target=_run,
+            args=(script, args, env or {}, before, self.stdout, self.stderr),
+        )
+        self.process.start()
+
+    def wait(self, seconds=300) -> Finished:
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise AssertionError(f"still running: {self.stdout.read_text()}")
+        return Finished(
+            self.process.exitcode, self.stdout.read_text(), self.stderr.read_text()
+        )
+
+
+def pretrain(data: Path, model: str, hparams: dict, *flags, **kwargs) -> Run:
+    """Starts run_pretraining.py."""
+    return Run(
+        data / "logs" / model,
+        "run_pretraining.py",
+        *("--data-dir", str(data), "--model-name", model),
+        *("--hparams", json.dumps(hparams), *flags),
+        **kwargs,
+    )
+
+
+def metrics_of(run_directory: Path) -> list[dict]:
+    """The rows of metrics.jsonl without the time of day."""
+    text = (run_directory / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [{k: v for k, v in row.items() if k != "time"} for row in rows]
+
+
+def digest(run_directory: Path, step: int) -> str:
+    """sha256 over weights, optimizer, step, loss scale and every row of the metrics.
+
+    The position in the input is the step; the losses of the metrics show what was read.
+    """
+    prefix = run_directory / f"model.ckpt-{step}"
+    found = hashlib.sha256()
+    for suffix in ("data-00000-of-00001", "index"):
+        found.update(prefix.with_name(f"{prefix.name}.{suffix}").read_bytes())
+    found.update(json.dumps(metrics_of(run_directory), sort_keys=True).encode())
+    return found.hexdigest()
+
+
+# Faults: functions to be called in the new process.
+
+
+def signal_at(step: int, number: int = signal.SIGTERM) -> None:
+    """Sends this process a signal while it makes the steps up to `step`."""
+    from electra_tf.train import step as training_step
+
+    run = training_step.TrainingStep.run
+
+    @functools.wraps(run)
+    def interrupted(self, iterator, start, count):
+        if start + count >= step:
+            os.kill(os.getpid(), number)
+        return run(self, iterator, start, count)
+
+    training_step.TrainingStep.run = interrupted
+
+
+def kill_in_save(save: int, operation: int) -> None:
+    """kill -9 of this process before file operation `operation` of its n-th save.
+
+    Operation 0 is the writing of the tensors: there the kill comes in its midst.
+    """
+    from electra_tf.storage import checkpoints
+
+    state = {"saves": 0, "left": None}
+    whole_save = checkpoints.Checkpoints.save
+    write_tensors = checkpoints.Checkpoints._write_tensors
+
+    def counted_save(self, step, variables):
+        if step != self.last_saved_step:
+            state["saves"] += 1
+            state["left"] = operation if state["saves"] == save else None
+        whole_save(self, step, variables)
+        state["left"] = None
+
+    def timed_write(self, *args):
+        if state["left"] == 0:
+            threading.Thread(target=_die_after, args=(0.0005,), daemon=True).start()
+        write_tensors(self, *args)
+
+    def guarded(function):
+        @functools.wraps(function)
+        def call(*args, **kwargs):
+            if state["left"]:
+                state["left"] -= 1
+                if not state["left"]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    checkpoints.Checkpoints.save = counted_save
+    checkpoints.Checkpoints._write_tensors = timed_write
+    for name in ("replace", "fsync", "mkdir", "rmdir", "unlink"):
+        setattr(os, name, guarded(getattr(os, name)))
+    checkpoints.shutil.rmtree = guarded(checkpoints.shutil.rmtree)
+
+
+def _die_after(seconds: float) -> None:
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_when(run: Run, metrics: Path, rows: int, delay: float = 0.0) -> None:
+    """kill -9 of a run when its metrics have so many rows; it may end before."""
+    deadline = time.monotonic() + 200
+    # Before that, the metrics are those of an earlier start.
+    while "Running training" not in run.stdout.read_text():
+        if not run.process.is_alive() or time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    while run.process.is_alive() and time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            if metrics.read_bytes().count(b"\n") >= rows:
+                break
+        time.sleep(0.005)
+    time.sleep(delay)
+    run.process.kill()

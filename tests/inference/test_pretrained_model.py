@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a trained model says about tokens: load, detect, corrupt, and the marks."""
+
+import re
+
+import numpy as np
+import pytest
+
+import electra_tf
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.inference import verdicts
+from electra_tf.inference.pretrained_model import TokenVerdict
+from tests.helpers.runs import TINY, pretrain
+
+STEPS = TINY | {"num_train_steps": 2}
+TEXT = "w1 W2, w3 w4"  # "," is not in the vocabulary
+
+
+@pytest.fixture(scope="module")
+def run(tiny_data):
+    done = pretrain(tiny_data, "detection", STEPS)
+    assert done.returncode == 0, done.stderr
+    return tiny_data / "models" / "detection"
+
+
+@pytest.fixture(scope="module")
+def model(run):
+    return electra_tf.load(run)
+
+
+def test_tokens_are_those_of_the_text(model):
+    (tokens,) = model.detect(TEXT)
+    assert [token.text for token in tokens] == ["w1", "W2", ",", "w3", "w4"]
+    assert all(TEXT[t.start : t.end] == t.text for t in tokens)
+    assert all(0 < t.probability < 1 and not t.is_replaced for t in tokens)
+
+
+def test_probabilities_are_the_discriminators(model):
+    """The head's output on exactly these ids, computed layer by layer."""
+    (tokens,) = model.detect(TEXT)
+    ids = np.array([[2, 6, 7, 1, 8, 9, 3]])
+    encoded = model.pretrainer.electra(ids, np.ones_like(ids), np.zeros_like(ids))
+    logits = model.pretrainer.discriminator_predictions(encoded.sequence_output)
+    probs = 1 / (1 + np.exp(-np.asarray(logits)[0, 1:-1]))
+    assert [t.probability for t in tokens] == pytest.approx(probs.tolist(), abs=1e-6)
+
+
+def test_batching_and_neighbours_change_nothing(model):
+    texts = [TEXT, "", "w5 " * 20, "w9"]
+    together = model.detect(texts)
+    assert [len(tokens) for tokens in together] == [5, 0, 20, 1]
+    for text, tokens in zip(texts, together, strict=True):
+        (alone,) = model.detect([text])
+        assert [t[:3] for t in alone] == [t[:3] for t in tokens]
+        assert [t.probability for t in alone] == pytest.approx(
+            [t.probability for t in tokens], abs=1e-5
+        )
+    assert model.detect([]) == []
+
+
+def test_long_texts_are_read_in_windows(model):
+    text = " ".join(f"w{i % 50}" for i in range(70))  # max_seq_length is 32
+    (tokens,) = model.detect(text)
+    assert [t.text for t in tokens] == text.split()
+    (second,) = model.detect(" ".join(text.split()[30:60]))
+    assert [t.probability for t in tokens[30:60]] == pytest.approx(
+        [t.probability for t in second], abs=1e-5
+    )
+
+
+def test_corrupt_replaces_some_tokens_as_in_training(model):
+    texts = [" ".join(f"w{(i + k) % 50}" for i in range(30)) for k in range(60)]
+    found = model.corrupt(texts, seed=3)
+    replaced = [t for tokens in found for t in tokens if t.is_replaced]
+    # int((0.15 + 0.005) * 32) = 4 positions of each; few samples are the original.
+    assert 0.85 * 4 * 60 < len(replaced) <= 4 * 60
+    assert all(t.replacement != t.text for t in replaced)
+    assert model.corrupt(texts, seed=3) == found
+    assert model.corrupt(texts, seed=4) != found
+
+
+def test_a_masked_language_model_detects_nothing(tiny_data):
+    hparams = STEPS | {"electra_objective": False}
+    assert pretrain(tiny_data, "detection_mlm", hparams).returncode == 0
+    model = electra_tf.load(tiny_data / "models" / "detection_mlm")
+    with pytest.raises(UserError, match="is a masked language model"):
+        model.detect(TEXT)
+
+
+def test_what_is_no_run_is_refused(tiny_data, tmp_path):
+    with pytest.raises(UserError, match=r"config.json not found.*\n.*models/<model"):
+        electra_tf.load(tiny_data)
+    run = tmp_path / "models" / "empty"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    vocab = tiny_data / "vocab.txt"
+    (tmp_path / "vocab.txt").write_text(vocab.read_text())
+    with pytest.raises(UserError, match="has no checkpoint yet") as caught:
+        electra_tf.load(run)
+    assert caught.value.exit_code == EXIT_DAMAGED
+
+
+def test_another_vocabulary_is_refused(run, tmp_path):
+    data = run.parent.parent
+    tokens = (data / "vocab.txt").read_text().replace("w54", "other")
+    copy = tmp_path / "models" / "moved"
+    copy.mkdir(parents=True)
+    for path in run.iterdir():
+        if path.is_file():
+            (copy / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "vocab.txt").write_text(tokens)
+    with pytest.raises(UserError, match="trained with another vocabulary"):
+        electra_tf.load(copy)
+
+
+# Marks.
+
+
+def verdict(text, start, probability, replacement=None):
+    return TokenVerdict(text, start, start + len(text), probability, replacement)
+
+
+CORRUPTED = "a <b> cd"
+TOKENS = [
+    verdict("a", 0, 0.9, "x"),  # caught
+    verdict("<", 2, 0.1, "##y"),  # missed
+    verdict("b", 3, 0.6),  # a false alarm: second of two
+    verdict(">", 4, 0.2),
+    verdict("cd", 6, 0.3),
+]
+
+
+def test_as_many_are_flagged_as_were_replaced():
+    assert verdicts.flagged(TOKENS) == {0, 2}
+    assert verdicts.score(TOKENS) == (2, 1, 2)
+    untouched = [token._replace(replacement=None) for token in TOKENS]
+    assert verdicts.flagged(untouched) == {0, 2}
+    assert verdicts.flagged(untouched, threshold=0.7) == {0}
+
+
+def test_terminal():
+    plain = verdicts.to_terminal(CORRUPTED, TOKENS, colour=False)
+    assert plain == "*x*[a] ?y?[<]!b!> cd"
+    coloured = verdicts.to_terminal(CORRUPTED, TOKENS)
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == "x[a] y[<]b> cd"
+    for kind in ("replaced, caught", "replaced, missed", "false alarm"):
+        code = re.search(rf"\x1b\[([\d;]+)m{kind}", verdicts.terminal_legend(True))[1]
+        assert f"\x1b[{code}m" in coloured
+
+
+def test_html_is_escaped():
+    page = verdicts.to_html(CORRUPTED, TOKENS)
+    assert '<span class="caught" title="90% replaced">x</span><s>a</s>' in page
+    assert '<span class="missed" title="10% replaced">y</span><s>&lt;</s>' in page
+    assert '<span class="alarm"' in page and "<b>" not in page
+
+
+def test_json():
+    row = verdicts.to_json(CORRUPTED, TOKENS)
+    assert row["text"] == CORRUPTED
+    assert row["tokens"][0] == {
+        "token": "a",
+        "start": 0,
+        "end": 1,
+        "probability": 0.9,
+        "replacement": "x",
+    }
+    assert "replacement" not in row["tokens"][2]

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""N-best lists: reading both forms, ranking, word errors, the best weight."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
+from electra_tf.inference import reranking
+from electra_tf.inference.nbest import Hypothesis, NBestList, read_nbest
+from electra_tf.inference.reranking import rank, tune, word_errors
+
+ROW = {
+    "id": "u1",
+    "hypotheses": [{"text": "a cat", "score": -3.5}, {"text": "", "score": -4}],
+    "reference": "the cat",
+}
+
+
+def write(path, *rows):
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def refused(code, pattern, *args):
+    with pytest.raises(UserError, match=pattern) as caught:
+        read_nbest(*args)
+    assert caught.value.exit_code == code
+    assert len(str(caught.value).splitlines()) <= 3
+
+
+# Reading.
+
+
+def test_json_lines(tmp_path):
+    second = {"id": 7, "hypotheses": [{"text": "b", "score": 0, "am": 1}], "x": [1]}
+    path = write(tmp_path / "n.jsonl", ROW, "", second)
+    one, two = read_nbest(path)
+    assert (one.id, one.reference, two.id, two.reference) == (
+        "u1",
+        "the cat",
+        "7",
+        None,
+    )
+    assert [(h.text, h.score) for h in one.hypotheses] == [("a cat", -3.5), ("", -4.0)]
+    assert two.row == second and two.hypotheses[0].row["am"] == 1
+
+
+def test_kaldi_text_and_costs(tmp_path):
+    text = write(tmp_path / "n.txt", "a-b-1 x  y", "c-1", "a-b-2 x", "c-10 z")
+    acoustic = write(tmp_path / "ac", "c-1 1.5", "c-10 2", "a-b-1 3", "a-b-2 4e0")
+    graph = write(tmp_path / "lm", "c-1 1", "c-10 1", "a-b-1 1", "a-b-2 -1")
+    references = write(tmp_path / "ref", "c z", "a-b x y", "other w")
+    one, two = read_nbest(text, [acoustic, graph], references)
+    assert [(h.text, h.score) for h in one.hypotheses] == [("x y", -4.0), ("x", -3.0)]
+    assert [(h.text, h.score) for h in two.hypotheses] == [("", -2.5), ("z", -3.0)]
+    assert [(x.id, x.reference) for x in (one, two)] == [("a-b", "x y"), ("c", "z")]
+
+
+@pytest.mark.parametrize(
+    ("row", "pattern"),
+    [
+        ("u1-1 a cat", "line 2: no JSON"),
+        ("[1]", "line 2: no JSON object"),
+        ({"hypotheses": ROW["hypotheses"]}, 'line 2: "id" is missing'),
+        (ROW | {"id": ""}, 'line 2: "id" is missing'),
+        (ROW | {"id": "u0"}, "line 2: id 'u0' again, after line 1"),
+        (ROW | {"hypotheses": []}, "line 2: 'u1' has no \"hypotheses\""),
+        (ROW | {"hypotheses": [{"score": 1}]}, "hypothesis 1 of 'u1' has no \"text\""),
+        (ROW | {"hypotheses": [{"text": "a"}]}, "has no score: no finite number"),
+        (ROW | {"reference": ["the", "cat"]}, "is no text"),
+        (
+            '{"id": "u1", "hypotheses": [{"text": "a", "score": NaN}]}',
+            "line 2: hypothesis 1 of 'u1' has the score nan: no finite number",
+        ),
+        (
+            '{"id": "u1", "hypotheses": [{"text": "a", "score": "-1"}]}',
+            "the score '-1'",
+        ),
+    ],
+)
+def test_damaged_json_lines(tmp_path, row, pattern):
+    path = write(tmp_path / "n.jsonl", ROW | {"id": "u0"}, row)
+    refused(EXIT_DAMAGED, pattern, path)
+
+
+@pytest.mark.parametrize(
+    ("text", "cost", "pattern"),
+    [
+        (["a-1 x", "a-2 y"], ["a-1 1"], "cost has no cost for 'a-2' of"),
+        (["a-1 x"], ["a-1 1", "b-1 1", "b-2 1"], "'b-1' of .*, nor for 1 others"),
+        (["a-1 x", "a-1 y"], ["a-1 1"], "line 2: id 'a-1' again, after line 1"),
+        (["a-1 x", ""], ["a-1 1"], "line 2: an empty line: the id is missing"),
+        (["a-1 x", " word"], ["a-1 1"], "line 2: begins with a space: the id"),
+        (["a-1 x", "cat"], ["a-1 1", "cat 2"], "line 2: id 'cat' is not of the form"),
+        (["a-1 x"], ["a-1 nan"], "line 1: the cost of 'a-1' is 'nan'"),
+        (["a-1 x"], ["a-1"], "line 1: the cost of 'a-1' is ''"),
+        (["a-1 x"], ["a-1 1 2"], "the cost of 'a-1' is '1 2'"),
+    ],
+)
+def test_damaged_kaldi_files(tmp_path, text, cost, pattern):
+    text = write(tmp_path / "text", *text)
+    cost = write(tmp_path / "cost", *cost)
+    code = EXIT_DAMAGED if "line" in pattern or "cost of" in pattern else EXIT_CONFIG
+    refused(code, pattern, text, [cost])
+
+
+def test_references_that_lack_an_id(tmp_path):
+    path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": "u2"}, ROW | {"id": "u3"})
+    references = write(tmp_path / "ref", "u1 the cat")
+    refused(EXIT_CONFIG, "no reference for 'u2'.*, nor for 1", path, [], references)
+
+
+def test_an_empty_file(tmp_path):
+    refused(EXIT_CONFIG, "holds no lists", write(tmp_path / "n.jsonl"))
+    refused(EXIT_CONFIG, "cannot read .*nowhere", tmp_path / "nowhere")
+
+
+# Ranking.
+
+
+def list_of(given, texts, reference=None, name="u"):
+    hypotheses = [Hypothesis(t, g, {}) for t, g in zip(texts, given, strict=True)]
+    return NBestList(name, hypotheses, reference, {})
+
+
+def test_rank():
+    rows = rank([-1.0, -2.0, -2.5], [-9.0, -7.0, -8.0], 0.5, ["a", "b", "c"])
+    assert [(row.index, row.text) for row in rows] == [(0, "a"), (1, "b"), (2, "c")]
+    assert [row.total for row in rows] == [-5.5, -5.5, -6.5]  # the first two tie
+    assert rank([-1.0, -2.0], [-9.0, -7.0], 0.6, ["a", "b"])[0].text == "b"
+    assert [r.text for r in rank([1.0], [5.0], 3.0, ["a"])] == ["a"]
+    with pytest.raises(ValueError, match="not finite"):
+        rank([0.0, 0.0], [math.nan, 1.0], 1.0, ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "errors"),
+    [
+        ("the cat sat", "the cat sat", 0),
+        ("the cat sat", "the hat sat", 1),
+        ("the cat sat", "cat sat down", 2),
+        ("the cat", "", 2),
+        ("", "a b", 2),
+        ("", "", 0),
+        ("a b c d", "b a d c", 3),
+    ],
+)
+def test_word_errors(reference, hypothesis, errors):
+    assert word_errors(reference, hypothesis) == errors
+
+
+def test_word_error_rate():
+    assert reranking.WordErrors(3, 12).rate == 0.25
+    assert reranking.WordErrors(0, 0).rate == 0
+    assert math.isinf(reranking.WordErrors(1, 0).rate)
+
+
+def random_lists(seed, ties):
+    """Lists of one to six hypotheses; with ties many scores are equal."""
+    random = np.random.default_rng(seed)
+    lists, model, errors = [], [], []
+    for number in range(30):
+        size = int(random.integers(1, 7))
+        scores = random.normal(0, 2, (2, size))
+        if ties:
+            scores = scores.round()
+        texts = ["x"] * size
+        lists.append(list_of(scores[0].tolist(), texts, "x y", str(number)))
+        model.append(scores[1].tolist())
+        errors.append(random.integers(0, 5, size).tolist())
+    return lists, model, errors
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_tuning_finds_what_a_fine_grid_finds(seed, ties):
+    lists, model, errors = random_lists(seed, ties)
+    found = tune(lists, model, errors)
+
+    def at(weight):
+        return reranking.chosen_errors(lists, model, errors, weight)
+
+    grid = [at(w).errors for w in np.linspace(1e-4, 20, 4001)]
+    assert found.errors.errors <= min(grid)
+    assert at(found.weight) == found.errors and found.errors.words == 60
+    # The same everywhere between its bounds, another count just outside.
+    high = min(found.high, 100.0)
+    for weight in np.linspace(found.low, high, 50)[1:-1]:
+        assert at(weight).errors == found.errors.errors
+    if found.low > 0:
+        assert at(found.low * (1 - 1e-6) - 1e-9).errors != found.errors.errors
+    if found.high < math.inf:
+        assert at(found.high * (1 + 1e-6)).errors != found.errors.errors
+
+
+def test_tuning_without_a_choice():
+    lists = [list_of([-1.0], ["a"], "b")]
+    assert tune(lists, [[-3.0]], [[1]]) == (1.0, 0.0, math.inf, (1, 1))
+    # The model's order is right from weight 2 on, and for ever.
+    lists = [list_of([0.0, -2.0], ["bad", "good"], "good")]
+    assert tune(lists, [[-2.0, -1.0]], [[1, 0]]) == (4.0, 2.0, math.inf, (0, 1))
+    # The given order is right up to weight 2.
+    lists = [list_of([0.0, -2.0], ["good", "bad"], "good")]
+    assert tune(lists, [[-2.0, -1.0]], [[0, 1]]) == (1.0, 0.0, 2.0, (0, 1))
+
+
+def test_errors_need_references():
+    lists = [list_of([0.0], ["a"], "a b"), list_of([0.0], ["a"], None, "u7")]
+    assert reranking.errors_of(lists[:1]) == [[1]]
+    with pytest.raises(UserError, match="'u7' has no reference: .*\nGive --references"):
+        reranking.errors_of(lists)

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores of tokens and texts: each way against its definition, and the hard inputs."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import electra_tf
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.inference import scoring
+from electra_tf.inference.scoring import windows_of
+from tests.helpers.tiny_pretraining import CLS, MASK, SEP
+from tests.helpers.tiny_scoring import scoring_model, word_vocabulary
+
+IDS = [6, 40, 1, 7, 7, 90]  # "?" is not in the vocabulary: [UNK]
+TEXT = "w1 w35 ? w2 w2 w85"
+WAYS = {
+    "electric": ["electric", "two_tower"],
+    "electra": ["mask_each", "discriminator"],
+    "tied_all": ["mask_each", "discriminator"],
+    "mlm": ["mask_each"],
+    "two_tower": ["two_tower", "discriminator"],
+    "uniform": ["discriminator"],
+}
+EVERY = [(variant, way) for variant, ways in WAYS.items() for way in ways]
+every_way = pytest.mark.parametrize(("variant", "way"), EVERY)
+
+
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory):
+    return word_vocabulary(tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture(scope="module")
+def models(vocab):
+    return {variant: scoring_model(variant, vocab) for variant in WAYS}
+
+
+def texts_of(lengths, seed=0):
+    random = np.random.default_rng(seed)
+    return [" ".join(f"w{i}" for i in random.integers(0, 90, n)) for n in lengths]
+
+
+def packed(ids):
+    row = np.array([[CLS, *ids, SEP]], np.int32)
+    return row, np.ones_like(row), np.zeros_like(row)
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, np.float64)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def net(pretrainer, ids):
+    hidden = pretrainer.electra(*packed(ids)).sequence_output
+    return np.asarray(pretrainer.discriminator_predictions(hidden))[0, 1:-1]
+
+
+def by_definition(model, way, ids):
+    """Scores of a text that fits the model, without batches, padding or chunks."""
+    pretrainer, generator = model.pretrainer, model.pretrainer.generator
+    if way == "electric":
+        return -net(pretrainer, ids)
+    if way == "discriminator":
+        return -np.log1p(np.exp(net(pretrainer, ids)))
+    if way == "two_tower":
+        before = np.asarray(generator.ltr(*packed(ids)).sequence_output)[0]
+        after = np.asarray(generator.rtl(*packed(ids)).sequence_output)[0]
+        states = np.concatenate([before[:-2], after[2:]], axis=-1)
+        table = generator.ltr.embeddings.word_embeddings
+        log_p = log_softmax(generator.head.logits(generator.head(states), table))
+        return log_p[np.arange(len(ids)), ids]
+    rows = np.repeat(packed(ids)[0], len(ids), axis=0)
+    places = np.arange(len(ids))
+    rows[places, places + 1] = MASK
+    states = generator.encoder(rows, np.ones_like(rows), np.zeros_like(rows))
+    states = np.asarray(states.sequence_output)[places, places + 1]
+    table = generator.encoder.embeddings.word_embeddings
+    log_p = log_softmax(generator.head.logits(generator.head(states), table))
+    return log_p[places, ids]
+
+
+@every_way
+def test_tokens_get_what_the_definition_says(models, variant, way):
+    (tokens,) = models[variant].score_tokens(TEXT, way)
+    expected = by_definition(models[variant], way, IDS)
+    assert np.ptp(expected) > 0.1, "all alike: the test would not notice an exchange"
+    np.testing.assert_allclose([t.score for t in tokens], expected, atol=2e-5)
+    assert [t.text for t in tokens] == TEXT.split()
+    assert all(TEXT[t.start : t.end] == t.text for t in tokens)
+    assert [t.is_unknown for t in tokens] == [i == 1 for i in IDS]
+
+
+@every_way
+def test_a_text_is_the_sum_of_its_tokens_in_any_company(models, variant, way):
+    """Order, batches and padding change nothing; texts without tokens stay in line."""
+    texts = texts_of([3, 30, 1, 75, 0, 12, 29, 31, 0, 8])
+    model = models[variant]
+    together = list(model.score_texts(texts, way))
+    assert len(together) == len(texts)
+    for text, score in zip(texts, together, strict=True):
+        ids = [int(word[1:]) + 5 for word in text.split()]
+        parts = [ids[i : i + 30] for i in range(0, len(ids), 30)]
+        expected = sum(by_definition(model, way, part).sum() for part in parts)
+        assert score.score == pytest.approx(expected, abs=2e-3)
+        assert (score.num_tokens, score.num_unknown) == (len(ids), 0)
+    by_token = model.score_tokens(texts, way)
+    sums = [sum(token.score for token in tokens) for tokens in by_token]
+    assert sums == pytest.approx([score.score for score in together], abs=1e-3)
+
+
+def test_electric_is_the_default(models):
+    model = models["electric"]
+    (ours,) = model.score_texts(TEXT)
+    assert ours == next(model.score_texts([TEXT], "electric"))
+    assert ours == next(electra_tf.score_texts([TEXT], model))
+    assert list(model.score_tokens(TEXT)) == list(electra_tf.score_tokens(TEXT, model))
+
+
+@pytest.mark.parametrize("way", WAYS["electric"])
+def test_padding_is_not_looked_at(models, monkeypatch, way):
+    """A short text beside long ones in one batch; scores of its padding are dropped."""
+    monkeypatch.setattr(scoring, "BATCH_TOKENS", 10_000)
+    texts = texts_of([2, 30, 30])
+    scores = [s.score for s in models["electric"].score_texts(texts, way)]
+    alone = [next(models["electric"].score_texts([t], way)).score for t in texts]
+    assert scores == pytest.approx(alone, abs=1e-4)
+
+
+def test_texts_are_read_as_they_are_needed(models, monkeypatch):
+    monkeypatch.setattr(scoring, "POOL_TOKENS", 50)
+    read = 0
+
+    def endless():
+        nonlocal read
+        for text in itertools.cycle(texts_of([3, 12, 0, 7])):
+            read += 1
+            yield text
+
+    scores = list(itertools.islice(models["electric"].score_texts(endless()), 40))
+    assert len(scores) == 40 and read < 60
+    assert [s.num_tokens for s in scores] == [3, 12, 0, 7] * 10
+    again = list(models["electric"].score_texts(texts_of([3, 12, 0, 7])))
+    for number, score in enumerate(scores):
+        assert score.score == pytest.approx(again[number % 4].score, abs=1e-4)
+
+
+def test_batches_hold_a_bounded_number_of_tokens():
+    lengths = [2, 3, 3, 5, 9, 9, 40]
+    found = list(scoring.batches(lengths * 400, lambda length: length))
+    assert [item for batch in found for item in batch] == lengths * 400
+    assert all(len(b) * max(b) <= scoring.BATCH_TOKENS + 40 * len(b) for b in found)
+    # An item beyond the bound stands alone.
+    (alone,) = scoring.batches([10**6], lambda length: length)
+    assert alone == [10**6]
+
+
+@pytest.mark.parametrize("overlap", [0, 1, 4, 9])
+@pytest.mark.parametrize("length", [0, 1, 10, 11, 19, 20, 57])
+def test_windows_count_every_token_once(length, overlap):
+    ids = list(range(100, 100 + length))
+    windows = list(windows_of(3, ids, 10, overlap))
+    counted = [i for w in windows for i in w.ids[w.first : w.last]]
+    assert counted == ids
+    for window in windows:
+        assert window.text == 3 and len(window.ids) <= 10
+        assert ids[window.start] == window.ids[window.first]
+    for one, two in itertools.pairwise(windows):
+        shared = set(one.ids) & set(two.ids)
+        assert len(shared) == overlap
+        # A token of both counts where it is farther from the edge (or as far).
+        for token in shared:
+            in_one = token in one.ids[one.first : one.last]
+            if not in_one and token not in two.ids[two.first : two.last]:
+                continue  # a third one holds it, too
+            to_end = len(one.ids) - one.ids.index(token)
+            to_begin = two.ids.index(token) + 1
+            assert (to_end >= to_begin) if in_one else (to_begin >= to_end)
+
+
+@pytest.mark.parametrize(("variant", "way"), EVERY[:3])
+def test_overlapping_windows_of_long_texts(models, variant, way):
+    (text,) = texts_of([50])
+    ids = [int(word[1:]) + 5 for word in text.split()]
+    (tokens,) = models[variant].score_tokens(text, way, overlap=11)
+    first = by_definition(models[variant], way, ids[:30])
+    second = by_definition(models[variant], way, ids[19:49])
+    third = by_definition(models[variant], way, ids[38:])
+    expected = [*first[:25], *second[6:25], *third[6:]]
+    assert [t.score for t in tokens] == pytest.approx(expected, abs=2e-5)
+
+
+def test_an_impossible_overlap(models):
+    with pytest.raises(UserError, match="less than the 30 tokens"):
+        list(models["electric"].score_texts(TEXT, overlap=30))
+
+
+def test_texts_that_say_nothing(models):
+    texts = ["", " \t ", "? ! #", "w1 ?"]
+    scores = list(models["electric"].score_texts(texts))
+    assert [s.num_tokens for s in scores] == [0, 0, 3, 2]
+    assert [s.num_unknown for s in scores] == [0, 0, 3, 1]
+    assert [s.says_nothing for s in scores] == [True, True, True, False]
+    assert scores[0].score == 0 and math.isfinite(scores[2].score)
+    assert list(models["electric"].score_tokens([""])) == [[]]
+    assert list(models["electric"].score_texts([])) == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "kind", "offers"),
+    [
+        ("electra", "an ELECTRA", "mask_each"),
+        ("mlm", "a masked language model", "mask_each"),
+        ("two_tower", "an ELECTRA", "two_tower"),
+        ("uniform", "an ELECTRA", "discriminator"),
+    ],
+)
+def test_other_models_say_what_they_offer(models, variant, kind, offers):
+    with pytest.raises(UserError) as caught:
+        models[variant].score_texts(["w1"])
+    message = str(caught.value)
+    assert kind in message and f"{offers} (" in message
+    assert len(message.splitlines()) <= 3
+    for way in WAYS[variant]:
+        assert f"{way} (" in message
+
+
+def test_electric_cannot_mask(models):
+    with pytest.raises(UserError, match=r"mask_each.*\n.*electric \(.*two_tower \("):
+        models["electric"].score_tokens(["w1"], "mask_each")
+    with pytest.raises(UserError, match="no way of scoring 'pll'"):
+        models["electric"].score_tokens(["w1"], "pll")
+
+
+def test_scores_that_are_not_finite(vocab):
+    model = scoring_model("electric", vocab)
+    bias = model.pretrainer.discriminator_predictions.dense_1.bias
+    bias.assign(bias * np.nan)
+    with pytest.raises(UserError, match="text 2 the score nan") as caught:
+        list(model.score_texts(["", "w1 w2"]))
+    assert caught.value.exit_code == EXIT_DIVERGED

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Continued pre-training: what is taken from another model, and what is not."""
+
+import json
+
+import numpy as np
+import pytest
+
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.errors import UserError
+from electra_tf.interop import huggingface, tf1, warm_start
+from electra_tf.pretrain.pretraining import build_pretrainer
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of
+from tests.helpers.runs import TINY, pretrain, tiny
+
+quiet = {"log": lambda line: None}
+WORDS = "electra/embeddings/word_embeddings"
+POSITIONS = "electra/embeddings/position_embeddings"
+BIAS = "generator_predictions/output_bias"
+
+
+class Started:
+    """A new run's model after its weights were initialised."""
+
+    def __init__(
+        self, path, run="electra_tiny", vocab=VOCAB, overrides=None, **changes
+    ):
+        hparams = config_of(run)
+        shape = hparams["model_hparam_overrides"] | (overrides or {})
+        vocab = Vocabulary.load(vocab)
+        hparams |= {"vocab_size": len(vocab), "model_hparam_overrides": shape} | changes
+        config = PretrainingConfig.from_hparams("/nowhere", "new", hparams)
+        model = build_pretrainer(config, (vocab.cls_id, vocab.sep_id, vocab.mask_id))
+        variables = {v.path: v.value for v in model.variables}
+        self.before = {k: v.numpy() for k, v in variables.items()}
+        self.log = []
+        self.report = warm_start.load(
+            str(path), config, vocab, variables, self.log.append
+        )
+        self.after = {k: v.numpy() for k, v in variables.items()}
+
+    def equal(self, tensors, names):
+        for name in names:
+            np.testing.assert_array_equal(self.after[name], tensors[name], err_msg=name)
+
+    def fresh(self, names):
+        for name in names:
+            np.testing.assert_array_equal(self.after[name], self.before[name])
+
+
+def under(names, *prefixes):
+    return {name for name in names if name.startswith(prefixes)}
+
+
+@pytest.mark.parametrize("form", ["prefix", "tf1", "huggingface"])
+def test_every_weight_from_every_format(tmp_path, form):
+    stored = golden("electra_tiny")
+    path = prefix_of("electra_tiny")
+    if form == "tf1":
+        path = tf1.write(stored, "all", tmp_path / "o", **quiet)
+    elif form == "huggingface":
+        pytest.importorskip("safetensors")
+        path = huggingface.write(stored, "all", tmp_path / "o", **quiet)
+    started = Started(path)
+    started.equal(stored.tensors, stored.tensors)
+    report = started.report
+    assert set(report.loaded) == set(stored.tensors)
+    assert not (report.changed or report.initialised or report.left_out)
+    text = "\n".join(started.log)
+    assert "Loaded: electra/" in text and "generator_predictions/ 5" in text
+    assert ("No vocabulary lies beside" in text) == (form == "prefix")
+
+
+def test_from_electra_to_electric_keeps_the_encoder_and_the_head():
+    stored = golden("electra_tiny")
+    started = Started(
+        prefix_of("electra_tiny"), electric_objective=True, electra_objective=False
+    )
+    kept = under(stored.tensors, "electra/", "discriminator_predictions/")
+    started.equal(stored.tensors, kept)
+    assert set(started.report.loaded) == kept
+    new = under(started.after, "generator_ltr/", "generator_rtl/", "cloze_predictions/")
+    assert new and set(started.report.initialised) == new
+    started.fresh(new)
+    gone = under(stored.tensors, "generator/", "generator_predictions/")
+    assert set(started.report.left_out) == gone
+    assert any(line.startswith("Initialised: generator_ltr/") for line in started.log)
+
+
+@pytest.mark.parametrize("rows", [200, 50])
+def test_the_position_table_grows_by_repetition(rows):
+    stored = golden("electra_tiny")
+    table = stored.tensors[POSITIONS]
+    assert len(table) == 80
+    started = Started(
+        prefix_of("electra_tiny"),
+        max_seq_length=min(rows, 128),
+        overrides={"max_position_embeddings": rows},
+    )
+    found = started.after[POSITIONS]
+    assert len(found) == rows
+    for i in range(rows):
+        np.testing.assert_array_equal(found[i], table[i % 80])
+    assert list(started.report.changed) == [POSITIONS]
+    assert f"80 rows there, {rows} here" in started.report.changed[POSITIONS]
+    rest = set(stored.tensors) - {POSITIONS}
+    started.equal(stored.tensors, rest)
+
+
+def test_rows_of_another_vocabulary_are_matched_by_token(tmp_path):
+    stored = golden("electra_tiny")
+    source = tf1.write(stored, "all", tmp_path / "o", **quiet)
+    old = list(stored.vocab.tokens)
+    new = [*old[:5], "brandnew", *reversed(old[7:]), "brandnewer"]
+    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in new))
+    started = Started(source, vocab=str(tmp_path / "vocab.txt"))
+    for name in (WORDS, BIAS):
+        for i, token in enumerate(new):
+            theirs = (
+                stored.tensors[name][old.index(token)]
+                if token in old
+                else started.before[name][i]
+            )
+            np.testing.assert_array_equal(started.after[name][i], theirs)
+        how = started.report.changed[name]
+        assert "998 rows matched by token, 2 new ones initialised, 2 left out" in how
+    assert set(started.report.changed) == {WORDS, BIAS}
+
+
+def test_without_the_other_vocabulary_sizes_must_agree(tmp_path):
+    (tmp_path / "vocab.txt").write_text(
+        "".join(f"{t}\n" for t in golden("mlm").vocab.tokens[:900])
+    )
+    with pytest.raises(UserError, match="1000 word embeddings.* 900 tokens") as error:
+        Started(prefix_of("electra_tiny"), vocab=str(tmp_path / "vocab.txt"))
+    assert len(str(error.value).splitlines()) <= 3
+
+
+def test_parts_are_taken_whole_or_not_at_all(tmp_path):
+    stored = golden("electra_tiny")
+    for gone in ("electra/embeddings_project/bias", "generator_predictions/dense/bias"):
+        tensors = {k: v for k, v in stored.tensors.items() if k != gone}
+        prefix = tmp_path / gone.replace("/", "_")
+        tf1.save_tensors(prefix, stored._replace(tensors=tensors))
+        with pytest.raises(UserError, match=f"has no {gone}"):
+            Started(prefix)
+    tensors = under(stored.tensors, "electra/")
+    encoder = stored._replace(tensors={k: stored.tensors[k] for k in tensors})
+    tf1.save_tensors(tmp_path / "encoder", encoder)
+    started = Started(tmp_path / "encoder")
+    assert set(started.report.loaded) == tensors
+    started.equal(stored.tensors, tensors)
+    started.fresh(set(started.after) - tensors)
+
+
+def test_another_size_is_an_error_naming_both(tmp_path):
+    with pytest.raises(UserError) as error:
+        Started(prefix_of("electra_tiny"), overrides={"hidden_size": 128})
+    assert "64" in str(error.value) and "128" in str(error.value)
+    source = tf1.write(golden("electra_tiny"), "all", tmp_path / "o", **quiet)
+    with pytest.raises(UserError, match="num_attention_heads is 4.*2 here"):
+        Started(source, overrides={"num_attention_heads": 2})
+
+
+def test_nothing_is_assigned_when_something_does_not_fit():
+    """The error comes before the first assignment."""
+    config = PretrainingConfig.from_hparams(
+        "/nowhere", "new", config_of("electra_tiny") | {"generator_hidden_size": 0.25}
+    )
+    vocab = Vocabulary.load(VOCAB)
+    model = build_pretrainer(config, (2, 3, 4))
+    variables = {v.path: v.value for v in model.variables}
+    before = variables[WORDS].numpy()
+    with pytest.raises(UserError, match="generator"):
+        warm_start.load(
+            prefix_of("electra_tiny"), config, vocab, variables, lambda line: None
+        )
+    np.testing.assert_array_equal(variables[WORDS].numpy(), before)
+
+
+def test_a_run_starts_from_a_run_with_a_schedule_of_its_own(tiny_data, tmp_path):
+    """Another objective, vocabulary and length at once, through the command line."""
+    run = pretrain(tiny_data, "before", TINY | {"num_train_steps": 2})
+    assert run.returncode == 0, run.stderr
+    tokens = (tiny_data / "vocab.txt").read_text().split()
+    (tmp_path / "vocab.txt").write_text(
+        "".join(f"{t}\n" for t in [*tokens[:30], *tokens[31:], "w99", "w98"])
+    )
+    hparams = tiny(
+        electric_objective=True,
+        num_train_steps=3,
+        num_warmup_steps=2,
+        init_checkpoint=str(tiny_data / "models" / "before"),
+        vocab_file=str(tmp_path / "vocab.txt"),
+        overrides={"max_position_embeddings": 40},
+    )
+    run = pretrain(tiny_data, "after", hparams)
+    assert run.returncode == 0, run.stderr
+    assert f"Weights initialised from {tiny_data}/models/before/model.ckpt-2" in (
+        run.stdout
+    )
+    for text in (
+        "Loaded: electra/",
+        "Initialised: generator_ltr/",
+        "Left out: generator/",
+        "59 rows matched by token, 2 new ones initialised, 1 left out",
+        "32 rows there, 40 here; row i from 32 on is row i mod 32",
+    ):
+        assert text in run.stdout
+    lines = (tiny_data / "models" / "after" / "metrics.jsonl").read_text().splitlines()
+    first = json.loads(lines[0])
+    assert first["learning_rate"] == 0
+    assert json.loads(lines[-1])["step"] <= 3
+
+
+def test_a_missing_init_checkpoint_is_said_before_tensorflow_starts(
+    tiny_data, tmp_path
+):
+    for name in ("tensorflow", "keras"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('was imported')\n")
+    env = {"PYTHONPATH": str(tmp_path)}
+    for path in ("/nowhere/x", VOCAB, str(tmp_path)):
+        hparams = TINY | {"init_checkpoint": path}
+        run = pretrain(tiny_data, "never", hparams, env=env)
+        assert run.returncode == 2 and "Traceback" not in run.stderr
+        message = run.stderr[run.stderr.rindex("error: ") :]
+        assert path in message and len(message.splitlines()) <= 3
+    assert not (tiny_data / "models" / "never" / "config.json").exists()

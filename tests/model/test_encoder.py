@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder: who sees whom, dropout, padding, serialisation."""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.config.model import ModelConfig
+from electra_tf.model import encoder as modeling
+from electra_tf.model import transformer_layer
+from electra_tf.pretrain import discriminator
+from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
+
+ROWS, LENGTH, WIDTH, VOCAB_SIZE = 3, 12, 16, 60
+
+
+def config(**changes) -> ModelConfig:
+    values = {
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 24,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": 20,
+        "initializer_range": 0.3,
+    }
+    return ModelConfig(**(values | changes))
+
+
+def encoder(embedding_size=8, seed=0, direction="bidirectional", dtype=None, **changes):
+    layer = modeling.TextEncoder(
+        config(**changes), embedding_size, direction=direction, dtype=dtype
+    )
+    layer.build(None)
+    randomise(layer, seed)
+    return layer
+
+
+def randomise(layer, seed=0):
+    rng = np.random.default_rng(seed)
+    for variable in layer.weights:
+        noise = rng.normal(0, 0.3, variable.shape)
+        variable.assign(noise + 1.0 * ("gamma" in variable.path))
+
+
+def text(lengths=(12, 9, 5), length=LENGTH, seed=0):
+    """input_ids, input_mask, segment_ids [B, L]."""
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(5, VOCAB_SIZE, (len(lengths), length)).astype(np.int32)
+    mask = (np.arange(length) < np.array(lengths)[:, None]).astype(np.int32)
+    segments = (np.arange(length) >= 4).astype(np.int32) * mask
+    return ids * mask, mask, segments
+
+
+def states(layer, inputs, seed=None):
+    return layer(*(tf.constant(x) for x in inputs), seed).sequence_output.numpy()
+
+
+# Who sees whom.
+
+
+def influence(layer, inputs):
+    """[B, L, L]: how much the state at the second position changes with the token
+    at the first."""
+    before = states(layer, inputs)
+    ids = inputs[0]
+    changes = []
+    for position in range(ids.shape[1]):
+        changed = ids.copy()
+        changed[:, position] = changed[:, position] % (VOCAB_SIZE - 6) + 6
+        after = states(layer, (changed, *inputs[1:]))
+        changes.append(np.abs(after - before).max(axis=-1))
+    return np.stack(changes, axis=1)
+
+
+@pytest.mark.parametrize("direction", modeling.DIRECTIONS)
+def test_direction(direction):
+    inputs = text()
+    found = influence(encoder(direction=direction), inputs) > 0
+    source, target = np.indices([LENGTH, LENGTH])
+    seen = {
+        "bidirectional": np.ones([LENGTH, LENGTH], bool),
+        "ltr": source <= target,
+        "rtl": source >= target,
+    }[direction]
+    for row, mask in enumerate(inputs[1].astype(bool)):
+        # A real position sees exactly the real ones in its direction, and itself.
+        expected = seen & (mask[:, None] | np.eye(LENGTH, dtype=bool))
+        np.testing.assert_array_equal(found[row][:, mask], expected[:, mask])
+
+
+def test_attention_without_visible_keys_is_to_all():
+    """-10000 is added, not -inf: where every key has it, it makes no difference."""
+    ids, mask, segments = text((12, 0))
+    alone = states(encoder(), (ids, mask, segments))
+    assert np.isfinite(alone).all()
+    unmasked = states(encoder(), (ids, np.ones_like(mask), segments))
+    # Scores around -10000 keep three decimals.
+    np.testing.assert_allclose(alone[1], unmasked[1], atol=0.02)
+    np.testing.assert_array_equal(alone[0], unmasked[0])
+
+
+def test_unknown_direction():
+    with pytest.raises(ValueError, match="direction is 'left'"):
+        encoder(direction="left")
+    with pytest.raises(ValueError, match="16 is not divisible by num_heads 3"):
+        encoder(num_attention_heads=3)
+
+
+@pytest.mark.parametrize("direction", modeling.DIRECTIONS)
+def test_padding_does_not_reach_real_tokens(direction):
+    layer = encoder(direction=direction)
+    ids, mask, segments = text()
+    real = mask.astype(bool)
+    before = states(layer, (ids, mask, segments))
+    other_ids = np.where(real, ids, 33)
+    other_segments = np.where(real, segments, 1)
+    after = states(layer, (other_ids, mask, other_segments))
+    np.testing.assert_array_equal(after[real], before[real])
+    assert (after[~real] != before[~real]).any()
+    # Neither does the amount of padding.
+    shorter = states(layer, (ids[1:, :10], mask[1:, :10], segments[1:, :10]))
+    kept = real[1:, :10]
+    np.testing.assert_allclose(shorter[kept], before[1:, :10][kept], atol=2e-6)
+
+
+def test_rows_do_not_influence_each_other():
+    layer = encoder()
+    inputs = text()
+    together = states(layer, inputs)
+    for row in range(ROWS):
+        alone = states(layer, [x[row : row + 1] for x in inputs])
+        np.testing.assert_allclose(alone[0], together[row], atol=2e-6)
+
+
+def test_outputs_and_shapes():
+    layer = encoder()
+    out = layer(*(tf.constant(x) for x in text()))
+    assert out.embedding_output.shape == (ROWS, LENGTH, WIDTH)
+    assert len(out.all_layer_outputs) == 2
+    np.testing.assert_array_equal(out.all_layer_outputs[-1], out.sequence_output)
+    assert (out.all_layer_outputs[0] != out.sequence_output).numpy().any()
+
+
+def test_same_numbers_in_a_graph_of_unknown_shape():
+    layer = encoder()
+    spec = tf.TensorSpec([None, None], tf.int32)
+    traced = tf.function(
+        lambda *x: layer(*x).sequence_output, input_signature=[spec] * 3
+    )
+    for inputs in (text(), text((3, 7), length=7), text((20,), length=20)):
+        np.testing.assert_allclose(
+            traced(*(tf.constant(x) for x in inputs)),
+            states(layer, inputs),
+            atol=2e-6,
+        )
+    compiled = tf.function(lambda *x: layer(*x).sequence_output, jit_compile=True)
+    np.testing.assert_allclose(
+        compiled(*(tf.constant(x) for x in text())), states(layer, text()), atol=5e-6
+    )
+
+
+def test_embedding_projection_only_where_widths_differ():
+    narrow, wide = encoder(embedding_size=8), encoder(embedding_size=WIDTH)
+    assert narrow.embeddings_project is not None
+    assert wide.embeddings_project is None
+    assert not any("embeddings_project" in v.path for v in wide.weights)
+
+
+def test_intermediate_activation_is_the_exact_gelu():
+    x = tf.constant([-3.0, -1.0, 0.0, 0.5, 2.0])
+    normal = [0.0013498980, 0.1586552539, 0.5, 0.6914624613, 0.9772498681]
+    np.testing.assert_allclose(
+        transformer_layer.gelu(x), np.array(x) * normal, atol=1e-6
+    )
+
+
+# Dropout.
+
+
+def transparent_encoder(which):
+    """An encoder whose layer outputs show the mask of one of their dropouts.
+
+    All kernels are 0 and one bias is huge: after the layer norm the sign of an entry
+    says whether dropout kept it.
+    """
+    layer = encoder(
+        embedding_size=64,
+        hidden_size=64,
+        num_hidden_layers=3,
+        hidden_dropout_prob=0.1,
+        attention_probs_dropout_prob=0.0,
+        num_attention_heads=4,
+    )
+    for variable in layer.encoder.weights:
+        value = float(variable.path.endswith("gamma"))
+        of_attention = "/attention/output/dense/bias" in variable.path
+        if variable.path.endswith("/output/dense/bias"):
+            value = 1e4 if of_attention == (which == "attention") else 0.0
+        variable.assign(tf.fill(variable.shape, value))
+    return layer
+
+
+def test_layers_and_steps_have_their_own_masks():
+    inputs = [tf.constant(x) for x in text((12,) * 8)]
+    layers = [transparent_encoder(which) for which in ("attention", "feed_forward")]
+
+    def masks(seed):
+        outs = [layer(*inputs, tf.constant(seed)).all_layer_outputs for layer in layers]
+        return [x.numpy().reshape(-1) > 0 for x in itertools.chain(*outs)]
+
+    first = masks([42, 0])
+    assert len(first) == 6
+    for mask in first:
+        assert abs(mask.mean() - 0.9) < 5 * np.sqrt(0.09 / mask.size)
+    for one, other in zip(first, masks([42, 0]), strict=True):
+        np.testing.assert_array_equal(one, other)
+    unrelated = first + masks([42, 1]) + masks([43, 0])
+    for one, other in itertools.combinations(unrelated, 2):
+        agreement = (one == other).mean()
+        assert abs(agreement - 0.82) < 5 * np.sqrt(0.82 * 0.18 / one.size)
+
+
+def test_embedding_and_attention_dropout():
+    inputs = [tf.constant(x) for x in text((12,) * 8)]
+    layer = encoder(embedding_size=WIDTH, hidden_dropout_prob=0.2)
+    out = layer(*inputs, tf.constant([1, 2])).embedding_output.numpy()
+    assert (out == 0).mean() == pytest.approx(0.2, abs=0.05)
+    layer = encoder(attention_probs_dropout_prob=0.2)
+    plain = layer(*inputs)
+    outs = [layer(*inputs, tf.constant([1, s])) for s in (2, 2, 3)]
+    np.testing.assert_array_equal(outs[0].embedding_output, plain.embedding_output)
+    first, again, other = (out.all_layer_outputs[0].numpy() for out in outs)
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01
+    assert np.abs(first - plain.all_layer_outputs[0]).max() > 0.01
+
+
+def test_attention_dropout_keeps_the_mean():
+    """Averaged over many masks, the attended value is the one without dropout."""
+    attention = transformer_layer.SelfAttention(2, 8, 0.3, 0.3)
+    attention.build((None, WIDTH))
+    randomise(attention)
+    x = tf.random.stateless_normal([LENGTH, WIDTH], [0, 1])
+    bias = tf.zeros([1, 1, 1, LENGTH])
+    plain = attention(x, bias)
+    run = tf.function(lambda seed: attention(x, bias, seed))
+    outs = np.stack([run(tf.constant([5, step])) for step in range(400)])
+    error = outs.std(axis=0) / np.sqrt(len(outs))
+    assert error.mean() > 0
+    assert (np.abs(outs.mean(axis=0) - plain) < 5 * error + 1e-6).all()
+
+
+# Keras.
+
+
+def rebuilt(layer):
+    """The layer made anew from its configuration, through JSON."""
+    return type(layer).from_config(json.loads(json.dumps(layer.get_config())))
+
+
+LAYERS = {
+    "embeddings": lambda: modeling.Embeddings(50, 8, 16, 2, 0.1, 0.05),
+    "encoder": lambda: modeling.Encoder(2, 16, 2, 24, 0.2, 0.3, 0.05, "rtl"),
+    "layer_norm": lambda: transformer_layer.LayerNorm(name="norm"),
+    "self_attention": lambda: transformer_layer.SelfAttention(2, 8, 0.1, 0.02),
+    "attention": lambda: transformer_layer.Attention(16, 2, 0.1, 0.2, 0.02),
+    "residual": lambda: transformer_layer.Residual(16, 0.1, 0.02),
+    "intermediate": lambda: transformer_layer.Intermediate(24, 0.02),
+    "transformer": lambda: transformer_layer.TransformerLayer(
+        16, 2, 24, name="layer_0"
+    ),
+    "head": lambda: discriminator.DiscriminatorPredictions(16, 0.05),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_from_config(name):
+    layer = LAYERS[name]()
+    copy = rebuilt(layer)
+    assert copy.get_config() == layer.get_config()
+    layer.build((None, 16))
+    copy.build((None, 16))
+    assert [v.path for v in copy.weights] == [v.path for v in layer.weights]
+    assert [v.shape for v in copy.weights] == [v.shape for v in layer.weights]
+    # Only constructed, it already says how it was made.
+    assert layer.get_config() == copy.get_config()
+
+
+def test_encoder_from_config_computes_the_same():
+    layer = LAYERS["encoder"]()
+    copy = rebuilt(layer)
+    for each in (layer, copy):
+        each.build()
+        randomise(each, seed=6)
+    x = tf.random.stateless_normal([2, 6, 16], [0, 1])
+    mask = tf.constant([[1] * 6, [1] * 4 + [0] * 2])
+    for seed in (None, tf.constant([1, 2])):
+        for one, other in zip(layer(x, mask, seed), copy(x, mask, seed), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+def test_mixed_precision_keeps_float32_weights(policy):
+    exact, mixed = encoder(), encoder(dtype=policy)
+    assert {v.dtype for v in mixed.weights} == {"float32"}
+    inputs = [tf.constant(x) for x in text()]
+    out = mixed(*inputs).sequence_output
+    assert out.dtype == keras.DTypePolicy(policy).compute_dtype
+    expected = exact(*inputs).sequence_output.numpy()
+    difference = np.abs(np.float32(out) - expected)[text()[1] > 0]
+    assert np.isfinite(np.float32(out)).all()
+    # Two or three digits after two layers, of values around 1.
+    assert difference.mean() < (0.03 if policy == "mixed_bfloat16" else 0.004)
+    assert difference.mean() > 0
+
+
+def test_layer_norm_statistics_are_float32():
+    layer = transformer_layer.LayerNorm(dtype="mixed_float16")
+    layer.build((None, 64))
+    x = np.random.default_rng(0).normal(300, 1, (4, 64)).astype(np.float16)
+    out = np.float32(layer(tf.constant(x)))
+    y = np.float64(x)
+    expected = (y - y.mean(1, keepdims=True)) / y.std(1, keepdims=True)
+    np.testing.assert_allclose(out, expected, atol=3e-3)
+
+
+def test_positions_and_segments_are_added():
+    layer = modeling.Embeddings(50, 8, 16, 2, 0.0)
+    layer.build()
+    randomise(layer)
+    ids = np.array([[7, 7, 9]])
+    out = layer(tf.constant(ids), tf.constant([[0, 1, 1]])).numpy()[0]
+    total = (
+        layer.word_embeddings.numpy()[ids[0]]
+        + layer.token_type_embeddings.numpy()[[0, 1, 1]]
+        + layer.position_embeddings.numpy()[:3]
+    )
+    normal = total - total.mean(1, keepdims=True)
+    normal /= total.std(1, keepdims=True)
+    norm = layer.layer_norm
+    expected = normal * norm.gamma.numpy() + norm.beta.numpy()
+    np.testing.assert_allclose(out, expected, atol=1e-5)
+
+
+def test_hidden_act_is_used_everywhere():
+    """In the feed-forward layers and both heads: the original's get_activation."""
+    overrides = tiny_config().model_hparam_overrides
+    losses = {}
+    for name in ("gelu", "relu", "tanh", "linear"):
+        model = tiny_model(model_hparam_overrides=overrides | {"hidden_act": name})
+        parts = (
+            model.electra.encoder.transformer_layers[0].intermediate,
+            model.generator.encoder.encoder.transformer_layers[0].intermediate,
+            model.generator.head,
+            model.discriminator_predictions,
+        )
+        assert all(p.activation is transformer_layer.activation(name) for p in parts)
+        losses[name] = float(model(tiny_batch()).total_loss)
+    assert len(set(losses.values())) == 4, losses

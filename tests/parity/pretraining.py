@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replays recordings of the original's pre-training program (golden/pretrain/*).
+
+Weights are loaded by the original's variable names; masking and samples are the
+recorded ones; everything else is computed here and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.model import encoder, transformer_layer
+from electra_tf.pretrain import discriminator, generators, masking
+from electra_tf.pretrain.metrics import finalize_metrics, metric_sums
+from electra_tf.pretrain.pretraining import ElectraPretrainer, build_pretrainer
+from electra_tf.train.optimization import AdamWeightDecay, create_optimizer
+
+
+class Row(NamedTuple):
+    """One line of the report: the worst deviation and what is tolerated there."""
+
+    quantity: str
+    deviation: float
+    tolerance: float
+
+
+def compare(quantity: str, ours, golden, rtol: float = 0.0, atol: float = 0.0) -> Row:
+    """The element that uses most of its tolerance `atol + rtol * |golden|`."""
+    ours, golden = np.asarray(ours, np.float64), np.asarray(golden, np.float64)
+    if ours.shape != golden.shape:
+        return Row(f"{quantity}: shape {ours.shape} for {golden.shape}", np.inf, 0.0)
+    if not golden.size:
+        return Row(quantity, 0.0, atol)
+    deviation = np.abs(ours - golden)
+    deviation = np.where(np.isfinite(ours), deviation, np.inf)
+    allowed = atol + rtol * np.abs(golden)
+    worst = np.argmax(deviation / np.maximum(allowed, 1e-30))
+    return Row(quantity, float(deviation.flat[worst]), float(allowed.flat[worst]))
+
+
+def forward_row(quantity: str, ours, golden) -> Row:
+    return compare(quantity, ours, golden, rtol=1e-5, atol=2e-5)
+
+
+def has_no_gradient(name: str) -> bool:
+    """A key's bias moves all scores of a query alike: its true gradient is 0."""
+    return name.endswith("/self/key/bias")
+
+
+class Recording:
+    """One golden/pretrain directory and the model it describes, weights loaded."""
+
+    def __init__(self, directory: str):
+        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
+            self.description = json.load(file)
+        self.forward = np.load(os.path.join(directory, "forward.npz"))
+        self.grads = np.load(os.path.join(directory, "grads.npz"))
+        self.steps = np.load(os.path.join(directory, "steps.npz"))
+        ids = self.description["special_ids"]
+        self.special_ids = ids["CLS"], ids["SEP"], ids["MASK"]
+        # No data directory is read: the hparams say all.
+        self.config = PretrainingConfig.from_hparams(
+            tempfile.gettempdir(),
+            self.description["name"],
+            self.description["hparams"],
+        )
+        self.checkpoint = tf.train.load_checkpoint(os.path.join(directory, "init.ckpt"))
+
+    def model(self) -> ElectraPretrainer:
+        model = build_pretrainer(self.config, self.special_ids)
+        for variable in model.trainable_variables:
+            variable.assign(self.checkpoint.get_tensor(variable.path))
+        return model
+
+    def batch(self) -> dict[str, tf.Tensor]:
+        fields = generators.MaskedInputs._fields
+        batch = {name: tf.constant(self.forward[name]) for name in fields}
+        return batch | {"sampled_ids": tf.constant(self.forward["sampled_token_ids"])}
+
+
+def replay(directory: str) -> Iterator[Row]:
+    """Compares everything one directory recorded."""
+    recording = Recording(directory)
+    model = recording.model()
+    yield from _variable_names(recording, model)
+    yield from _masking(recording)
+    batch = recording.batch()
+    with tf.GradientTape() as tape:
+        output = model(batch)
+    yield from _losses(recording, output)
+    yield from _generator(recording, model, batch, output)
+    if output.judged is not None:
+        yield from _discriminator(recording, model, batch, output)
+    yield from _metrics(recording, output, batch)
+    yield from _gradients(recording, model, tape, output)
+    yield from _steps(recording)
+
+
+def _variable_names(recording, model) -> Iterator[Row]:
+    ours = {v.path for v in model.trainable_variables}
+    theirs = set(recording.checkpoint.get_variable_to_shape_map()) - {"global_step"}
+    yield Row("variables/names", float(len(ours ^ theirs)), 0.0)
+
+
+def _masking(recording) -> Iterator[Row]:
+    golden, config = recording.forward, recording.config
+    cls_id, sep_id, mask_id = recording.special_ids
+    ids, input_mask = golden["input_ids"], golden["input_mask"]
+    candidates = masking.candidates_mask(
+        ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
+    )
+    yield compare("masking/candidates_mask", candidates, golden["candidates_mask"])
+    slots = config.max_predictions_per_seq
+    wanted = masking.num_to_predict(input_mask.sum(1), config.mask_prob, slots)
+    weights = tf.sequence_mask(wanted, slots, tf.float32)
+    yield compare("masking/masked_lm_weights", weights, golden["masked_lm_weights"])
+    positions = golden["mask_raw_positions"] * tf.cast(weights, tf.int32)
+    masked = masking.apply_masking(
+        tf.constant(ids), positions, weights, golden["mask_replace_uniform"], mask_id
+    )
+    for name, value in masked.items():
+        yield compare(f"masking/{name}", value, golden[name])
+    corrupted, _ = masking.scatter_update(
+        tf.constant(ids), golden["sampled_token_ids"], golden["masked_lm_positions"]
+    )
+    yield compare("masking/corrupted", corrupted, golden["corrupted_input_ids"])
+
+
+def _losses(recording, output) -> Iterator[Row]:
+    golden, generated = recording.forward, output.generated
+    yield forward_row("loss/total", output.total_loss, golden["total_loss"])
+    yield forward_row("loss/mlm", generated.mlm_loss, golden["mlm_loss"])
+    if generated.cloze is not None:
+        yield forward_row("loss/cloze", generated.loss, golden["cloze_loss"])
+    if output.judged is not None:
+        yield forward_row("loss/disc", output.judged.loss, golden["disc_loss"])
+
+
+def _encoder_rows(name: str, encoded, golden, prefix: str) -> Iterator[Row]:
+    for ours, key in (
+        (encoded.embedding_output, "embedding_output"),
+        (tf.stack(encoded.all_layer_outputs), "all_layer_outputs"),
+        (encoded.sequence_output, "sequence_output"),
+    ):
+        yield forward_row(f"{name}/{key}", ours, golden[f"{prefix}_{key}"])
+
+
+def _generator(recording, model, batch, output) -> Iterator[Row]:
+    golden, generator, generated = recording.forward, model.generator, output.generated
+    inputs = generators.MaskedInputs(
+        *(batch[name] for name in generators.MaskedInputs._fields)
+    )
+    logits = generated.logits
+    if logits is None:  # the uniform generator, whose scores are all 0
+        logits = tf.zeros_like(golden["mlm_logits"])
+    elif generated.cloze is None:
+        encoded = generator.encoder(
+            inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids
+        )
+        yield from _encoder_rows("generator", encoded, golden, "gen")
+    else:
+        yield from _two_towers(golden, generator, inputs, generated.cloze)
+    yield forward_row("generator/mlm_logits", logits, golden["mlm_logits"])
+    yield forward_row(
+        "generator/mlm_per_example_loss",
+        generated.per_token_loss,
+        golden["mlm_per_example_loss"],
+    )
+    yield compare("generator/mlm_preds", generated.predictions, golden["mlm_preds"])
+
+
+def _two_towers(golden, generator, inputs, cloze) -> Iterator[Row]:
+    for tower in ("ltr", "rtl"):
+        encoded = getattr(generator, tower)(
+            inputs.input_ids, inputs.input_mask, inputs.segment_ids
+        )
+        yield from _encoder_rows(f"generator_{tower}", encoded, golden, f"gen_{tower}")
+    towers = generator.towers(inputs)
+    yield forward_row("generator/sequence", towers, golden["gen_sequence_output"])
+    logits = generator.head.logits(
+        cloze.hidden, generator.ltr.embeddings.word_embeddings.value
+    )
+    for name, ours in (
+        ("cloze_logits", logits),
+        ("cloze_per_example_loss", cloze.per_token_loss),
+        ("cloze_weights", cloze.weights),
+        ("cloze_preds", cloze.predictions),
+    ):
+        yield forward_row(f"generator/{name}", ours, golden[name])
+
+
+def _discriminator(recording, model, batch, output) -> Iterator[Row]:
+    golden, judged = recording.forward, output.judged
+    encoded = model.electra(
+        output.corrupted_ids, batch["input_mask"], batch["segment_ids"]
+    )
+    yield from _encoder_rows("discriminator", encoded, golden, "disc")
+    head = model.discriminator_predictions
+    hidden = transformer_layer.gelu(head.dense(encoded.sequence_output))
+    yield forward_row("discriminator/head_hidden", hidden, golden["disc_head_hidden"])
+    if "disc_attn_maps_row1" in golden:
+        maps = _attention_maps(model, encoded, batch["input_mask"])
+        yield forward_row(
+            "discriminator/attention", maps, golden["disc_attn_maps_row1"]
+        )
+    if "disc_log_q" in golden:
+        log_q = model.generator.log_q(output.generated.cloze, output.corrupted_ids)
+        yield forward_row("discriminator/log_q", log_q, golden["disc_log_q"])
+    assert isinstance(judged, discriminator.DiscriminatorOutput)
+    for name, ours in (
+        ("net_logits", judged.net_logits),
+        ("logits", judged.logits),
+        ("probs", judged.probs),
+        ("preds", judged.predictions),
+        ("per_example_loss", judged.per_example_loss),
+    ):
+        yield forward_row(f"discriminator/{name}", ours, golden[f"disc_{name}"])
+    yield compare(
+        "discriminator/fake_labels", output.is_replaced, golden["fake_labels"]
+    )
+
+
+def _attention_maps(model, encoded, input_mask) -> tf.Tensor:
+    """Attention of sequence 1 in every layer: [layers, heads, L, L]."""
+    inputs = [encoded.embedding_output, *encoded.all_layer_outputs[:-1]]
+    bias = encoder.attention_bias(input_mask, "bidirectional")
+    maps = []
+    for layer, x in zip(model.electra.encoder.transformer_layers, inputs, strict=True):
+        flat = tf.reshape(x, [-1, x.shape[-1]])
+        maps.append(layer.attention.self_attention.probabilities(flat, bias)[1])
+    return tf.stack(maps)
+
+
+def _metrics(recording, output, batch) -> Iterator[Row]:
+    metrics = finalize_metrics(metric_sums(output, batch))
+    for key in recording.forward.files:
+        if key.startswith("metric_"):
+            name = key.removeprefix("metric_")
+            yield forward_row(f"metrics/{name}", metrics[name], recording.forward[key])
+
+
+def _gradients(recording, model, tape, output) -> Iterator[Row]:
+    variables = model.trainable_variables
+    gradients = tape.gradient(
+        output.total_loss,
+        [v.value for v in variables],
+        unconnected_gradients=tf.UnconnectedGradients.ZERO,
+    )
+    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    norm = float(tf.linalg.global_norm(gradients))
+    golden_norm = recording.forward["global_norm_dense"]
+    yield compare("gradient/global_norm", norm, golden_norm, rtol=1e-5)
+    for variable, gradient in zip(variables, gradients, strict=True):
+        golden = recording.grads[variable.path]
+        tolerance = 1e-5 * np.abs(golden).max()
+        if has_no_gradient(variable.path):
+            tolerance = 1e-8 * norm
+        yield compare(f"gradient/{variable.path}", gradient, golden, atol=tolerance)
+
+
+class RecordedNorm(AdamWeightDecay):
+    """Clips by the recorded norm: the original's counts repeated tokens apart."""
+
+    recorded: Iterator[float]
+
+    def norm_of(self, gradients):
+        self.true_norm = super().norm_of(gradients)
+        return tf.constant(next(self.recorded))
+
+
+def _steps(recording) -> Iterator[Row]:
+    golden, model, batch = recording.steps, recording.model(), recording.batch()
+    model_optimizer = create_optimizer(recording.config)
+    optimizer = RecordedNorm(
+        model_optimizer._learning_rate,
+        weight_decay_rate=model_optimizer.weight_decay_rate,
+    )
+    optimizer.recorded = iter(golden["steps/global_norm"])
+    variables = model.trainable_variables
+    optimizer.build(variables)
+    for step, golden_norm in enumerate(golden["steps/global_norm_dense"]):
+        rate = golden["steps/learning_rate"][step]
+        yield compare(
+            f"steps/{step}/learning_rate", optimizer.learning_rate, rate, rtol=1e-6
+        )
+        with tf.GradientTape() as tape:
+            output = model(batch)
+        for name, ours in _step_losses(output):
+            golden_loss = golden[f"steps/{name}"][step]
+            yield forward_row(f"steps/{step}/{name}", ours, golden_loss)
+        gradients = tape.gradient(
+            output.total_loss,
+            [v.value for v in variables],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
+        )
+        optimizer.apply(gradients, variables)
+        yield compare(
+            f"steps/{step}/global_norm", optimizer.true_norm, golden_norm, rtol=1e-5
+        )
+    for name, ours in _step_losses(model(batch)):
+        yield forward_row(f"steps/{name}_after", ours, golden[f"steps/{name}_after"])
+    for i, variable in enumerate(variables):
+        path = variable.path
+        yield compare(f"steps/{path}", variable, golden[f"values/{path}"], atol=2e-6)
+        if not has_no_gradient(path):
+            m, v = golden[f"slots/{path}/adam_m"], golden[f"slots/{path}/adam_v"]
+            yield compare(f"steps/{path}/adam_m", optimizer.adam_m[i], m, atol=1e-7)
+            # The recording's tolerances are relative to the largest entry of a variable
+            # (tolerances.json): squares of near-zero gradients carry their noise.
+            yield compare(
+                f"steps/{path}/adam_v", optimizer.adam_v[i], v, atol=1e-5 * v.max()
+            )
+
+
+def _step_losses(output):
+    yield "total_loss", output.total_loss
+    yield "mlm_loss", output.generated.mlm_loss
+    if output.generated.cloze is not None:
+        yield "cloze_loss", output.generated.loss
+    if output.judged is not None:
+        yield "disc_loss", output.judged.loss

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replays recordings of the original's tokenizer (`tokenization/` of a golden)."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from electra_tf.text.tokenization import TFTokenizer, Tokenizer, Vocabulary
+from electra_tf.text.unicode_classes import UNICODE_VERSION
+
+
+class Row(NamedTuple):
+    """One compared quantity: its deviation, and what is allowed."""
+
+    quantity: str
+    deviation: float
+    tolerance: float
+
+
+class Recorded(NamedTuple):
+    """What the original made of one text.
+
+    `basic` is None where it depends on the version of Unicode and was recorded with
+    another one than ours only.
+    """
+
+    text: str
+    basic: list[str] | None
+    tokens: list[str]
+
+
+def replay(directory: str) -> Iterator[Row]:
+    """Compares with the recording in `directory`, which holds tokenization.json.
+
+    The deviation is the number of strings that differ: in the words of the basic
+    tokenizer, in the wordpieces, and in the ids of the fast paths (many lines at once,
+    with offsets, TensorFlow ops).
+    """
+    with open(os.path.join(directory, "tokenization.json"), encoding="utf-8") as f:
+        recording = json.load(f)
+    vocab = Vocabulary.load(_find(directory, recording["vocab"]))
+    for combo in recording["combos"]:
+        settings = [digit == "1" for digit in re.findall(r"\d", combo)]
+        items = list(_recorded(recording, combo))
+        for quantity, differing in _differing(vocab, settings, items).items():
+            yield Row(f"{combo}/{quantity} of {len(items)}", differing, 0)
+
+
+def _differing(
+    vocab: Vocabulary, settings: list[bool], items: list[Recorded]
+) -> dict[str, int]:
+    """Returns the number of differing strings by quantity."""
+    tokenizer = Tokenizer(vocab, *settings)
+    texts = [item.text for item in items]
+    expected = [tokenizer.convert_tokens_to_ids(item.tokens) for item in items]
+    ids, splits = tokenizer.tokenize_lines(texts)
+    lines = [ids[a:b].tolist() for a, b in zip(splits, splits[1:], strict=False)]
+    # Texts can hold lone surrogates, which are no UTF-8.
+    encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+    ops = TFTokenizer(vocab, *settings).tokenize(encoded).to_list()
+    return {
+        "basic": sum(
+            item.basic is not None and tokenizer.basic_tokenize(item.text) != item.basic
+            for item in items
+        ),
+        "tokens": sum(tokenizer.tokenize(item.text) != item.tokens for item in items),
+        "lines": _count(lines, expected),
+        "offsets": _count(
+            [tokenizer.encode_with_offsets(text)[0] for text in texts], expected
+        ),
+        "tensorflow": _count(ops, expected),
+    }
+
+
+def _recorded(recording: dict, combo: str) -> Iterator[Recorded]:
+    """The items of one setting, as the original gives them on our Unicode version."""
+    version = recording.get("unicode_of_tokens", UNICODE_VERSION)
+    for item in recording["items"]:
+        basic, tokens = item["basic"][combo], item["tokens"][combo]
+        if item.get("unicode_sensitive") and version != UNICODE_VERSION:
+            basic = None
+            # A version that is not listed gives what was recorded.
+            others = item["tokens_by_unicode"]
+            tokens = others.get(UNICODE_VERSION, item["tokens"])[combo]
+        yield Recorded(item["text"], basic, tokens)
+
+
+def _count(found: list, expected: list) -> int:
+    return sum(a != b for a, b in zip(found, expected, strict=True))
+
+
+def _find(directory: str, name: str) -> str:
+    """The nearest file of that name in `directory` or above."""
+    folder = os.path.abspath(directory)
+    while not os.path.exists(os.path.join(folder, name)):
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            raise FileNotFoundError(f"{name} in {directory} or above")
+        folder = parent
+    return os.path.join(folder, name)

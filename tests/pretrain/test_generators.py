@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generators: what each sees, what each computes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.model.dropout import fold_in
+from electra_tf.pretrain.generators import MaskedInputs, weighted_mean
+from tests.helpers.tiny_pretraining import (
+    CLS,
+    LENGTH,
+    MASK,
+    SEP,
+    VOCAB_SIZE,
+    gradients,
+    tiny_batch,
+    tiny_model,
+)
+
+
+def inputs_of(batch) -> MaskedInputs:
+    return MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
+
+
+def cloze_of(model, ids, batch):
+    changed = batch | {"input_ids": tf.convert_to_tensor(ids)}
+    return model.generator(inputs_of(changed)).cloze
+
+
+def candidates(batch) -> np.ndarray:
+    ids, mask = batch["input_ids"].numpy(), batch["input_mask"].numpy()
+    return (mask > 0) & ~np.isin(ids, [CLS, SEP, MASK])
+
+
+def replace(ids, position):
+    """`ids` with another word at one position of every row."""
+    changed = ids.copy()
+    changed[:, position] = (changed[:, position] + 40) % (VOCAB_SIZE - 5) + 5
+    assert (changed[:, position] != ids[:, position]).all()
+    return changed
+
+
+# Two towers.
+
+
+@pytest.mark.parametrize("variant", ["two_tower", "electric", "electric_untied"])
+def test_no_prediction_sees_its_own_token(variant):
+    """Changing token t changes no prediction at t, and those beside it do change."""
+    model, batch = tiny_model(variant, layers=2), tiny_batch()
+    ids, counted = batch["input_ids"].numpy(), candidates(batch)
+    cloze = tf.function(lambda ids: cloze_of(model, ids, batch))
+    before = cloze(tf.constant(ids))
+    seen_own = np.zeros(ids.shape, bool)
+    for position in range(LENGTH):
+        after = cloze(tf.constant(replace(ids, position)))
+        hidden = np.abs(after.hidden - before.hidden).max(axis=-1)
+        normalizer = np.abs(after.log_normalizer - before.log_normalizer)
+        assert hidden[counted[:, position], position].max(initial=0) == 0
+        assert normalizer[counted[:, position], position].max(initial=0) == 0
+        seen_own[:, position] = hidden[:, position] > 0
+        # It reaches every other candidate: from before or from after.
+        real = batch["input_mask"].numpy()[:, position] > 0
+        others = counted & real[:, None] & (np.arange(LENGTH) != position)
+        assert (hidden[others] > 0).all()
+    # A right-to-left tower at padding sees the whole row, and rolls around at the end:
+    # positions that see themselves are the last real one and padding, never counted.
+    np.testing.assert_array_equal(seen_own & counted, False)
+    assert seen_own.any()
+
+
+def test_wrap_around_only_reaches_positions_that_are_never_predicted():
+    """Position 0 receives the last left-to-right state, L - 1 the first of the other
+    tower: [CLS], and [SEP] or padding."""
+    model, batch = tiny_model("electric"), tiny_batch()
+    states = model.generator.towers(inputs_of(batch)).numpy()
+    width = states.shape[-1] // 2
+    text = batch["input_ids"], batch["input_mask"], batch["segment_ids"]
+    ltr = model.generator.ltr(*text).sequence_output.numpy()
+    rtl = model.generator.rtl(*text).sequence_output.numpy()
+    np.testing.assert_array_equal(states[:, 1:, :width], ltr[:, :-1])
+    np.testing.assert_array_equal(states[:, :-1, width:], rtl[:, 1:])
+    np.testing.assert_array_equal(states[:, 0, :width], ltr[:, -1])
+    np.testing.assert_array_equal(states[:, -1, width:], rtl[:, 0])
+    assert not candidates(batch)[:, [0, -1]].any()
+
+
+def test_masking_does_not_reach_the_towers():
+    model, batch = tiny_model("electric"), tiny_batch()
+    before = model.generator(inputs_of(batch)).cloze
+    blank = batch | {"masked_input_ids": tf.fill(batch["input_ids"].shape, MASK)}
+    after = model.generator(inputs_of(blank)).cloze
+    np.testing.assert_array_equal(after.hidden, before.hidden)
+
+
+def direct_log_probabilities(model, cloze):
+    """log q of every token at every position by forming all scores, [B, L, V]."""
+    table = model.generator.ltr.embeddings.word_embeddings.numpy().astype(np.float64)
+    scores = cloze.hidden.numpy().astype(np.float64) @ table.T
+    scores += model.generator.head.output_bias.numpy()
+    top = scores.max(axis=-1, keepdims=True)
+    return scores - top - np.log(np.exp(scores - top).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize("variant", ["electric", "electric_untied"])
+def test_cloze_loss_and_log_q(variant):
+    model, batch = tiny_model(variant), tiny_batch()
+    out = model.generator(inputs_of(batch))
+    cloze, ids = out.cloze, batch["input_ids"].numpy()
+    log_q = direct_log_probabilities(model, cloze)
+    of_text = np.take_along_axis(log_q, ids[..., None], -1)[..., 0]
+    np.testing.assert_allclose(cloze.per_token_loss, -of_text, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(cloze.weights, candidates(batch))
+    counted = candidates(batch)
+    assert float(out.loss) == pytest.approx(-of_text[counted].mean(), rel=1e-5)
+    np.testing.assert_array_equal(cloze.predictions, log_q.argmax(-1))
+    other = np.random.default_rng(1).integers(0, VOCAB_SIZE, ids.shape)
+    expected = np.take_along_axis(log_q, other[..., None], -1)[..., 0]
+    found = model.generator.log_q(cloze, tf.constant(other, tf.int32))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    # The masked positions' logits are the same scores.
+    at = batch["masked_lm_positions"].numpy()
+    expected = np.take_along_axis(log_q, at[..., None], 1)
+    found = tf.nn.log_softmax(out.logits)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 10_000])
+def test_chunk_size_changes_nothing(chunk_size):
+    batch = tiny_batch()
+    results = []
+    for size in (128, chunk_size):
+        model = tiny_model("electric", cloze_chunk_size=size)
+        assert model.generator.chunk_size == size
+        found = gradients(model, lambda out: out.total_loss, batch)
+        results.append((float(model(batch).total_loss), found))
+    (loss, expected), (other_loss, found) = results
+    assert other_loss == pytest.approx(loss, rel=1e-6)
+    for path, gradient in expected.items():
+        scale = np.abs(gradient).max() + 1e-6
+        np.testing.assert_allclose(
+            found[path], gradient, atol=2e-6 * scale + 1e-8, err_msg=path
+        )
+
+
+def test_gradient_of_the_cloze_loss_by_finite_differences():
+    model, batch = tiny_model("electric"), tiny_batch()
+    found = gradients(model, lambda out: out.generated.loss, batch)
+    loss = tf.function(lambda: model(batch).generated.loss)
+    rng = np.random.default_rng(0)
+    for variable in model.trainable_variables:
+        if not variable.path.startswith(("generator_", "cloze_")):
+            continue
+        direction = rng.normal(size=variable.shape)
+        start, losses = variable.numpy(), []
+        for step in (-1e-2, 1e-2):
+            variable.assign(start + step * direction / np.linalg.norm(direction))
+            losses.append(float(loss()))
+        variable.assign(start)
+        slope = (losses[1] - losses[0]) / 2e-2
+        ours = np.sum(found[variable.path] * direction) / np.linalg.norm(direction)
+        assert ours == pytest.approx(slope, rel=0.02, abs=3e-4), variable.path
+
+
+def test_towers_have_dropout_of_their_own():
+    model = tiny_model("electric", dropout=0.3)
+    inputs = inputs_of(tiny_batch())
+    # With the same weights and no direction the towers differ by their dropout only.
+    for ours, theirs in zip(
+        model.generator.rtl.weights, model.generator.ltr.weights, strict=True
+    ):
+        ours.assign(theirs)
+    model.generator.ltr.encoder.direction = "bidirectional"
+    model.generator.rtl.encoder.direction = "bidirectional"
+
+    def towers(seed):
+        states = np.asarray(model.generator.towers(inputs, seed))
+        before, after = np.split(states, 2, axis=-1)
+        return np.roll(before, -1, axis=1), np.roll(after, 1, axis=1)
+
+    before, after = towers(None)
+    np.testing.assert_allclose(before, after, atol=1e-6)
+    before, after = towers(fold_in(tf.constant([1, 2]), 0))
+    assert np.abs(before - after).mean() > 0.1
+
+
+# Masked language models.
+
+
+@pytest.mark.parametrize("variant", ["electra", "tied_all", "untied_embeddings"])
+def test_generator_reads_the_masked_text(variant):
+    """Its logits depend on masked_input_ids and on nothing that masking hides."""
+    model, batch = tiny_model(variant), tiny_batch()
+    before = model.generator(inputs_of(batch)).logits.numpy()
+    other = replace(batch["input_ids"].numpy(), 5)
+    hidden = batch | {"input_ids": tf.constant(other)}
+    after = model.generator(inputs_of(hidden)).logits.numpy()
+    np.testing.assert_array_equal(after, before)
+    other = replace(batch["masked_input_ids"].numpy(), 5)
+    seen = batch | {"masked_input_ids": tf.constant(other)}
+    assert (model.generator(inputs_of(seen)).logits.numpy() != before).any()
+
+
+@pytest.mark.parametrize("variant", ["electra", "untied_embeddings", "mlm"])
+def test_masked_lm_loss(variant):
+    model, batch = tiny_model(variant), tiny_batch()
+    out = model.generator(inputs_of(batch))
+    assert out.logits.shape == (4, 4, VOCAB_SIZE)
+    logits = out.logits.numpy().astype(np.float64)
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    ids, weights = (
+        batch["masked_lm_ids"].numpy(),
+        batch["masked_lm_weights"].numpy(),
+    )
+    losses = -np.take_along_axis(log_p, ids[..., None], -1)[..., 0]
+    np.testing.assert_allclose(out.per_token_loss, losses, rtol=1e-5, atol=1e-5)
+    assert weights.min() == 0, "no unused slot: the test would not notice its weight"
+    expected = (losses * weights).sum() / weights.sum()
+    assert float(out.loss) == pytest.approx(expected, rel=1e-5)
+    assert out.loss is out.mlm_loss or float(out.loss) == float(out.mlm_loss)
+    np.testing.assert_array_equal(out.predictions, logits.argmax(-1))
+
+
+def test_uniform_generator():
+    model, batch = tiny_model("uniform"), tiny_batch()
+    out = model.generator(inputs_of(batch))
+    assert out.logits is None
+    assert float(out.loss) == pytest.approx(np.log(VOCAB_SIZE), rel=1e-5)
+    assert not model.generator.weights
+
+
+def test_weighted_mean():
+    values, weights = tf.constant([1.0, 5.0, 9.0]), tf.constant([1.0, 1.0, 0.0])
+    assert float(weighted_mean(values, weights, None)) == pytest.approx(3.0, rel=1e-5)
+    assert float(weighted_mean(values, weights, 4.0)) == pytest.approx(1.5, rel=1e-5)
+    # Nothing masked at all is a loss of 0, not of NaN.
+    assert float(weighted_mean(values, tf.zeros([3]), None)) == 0.0
+
+
+def test_head_transforms_then_scores():
+    model = tiny_model("electra")
+    head = model.generator.head
+    hidden = tf.random.stateless_normal([2, 3, 8], [0, 1])
+    transformed = head(hidden)
+    assert transformed.shape == (2, 3, 8)
+    table = tf.random.stateless_normal([VOCAB_SIZE, 8], [0, 2])
+    logits = head.logits(transformed, table)
+    assert logits.shape == (2, 3, VOCAB_SIZE)
+    expected = np.asarray(transformed) @ np.asarray(table).T + head.output_bias.numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-5)

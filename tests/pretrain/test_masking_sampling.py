@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling of replacements: the distribution, its edges, what is disallowed."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.pretrain import masking
+
+PAD, UNK, CLS, SEP, MASK = range(5)
+VOCAB_SIZE = 1000
+ALMOST_ONE = np.float32(0.99999994)
+
+
+def assert_like(counts, expected, spread=1.0):
+    """Chi-square of `counts` against `expected` within 5 standard deviations.
+
+    Cells are joined until each expects at least 10.  `spread` is the variance of the
+    counts relative to independent draws.
+    """
+    counts, expected = np.asarray(counts, float), np.asarray(expected, float)
+    assert counts[expected == 0].sum() == 0
+    joined, c, e = [], 0.0, 0.0
+    for count, expectation in zip(counts, expected, strict=True):
+        c, e = c + count, e + expectation
+        if e >= 10:
+            joined.append((c, e))
+            c = e = 0.0
+    if joined:
+        joined[-1] = joined[-1][0] + c, joined[-1][1] + e
+    c, e = np.array(joined).T
+    freedom = len(c) - 1
+    assert freedom >= 3
+    chi_square = ((c - e) ** 2 / e).sum() / spread
+    assert abs(chi_square - freedom) < 5 * np.sqrt(2 * freedom), (chi_square, freedom)
+
+
+COMPILED_SAMPLER = tf.function(masking.sample_from_softmax, jit_compile=True)
+
+
+def softmax(logits, temperature=1.0):
+    scaled = np.asarray(logits, np.float64) / temperature
+    weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def draws(logits, count, temperature=1.0, seed=0, **options):
+    """`count` samples from one row of logits."""
+    rng = np.random.default_rng(seed)
+    uniform = rng.random(count, np.float32)
+    sampled = []
+    for part in np.array_split(uniform, max(1, count * len(logits) // 20_000_000)):
+        rows = tf.broadcast_to(tf.constant(logits), [len(part), len(logits)])
+        ids = masking.sample_from_softmax(
+            rows, tf.constant(part), temperature=temperature, **options
+        )
+        sampled.append(ids.numpy())
+    return np.concatenate(sampled)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("vocab_size", [12, 256, 257, 1000])
+def test_sampler_chi_square(vocab_size, temperature):
+    rng = np.random.default_rng(vocab_size)
+    logits = rng.normal(0, 1.5, vocab_size).astype(np.float32)
+    ids = draws(logits, 40_000, temperature)
+    assert ids.dtype == np.int32
+    assert_like(
+        np.bincount(ids, minlength=vocab_size), softmax(logits, temperature) * 40_000
+    )
+
+
+def test_sampler_chi_square_of_a_full_vocabulary():
+    rng = np.random.default_rng(30522)
+    logits = rng.normal(0, 2, 30522).astype(np.float32)
+    ids = draws(logits, 8000)
+    counts = np.bincount(ids, minlength=30522)
+    assert len(counts) == 30522
+    assert_like(counts, softmax(logits) * 8000)
+
+
+@pytest.mark.parametrize("vocab_size", [2, 12, 255, 256, 257, 1000, 30522])
+@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+def test_sampler_inverts_the_cumulative_distribution(sampler, vocab_size):
+    """Every id is the float64 answer, but for a uniform next to a boundary."""
+    rng = np.random.default_rng(vocab_size + 1)
+    logits = rng.normal(0, 3, (64, vocab_size)).astype(np.float32)
+    uniform = rng.random(64, np.float32)
+    ids = sampler(tf.constant(logits), tf.constant(uniform)).numpy()
+    cumulative = np.cumsum(softmax(logits), axis=1)
+    for row, index in enumerate(ids):
+        low = cumulative[row, index - 1] if index else 0.0
+        assert low - 2e-6 <= uniform[row] <= cumulative[row, index] + 2e-6
+
+
+def test_compiled_sampler_gives_the_same_ids():
+    rng = np.random.default_rng(11)
+    logits = rng.normal(0, 2, (512, 1000)).astype(np.float32)
+    uniform = rng.random(512, np.float32)
+    plain = masking.sample_from_softmax(tf.constant(logits), tf.constant(uniform))
+    compiled = COMPILED_SAMPLER(tf.constant(logits), tf.constant(uniform))
+    different = np.flatnonzero(plain.numpy() != compiled.numpy())
+    # Only where the uniform lies on a boundary to within rounding.
+    cumulative = np.cumsum(softmax(logits), axis=1)
+    for row in different:
+        assert np.abs(cumulative[row] - uniform[row]).min() < 2e-6
+    assert len(different) <= 2
+
+
+@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+@pytest.mark.parametrize("vocab_size", [12, 256, 257, 1000, 30522])
+@pytest.mark.parametrize("u", [0.0, 1e-38, 0.5, 1 - 2**-23, ALMOST_ONE])
+def test_sampler_never_draws_an_impossible_id(sampler, vocab_size, u):
+    """Few ids have weight, anywhere in the vocabulary; the uniform is extreme."""
+    rng = np.random.default_rng(vocab_size)
+    rows = 64
+    possible = rng.random((rows, vocab_size)) < rng.choice(
+        [0.002, 0.05, 0.9], (rows, 1)
+    )
+    possible[np.arange(rows), rng.integers(0, vocab_size, rows)] = True
+    possible[0] = False
+    possible[0, 0] = True
+    possible[1] = False
+    possible[1, -1] = True
+    logits = np.where(possible, rng.normal(0, 2, possible.shape), -1e4)
+    ids = sampler(
+        tf.constant(logits, tf.float32), tf.constant(np.full(rows, u, np.float32))
+    ).numpy()
+    assert (0 <= ids).all() and (ids < vocab_size).all()
+    assert possible[np.arange(rows), ids].all()
+
+
+@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+def test_sampler_with_many_impossible_ids_and_any_uniform(sampler):
+    """Cumulative sums that rounding makes uneven must not select an empty slot."""
+    rng = np.random.default_rng(13)
+    possible = rng.random((256, 30522)) < 0.01
+    possible[:, 1000:6000] = False
+    possible[:, 29000:] = False
+    logits = np.where(possible, rng.normal(0, 3, possible.shape), -1e4)
+    logits = tf.constant(logits, tf.float32)
+    for uniform in rng.random((6, 256), np.float32):
+        ids = sampler(logits, tf.constant(uniform)).numpy()
+        assert possible[np.arange(256), ids].all()
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        masking.sample_from_softmax,
+        COMPILED_SAMPLER,
+    ],
+)
+def test_sampler_at_the_edge_of_impossible_ids(sampler):
+    """The uniform is the cumulative weight where a run of impossible ids begins."""
+    rng = np.random.default_rng(29)
+    rows = np.arange(1024)
+    possible = rng.random((1024, 1000)) < rng.choice([0.01, 0.2, 0.5], (1024, 1))
+    possible[:, 333:500] = False
+    possible[:, 900:] = False
+    possible[:, 0] = True
+    logits = np.where(possible, rng.normal(0, 1, possible.shape), -1e4)
+    logits = logits.astype(np.float32)
+    ends = [np.flatnonzero(row[:-1] & ~row[1:]) for row in possible]
+    edge = np.cumsum(softmax(logits), axis=1)[rows, [rng.choice(e) for e in ends]]
+    for ulps in range(-3, 4):
+        uniform = np.clip(edge + ulps * 2**-24, 0, ALMOST_ONE).astype(np.float32)
+        ids = sampler(tf.constant(logits), tf.constant(uniform)).numpy()
+        assert possible[rows, ids].all()
+
+
+def test_sampler_with_peaked_logits():
+    for scale in (50, 1e4, 1e30):
+        logits = np.zeros(300, np.float32)
+        logits[270] = scale
+        assert set(draws(logits, 1000)) == {270}
+
+
+def test_sampler_stays_in_the_vocabulary_on_numbers_that_are_none():
+    logits = np.zeros([4, 300], np.float32)
+    logits[0, 5], logits[1, 5], logits[2, 5] = np.nan, np.inf, -np.inf
+    logits[3] = -np.inf
+    ids = masking.sample_from_softmax(
+        tf.constant(logits), tf.constant([0.3, 0.6, 0.9, 0.999], tf.float32)
+    ).numpy()
+    assert (0 <= ids).all() and (ids < 300).all()
+
+
+def test_sampler_shapes_and_types():
+    logits = tf.random.stateless_normal([2, 3, 50], [0, 1])
+    uniform = tf.random.stateless_uniform([2, 3], [2, 3])
+    together = masking.sample_from_softmax(logits, uniform).numpy()
+    assert together.shape == (2, 3)
+    for i in range(2):
+        for j in range(3):
+            alone = masking.sample_from_softmax(logits[i, j][None], uniform[i, j][None])
+            assert alone.shape == (1,)
+            assert alone.numpy()[0] == together[i, j]
+    # bfloat16 logits are drawn from in float32.
+    low = tf.cast(logits, tf.bfloat16)
+    np.testing.assert_array_equal(
+        masking.sample_from_softmax(low, uniform),
+        masking.sample_from_softmax(tf.cast(low, tf.float32), uniform),
+    )
+    # No positions at all.
+    none = masking.sample_from_softmax(tf.zeros([0, 50]), tf.zeros([0]))
+    assert none.shape == (0,)
+
+
+@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+@pytest.mark.parametrize("margin", [0.0, 10.0, 300.0])
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_disallowed_id_is_never_sampled(sampler, margin, temperature):
+    rng = np.random.default_rng(17)
+    logits = rng.normal(0, 1, (600, 300)).astype(np.float32)
+    disallowed = rng.integers(0, 300, 600).astype(np.int32)
+    disallowed[:3] = 0, 299, 255
+    logits[np.arange(600), disallowed] += margin
+    uniform = rng.random(600, np.float32)
+    uniform[:3] = 0.0, ALMOST_ONE, ALMOST_ONE
+    ids = sampler(
+        tf.constant(logits),
+        tf.constant(uniform),
+        temperature=temperature,
+        disallowed_ids=tf.constant(disallowed),
+    ).numpy()
+    assert (ids != disallowed).all()
+    assert (0 <= ids).all() and (ids < 300).all()
+
+
+@pytest.mark.parametrize("disallowed", [0, 7, 11])
+def test_the_others_keep_their_proportions(disallowed):
+    rng = np.random.default_rng(19)
+    logits = rng.normal(0, 1.5, 12).astype(np.float32)
+    ids = draws(
+        logits,
+        40_000,
+        temperature=0.7,
+        disallowed_ids=tf.fill([40_000], disallowed),
+    )
+    expected = softmax(logits, 0.7)
+    expected[disallowed] = 0
+    assert_like(np.bincount(ids, minlength=12), expected / expected.sum() * 40_000)
+
+
+@pytest.mark.parametrize("disallowed", [None, 0, 100, 999])
+def test_uniform_sampler(disallowed):
+    rng = np.random.default_rng(23)
+    uniform = rng.random(60_000, np.float32)
+    uniform[:2] = 0.0, ALMOST_ONE
+    fill = None if disallowed is None else tf.fill([60_000], disallowed)
+    ids = masking.sample_uniformly(
+        tf.constant(uniform), 1000, disallowed_ids=fill
+    ).numpy()
+    assert ids.dtype == np.int32
+    assert (0 <= ids).all() and (ids < 1000).all()
+    expected = np.ones(1000)
+    if disallowed is not None:
+        expected[disallowed] = 0
+    expected *= 60_000 / expected.sum()
+    assert_like(np.bincount(ids, minlength=1000), expected)
+
+
+def test_uniform_sampler_reaches_both_ends():
+    uniform = tf.constant([[0.0, ALMOST_ONE]])
+    for vocab_size in (2, 257, 30522):
+        ids = masking.sample_uniformly(uniform, vocab_size)
+        assert ids.numpy().tolist() == [[0, vocab_size - 1]]
+        ids = masking.sample_uniformly(
+            uniform, vocab_size, disallowed_ids=tf.constant([[0, vocab_size - 1]])
+        )
+        assert ids.numpy().tolist() == [[1, vocab_size - 2]]

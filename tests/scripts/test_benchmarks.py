@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every benchmark runs to its end on tiny settings; the count of operations is right.
+
+What they measure is looked at only for being there: no test depends on a time.
+"""
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tests.helpers.runs import ROOT, TINY, pretrain
+
+BENCHMARKS = ROOT / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+
+from step_measurement import (  # noqa: E402
+    Encoder,
+    Sizes,
+    memory_now,
+    peak_memory,
+    reset_peak_memory,
+)
+
+from electra_tf.config.pretraining import PretrainingConfig  # noqa: E402
+from electra_tf.pretrain import (
+    masking,
+    pretraining,  # noqa: E402
+)
+from electra_tf.pretrain.task import PretrainingTask  # noqa: E402
+
+TINY_STEP = {
+    "max_seq_length": 16,
+    "vocab_size": 300,
+    "embedding_size": 8,
+    "generator_hidden_size": 0.5,
+    "model_hparam_overrides": {"hidden_size": 16, "num_attention_heads": 2},
+}
+STEP_FLAGS = (
+    f"--hparams={json.dumps(TINY_STEP)}",
+    "--batch-size=2",
+    "--layers=1",
+    "--steps=1",
+    "--repeats=1",
+    "--precision=float32",
+)
+
+
+def run(script: str, *flags: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *flags],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        timeout=300,
+        check=False,
+    )
+
+
+def printed(script: str, *flags: str) -> str:
+    done = run(script, *flags)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def cells(text: str, start: str) -> list[list[str]]:
+    """The rows of Markdown tables whose first cell is `start`."""
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line[:1] == "|"]
+    rows = [[cell.strip() for cell in row] for row in rows]
+    return [row for row in rows if row[0] == start]
+
+
+def test_every_benchmark_is_run_here():
+    with open(__file__, encoding="utf-8") as f:
+        text = f.read()
+    parts = {
+        "step_measurement.py",
+        "step_tables.py",
+        "step_process.py",
+        "peer_torch.py",
+    }  # of pretraining_step.py and electric_step.py
+    for path in BENCHMARKS.glob("*.py"):
+        assert f'printed("{path.name}"' in text.replace("\n        ", "") or (
+            path.name in parts
+        ), path.name
+
+
+def test_build_dataset(tmp_path):
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    (corpus / "a.txt").write_text("the cat sat on the mat .\n" * 4000)
+    vocab = tmp_path / "vocab.txt"
+    special = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+    vocab.write_text(special + "the\ncat\nsat\non\nmat\n.\n")
+    text = printed(
+        "build_dataset.py",
+        f"--corpus-dir={corpus}",
+        f"--vocab-file={vocab}",
+        "--megabytes=1",
+        "--num-processes=1",
+    )
+    assert re.search(r"^ +1 +[\d.]+ +[\d.]+ +\d+ MB$", text, re.M), text
+    assert "checksums" in text
+
+
+def test_input_pipeline():
+    text = printed(
+        "input_pipeline.py", "--rounds=1", "--seconds=0.01", "--batch-size=8"
+    )
+    assert re.search(r"from step 1,000,000 +[\d,]+ +[\d.]+ s", text), text
+
+
+@pytest.mark.slow  # Starts transformers twice.
+def test_serving(tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    found = tmp_path / "all.json"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
+    text = printed(
+        "serving.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--what=detector",
+        "--batch-sizes=2",
+        "--requests=4",
+        "--rounds=1",
+        f"--json={found}",
+    )
+    theirs, ours = cells(text, "detector")
+    assert theirs[1:3] == ["2", "torch"] and ours[2] == "float32"
+    assert float(ours[-1]) < 1e-5  # The same probabilities on both sides.
+    (rounds,) = json.loads(found.read_text())["detector 2"]["float32"]
+    assert len(rounds) == 4
+
+
+def test_pretraining_step(tmp_path):
+    found = tmp_path / "all.json"
+    text = printed("pretraining_step.py", *STEP_FLAGS, "--jit=on", f"--json={found}")
+    speed, memory = cells(text, "float32, jit on")
+    assert all(cell != "" for cell in speed + memory)
+    (result,) = json.loads(found.read_text())["float32, jit on"]
+    assert len(result["seconds"]) == 1
+    assert result["xla_buffers"] > 1000
+    assert 0 < result["memory_start"] <= result["peak_first"]
+    # A step of this size makes fewer operations than one large product a second.
+    assert result["flops"] < 1e8 < min(result["rates"]["during"])
+
+
+def test_electric_step():
+    hparams = TINY_STEP | {"jit_compile": False}
+    hparams["model_hparam_overrides"] = {
+        **TINY_STEP["model_hparam_overrides"],
+        "num_hidden_layers": 1,
+    }
+    text = printed(
+        "electric_step.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--batch-size=2",
+        "--steps=1",
+        "--repeats=1",
+        "--noxla-buffers",
+    )
+    ((_, electra, *_),) = cells(text, "ELECTRA")
+    ((_, ours, *_, loss),) = cells(text, "Electric, chunks")
+    ((*_, direct_loss),) = cells(text, "Electric, direct")
+    assert float(electra) > 0 and float(ours) > 0
+    # The same step in both formulations, another one than ELECTRA's.
+    assert float(loss) == pytest.approx(float(direct_loss), rel=1e-4)
+    assert cells(text, "ELECTRA")[0][-1] != loss
+    # 3 products, 2 operations, 2 x (16 - 2) positions, 8 x 300: 0.0004 GFLOP.
+    assert "and 0.0 GFLOP at" in text
+    assert re.search(r"^Time: .*: (reached|missed)\.$", text, re.M)
+    assert re.search(r"^Memory: .*: (reached|missed)\.$", text, re.M)
+
+
+def test_scoring(tiny_data, tmp_path):
+    kinds = {
+        "timed_electric": {"electra_objective": False, "electric_objective": True},
+        "timed_mlm": {"electra_objective": False},
+    }
+    for name, hparams in kinds.items():
+        done = pretrain(tiny_data, name, TINY | {"num_train_steps": 1} | hparams)
+        assert done.returncode == 0, done.stderr
+    chance = random.Random(0)
+    words = " ".join(f"w{chance.randrange(50)}" for _ in range(12 * 40)).split()
+    lines = [" ".join(words[i : i + 12]) + "." for i in range(0, len(words), 12)]
+    (tmp_path / "a.txt").write_text("\n\n".join(lines))
+    models = ",".join(str(tiny_data / "models" / name) for name in kinds)
+    text = printed(
+        "scoring.py",
+        f"--models={models}",
+        f"--texts={tmp_path}/*.txt",
+        "--sentences=20",
+        "--fast-sentences=2",
+        "--fast-tokens=8",
+        "--rounds=1",
+    )
+    rows = cells(text, "timed_electric") + cells(text, "timed_mlm")
+    assert [row[1] for row in rows] == ["electric", "two_tower", "mask_each"]
+    for row in rows:
+        shares = [float(cell.split("%")[0]) for cell in row[2:4]]
+        assert all(0 <= share <= 100 for share in shares) and row[4] != ""
+    assert "timed_electric in one pass" in text and "20 sentences of 12.0" in text
+
+
+def test_spoilt_sentences():
+    """One word differs in the first copy, two neighbours in the second."""
+    import scoring
+
+    texts = ["The cat sat on the mat and the dog sat on a log."] * 3
+    vocabulary = {"cat", "mat", "dog", "log", "the", "sat", "on"}
+    real = texts[0].split()
+    for seed in range(30):
+        spoiler = scoring.Spoiler(texts, vocabulary, random.Random(seed))
+        replaced = spoiler.replaced(texts[0]).split()
+        (place,) = (i for i in range(len(real)) if replaced[i] != real[i])
+        old, new = (x[place].strip(".").lower() for x in (real, replaced))
+        assert {old, new} <= vocabulary
+        # "the" occurs 9 times, "sat" and "on" 6 times, the others 3 times.
+        counts = sorted((spoiler.counts[old], spoiler.counts[new]))
+        assert counts in ([3, 3], [6, 6], [6, 9])
+        swapped = spoiler.swapped(texts[0]).replace(".", "").split()
+        places = [i for i in range(len(real)) if swapped[i] != real[i].strip(".")]
+        assert len(places) == 2 and places[1] == places[0] + 1
+
+
+def test_finetuning_step(tmp_path):
+    found = tmp_path / "all.json"
+    hparams = {
+        "embedding_size": 8,
+        "vocab_size": 300,
+        "jit_compile": False,
+        "model_hparam_overrides": {
+            "hidden_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+    }
+    text = printed(
+        "finetuning_step.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--kind=tagging",
+        "--lengths=8,16",
+        "--batch_size=2",
+        "--steps=1",
+        f"--json={found}",
+    )
+    (longer,), (shorter,) = cells(text, "16"), cells(text, "8")
+    assert all(cell != "" for cell in longer + shorter)
+    longer, shorter = json.loads(found.read_text())
+    assert longer["flops"] > 2 * shorter["flops"] > 0
+    assert len(shorter["seconds"]) == 1
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "saving",
+        pytest.param("resuming", marks=pytest.mark.slow),
+        pytest.param("stopping", marks=pytest.mark.slow),
+    ],
+)
+def test_checkpointing(tmp_path, what):
+    found = tmp_path / "all.json"
+    shape = TINY_STEP["model_hparam_overrides"] | {"num_hidden_layers": 1}
+    hparams = TINY_STEP | {"train_batch_size": 2, "model_hparam_overrides": shape}
+    text = printed(
+        "checkpointing.py",
+        f"--hparams={json.dumps(hparams | {'jit_compile': False})}",
+        f"--what={what}",
+        "--rounds=1",
+        "--steps=1",
+        "--from-steps=2000",
+        f"--json={found}",
+    )
+    if what == "saving":
+        assert len(cells(text, "cost of a save")[0]) == 3
+        (row,) = json.loads(found.read_text())["saving"]["rounds"]
+        assert 0 < row["copy_s"] < row["beside_s"] and row["beside_steps"] > 0
+    elif what == "resuming":
+        for name in ("new run", "2,000"):
+            checked, built, first = map(float, cells(text, name)[0][1:])
+            assert 0 < checked < built < first
+    else:
+        saved, ended, whole = (
+            float(cells(text, name)[0][1])
+            for name in ("step to saved", "step to end", "SIGTERM to end")
+        )
+        assert 0 <= saved <= ended <= whole < 60
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param("given_samples", marks=pytest.mark.slow),
+        pytest.param("no_optimizer", marks=pytest.mark.slow),
+        "forward",
+    ],
+)
+def test_parts_of_the_step(part):
+    text = printed("pretraining_step.py", *STEP_FLAGS, "--jit=off", f"--part={part}")
+    (speed, _) = cells(text, f"float32, jit off, {part}")
+    assert (speed[-1] == "") == (part == "forward")
+    first, last = re.search(r"loss ([\d.]+) to ([\d.]+)", text).groups()
+    assert 20 < float(first) < 60 and 20 < float(last) < 60
+
+
+def test_pytorch_makes_the_same_step():
+    pytest.importorskip("torch")
+    text = printed("pretraining_step.py", *STEP_FLAGS, "--jit=off", "--peer=torch")
+    losses = re.findall(r"loss ([\d.]+) to", text)
+    # ln(vocabulary) + 50 ln 2, from other random weights.
+    assert [float(loss) for loss in losses] == pytest.approx([40.4, 40.4], abs=1)
+    assert "times as fast as PyTorch" in text
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--precision=float64"], "--precision float64: it is one of float32"),
+        (["--part=backward"], "--part backward: it is one of step"),
+        (["--dropout=high"], "--dropout takes numbers"),
+        (['--hparams={"uniform_generator": true}'], "plain ELECTRA only"),
+        (["--peer=torch", "--peer-python=false"], "cannot import torch"),
+    ],
+)
+def test_wrong_flags(flags, message):
+    done = run("pretraining_step.py", *flags)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("changes", [{}, {"embedding_size": 16}])
+def test_operations_are_those_of_the_graph(changes):
+    """Counts the matrix products that TensorFlow would make."""
+    config = PretrainingConfig.from_hparams(
+        "", "m", TINY_STEP | {"train_batch_size": 3} | changes
+    )
+    task = PretrainingTask(pretraining.build_pretrainer(config, (2, 3, 4)))
+    ids = tf.random.uniform([3, 16], 5, 300, tf.int32)
+    batch = masking.mask_batch(
+        {
+            "input_ids": ids,
+            "input_mask": tf.ones_like(ids),
+            "segment_ids": tf.zeros_like(ids),
+        },
+        1,
+        0,
+        mask_prob=config.mask_prob,
+        max_predictions_per_seq=config.max_predictions_per_seq,
+        cls_id=2,
+        sep_id=3,
+        mask_id=4,
+    )
+    variables = [v.value for v in task.model.trainable_variables]
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            constants = {k: tf.constant(v.numpy()) for k, v in batch.items()}
+            loss, _ = task.training_sums(
+                constants, tf.constant([1, 2]), task.loss_weights(constants)
+            )
+        return tape.gradient(loss, variables)
+
+    flops = 0
+    for op in step.get_concrete_function().graph.get_operations():
+        if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2"):
+            transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+            inner = op.inputs[0].shape[-2 if transposed else -1]
+            flops += 2 * op.outputs[0].shape.num_elements() * inner
+    sizes = Sizes(
+        Encoder(12, 16, 64, 2),
+        Encoder(12, 8, 32, 1),
+        config.embedding_size,
+        vocab=300,
+        batch=3,
+        length=16,
+        masked=2,
+    )
+    assert sizes.step_flops() == flops
+
+
+def test_peak_memory_can_start_anew():
+    if not reset_peak_memory():
+        pytest.skip("the kernel does not offer it")
+    block = b"x" * 300_000_000
+    peak = peak_memory()
+    del block
+    assert reset_peak_memory()
+    assert peak - peak_memory() > 200_000_000
+    assert peak_memory() >= memory_now() - 1_000_000

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run_finetuning.py as its users run it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.storage.checkpoints import Checkpoints
+from tests.helpers import forked_runs
+from tests.helpers.runs import ROOT, tiny, write_tiny_data
+from tests.helpers.tiny_finetuning import TINY, finetune, fork, write_data
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("finetuning"))
+
+
+@pytest.fixture(scope="session")
+def no_tensorflow(tmp_path_factory):
+    """An environment in which importing TensorFlow or Keras fails."""
+    folder = tmp_path_factory.mktemp("no_tensorflow")
+    for name in ("tensorflow", "keras"):
+        (folder / f"{name}.py").write_text("raise ImportError('was imported')\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def refused(run, code, *texts):
+    """Checks that a run ended as a mistake of the user's should."""
+    assert run.returncode == code, run.stdout + run.stderr
+    assert "Traceback" not in run.stderr
+    message = run.stderr[f"\n{run.stderr}".rindex("\nerror: ") :]
+    assert len(message.splitlines()) <= 3
+    for text in texts:
+        assert text in message
+
+
+def final(run_directory):
+    """The names and values of a trial's last checkpoint."""
+    checkpoints = Checkpoints(run_directory, read_only=True)
+    reader = tf.train.load_checkpoint(checkpoints.prefix(checkpoints.steps()[-1]))
+    names = sorted(reader.get_variable_to_shape_map())
+    return {name: reader.get_tensor(name) for name in names}
+
+
+@pytest.mark.parametrize(
+    ("hparams", "code", "text"),
+    [
+        ({"task_nams": ["cola"]}, 2, "task_names"),
+        ({"task_names": ["coal"]}, 2, "did you mean"),
+        ({"task_names": ["cola"], "init_checkpoint": "/nowhere/x"}, 2, "/nowhere/x"),
+        ({"task_names": ["rte"]}, 2, "rte"),
+        ({"max_seq_length": 64, "task_names": ["cola"]}, 2, "max_position_embeddings"),
+    ],
+)
+def test_mistakes_are_said_before_tensorflow_loads(
+    data, no_tensorflow, hparams, code, text
+):
+    refused(finetune(data, "wrong", hparams, env=no_tensorflow), code, text)
+
+
+@pytest.fixture(scope="module")
+def several(data):
+    """Two trials of two tasks in one model, with everything that can be written."""
+    run = finetune(
+        data,
+        "several",
+        {
+            "task_names": ["cola", "sts"],
+            "num_trials": 2,
+            "write_test_outputs": True,
+            "num_train_epochs": 12.0,
+        },
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return data / "models" / "several", run.stdout
+
+
+def test_several_tasks_are_learnt_together(several):
+    directory, output = several
+    stored = json.loads((directory / "results" / "cola,sts_results.json").read_text())
+    assert [t["trial"] for t in stored["trials"]] == [1, 2]
+    assert [t["seed"] for t in stored["trials"]] == [42, 43]
+    for trial in stored["trials"]:
+        assert trial["scores"]["cola"]["mcc"] > 50
+        assert trial["scores"]["sts"]["pearson"] > 50
+    text = (directory / "results" / "cola,sts_results.txt").read_text().splitlines()
+    assert [line.partition(":")[0] for line in text] == ["cola", "sts"] * 2
+    assert "median" in output and "trials" in output
+    paths = final(directory / "finetuning_models" / "cola,sts_model_1")
+    assert {"task_specific/cola/dense/kernel", "task_specific/sts/dense/kernel"} <= set(
+        paths
+    )
+
+
+def test_trials_differ_by_their_seed(several):
+    directory, _ = several
+    first, second = (
+        final(directory / "finetuning_models" / f"cola,sts_model_{n}") for n in (1, 2)
+    )
+    key = "task_specific/cola/dense/kernel"
+    assert not np.allclose(first[key], second[key])
+
+
+def test_metrics_are_written_as_in_pretraining(several):
+    directory, output = several
+    run = directory / "finetuning_models" / "cola,sts_model_1"
+    rows = [json.loads(s) for s in (run / "metrics.jsonl").read_text().splitlines()]
+    steps = rows[-1]["step"]
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    # 96 and twice 96 examples (sts in both orders), 12 epochs of batches of 8.
+    assert steps == 12 * (96 + 2 * 96) // 8
+    assert {"loss", "cola_loss", "sts_loss", "learning_rate", "global_norm"} <= set(
+        rows[0]
+    )
+    assert list((run / "tensorboard").glob("events.out.tfevents.*"))
+    assert f"{steps}/{steps} = 100.0%" in output
+
+
+def test_predictions_carry_their_ids(several):
+    directory, _ = several
+    for trial in (1, 2):
+        written = list((directory / "results").rglob(f"trial_{trial}/*"))
+        assert written
+    submitted = list((directory / "test_predictions").rglob("*"))
+    assert any(path.suffix in (".zip", ".tsv") for path in submitted)
+
+
+def test_finished_trials_are_kept_and_others_refused(data, several):
+    directory, _ = several
+    before = (directory / "results" / "cola,sts_results.json").read_bytes()
+    again = {"task_names": ["cola", "sts"], "num_trials": 2, "num_train_epochs": 12.0}
+    run = fork(data, "several", again)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("is finished") == 2
+    assert (directory / "results" / "cola,sts_results.json").read_bytes() == before
+    run = fork(data, "several", again | {"learning_rate": 1e-3})
+    refused(run, 2, "learning_rate", "0.003", "0.001", "model_dir")
+
+
+def test_a_fine_tuned_model_is_evaluated_alone(data, several):
+    directory, _ = several
+    run = fork(
+        data,
+        "several",
+        {
+            "task_names": ["cola", "sts"],
+            "do_train": False,
+            "init_checkpoint": str(
+                directory / "finetuning_models" / "cola,sts_model_2"
+            ),
+        },
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    trained = json.loads((directory / "results" / "cola,sts_results.json").read_text())
+    alone = json.loads(
+        (directory / "results" / "cola,sts_eval_results.json").read_text()
+    )
+    for name, scores in trained["trials"][1]["scores"].items():
+        assert alone["trials"][0]["scores"][name] == pytest.approx(scores)
+
+
+def stop_in_the_second_trial():
+    """SIGTERM while it makes step 70, when step 70 has been made once before."""
+    from electra_tf.train import step
+
+    run, seen = step.TrainingStep.run, []
+
+    def interrupted(self, iterator, start, count):
+        if start < 70 <= start + count:
+            seen.append(start)
+            if len(seen) == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return run(self, iterator, start, count)
+
+    step.TrainingStep.run = interrupted
+
+
+def test_a_stopped_run_goes_on_where_it_was(data):
+    """SIGTERM in the second of two trials; the whole equals a run without it."""
+    hparams = {"task_names": ["chunk"], "num_trials": 2, "num_train_epochs": 40.0}
+    hparams |= {"log_steps": 10}
+    run = fork(data, "straight", hparams)
+    assert run.returncode == 0, run.stdout + run.stderr
+    run = fork(data, "stopped", hparams, before=stop_in_the_second_trial)
+    assert run.returncode == 42, run.stdout + run.stderr
+    assert "saved at step" in run.stdout
+    run = fork(data, "stopped", hparams)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Trial 1 is finished" in run.stdout
+    assert "Continuing from" in run.stdout
+    whole, parts = (data / "models" / name for name in ("straight", "stopped"))
+    for trial in (1, 2):
+        model = f"finetuning_models/chunk_model_{trial}"
+        for name, value in final(whole / model).items():
+            np.testing.assert_array_equal(value, final(parts / model)[name], name)
+    texts = [(d / "results" / "chunk_results.txt").read_text() for d in (whole, parts)]
+    assert texts[0] == texts[1]
+
+
+@pytest.fixture(scope="session")
+def pretrained(data, tmp_path_factory):
+    """A data directory with the pre-training run "m"."""
+    source = tmp_path_factory.mktemp("pretrained")
+    write_tiny_data(source)
+    shutil.copy(data / "vocab.txt", source / "vocab.txt")
+    hparams = tiny(overrides=TINY["model_hparam_overrides"], num_train_steps=5)
+    run = forked_runs.pretrain(source, "m", hparams).wait()
+    assert run.returncode == 0, run.stderr
+    shutil.copytree(data / "finetuning_data", source / "finetuning_data")
+    return source
+
+
+def test_weights_come_from_pretraining(pretrained):
+    """The encoder's, exactly."""
+    given = {"task_names": ["cola"], "num_train_epochs": 0.01, "learning_rate": 1e-12}
+    given["init_checkpoint"] = str(pretrained / "models" / "m")
+    run = fork(pretrained, "m", given)
+    assert run.returncode == 0, run.stdout + run.stderr
+    before = final(pretrained / "models" / "m")
+    after = final(pretrained / "models" / "m" / "finetuning_models" / "cola_model_1")
+    encoder = [name for name in after if name.startswith("electra/")]
+    encoder = [name for name in encoder if not name.endswith(("adam_m", "adam_v"))]
+    assert len(encoder) > 15
+    for name in encoder:
+        np.testing.assert_allclose(after[name], before[name], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "original", "texts"),
+    [
+        ({"hidden_size": 64}, False, ("hidden_size is 32 there, 64 here",)),
+        # Seen by no shape of a weight.
+        ({"num_attention_heads": 4}, False, ("num_attention_heads is 2 there, 4",)),
+        ({"hidden_act": "relu"}, False, ("hidden_act is 'gelu' there, 'relu' here",)),
+        ({"num_hidden_layers": 3}, True, ("num_hidden_layers is 1 there, 3 here",)),
+    ],
+)
+def test_weights_of_another_shape(
+    pretrained, no_tensorflow, tmp_path, overrides, original, texts
+):
+    """Refused before any work, with hparams that fit; the original's too."""
+    source = pretrained / "models" / "m"
+    if original:  # It writes no JSON.
+        names = [f"model.ckpt-5.{end}" for end in ("index", "data-00000-of-00001")]
+        for name in names:
+            shutil.copy(source / name, tmp_path / name)
+        source = tmp_path / "model.ckpt-5"
+    wrong = {"task_names": ["cola"], "init_checkpoint": str(source)}
+    wrong["model_hparam_overrides"] = TINY["model_hparam_overrides"] | overrides
+    env = {} if original else no_tensorflow
+    run = finetune(pretrained, tmp_path.name, wrong, env=env)
+    refused(run, 2, *texts)
+    fitting = json.loads("{" + run.stderr.split("These hparams fit it: ")[1] + "}")
+    right = {**wrong, "num_train_epochs": 0.01} | fitting
+    run = fork(pretrained, tmp_path.name, right)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.slow
+def test_a_sweep_scores_every_checkpoint(data, several):
+    directory, _ = several
+    source = data / "models" / "swept"
+    source.mkdir()
+    model = directory / "finetuning_models" / "cola,sts_model_1"
+    newest = Checkpoints(model, read_only=True).steps()[-1]
+    for path in model.glob(f"model.ckpt-{newest}.*"):
+        shutil.copy(path, source / path.name)
+    given = {"task_names": ["cola"], "num_train_epochs": 0.1}
+    given["init_checkpoint"] = str(source)
+    run = fork(data, "swept", given, "--sweep")
+    assert run.returncode == 0, run.stdout + run.stderr
+    swept = source / "results" / "sweep"
+    scores = json.loads((swept / "sweep.json").read_text())
+    assert list(scores["cola: mcc"]) == [str(newest)]
+    assert (swept / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_nobody_else_writes_into_a_trial(data):
+    directory = data / "models" / "busy" / "finetuning_models" / "cola_model_1"
+    code = (
+        f"import sys, time; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from electra_tf.storage.lock import RunLock\n"
+        f"with RunLock({str(directory)!r}):\n"
+        "    print('locked', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        time.sleep(0.1)
+        run = finetune(data, "busy", {"task_names": ["cola"]})
+        refused(run, 75, f"in use by process {holder.pid}")
+    finally:
+        holder.kill()
+        holder.wait()

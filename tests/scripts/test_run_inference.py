@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""run_inference.py as its users run it: detect, report."""
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.helpers.runs import ROOT, TINY, pretrain, run_script
+
+STEPS = TINY | {"num_train_steps": 3, "eval_batch_size": 4}
+PASSAGES = ["w1 w2 w3 w4 w5 w6 w7 w8", "<w9> & w10"]
+
+
+@pytest.fixture(scope="module")
+def data(tiny_data):
+    done = pretrain(tiny_data, "inference", STEPS)
+    assert done.returncode == 0, done.stderr
+    done = pretrain(
+        tiny_data, "inference", STEPS | {"do_train": False, "do_eval": True}
+    )
+    assert done.returncode == 0, done.stderr
+    return tiny_data
+
+
+def infer(data, command, *flags, text=None, model="inference", **environment):
+    """Runs a command on the trained model, with `text` as its standard input."""
+    where = ["--data-dir", str(data), "--model-name", model]
+    return subprocess.run(
+        [sys.executable, str(ROOT / "run_inference.py"), command, *where, *flags],
+        input=text or "",
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=300,
+        check=False,
+    )
+
+
+def refused(run, code, text):
+    assert run.returncode == code, run.stderr
+    assert run.stderr.startswith("error: ") and text in run.stderr
+    assert len(run.stderr.splitlines()) <= 3
+
+
+def test_detect_reads_standard_input_and_writes_json_lines(data):
+    text = f"{PASSAGES[0]}\n\n  {PASSAGES[1]}  \n"
+    run = infer(data, "detect", "--format", "jsonl", text=text)
+    assert run.returncode == 0, run.stderr
+    assert run.stderr == ""  # TensorFlow's notices say nothing here
+    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    assert [row["text"] for row in rows] == PASSAGES
+    for row in rows:
+        for token in row["tokens"]:
+            assert row["text"][token["start"] : token["end"]] == token["token"]
+
+
+def test_detect_in_the_terminal(data, tmp_path):
+    (tmp_path / "in.txt").write_text(f"{PASSAGES[0]}\n" * 3)
+    flags = ("--input", str(tmp_path / "in.txt"), "--corrupt", "--max-passages", "2")
+    run = infer(data, "detect", *flags, FORCE_COLOR="1")
+    assert run.returncode == 0, run.stderr
+    legend, first, second, summary = filter(None, run.stdout.splitlines())
+    assert "replaced, caught" in legend and "\x1b[" in first
+    assert first != second  # other positions are masked in the next passage
+    assert "replaced tokens are among the" in summary
+    assert "Stopped after 2 passages: --max-passages." in run.stderr
+
+
+def test_detect_writes_html(data, tmp_path):
+    page = tmp_path / "page.html"
+    flags = ("--format", "html", "--output", str(page), "--threshold", "0.0")
+    run = infer(data, "detect", *flags, text="<script>w1</script>\n")
+    assert run.returncode == 0 and run.stdout == "", run.stderr
+    tags = tags_of(page.read_text())
+    assert "script" not in tags and tags.count("p") == 2
+
+
+def tags_of(page):
+    found = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            del attrs
+            found.append(tag)
+
+    Tags().feed(page)
+    return found
+
+
+def test_report(data, tmp_path):
+    (tmp_path / "in.txt").write_text("\n".join(PASSAGES))
+    run = infer(data, "report", "--input", str(tmp_path / "in.txt"))
+    assert run.returncode == 0, run.stderr
+    path = data / "models" / "inference" / "report.html"
+    assert f"Written to {path}" in run.stdout
+    page = path.read_text()
+    results = json.loads((path.parent / "results/unsup_results.json").read_text())
+    assert f"{results['metrics']['disc_auc']:.4f}" in page
+    assert "data:image/png;base64," in page
+    assert tags_of(page).count("p") >= 2 + len(PASSAGES)
+
+
+def test_mistakes_are_said_in_words(data, tmp_path):
+    refused(infer(data, "detect", "--input", "/nowhere.txt"), 2, "/nowhere.txt")
+    refused(infer(data, "detect", model="none", text="w1"), 2, "config.json not found")
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes(b"w1\nw2 \xe9\n")
+    run = infer(data, "detect", "--input", str(latin))
+    assert run.returncode == 65 and "Traceback" not in run.stderr
+    assert f"{latin}" in run.stderr and "UTF-8" in run.stderr
+    run = infer(data, "detect", "--output", str(latin / "out.txt"), text="w1")
+    assert run.returncode == 73 and "Traceback" not in run.stderr
+    assert "cannot write" in run.stderr
+
+
+def test_command_is_needed(data):
+    run = run_script("run_inference.py", "--data-dir", str(data), "--model-name", "m")
+    assert run.returncode == 1 and "Traceback" not in run.stderr
+    assert "detect" in run.stderr and "report" in run.stderr
+    run = infer(data, "detekt")
+    assert run.returncode == 1 and "detect" in run.stderr

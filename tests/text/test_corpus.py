@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text from files, archives and tensorflow_datasets; what is no text."""
+
+import io
+import random
+import tarfile
+
+import pytest
+
+from electra_tf.text import corpus
+from electra_tf.text.corpus import UserError
+
+
+def read(path, *args):
+    return list(corpus.read_lines(path, *args))
+
+
+def test_list_files_goes_into_folders_and_leaves_out_hidden_ones(tmp_path):
+    for name in ("b.txt", "a/z.txt", "a/y", ".hidden", ".git/config", "a/.DS_Store"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text\n")
+    found = [p.removeprefix(f"{tmp_path}/") for p in corpus.list_files(tmp_path)]
+    assert found == ["a/y", "a/z.txt", "b.txt"]
+    assert corpus.list_files(tmp_path / "b.txt") == [str(tmp_path / "b.txt")]
+
+
+def test_list_files_without_files(tmp_path):
+    (tmp_path / "empty" / "deeper").mkdir(parents=True)
+    for name, problem in (("empty", "holds no files"), ("nothing", "does not exist")):
+        with pytest.raises(UserError, match=f"{name} {problem}"):
+            corpus.list_files(tmp_path / name)
+
+
+def test_lines_end_with_lf_or_crlf_only(tmp_path):
+    path = tmp_path / "text"
+    path.write_bytes(
+        b"\xef\xbb\xbffirst\r\n\r\nthird\x0b\x85".replace(b"\x85", "\x85".encode())
+        + "\u2028still third\nno end".encode()
+    )
+    assert read(path) == ["first", "", "third\x0b\x85\u2028still third", "no end"]
+    path.write_bytes(b"")
+    assert read(path) == []
+    path.write_bytes(b"\n\n")
+    assert read(path) == ["", ""]
+
+
+def random_text(rng, length=3000):
+    return "".join(rng.choices("abc é\u4e2d\U0001f600\n", k=length))
+
+
+def test_blocks_do_not_show(tmp_path, monkeypatch):
+    path = tmp_path / "text"
+    rng = random.Random(1)
+    for block in (1, 2, 7, 64, 5000):
+        monkeypatch.setattr(corpus, "_BLOCK_BYTES", block)
+        text = random_text(rng)
+        path.write_text(text)
+        assert "\n".join(read(path)) == text.removesuffix("\n")
+
+
+def test_pieces_are_the_whole(tmp_path, monkeypatch):
+    path = tmp_path / "text"
+    rng = random.Random(2)
+    for block in (3, 100):
+        monkeypatch.setattr(corpus, "_BLOCK_BYTES", block)
+        for _ in range(20):
+            path.write_text(random_text(rng, rng.randrange(1, 300)))
+            size = path.stat().st_size
+            cuts = sorted(rng.sample(range(size + 1), min(size, rng.randrange(4))))
+            pieces = []
+            for start, end in zip([0, *cuts], [*cuts, size], strict=True):
+                with open(path, "rb") as stream:
+                    reader = corpus.TextReader(stream, "text", "strict", start, end)
+                    pieces += [line for block in reader for line in block]
+            assert pieces == read(path)
+
+
+def test_a_line_of_10_mb_stays_whole(tmp_path):
+    path = tmp_path / "text"
+    line = "word " * (2 << 20)
+    path.write_text(f"before\n{line}\nafter\n")
+    assert read(path) == ["before", line, "after"]
+
+
+def test_longer_lines_are_cut_between_characters(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 50)
+    path = tmp_path / "text"
+    for text in ("\u4e2d" * 500, "é" * 501, "\U0001f600" * 300, "x" * 999, "ab " * 400):
+        path.write_text(f"a\n{text}\nb\n")
+        lines = read(path)
+        assert (lines[0], lines[-1]) == ("a", "b")
+        assert "".join(lines[1:-1]) == text
+        assert max(len(line.encode()) for line in lines) <= 200
+
+
+@pytest.mark.parametrize("before", [0, 10, 3 << 20])
+def test_bytes_that_are_not_utf8(tmp_path, before):
+    path = tmp_path / "latin1.txt"
+    path.write_bytes(b"x\n" * (before // 2) + b"caf\xe9 au lait\nna\xefve \xff\xfe\n")
+    with pytest.raises(UserError) as caught:
+        read(path)
+    assert caught.value.exit_code == 65
+    assert f"{path}: byte 0xe9 at offset {before + 3}" in str(caught.value)
+    with open(path, "rb") as stream:
+        reader = corpus.TextReader(stream, "latin1.txt", "replace")
+        lines = [line for block in reader for line in block]
+    assert lines[-2:] == ["caf\ufffd au lait", "na\ufffdve \ufffd\ufffd"]
+    assert reader.num_replaced == 4
+
+
+def archive(path, *members, mode="w:xz"):
+    """A tar archive of (name, content or TarInfo fields)."""
+    with tarfile.open(path, mode) as tar:
+        for name, content in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(content, bytes):
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+            else:
+                for field, value in content.items():
+                    setattr(info, field, value)
+                tar.addfile(info)
+
+
+@pytest.mark.parametrize("mode", ["w:xz", "w:gz", "w"])
+def test_archives_are_read_in_order(tmp_path, mode):
+    path = tmp_path / "texts.xz"
+    members = [(f"dir/{i}.txt", f"text {i}\n\nmore\n".encode() * i) for i in (5, 1, 3)]
+    archive(path, ("dir", {"type": tarfile.DIRTYPE}), *members, mode=mode)
+    texts = [
+        [line for block in reader for line in block]
+        for reader in corpus.read_archive(path)
+    ]
+    assert texts == [[f"text {i}", "", "more"] * i for i in (5, 1, 3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("../evil.txt", b"x", "outside"),
+        ("a/../../evil.txt", b"x", "outside"),
+        ("/tmp/evil.txt", b"x", "outside"),
+        ("C:\\evil.txt", b"x", "outside"),
+        ("alias", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "is a link"),
+        ("alias", {"type": tarfile.LNKTYPE, "linkname": "good.txt"}, "is a link"),
+        ("fifo", {"type": tarfile.FIFOTYPE}, "neither"),
+        ("device", {"type": tarfile.BLKTYPE}, "neither"),
+    ],
+)
+def test_hostile_archives_are_refused(tmp_path, name, content, problem):
+    path = tmp_path / "in" / "evil.xz"
+    path.parent.mkdir()
+    archive(path, ("good.txt", b"good\n"), (name, content))
+    with pytest.raises(UserError, match=f"evil.xz: refused.*{problem}") as caught:
+        list(corpus.read_archive(path))
+    assert caught.value.exit_code == 65
+    assert [p.name for p in tmp_path.rglob("*")] == ["in", "evil.xz"]
+
+
+def test_absurd_archives_are_refused(tmp_path, monkeypatch):
+    path = tmp_path / "many.xz"
+    archive(path, *((f"{i}.txt", b"0123456789") for i in range(20)))
+    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_MEMBERS", 19)
+    with pytest.raises(UserError, match="19 members"):
+        list(corpus.read_archive(path))
+    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_MEMBERS", 20)
+    assert len(list(corpus.read_archive(path))) == 20
+    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_BYTES", 199)
+    with pytest.raises(UserError, match="199 bytes"):
+        list(corpus.read_archive(path))
+
+
+def test_damaged_archives_are_named(tmp_path):
+    path = tmp_path / "texts.xz"
+    archive(path, *((f"{i}.txt", random.Random(i).randbytes(999)) for i in range(99)))
+    data = path.read_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 1
+    for damaged in (data[: len(data) // 2], b"no archive at all", bytes(flipped), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            UserError, match="texts.xz.*(not a sound tar|damaged)"
+        ) as caught:
+            for reader in corpus.read_archive(path, "replace"):
+                list(reader)
+        assert caught.value.exit_code == 65
+
+
+# tensorflow_datasets, on a data set made here.
+
+
+@pytest.fixture(scope="module")
+def tfds_dir(tmp_path_factory):
+    from tests.helpers import tiny_texts
+
+    path = tmp_path_factory.mktemp("tfds")
+    tiny_texts.TinyTexts(data_dir=path).download_and_prepare()
+    return str(path)
+
+
+def test_tfds_documents(tfds_dir):
+    source = corpus.open_tfds("tiny_texts:text", tfds_dir)
+    assert (source.name, source.num_examples) == ("tiny_texts/1.0.0", 40)
+    texts = list(corpus.read_tfds("tiny_texts:text", tfds_dir))
+    expected = {f"Page {i}.\n\nAn é in {i}." for i in range(40)}
+    assert set(texts) == expected and len(texts) == 40
+    assert list(corpus.read_tfds("tiny_texts:text", tfds_dir, 7, 12)) == texts[7:12]
+    assert list(corpus.read_tfds("tiny_texts:text", tfds_dir, 38, 99)) == texts[38:]
+    nested = list(corpus.read_tfds("tiny_texts:more/title", tfds_dir))
+    assert set(nested) == {f"Title {i}" for i in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("tiny_texts", "text feature are needed"),
+        ("tiny_texts:", "text feature are needed"),
+        ("tiny_texts:body", "Its features: .*text"),
+        ("tiny_texts:more", "no text feature"),
+        ("tiny_texts:number", "no text feature"),
+        ("no_such_data_set:text", "cannot open no_such_data_set"),
+        ("wikipedia/20230601.en:text", "has not been prepared"),
+    ],
+)
+def test_tfds_that_cannot_be_read(tfds_dir, spec, problem):
+    with pytest.raises(UserError, match=problem):
+        list(corpus.read_tfds(spec, tfds_dir))

@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer against the original's recordings and against itself as ops."""
+
+import concurrent.futures
+import itertools
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import unicodedata
+
+import numpy as np
+import pytest
+
+from electra_tf.text import tokenization, unicode_classes, vocabulary
+from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
+from tests.helpers.runs import GOLDEN, ROOT
+
+TINY = str(GOLDEN / "vocab_tiny.txt")
+SETTINGS = list(itertools.product([True, False], repeat=2))
+SPECIAL = list(vocabulary.SPECIAL_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return Vocabulary.load(TINY)
+
+
+@pytest.fixture(scope="module")
+def golden():
+    path = GOLDEN / "tokenization" / "tokenization.json"
+    with open(path, encoding="utf-8") as f:
+        return json.load(f)["items"]
+
+
+def spelling_vocabulary(texts):
+    """Spells every word of the texts: then ids tell words, where [UNK] would not."""
+    chars = set()
+    for settings in SETTINGS:
+        config = TokenizerConfig(*settings)
+        for text in texts:
+            chars.update(*tokenization.basic_tokenize(text, config))
+    pieces = itertools.chain.from_iterable((c, "##" + c) for c in sorted(chars))
+    return Vocabulary((*SPECIAL, *pieces))
+
+
+def random_texts(count, seed=0):
+    """Strings from all over Unicode, and from the corners where tokenizers differ."""
+    rng = random.Random(seed)
+    everything = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    assigned = [c for c in everything if unicodedata.category(c)[0] != "C"]
+    pools = [
+        everything,
+        assigned,
+        [chr(c) for c in range(0x250)],
+        [*"aeiouyAEOß", *map(chr, range(0x300, 0x370))],  # combining marks
+        list(map(chr, range(0x370, 0x600))),
+        list(map(chr, range(0x1E00, 0x3100))),
+        list("ΣσςΑα.ʼ'İıIi \u0345\u0301\u1cf32"),  # sigma in all its places
+        [*"AaΣ", *map(chr, range(0x10570, 0x105BD)), *"\u2c2f\ua7c0\ua7d0\ua7d8"],
+        list(" \t\n\r\x0b\x0c\x1c\x1f\x85\xa0\u2028\u2029\u3000\u200bab\x00\ufffd"),
+        list("中文㐀豈𠀀한국ガか゚ab"),
+        list("👩🏽‍🚀🇩🇪❤️ #1a"),
+        list("[]MASKUNCLSEP#unused019 "),
+    ]
+    texts = []
+    for _ in range(count):
+        mixed = rng.random() < 0.5
+        pool = rng.choice(pools)
+        length = rng.choice((1, 3, 10, 30))
+        chars = (
+            rng.choice(rng.choice(pools) if mixed else pool) for _ in range(length)
+        )
+        texts.append("".join(chars))
+        if rng.random() < 0.02:  # around the limit of 200 characters
+            texts[-1] += rng.choice("aéЖ𐐷") * rng.randint(195, 205)
+    return texts
+
+
+class TestGolden:
+    @pytest.mark.parametrize("lower,strip", SETTINGS)
+    def test_words_and_wordpieces(self, golden, tiny, lower, strip):
+        tokenizer = Tokenizer(tiny, lower, strip)
+        combo = f"lower{lower:d}_strip{strip:d}"
+        for item in golden:
+            text = item["text"]
+            assert tokenizer.basic_tokenize(text) == item["basic"][combo], ascii(text)
+            assert tokenizer.tokenize(text) == item["tokens"][combo], ascii(text)
+
+    @pytest.mark.parametrize("lower,strip", SETTINGS)
+    def test_ops(self, golden, tiny, lower, strip):
+        texts = [item["text"].encode("utf-8", "surrogatepass") for item in golden]
+        ids = tokenization.TFTokenizer(tiny, lower, strip).tokenize(texts).to_list()
+        combo = f"lower{lower:d}_strip{strip:d}"
+        for item, found in zip(golden, ids, strict=True):
+            expected = [tiny.ids[token] for token in item["tokens"][combo]]
+            assert found == expected, ascii(item["text"])
+
+
+class TestQuirks:
+    """One line for each rule that reimplementations get wrong."""
+
+    @pytest.fixture(scope="class")
+    def tokenizer(self):
+        tokens = "a b ab ##a ##b mask [ ] i σ ##ς ᄒ ##ᅡ ##ᆫ か 中 e".split()
+        return Tokenizer(Vocabulary((*SPECIAL, *tokens, "##\u0307")))
+
+    @pytest.mark.parametrize(
+        "text,tokens",
+        [
+            ("a" * 200, ["a", *["##a"] * 199]),
+            ("a" * 201, ["[UNK]"]),
+            ("a" * 200 + "]" + "b" * 201, ["a", *["##a"] * 199, "]", "[UNK]"]),
+            ("a\x0bb a\u200bb a\x00b a\ufffdb a\ue000b a\u0378b", ["ab"] * 6),
+            ("a\u2028b\u3000a\xa0b\r\n", ["a", "b", "a", "b"]),
+            ("[MASK] [CLS]", ["[", "mask", "]", "[", "[UNK]", "]"]),
+            ("ΣΣ", ["σ", "##ς"]),
+            ("한", ["ᄒ", "##ᅡ", "##ᆫ"]),
+            ("が", ["か"]),
+            ("a中b", ["a", "中", "b"]),
+            ("É e\u0301", ["e", "e"]),
+            ("ax", ["[UNK]"]),
+            ("\u0301", []),
+        ],
+    )
+    def test_default_settings(self, tokenizer, text, tokens):
+        assert tokenizer.tokenize(text) == tokens
+
+    def test_turkish_i(self, tokenizer):
+        kept = Tokenizer(tokenizer.vocab, True, False)
+        assert tokenizer.tokenize("İ") == ["i"]
+        assert kept.tokenize("İ") == ["i", "##\u0307"]
+
+    def test_cased_keeps_accents_whatever_the_flag(self, tokenizer):
+        for strip in (True, False):
+            assert Tokenizer(tokenizer.vocab, False, strip).tokenize("é e") == [
+                "[UNK]",
+                "e",
+            ]
+
+    def test_bytes_that_are_not_utf8_are_dropped(self, tokenizer):
+        assert tokenizer.tokenize(b"a\xffb \xe4\xb8") == ["ab"]
+
+
+@pytest.mark.skipif(
+    unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,
+    reason="this Python has another version of Unicode",
+)
+def test_frozen_classes_are_those_of_unicodedata():
+    chars = [chr(c) for c in range(0x110000)]
+
+    def ranges(belongs):
+        return unicode_classes.merge(
+            *(((ord(c), ord(c)),) for c in chars if belongs(c))
+        )
+
+    category = {c: unicodedata.category(c) for c in chars}
+    assert ranges(lambda c: category[c][0] == "C") == unicode_classes.OTHER
+    assert ranges(lambda c: category[c] == "Mn") == unicode_classes.NONSPACING_MARKS
+    assert unicode_classes.PUNCTUATION == ranges(
+        lambda c: (
+            (
+                category[c][0] == "P"
+                or c.isascii()
+                and c.isprintable()
+                and not c.isalnum()
+            )
+            and c != " "
+        )
+    )
+    assert unicode_classes.WHITE_SPACE == ranges(
+        lambda c: category[c] == "Zs" or c in "\t\n\r\u2028\u2029"
+    )
+    cased = {c for c in chars if category[c][0] != "C" and f"{c}Σ".lower()[-1] == "ς"}
+    passed = {c for c in chars if category[c][0] != "C" and f"a{c}Σ".lower()[-1] == "ς"}
+    assert ranges(cased.__contains__) == unicode_classes.CASED
+    assert ranges((passed - cased).__contains__) == unicode_classes.CASE_IGNORABLE
+
+
+class TestFastPaths:
+    @pytest.fixture(scope="class")
+    def texts(self):
+        return random_texts(10_000)
+
+    @pytest.fixture(scope="class")
+    def spelling(self, texts):
+        return spelling_vocabulary(texts)
+
+    @pytest.mark.parametrize("lower,strip", SETTINGS)
+    def test_random_strings(self, texts, spelling, lower, strip):
+        tokenizer = Tokenizer(spelling, lower, strip)
+        expected = [
+            [
+                spelling.ids[piece]
+                for word in tokenizer.basic_tokenize(text)
+                for piece in tokenizer.wordpieces(word)
+            ]
+            for text in texts
+        ]
+        assert sum(map(len, expected)) > 50_000
+        ids, splits = tokenizer.tokenize_lines(texts)
+        ops = tokenization.TFTokenizer(spelling, lower, strip).tokenize(texts)
+        for i, text in enumerate(texts):
+            assert ids[splits[i] : splits[i + 1]].tolist() == expected[i], ascii(text)
+        for text, found, wanted in zip(texts, ops.to_list(), expected, strict=True):
+            assert found == wanted, ascii(text)
+
+    def test_the_rare_branch_is_not_taken_for_granted(self, texts):
+        assert sum("Σ" in text for text in texts) > 100
+        assert sum("\U00010571" in text for text in texts) > 3
+
+    @pytest.mark.parametrize("lower,strip", SETTINGS)
+    def test_offsets_give_the_same_ids(self, texts, spelling, lower, strip):
+        tokenizer = Tokenizer(spelling, lower, strip)
+        for text in texts[:3000]:
+            ids, offsets = tokenizer.encode_with_offsets(text)
+            assert ids == tokenizer.encode(text), ascii(text)
+            assert len(ids) == len(offsets)
+            assert all(0 <= a < b <= len(text) for a, b in offsets)
+            starts = [start for start, _ in offsets]
+            assert starts == sorted(starts), ascii(text)
+
+    def test_offsets_follow_marks_that_change_places(self):
+        text = "a\u302e\U0001d165"  # Canonical order is the other way round.
+        tokenizer = Tokenizer(spelling_vocabulary([text]))
+        ids, offsets = tokenizer.encode_with_offsets(text)
+        assert ids == tokenizer.encode(text)
+        assert offsets == [(0, 1), (2, 3), (1, 2)]
+
+    def test_bytes(self):
+        rng = random.Random(1)
+        pool = [*range(256), *b"\xed\xa0\x80\xc0\xaf\xf4\x90\xe2\x80\xa8aB "]
+        texts = [
+            bytes(rng.choice(pool) for _ in range(rng.choice((2, 8, 30))))
+            for _ in range(3000)
+        ]
+        vocab = spelling_vocabulary([t.decode("utf-8", "ignore") for t in texts])
+        ops = tokenization.TFTokenizer(vocab).tokenize(texts).to_list()
+        tokenizer = Tokenizer(vocab)
+        assert ops == [tokenizer.encode(text) for text in texts]
+
+    def test_lines_do_not_depend_on_their_grouping_or_on_memory(
+        self, texts, spelling, monkeypatch
+    ):
+        whole, splits = Tokenizer(spelling).tokenize_lines(texts[:2000])
+        assert whole.dtype == np.int32
+        assert splits.tolist()[0] == 0 and splits[-1] == len(whole)
+        monkeypatch.setattr(tokenization, "_MAX_REMEMBERED_WORDS", 3)
+        forgetful = Tokenizer(spelling)
+        parts = [forgetful.tokenize_lines([t])[0] for t in texts[:2000]]
+        assert np.concatenate(parts).tolist() == whole.tolist()
+        assert len(forgetful._memory) <= 3
+
+    def test_no_lines(self, tiny):
+        ids, splits = Tokenizer(tiny).tokenize_lines([])
+        assert ids.tolist() == [] and splits.tolist() == [0]
+        ops = tokenization.TFTokenizer(tiny).tokenize(np.array([], object))
+        assert ops.to_list() == []
+
+    def test_a_line_of_megabytes(self, tiny):
+        tokenizer = Tokenizer(tiny)
+        assert tokenizer.encode("x" * 3_000_000) == [tiny.unk_id]
+        assert len(tokenizer.encode("the " * 500_000)) == 500_000
+        assert len(tokenizer.encode("!" * 1_000_000)) == 1_000_000
+
+    def test_in_another_process(self, tiny):
+        tokenizer = Tokenizer(tiny)
+        expected = tokenizer.encode("The old man and the sea.")
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
+            found = pool.submit(tokenizer.encode, "The old man and the sea.").result()
+        assert found == expected
+
+    def test_in_a_graph_and_a_saved_model(self, tiny, tmp_path):
+        import tensorflow as tf
+
+        module = tf.Module()
+        tokenizer = tokenization.TFTokenizer(tiny)
+
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
+        def ids(texts):
+            return tokenizer.tokenize(texts).to_tensor(-1)
+
+        module.ids = ids
+        tf.saved_model.save(module, str(tmp_path))
+        loaded = tf.saved_model.load(str(tmp_path))
+        texts = ["The ΑΣ\U00010571 naïve man.", "", "of"]
+        assert loaded.ids(texts).numpy().tolist() == ids(texts).numpy().tolist()
+        data = tf.data.Dataset.from_tensor_slices(texts).batch(2).map(tokenizer)
+        rows = [row for batch in data for row in batch.to_list()]
+        assert rows == [Tokenizer(tiny).encode(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "text,expected",
+    [
+        ("Das Öl, bitte!", ["Das", "Öl", ",", "bitte", "!"]),
+        ("cafe\u0301s x", ["c", "a", "f", "e\u0301", "s", "x"]),
+        ("  a\x00b\u200b c", ["a\x00b", "c"]),
+        ("中x 文", ["中", "x", "文"]),
+        ("İs \U0001f600b", ["İ", "s", "\U0001f600b"]),
+        ("한국", ["한", "한", "한", "국", "국", "국"]),
+    ],
+)
+def test_offsets_point_into_the_text(text, expected):
+    tokens = "das ol , bitte ! c ##a ##f ##e ##s x ab 中 文 i b ᄒ ##ᅡ ##ᆫ ##ᄀ ##ᅮ ##ᆨ"
+    tokenizer = Tokenizer(Vocabulary((*SPECIAL, *tokens.split())))
+    _, offsets = tokenizer.encode_with_offsets(text)
+    assert [text[start:end] for start, end in offsets] == expected
+
+
+def test_needs_no_tensorflow():
+    code = (
+        "import sys; from electra_tf.text.tokenization import Tokenizer, Vocabulary;"
+        f"print(Tokenizer(Vocabulary.load({TINY!r})).tokenize('the'));"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

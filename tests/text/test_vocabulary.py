@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is a vocabulary, what is none, and the settings that travel beside it."""
+
+import hashlib
+import json
+import os
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.text import vocabulary
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+from tests.helpers.runs import GOLDEN
+
+TINY = str(GOLDEN / "vocab_tiny.txt")
+SPECIAL = list(vocabulary.SPECIAL_TOKENS)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return Vocabulary.load(TINY)
+
+
+class TestVocabulary:
+    GOOD = "\n".join([*SPECIAL, "the", "##s"])
+
+    def test_the_recorded_one(self, tiny):
+        assert len(tiny) == 1000
+        special = (tiny.pad_id, tiny.unk_id, tiny.cls_id, tiny.sep_id, tiny.mask_id)
+        assert special == (0, 1, 2, 3, 4)
+        assert [tiny.ids[token] for token in tiny.tokens] == list(range(1000))
+        tiny.check_size(1000)
+
+    def test_line_ends_and_blanks_around_tokens_do_not_matter(self, tmp_path):
+        found = []
+        for i, text in enumerate(
+            (
+                self.GOOD,
+                self.GOOD + "\n",
+                self.GOOD.replace("\n", "\r\n") + "\r\n",
+                self.GOOD.replace("the", " the\t") + "\n\n",
+            )
+        ):
+            path = tmp_path / f"{i}.txt"
+            path.write_bytes(text.encode())
+            found.append(Vocabulary.load(path))
+        assert {v.tokens for v in found} == {(*SPECIAL, "the", "##s")}
+        assert len({v.sha256 for v in found}) == 1
+
+    def test_the_hash_is_that_of_the_file(self, tiny):
+        with open(TINY, "rb") as f:
+            assert tiny.sha256 == hashlib.sha256(f.read()).hexdigest()
+
+    @pytest.mark.parametrize(
+        "data,says",
+        [
+            (b"", "is empty"),
+            (b"\n \r\n", "is empty"),
+            (b"\xef\xbb\xbf" + GOOD.encode(), "byte order mark"),
+            (GOOD.encode("utf-16"), "UTF-16"),
+            (GOOD.encode() + b"\nthe\n", "line 8: 'the' stands on line 6"),
+            (GOOD.encode() + b"\nx\n\ny\n", "line 9 is blank"),
+            (GOOD.encode() + b"\ncaf\xe9\n", "line 8: byte 0xe9 at position 3"),
+            (GOOD.replace("[UNK]", "oov").encode(), "[UNK] not among its 7"),
+            (
+                GOOD.replace("[MASK]", "a").replace("[PAD]", "b").encode(),
+                "[PAD], [MASK]",
+            ),
+            (b"<unk>\t0\n<s>\t0\n\xe2\x96\x81the\t-3.5\n", "SentencePiece"),
+            (b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00", "SentencePiece"),
+            (b'{"version": "1.0", "model": {}}', "JSON"),
+        ],
+    )
+    def test_what_is_no_vocabulary(self, tmp_path, data, says):
+        path = tmp_path / "vocab.txt"
+        path.write_bytes(data)
+        with pytest.raises(UserError) as e:
+            Vocabulary.load(path)
+        assert says in str(e.value)
+        assert str(path) in str(e.value)
+        assert len(str(e.value).splitlines()) <= 3
+        assert e.value.exit_code == 2
+
+    def test_missing(self, tmp_path):
+        for path in (tmp_path / "none.txt", tmp_path):
+            with pytest.raises(UserError, match="cannot read the vocabulary"):
+                Vocabulary.load(path)
+
+    def test_size(self, tiny):
+        with pytest.raises(UserError) as e:
+            tiny.check_size(30522)
+        for part in (TINY, "1000", "30522", "vocab_size"):
+            assert part in str(e.value)
+
+
+class TestSettings:
+    @pytest.fixture
+    def vocab(self, tmp_path):
+        return vocabulary.write_tokens(tmp_path / "v.txt", [*SPECIAL, "a"])
+
+    def test_travel_beside_the_vocabulary(self, vocab):
+        assert vocabulary.read_settings(vocab.path) is None
+        assert vocabulary.resolve_settings(vocab) == TokenizerConfig(True, True)
+        vocabulary.write_settings(vocab, TokenizerConfig(False, True), corpus="x")
+        assert vocabulary.read_settings(vocab.path) == TokenizerConfig(False, True)
+        assert vocabulary.read_settings(vocab) == TokenizerConfig(False, True)
+        assert vocabulary.resolve_settings(vocab).do_lower_case is False
+        with open(vocab.path + ".json", encoding="utf-8") as f:
+            assert json.load(f)["corpus"] == "x"
+
+    def test_contradiction(self, vocab):
+        vocabulary.write_settings(vocab, TokenizerConfig(True, False))
+        assert vocabulary.resolve_settings(vocab, True, False) == (True, False)
+        for lower, strip in ((False, None), (None, True)):
+            with pytest.raises(UserError, match="accents kept"):
+                vocabulary.resolve_settings(vocab, lower, strip)
+
+    def test_cased_does_not_care_about_accents(self, vocab):
+        vocabulary.write_settings(vocab, TokenizerConfig(False, False))
+        config = vocabulary.resolve_settings(vocab, False, True)
+        assert config.do_lower_case is False
+
+    def test_of_another_vocabulary(self, vocab):
+        vocabulary.write_settings(vocab, TokenizerConfig())
+        other = vocabulary.write_tokens(vocab.path, [*SPECIAL, "b"])
+        with pytest.raises(UserError) as e:
+            vocabulary.read_settings(other.path)
+        assert vocab.sha256 in str(e.value) and other.sha256 in str(e.value)
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", '{"do_lower_case": true}', '{"do_lower_case": "no"}']
+    )
+    def test_damaged(self, vocab, text):
+        vocabulary.write_settings(vocab, TokenizerConfig())
+        with open(vocab.path + ".json", "w", encoding="utf-8") as f:
+            f.write(text)
+        with pytest.raises(UserError, match="v.txt.json"):
+            vocabulary.read_settings(vocab)
+
+    def test_written_whole_or_not_at_all(self, vocab, monkeypatch):
+        vocabulary.write_settings(vocab, TokenizerConfig())
+
+        def full(*args):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(UserError, match="No space left") as e:
+            vocabulary.write_settings(vocab, TokenizerConfig(False, False))
+        assert e.value.exit_code == 73
+        assert vocabulary.read_settings(vocab) == TokenizerConfig()
+        folder = os.path.dirname(vocab.path)
+        assert sorted(os.listdir(folder)) == ["v.txt", "v.txt.json"]

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strategies, batch sizes that do not divide, replicas that agree with one device."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.errors import UserError
+from electra_tf.train import distribution
+from tests.helpers.runs import NO_DROPOUT, pretrain, tiny
+
+
+def config(**hparams):
+    return PretrainingConfig.from_hparams("data", "model", tiny(**hparams))
+
+
+def test_one_device_needs_no_strategy():
+    placement = distribution.create_strategy(config())
+    assert placement.num_replicas == 1
+    assert placement.is_chief
+    assert not placement.jit_compile
+    assert distribution.describe(placement, "float32") == (
+        "Devices: 1 x CPU (one device), precision float32, jit_compile off"
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "accumulation", "replicas", "fits"),
+    [(8, 1, 1, True), (8, 2, 4, True), (8, 2, 8, False), (8, 4, 4, False)],
+)
+def test_a_batch_must_divide_into_replicas_and_parts(
+    batch, accumulation, replicas, fits
+):
+    made = config(train_batch_size=batch, gradient_accumulation_steps=accumulation)
+    if fits:
+        distribution.check_batch_sizes(made, replicas)
+        return
+    with pytest.raises(UserError) as e:
+        distribution.check_batch_sizes(made, replicas)
+    assert f"train_batch_size {batch} does not divide by" in str(e.value)
+    assert f"{replicas} replicas" in str(e.value)
+    assert f"gradient_accumulation_steps {accumulation}" in str(e.value)
+    assert e.value.exit_code == 2
+
+
+def test_an_evaluation_batch_must_divide_into_replicas():
+    made = config(do_train=False, do_eval=True, eval_batch_size=6)
+    distribution.check_batch_sizes(made, 3)
+    with pytest.raises(UserError, match="eval_batch_size 6 does not divide by 4"):
+        distribution.check_batch_sizes(made, 4)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_jit_can_be_asked_for(asked):
+    assert distribution.uses_jit(config(jit_compile=asked)) is asked
+
+
+def test_a_tpu_compiles_by_itself():
+    made = dataclasses.replace(config(jit_compile=None), use_tpu=True)
+    assert distribution.uses_jit(made) is False
+
+
+def weights_of(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {
+        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+    }
+
+
+def test_two_replicas_train_like_one(tiny_data):
+    """20 steps without dropout give the same weights, whole batch or halves of it."""
+    hparams = tiny(overrides=NO_DROPOUT, num_train_steps=20)
+    one = pretrain(tiny_data, "one_replica", hparams)
+    assert one.returncode == 0, one.stderr
+    split = hparams | {"gradient_accumulation_steps": 2, "jit_compile": True}
+    two = pretrain(
+        tiny_data, "two_replicas", split, env={distribution.CPU_DEVICES_VARIABLE: "2"}
+    )
+    assert two.returncode == 0, two.stderr
+    assert "2 x CPU (MirroredStrategy), precision float32, jit_compile on" in two.stdout
+    first, last, other = (
+        weights_of(tiny_data / "models" / name)
+        for name in (
+            "one_replica/model.ckpt-0",
+            "one_replica/model.ckpt-20",
+            "two_replicas/model.ckpt-20",
+        )
+    )
+    assert last.keys() == other.keys()
+    moved = 0.0
+    for name in last:
+        np.testing.assert_allclose(other[name], last[name], rtol=0, atol=1e-5)
+        if "adam" not in name and "global_step" not in name:
+            moved = max(moved, np.abs(last[name] - first[name]).max())
+    assert moved > 1e-2  # the runs did go somewhere
+
+
+def test_a_batch_that_does_not_divide_ends_the_script(tiny_data):
+    run = pretrain(
+        tiny_data,
+        "indivisible",
+        tiny(train_batch_size=7),
+        env={distribution.CPU_DEVICES_VARIABLE: "2"},
+    )
+    assert run.returncode == 2
+    assert "train_batch_size 7 does not divide by 2 = 2 replicas" in run.stderr
+    assert "Traceback" not in run.stderr

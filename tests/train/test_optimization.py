@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer against its formula in float64, and its schedules."""
+
+import json
+import math
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.train.optimization import (
+    AdamWeightDecay,
+    LayerwiseDecay,
+    WarmupPolynomialDecay,
+    create_optimizer,
+)
+from tests.helpers.tiny_pretraining import tiny_config
+
+STEPS = 20
+# Shape and path of each variable.
+SHAPES = {
+    "electra/embeddings/word_embeddings": (7, 4),
+    "electra/embeddings/LayerNorm/gamma": (4,),
+    "electra/encoder/layer_0/attention/self/query/kernel": (4, 4),
+    "electra/encoder/layer_0/attention/self/query/bias": (4,),
+    "electra/encoder/layer_1/output/LayerNorm/beta": (4,),
+    "generator_predictions/output_bias": (7,),
+    "task_specific/cola/dense/kernel": (4, 2),
+}
+NOT_DECAYED = {path for path in SHAPES if path.endswith(("gamma", "beta", "bias"))}
+
+
+def make_variables(seed=0):
+    rng = np.random.default_rng(seed)
+    variables = []
+    for path, shape in SHAPES.items():
+        variable = keras.Variable(
+            rng.normal(size=shape).astype("f4"), name=path.replace("/", ".")
+        )
+        variable._path = path
+        variables.append(variable)
+    return variables
+
+
+def make_gradients(scale, steps=STEPS, seed=1):
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            (scale * 10 ** rng.uniform(-2, 0) * rng.normal(size=shape)).astype("f4")
+            for shape in SHAPES.values()
+        ]
+        for _ in range(steps)
+    ]
+
+
+def reference(values, all_gradients, rates, *, clip=1.0, decay=0.01, factor=None):
+    """Values, m and v after the steps, all float64."""
+    values = [np.float64(value) for value in values]
+    m = [np.zeros_like(value) for value in values]
+    v = [np.zeros_like(value) for value in values]
+    for gradients, rate in zip(all_gradients, rates, strict=True):
+        gradients = [np.float64(g) for g in gradients]
+        norm = math.sqrt(sum((g**2).sum() for g in gradients))
+        shrink = 1.0 if clip is None else clip / max(norm, clip)
+        for i, path in enumerate(SHAPES):
+            g = gradients[i] * shrink
+            m[i] = 0.9 * m[i] + 0.1 * g
+            v[i] = 0.999 * v[i] + 0.001 * g**2
+            update = m[i] / (np.sqrt(v[i]) + 1e-6)
+            if path not in NOT_DECAYED:
+                update = update + decay * values[i]
+            own_rate = rate * (factor(path) if factor else 1.0)
+            values[i] = values[i] - own_rate * update
+    return values, m, v
+
+
+def run(optimizer, variables, all_gradients, jit=None):
+    optimizer.build(variables)
+
+    def step(*gradients):
+        optimizer.apply(list(gradients), variables)
+
+    if jit is not None:
+        step = tf.function(step, jit_compile=jit)
+    for gradients in all_gradients:
+        step(*(tf.constant(g) for g in gradients))
+
+
+def assert_close(variables, expected, atol=2e-6):
+    for variable, value, path in zip(variables, expected, SHAPES, strict=True):
+        np.testing.assert_allclose(variable, value, atol=atol, err_msg=path)
+
+
+@pytest.mark.parametrize("jit", [None, False, True])
+@pytest.mark.parametrize("scale", [0.02, 5.0], ids=["not clipped", "clipped"])
+def test_twenty_steps(scale, jit):
+    schedule = WarmupPolynomialDecay(0.01, 30, warmup_steps=4)
+    rates = [0.01 * (1 - step / 30) * min(1.0, step / 4) for step in range(STEPS)]
+    gradients = make_gradients(scale)
+    norms = [math.sqrt(sum((g**2).sum() for g in step)) for step in gradients]
+    assert max(norms) < 1 if scale < 1 else min(norms) > 1
+    variables = make_variables()
+    expected = reference(variables, gradients, rates)
+    optimizer = AdamWeightDecay(schedule)
+    run(optimizer, variables, gradients, jit)
+    assert_close(variables, expected[0])
+    assert_close(optimizer.adam_m, expected[1])
+    assert_close(optimizer.adam_v, expected[2])
+    assert int(optimizer.iterations) == STEPS
+    assert np.abs(np.subtract(variables[0], make_variables()[0])).max() > 0.02
+
+
+def test_layerwise_factors():
+    factor = LayerwiseDecay(0.5, 2)
+    paths = [p for p in SHAPES if not p.startswith("generator_predictions")]
+    assert [factor(p) for p in paths] == [1 / 16, 1 / 16, 1 / 8, 1 / 8, 1 / 4, 1.0]
+
+    def or_one(path):
+        return factor(path) if path in paths else 1.0
+
+    variables, gradients = make_variables(), make_gradients(5.0)
+    expected, _, _ = reference(variables, gradients, [0.01] * STEPS, factor=or_one)
+    run(AdamWeightDecay(0.01, layer_factor=or_one), variables, gradients)
+    assert_close(variables, expected)
+
+
+@pytest.mark.parametrize(
+    ("offset", "top", "bottom"),
+    [("original", 0.8**2, 0.8**14), ("fixed", 0.8, 0.8**13)],
+)
+def test_layerwise_offset(offset, top, bottom):
+    factor = LayerwiseDecay(0.8, 12, offset)
+    assert factor("electra/encoder/layer_11/output/dense/bias") == pytest.approx(top)
+    assert factor("electra/embeddings/position_embeddings") == pytest.approx(bottom)
+    assert factor("electra/embeddings_project/kernel") == pytest.approx(bottom)
+    assert factor("task_specific/cola/dense/kernel") == 1.0
+    # layer_1 is not layer_11.
+    ratio = factor("electra/encoder/layer_1/output/dense/bias") / factor(
+        "electra/encoder/layer_11/output/dense/bias"
+    )
+    assert ratio == pytest.approx(0.8**10)
+    with pytest.raises(ValueError, match="generator_predictions/dense/bias"):
+        factor("generator_predictions/dense/bias")
+
+
+def test_settings():
+    """Clip norm, decay rate, exclusions, betas and epsilon are used."""
+    variables, gradients = make_variables(), make_gradients(5.0)
+    expected, _, _ = reference(
+        variables, gradients, [0.01] * STEPS, clip=None, decay=0.3
+    )
+    run(
+        AdamWeightDecay(0.01, weight_decay_rate=0.3, clip_norm=None),
+        variables,
+        gradients,
+    )
+    assert_close(variables, expected)
+    for settings in (
+        {"beta_1": 0.5},
+        {"beta_2": 0.9},
+        {"epsilon": 1e-2},
+        {"no_decay": []},
+        {"no_decay": ["embeddings", *("LayerNorm", "bias")]},
+        {"clip_norm": 0.1},
+    ):
+        others = make_variables()
+        options = {"weight_decay_rate": 0.3, "clip_norm": None} | settings
+        run(AdamWeightDecay(0.01, **options), others, gradients)
+        difference = max(
+            np.abs(np.subtract(a, b)).max()
+            for a, b in zip(others, variables, strict=True)
+        )
+        assert difference > 1e-5, settings
+
+
+@pytest.mark.parametrize("jit", [None, False, True])
+def test_repeated_tokens_are_summed_before_the_norm(jit):
+    table = keras.Variable(np.ones([5, 2], "f4"), name="word_embeddings")
+    values = tf.constant([[3.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
+    sparse = tf.IndexedSlices(values, tf.constant([1, 1, 3]), tf.constant([5, 2]))
+    dense = np.zeros([5, 2], "f4")
+    dense[1, 0], dense[3, 1] = 6.0, 4.0
+    optimizer = AdamWeightDecay(0.1, weight_decay_rate=0.0)
+    optimizer.build([table])
+    norms = []
+
+    def step():
+        optimizer.apply([sparse], [table])
+        return optimizer.global_norm
+
+    step = step if jit is None else tf.function(step, jit_compile=jit)
+    norms.append(float(step()))
+    # sqrt(6**2 + 4**2), not sqrt(3**2 + 3**2 + 4**2).
+    assert norms[0] == pytest.approx(math.sqrt(52))
+    np.testing.assert_allclose(
+        optimizer.adam_m[0], 0.1 * dense / math.sqrt(52), rtol=1e-5
+    )
+    other = keras.Variable(np.ones([5, 2], "f4"), name="word_embeddings")
+    plain = AdamWeightDecay(0.1, weight_decay_rate=0.0)
+    plain.build([other])
+    plain.apply([tf.constant(dense)], [other])
+    np.testing.assert_allclose(table, other, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bad", "jit"),
+    [(np.nan, None), (np.nan, True), (np.inf, False), (-np.inf, None)],
+)
+def test_a_gradient_that_is_not_finite_changes_nothing(bad, jit):
+    variables = make_variables()
+    optimizer = AdamWeightDecay(0.01)
+    good = make_gradients(1.0, steps=3)
+    run(optimizer, variables, good[:2], jit)
+    everything = [*variables, *optimizer.adam_m, *optimizer.adam_v]
+    before = [x.numpy().copy() for x in everything]
+    broken = [g.copy() for g in good[2]]
+    broken[3][1] = bad
+    run(optimizer, variables, [broken], jit)
+    for variable, value in zip(everything, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    # The step counts: the learning rate goes on.
+    assert int(optimizer.iterations) == 3
+    run(optimizer, variables, good[2:], jit)
+    assert np.isfinite(variables[0]).all()
+    assert (variables[0].numpy() != before[0]).all()
+
+
+def test_overflow_of_the_norm_is_not_applied():
+    """Finite gradients whose squares are not."""
+    variables = make_variables()
+    before = [v.numpy().copy() for v in variables]
+    huge = [np.full(shape, 1e30, "f4") for shape in SHAPES.values()]
+    run(AdamWeightDecay(0.01), variables, [huge])
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+
+
+def test_missing_gradients():
+    """A variable that took no part keeps its value, as in Keras."""
+    variables, gradients = make_variables(), make_gradients(0.02, steps=1)[0]
+    before = variables[2].numpy().copy()
+    optimizer = AdamWeightDecay(0.01)
+    optimizer.build(variables)
+    gradients[2] = None
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
+        optimizer.apply(gradients, variables)
+    np.testing.assert_array_equal(variables[2], before)
+    assert (variables[0].numpy() != make_variables()[0].numpy()).all()
+
+
+def test_first_step_uses_the_rate_of_step_zero():
+    schedule = WarmupPolynomialDecay(0.1, 100, warmup_steps=10)
+    variables = make_variables()
+    before = [v.numpy().copy() for v in variables]
+    gradients = make_gradients(1.0, steps=2)
+    optimizer = AdamWeightDecay(schedule)
+    run(optimizer, variables, gradients[:1])
+    for variable, value in zip(variables, before, strict=True):
+        np.testing.assert_array_equal(variable, value)
+    assert np.abs(optimizer.adam_m[0]).max() > 0
+    assert float(optimizer.learning_rate) == pytest.approx(0.1 * 0.99 * 0.1)
+    run(optimizer, variables, gradients[1:])
+    assert (variables[0].numpy() != before[0]).all()
+
+
+# Schedules.
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 10, 11, 99, 100, 101, 10**6])
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
+def test_schedule(step, power, warmup):
+    schedule = WarmupPolynomialDecay(3e-4, 100, *warmup, power)
+    wait = max(warmup[0], 100 * warmup[1])
+    expected = 3e-4 * (1 - min(step, 100) / 100) ** power
+    expected *= min(1.0, step / wait) if wait else 1.0
+    for form in (step, tf.constant(step), tf.constant(step, tf.int64), float(step)):
+        assert float(schedule(form)) == pytest.approx(expected, rel=1e-5, abs=1e-10)
+
+
+def test_schedule_at_the_paper_s_scale():
+    """float32 counts every step of a million."""
+    schedule = WarmupPolynomialDecay(5e-4, 1_000_000, 10_000)
+    for step in (1, 9_999, 10_000, 500_000, 999_999):
+        expected = 5e-4 * (1 - step / 1e6) * min(1, step / 1e4)
+        assert float(schedule(tf.constant(step))) == pytest.approx(
+            expected, rel=1e-5, abs=5e-11
+        )
+
+
+# Keras.
+
+
+def test_from_config():
+    schedule = WarmupPolynomialDecay(2e-4, 50, 5, 0.2, 2.0)
+    optimizer = AdamWeightDecay(
+        schedule,
+        weight_decay_rate=0.3,
+        beta_1=0.8,
+        beta_2=0.95,
+        epsilon=1e-4,
+        clip_norm=2.0,
+        no_decay=["beta"],
+    )
+    saved = json.dumps(keras.optimizers.serialize(optimizer))
+    copy = keras.optimizers.deserialize(json.loads(saved))
+    assert type(copy) is AdamWeightDecay
+    assert json.dumps(keras.optimizers.serialize(copy)) == saved
+    one, other = make_variables(), make_variables()
+    gradients = make_gradients(5.0)
+    run(optimizer, one, gradients)
+    run(copy, other, gradients)
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert (one[0].numpy() != make_variables()[0].numpy()).any()
+
+
+def test_saved_state_continues(tmp_path):
+    """Slots and step count travel with Keras's own variables."""
+    gradients = make_gradients(1.0)
+    whole, halves = make_variables(), make_variables()
+    schedule = WarmupPolynomialDecay(0.01, 30, 4)
+    run(AdamWeightDecay(schedule), whole, gradients)
+    first = AdamWeightDecay(schedule)
+    run(first, halves, gradients[:10])
+    state = [np.array(v) for v in first.variables]
+    assert len(state) >= 2 * len(SHAPES) + 1
+    second = AdamWeightDecay(schedule)
+    second.build(halves)
+    for variable, value in zip(second.variables, state, strict=True):
+        variable.assign(value)
+    run(second, halves, gradients[10:])
+    for a, b in zip(whole, halves, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_in_compile_and_fit(jit):
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
+    model.compile(AdamWeightDecay(0.05), "mse", jit_compile=jit)
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype("f4")
+    y = x @ np.array([[1.0], [2.0], [-1.0], [0.5]], "f4")
+    history = model.fit(x, y, batch_size=16, epochs=12, verbose=0).history["loss"]
+    assert history[-1] < 0.2 * history[0]
+    assert int(model.optimizer.iterations) == 48
+
+
+def test_of_a_configuration():
+    config = tiny_config(
+        learning_rate=3e-3,
+        num_train_steps=200,
+        num_warmup_steps=20,
+        weight_decay_rate=0.25,
+        lr_decay_power=2.0,
+    )
+    optimizer = create_optimizer(config)
+    assert optimizer.weight_decay_rate == 0.25
+    assert optimizer.clip_norm == 1.0
+    optimizer.build(make_variables())
+    optimizer.iterations.assign(10)
+    assert float(optimizer.learning_rate) == pytest.approx(3e-3 * 0.95**2 * 0.5)
+
+
+def test_layerwise_rates_survive_a_copy():
+    optimizer = AdamWeightDecay(0.01, layer_factor=LayerwiseDecay(0.8, 2))
+    copy = AdamWeightDecay.from_config(optimizer.get_config())
+    path = "electra/encoder/layer_0/output/dense/kernel"
+    assert copy.layer_factor(path) == optimizer.layer_factor(path) == 0.8**3

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that must end early: signals at any time, and the time of a cluster's queue."""
+
+import functools
+import os
+import signal
+import time
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.train.stopping import StopRequest, parse_duration
+from tests.helpers.forked_runs import metrics_of, pretrain
+from tests.helpers.runs import TINY, tiny
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5400", 5400),
+        ("90s", 90),
+        ("90m", 5400),
+        ("1h30m", 5400),
+        ("1H30", 3630),
+        ("2d12h", 216000),
+        ("1d1h1m1s", 90061),
+    ],
+)
+def test_durations(text, seconds):
+    assert parse_duration(text, "--flag") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "1.5h", "1h30x", "30m1h", "soon"])
+def test_what_is_no_duration(text):
+    with pytest.raises(UserError, match="--flag .* is not a duration") as caught:
+        parse_duration(text, "--flag")
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_noted_the_second_acts(number):
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert stop.reason() is None
+        os.kill(os.getpid(), number)
+        assert stop.reason() == number.name
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(number) == before
+
+
+def test_the_time_that_is_left_must_do_for_a_round_and_a_save():
+    stop = StopRequest(100, since=time.monotonic() - 60)
+    assert stop.reason() is None and stop.reason(20) is None
+    assert stop.reason(41) == "max_wall_time"
+    assert StopRequest(100, since=time.monotonic() - 101).reason() == "max_wall_time"
+    assert StopRequest().reason(1e9) is None
+
+
+def interrupt_the_import(number):
+    from electra_tf import startup
+
+    startup.import_tensorflow = lambda: os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_before_training(tiny_data, number):
+    before = functools.partial(interrupt_the_import, number)
+    run = pretrain(tiny_data, "early", TINY, before=before).wait()
+    assert run.returncode == 42, run.stderr
+    assert f"{number.name}: nothing to save" in run.stdout
+    assert Checkpoints(tiny_data / "models" / "early").newest_intact() is None
+
+
+def test_max_wall_time(tiny_data):
+    hparams = tiny(num_train_steps=10**6, save_checkpoints_steps=10**6)
+    flag = "--max-wall-time=8s"
+    run = pretrain(tiny_data, "timed", hparams, flag).wait()
+    assert run.returncode == 42, run.stderr
+    directory = tiny_data / "models" / "timed"
+    step = Checkpoints(directory).steps()[-1]
+    assert f"max_wall_time: saved at step {step}." in run.stdout
+    assert len(metrics_of(directory)) == step
+    # It goes on, also when it is to end and to save at other steps than was said.
+    changed = tiny(num_train_steps=step + 3, save_checkpoints_steps=10**5)
+    run = pretrain(tiny_data, "timed", changed).wait()
+    assert run.returncode == 0, run.stderr
+    assert f"Continuing from {directory}/model.ckpt-{step}." in run.stdout
+    for name, old in (("num_train_steps", 10**6), ("save_checkpoints_steps", 10**6)):
+        line = f"Changed since step {step}: {name} {old} -> {changed[name]}"
+        assert line in run.stdout
+    assert len(metrics_of(directory)) == step + 3
+    run = pretrain(tiny_data, "timed", hparams, "--max-wall-time", "soon").wait()
+    assert run.returncode == 2 and "'soon' is not a duration" in run.stderr
