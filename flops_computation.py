@@ -15,6 +15,7 @@ import glob
 import os
 
 from electra_tf import cli
+from electra_tf.config.generators import GENERATORS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 
 # Operations per element.
@@ -139,24 +140,29 @@ def get_recipe_flops(config: PretrainingConfig) -> float:
     sizes = {"s": config.max_seq_length, "v": config.vocab_size}
     h, l = shape.hidden_size, shape.num_hidden_layers  # noqa: E741
     model = TransformerHparams(h, l, e=config.embedding_size, **sizes)
-    if not (config.electra_objective or config.electric_objective):
+    if config.objective == "mlm":
         return model.get_train_flops(*steps)
-    generator = config.generator_config()
-    h_g, l_g = generator.hidden_size, generator.num_hidden_layers
-    if not config.two_tower_generator:
-        tied = not config.untied_generator_embeddings
-        return get_electra_train_flops(
-            h, l, h_g, l_g, *steps, tied, e=config.embedding_size, **sizes
-        )
-    # Two towers; their concatenated outputs predict every position.
-    tower = TransformerHparams(h_g, l_g, e=config.embedding_size, **sizes)
-    head = TransformerHparams(
-        2 * h_g, l_g, e=config.embedding_size, output_frac=1.0, **sizes
+    kind = GENERATORS[config.generator_kind]
+    total = model.get_train_flops(*steps, discriminator=True)
+    if not kind.encoders:
+        return total
+    generator = config.generator_config() if kind.has_own_encoders else shape
+    own = kind.has_own_encoders and config.untied_generator_embeddings
+    encoder = TransformerHparams(
+        generator.hidden_size,
+        generator.num_hidden_layers,
+        e=None if own else config.embedding_size,
+        **sizes,
     )
-    towers = 2 * tower.get_encoder_flops() + head.get_embedding_flops(output=True)
-    return model.get_train_flops(*steps, discriminator=True) + 2 * (
-        steps[0] * steps[1] * towers
+    # The outputs of several encoders are concatenated.
+    head = dataclasses.replace(
+        encoder,
+        h=len(kind.encoders) * encoder.h,
+        output_frac={"masked": OUTPUT_FRAC, "all": 1.0}[kind.predicts],
     )
+    forward = len(kind.encoders) * encoder.get_encoder_flops()
+    forward += head.get_embedding_flops(output=True)
+    return total + 2 * steps[0] * steps[1] * forward
 
 
 _T5 = {"v": 32000, "i": 65536, "heads": 128, "head_size": 128}

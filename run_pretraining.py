@@ -20,8 +20,10 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, startup
+from electra_tf.config.generators import GENERATORS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
+from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
 from electra_tf.storage.checkpoints import Checkpoints
@@ -108,6 +110,8 @@ def main(argv: list[str]) -> int:
             )
         if config.init_checkpoint and not saved:
             sources.check(config.init_checkpoint)
+        if needs_token_counts(config) and not saved:
+            token_counts.files_beside(config.pretrain_tfrecords)
         console.heading("Config:")
         for name, value in sorted(config.to_dict().items()):
             console.log(f"{name} {value}")
@@ -121,6 +125,11 @@ def main(argv: list[str]) -> int:
             stop = StopRequest(limit, started)
             return train(config, vocab, checkpoints, saved, console, stop)
         return evaluate(config, vocab, checkpoints, saved, console)
+
+
+def needs_token_counts(config: PretrainingConfig) -> bool:
+    """Whether the generator starts from how often each token is in the data."""
+    return GENERATORS[config.generator_kind].needs_token_counts
 
 
 def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
@@ -183,7 +192,7 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     import keras
 
     from electra_tf.pretrain import pretraining
-    from electra_tf.pretrain.task import PretrainingTask
+    from electra_tf.pretrain.trainable import TrainablePretrainer
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
@@ -201,7 +210,7 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
         )
     count = sum(v.shape.num_elements() for v in pretrainer.trainable_variables)
     console.log(f"Model: {count:,} parameters")
-    return placement, PretrainingTask(pretrainer), state
+    return placement, TrainablePretrainer(pretrainer), state
 
 
 def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0):
@@ -249,6 +258,9 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
         warm_start.load(
             config.init_checkpoint, config, vocab, state.weights(), console.log
         )
+    if needs_token_counts(config) and not saved:
+        counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
+        task.model.generator.adapt(counts)
     skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
@@ -286,7 +298,10 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
         run = Path(config.model_dir)
         picture = run / "loss_curves.png"
         curves.plot_curves(
-            run / "metrics.jsonl", picture, f"Pre-training of {config.model_name}"
+            run / "metrics.jsonl",
+            picture,
+            f"Pre-training of {config.model_name}",
+            task.metrics,
         )
         console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
     return EXIT_OK

@@ -148,7 +148,7 @@ def make_run(config: PretrainingConfig):
     import keras
 
     from electra_tf.pretrain import pretrain_data, pretraining
-    from electra_tf.pretrain.task import PretrainingTask
+    from electra_tf.pretrain.trainable import TrainablePretrainer
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
@@ -164,7 +164,7 @@ def make_run(config: PretrainingConfig):
         )
         state = training_step.TrainState(model, optimization.create_optimizer(config))
     step = training_step.TrainingStep(
-        PretrainingTask(model), state, placement, seed=config.seed
+        TrainablePretrainer(model), state, placement, seed=config.seed
     )
     batches = iter(
         pretrain_data.make_dataset(

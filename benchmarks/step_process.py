@@ -93,7 +93,7 @@ def make_loop(config: PretrainingConfig, part: str):
     import tensorflow as tf
 
     from electra_tf.pretrain import pretraining
-    from electra_tf.pretrain.task import PretrainingTask
+    from electra_tf.pretrain.trainable import TrainablePretrainer
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
@@ -110,7 +110,7 @@ def make_loop(config: PretrainingConfig, part: str):
     tf.config.set_visible_devices(gpus[:1], "GPU")
     placement = distribution.create_strategy(config)
     keras.utils.set_random_seed(config.seed)
-    task = PretrainingTask(pretraining.build_pretrainer(config, (2, 3, 4)))
+    task = TrainablePretrainer(pretraining.build_pretrainer(config, (2, 3, 4)))
     optimizer = optimization.create_optimizer(config)
     if part in ("no_optimizer", "forward"):
         optimizer = NoUpdate(1e-4)

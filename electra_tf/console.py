@@ -9,14 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
-# Metrics on the progress line: name -> how it is called there.
-_SHOWN = {
-    "loss": "loss",
-    "masked_lm_loss": "gen",
-    "disc_loss": "disc",
-    "disc_accuracy": "acc",
-}
-
 # Without a terminal a line appears at least this often, however slow the steps are.
 _QUIET_SECONDS = 60.0
 
@@ -90,11 +82,19 @@ class Progress:
       start: steps made before this process; speed is measured from here.
       batch_size: sequences per step.
       every: steps between two lines where there is no terminal.
+      shown: metrics on the line: name -> what it is called there.
     """
 
     def __init__(
-        self, console: Console, total: int, start: int, batch_size: int, every: int
+        self,
+        console: Console,
+        total: int,
+        start: int,
+        batch_size: int,
+        every: int,
+        shown: Mapping[str, str] | None = None,
     ):
+        self._shown = shown or {}
         self._console = console
         self._total = total
         self._batch_size = batch_size
@@ -148,7 +148,7 @@ class Progress:
         digits, colon = (3, "") if short else (4, ":")
         shown = [
             f"{label}{colon} {metrics[name]:#.{digits}g}"
-            for name, label in _SHOWN.items()
+            for name, label in self._shown.items()
             if name in metrics
         ]
         return ", ".join(parts) + (f" - {' '.join(shown)}" if shown else "")

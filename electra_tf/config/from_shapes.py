@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from electra_tf.config.generators import GENERATORS, by_scopes
 from electra_tf.config.model import SIZES, ModelConfig
 from electra_tf.errors import UserError
 
@@ -59,7 +60,7 @@ def hparams_of(shapes: Shapes, origin: str) -> dict[str, Any]:
             "type_vocab_size": types,
         },
     }
-    return found | _objective(shapes) | _generator(shapes, hidden, layers)
+    return found | _objective_and_generator(shapes, hidden, layers)
 
 
 def _first_difference(shapes: Shapes) -> str:
@@ -78,32 +79,34 @@ def _depth(shapes: Shapes, encoder: str) -> int:
     return 1 + max(found, default=-1)
 
 
-def _objective(shapes: Shapes) -> dict[str, Any]:
-    judged = _has(shapes, "discriminator_predictions")
-    if _has(shapes, "cloze_predictions"):
-        return {
-            "electric_objective": True,
-            "electra_objective": False,
-            "two_tower_generator": True,
-        }
-    if _has(shapes, "generator_predictions") and not judged:
+def _objective_and_generator(
+    shapes: Shapes, hidden: int, layers: int
+) -> dict[str, Any]:
+    name = by_scopes({name.partition("/")[0] for name in shapes})
+    kind = GENERATORS[name]
+    has_discriminator = _has(shapes, "discriminator_predictions")
+    if name == "tied" and not has_discriminator:
         return {"electra_objective": False}
-    generator = _has(shapes, "generator_predictions")
-    return {"electra_objective": True, "uniform_generator": not generator}
+    found = _objective_hparams(kind.objectives[0])
+    if kind.original is None:
+        found["generator"] = name
+    else:
+        found |= kind.original
+    if kind.has_own_encoders:
+        scope = kind.encoders[0]
+        query = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
+        found |= {
+            "untied_generator_embeddings": _has(shapes, f"{scope}/embeddings"),
+            "generator_hidden_size": query[0] / hidden,
+            "generator_layers": _depth(shapes, scope) / layers,
+        }
+    return found
 
 
-def _generator(shapes: Shapes, hidden: int, layers: int) -> dict[str, Any]:
-    scope = "generator" if _has(shapes, "generator/encoder") else "generator_ltr"
-    query = shapes.get(f"{scope}/encoder/layer_0/attention/self/query/kernel")
-    if query is None:
-        tied = _has(shapes, "generator_predictions")
-        tied &= _has(shapes, "discriminator_predictions")
-        return {"untied_generator": False} if tied else {}
-    return {
-        "untied_generator_embeddings": _has(shapes, f"{scope}/embeddings"),
-        "generator_hidden_size": query[0] / hidden,
-        "generator_layers": _depth(shapes, scope) / layers,
-    }
+def _objective_hparams(objective: str) -> dict[str, bool]:
+    """The original's hparams of ELECTRA and Electric."""
+    electric = objective == "electric"
+    return {"electric_objective": electric, "electra_objective": not electric}
 
 
 def merge(
@@ -119,8 +122,8 @@ def merge(
     """
     overrides = dict(derived["model_hparam_overrides"])
     _check_size(overrides, given, origin)
-    if derived.get("two_tower_generator"):
-        derived = derived | _objective_of_towers(from_files, given)
+    if derived.get("two_tower_generator") or derived.get("generator"):
+        derived = derived | _chosen_objective(derived, from_files, given)
     result = {**derived, "model_hparam_overrides": overrides}
     for source, place in ((from_files, "the config beside it"), (given, "the hparams")):
         inner = source.get("model_hparam_overrides", {})
@@ -140,11 +143,12 @@ def merge(
     return result
 
 
-def _objective_of_towers(from_files, given) -> dict[str, bool]:
-    """Electric unless files or user say ELECTRA: the weights are the same."""
+def _chosen_objective(derived, from_files, given) -> dict[str, bool]:
+    """What files or user say where weights do not tell ELECTRA from Electric."""
     said = {**from_files, **given}
-    electric = said.get("electric_objective", not said.get("electra_objective", False))
-    return {"electric_objective": electric, "electra_objective": not electric}
+    usual = derived["electric_objective"] and not said.get("electra_objective", False)
+    electric = said.get("electric_objective", usual)
+    return _objective_hparams("electric" if electric else "electra")
 
 
 def _check_size(overrides, given, origin) -> None:

@@ -8,8 +8,9 @@ comment, and runs that set only `model_size` diverged.
 
 import dataclasses
 import os
-from typing import Any
+from typing import Any, Self
 
+from electra_tf.config.generators import GENERATORS, by_original_hparams
 from electra_tf.config.hparams import hparam, read_hparams, show
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.run import RunConfig, check_heads
@@ -118,6 +119,12 @@ class PretrainingConfig(RunConfig):
     num_eval_steps: int = hparam(100, "Batches of an evaluation.", minimum=1)
 
     # Generator.
+    generator: str | None = hparam(
+        None,
+        "Kind of generator; null: the one that the next four choose. unigram samples "
+        "tokens as often as they are in the data.",
+        choices=(None, *GENERATORS),
+    )
     uniform_generator: bool = hparam(
         False, "Replacements are uniform over the vocabulary; nothing to train."
     )
@@ -180,10 +187,21 @@ class PretrainingConfig(RunConfig):
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
 
     @property
+    def objective(self) -> str:
+        """What is trained: electra, electric or mlm."""
+        if self.electric_objective:
+            return "electric"
+        return "electra" if self.electra_objective else "mlm"
+
+    @property
+    def generator_kind(self) -> str:
+        """The kind of generator, a key of `generators.GENERATORS`."""
+        return self.generator or by_original_hparams(self.to_dict(), self.objective)
+
+    @property
     def uses_generator_config(self) -> bool:
         """Whether there is a generator encoder with a shape of its own."""
-        objective = self.electra_objective or self.electric_objective
-        return objective and self.untied_generator and not self.uniform_generator
+        return GENERATORS[self.generator_kind].has_own_encoders
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
@@ -202,6 +220,18 @@ class PretrainingConfig(RunConfig):
         return notes
 
     @classmethod
+    def from_hparams(cls, *args, **kwargs) -> Self:
+        """See `RunConfig.from_hparams`.
+
+        A `generator` that the original's hparams can say as well is said by them, so
+        that both spellings are the same run.
+        """
+        config = super().from_hparams(*args, **kwargs)
+        if config.generator and GENERATORS[config.generator].original:
+            config = dataclasses.replace(config, generator=None)
+        return config
+
+    @classmethod
     def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         if "max_predictions_per_seq" in hparams:
             raise UserError(
@@ -215,6 +245,8 @@ class PretrainingConfig(RunConfig):
         presets = dict(SIZE_PRESETS[explicit.get("model_size", "small")])
         if explicit.get("electric_objective"):
             presets.update(ELECTRIC_PRESET)
+        if kind := explicit.get("generator"):
+            presets.update(GENERATORS[kind].original or {"two_tower_generator": False})
         if explicit.get("debug"):
             presets.update(DEBUG_PRESET)
         return presets
@@ -240,6 +272,7 @@ class PretrainingConfig(RunConfig):
                 f"do_train and do_eval are both {show(self.do_train)}; exactly one "
                 'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
             )
+        _check_generator_kind(self)
         _check_objective(self)
         super()._check_together()
         _check_generator(self)
@@ -248,6 +281,28 @@ class PretrainingConfig(RunConfig):
                 f"mask_prob {self.mask_prob} of max_seq_length {self.max_seq_length} "
                 "is less than one token; raise one of them"
             )
+
+
+def _check_generator_kind(config: PretrainingConfig) -> None:
+    """Raises a UserError for a `generator` that other hparams contradict."""
+    if config.generator is None:
+        return
+    kind = GENERATORS[config.generator]
+    said = {"uniform_generator": False, "two_tower_generator": False}
+    for name, value in (said | (kind.original or {"untied_generator": True})).items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"generator {show(config.generator)} and {name} "
+                f"{show(getattr(config, name))} exclude each other: leave {name} out"
+            )
+    if config.objective not in kind.objectives:
+        name = f"{config.objective}_objective"
+        if config.objective == "mlm":
+            name = "electra_objective false"
+        raise UserError(
+            f"generator {show(config.generator)} does not go with {name}; it goes with "
+            f"{' and '.join(kind.objectives)}"
+        )
 
 
 def _check_objective(config: PretrainingConfig) -> None:
@@ -261,7 +316,8 @@ def _check_objective(config: PretrainingConfig) -> None:
          "a run has one objective"),
         (config.electric_objective and config.uniform_generator,
          electric, "uniform_generator", "Electric needs a two-tower generator"),
-        (config.electric_objective and not config.two_tower_generator, electric, two,
+        (config.electric_objective and config.generator_kind == "two_tower"
+         and not config.two_tower_generator, electric, two,
          "Electric needs a two-tower generator"),
         (config.electric_objective and tied, electric, "untied_generator",
          "the towers cannot be the discriminator"),

@@ -18,7 +18,9 @@ import os
 import threading
 from collections.abc import Iterator
 
-from electra_tf.data import build_plan, shards
+import numpy as np
+
+from electra_tf.data import build_plan, shards, token_counts
 from electra_tf.data.build_plan import Corpus, Unit
 from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import (
@@ -29,6 +31,7 @@ from electra_tf.data.record_making import (
 )
 from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
+from electra_tf.storage.manifest import sha256
 from electra_tf.text.vocabulary import Vocabulary
 
 _MIN_SEQ_LENGTH = 8
@@ -53,9 +56,10 @@ def _die_with(sentinel: int) -> None:
     os._exit(1)
 
 
-def _make_part(path: str, units: list[Unit]) -> Counts:
-    """Writes the records of some units to a file."""
+def _make_part(path: str, units: list[Unit]) -> tuple[Counts, np.ndarray]:
+    """Writes the records of some units to a file; returns their counts and tokens'."""
     total = Counts()
+    _maker.token_counts[:] = 0
     try:
         with open(path, "wb") as f:
             for unit in units:
@@ -64,7 +68,7 @@ def _make_part(path: str, units: list[Unit]) -> Counts:
                     total = total.plus(counts)
     except OSError as e:
         raise cannot_write(path, e) from None
-    return total
+    return total, _maker.token_counts.copy()
 
 
 # The build: the work of the main process.
@@ -212,14 +216,15 @@ class _Run:
             own = [(index, i, units) for i, units in enumerate(group.parts())]
             parts += own
             waiting[index] = len(own)
-        totals = dict.fromkeys(waiting, Counts())
+        totals = dict.fromkeys(waiting, (Counts(), 0))
         try:
-            for (index, _, units), counts in self._work(parts, num_processes):
-                totals[index] = totals[index].plus(counts)
+            for (index, _, units), found in self._work(parts, num_processes):
+                (counts, tokens), (total, total_tokens) = found, totals[index]
+                totals[index] = total.plus(counts), total_tokens + tokens
                 waiting[index] -= 1
                 self._progress.add(units, counts)
                 if not waiting[index]:
-                    self._finish_group(index, totals[index])
+                    self._finish_group(index, *totals.pop(index))
         except OSError as e:
             raise cannot_write(self._dir, e) from None
         finally:
@@ -264,13 +269,18 @@ class _Run:
         entry = self._state["groups"].get(str(index))
         if entry is None:
             return False
+        if not os.path.exists(self._counts_path(index)):
+            return False
         for file in entry["files"]:
             path = os.path.join(self._dir, file["name"])
             if not os.path.exists(path) or os.path.getsize(path) != file["bytes"]:
                 return False
         return True
 
-    def _finish_group(self, index: int, counts: Counts) -> None:
+    def _counts_path(self, group: int) -> str:
+        return os.path.join(self._dir, f".token_counts-{group:05d}")
+
+    def _finish_group(self, index: int, counts: Counts, tokens: np.ndarray) -> None:
         """Joins the parts of a group to its shards and records them."""
         group = self._groups[index]
         parts = [self._part_path(index, i) for i in range(len(group.parts()))]
@@ -281,6 +291,7 @@ class _Run:
             files = shards.deal(parts, temporary)
         for file, shard in zip(files, group.shards, strict=True):
             file["name"] = os.path.basename(self._shard_path(shard))
+        token_counts.write(self._counts_path(index), tokens)
         # Recorded before the shards have their names: a shard with its name is whole.
         self._state["groups"][str(index)] = {
             "counts": counts._asdict(),
@@ -316,6 +327,8 @@ class _Run:
                 f"({self._text.num_bytes} bytes) hold no text.",
                 EXIT_DAMAGED,
             )
+        path = os.path.join(self._dir, token_counts.FILE)
+        token_counts.write(path, self._token_counts(len(vocab)))
         source = self._state["settings"]["corpus"]
         manifest = {
             "schema_version": build_plan.SCHEMA_VERSION,
@@ -330,19 +343,30 @@ class _Run:
             "seed": self._settings.seed,
             "corpus": source | {"names": _names(self._text)} | counts._asdict(),
             "files": [file for entry in entries for file in entry["files"]],
+            "token_counts": {"name": token_counts.FILE, "sha256": sha256(path)},
             "settings": self._state["settings"],
         }
         path = os.path.join(self._dir, build_plan.MANIFEST_FILE)
         atomic_write(path, json.dumps(manifest, indent=1) + "\n")
         os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
+        self._remove_group_counts()
         print(f"{self._dir}: {_summary(manifest)}", flush=True)
         return manifest
+
+    def _token_counts(self, vocab_size: int) -> np.ndarray:
+        paths = map(self._counts_path, range(len(self._groups)))
+        return sum(token_counts.read(path, vocab_size) for path in paths)
+
+    def _remove_group_counts(self) -> None:
+        for index in range(len(self._groups)):
+            os.unlink(self._counts_path(index))
 
     def _discard(self, entries: list[dict]) -> None:
         """Takes back the empty shards of a corpus without text."""
         for entry in entries:
             for file in entry["files"]:
                 os.unlink(os.path.join(self._dir, file["name"]))
+        self._remove_group_counts()
         os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_tf.data import build_plan, tfrecord
+from electra_tf.data import build_plan, tfrecord, token_counts
 from electra_tf.data.build_plan import Unit
 from electra_tf.data.example_building import ExampleBuilder
 from electra_tf.text import corpus
@@ -74,9 +74,13 @@ class RecordMaker:
         self._is_only_unit = is_only_unit
         self._vocab = Vocabulary.load(settings.vocab_file)
         self._tokenizer = Tokenizer(self._vocab, *settings.tokenizer)
+        self.token_counts = np.zeros(len(self._vocab), np.int64)
 
     def records(self, unit: Unit) -> Iterator[tuple[bytes, Counts]]:
-        """Yields the records of a unit, in blocks, with what each block counts."""
+        """Yields the records of a unit, in blocks, with what each block counts.
+
+        `token_counts` (int64 [V]) grows by the tokens of each block.
+        """
         settings = self._settings
         rng = build_plan.rng_of(unit, settings.seed, self._is_only_unit)
         builder = ExampleBuilder(self._vocab, settings.max_seq_length, rng)
@@ -85,6 +89,9 @@ class RecordMaker:
             examples = builder.add_lines(ids, row_splits, is_blank)
             records = tfrecord.encode_examples(
                 examples.input_ids, examples.input_mask, examples.segment_ids
+            )
+            self.token_counts += token_counts.count(
+                examples.input_ids, examples.input_mask, self._vocab
             )
             counts = counts._replace(
                 examples=len(records),

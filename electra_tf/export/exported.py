@@ -37,7 +37,9 @@ class Source(NamedTuple):
     @property
     def objective(self) -> str:
         """What it was trained for."""
-        return getattr(self.pretrainer, "objective", "fine-tuned")
+        if isinstance(self.pretrainer, ElectraPretrainer):
+            return self.pretrainer.objective.name
+        return "fine-tuned"
 
     @property
     def limits(self) -> Limits:

@@ -18,11 +18,8 @@ from electra_tf.export.inputs import (
     encoder_specs,
     in_range,
     require,
-    unmasked,
 )
 from electra_tf.export.packing import pack
-from electra_tf.pretrain import masking
-from electra_tf.pretrain.generators import TwoTowerGenerator
 from electra_tf.text.vocabulary import MASK
 
 TOP = 5
@@ -45,7 +42,7 @@ def generator(source: Source) -> Export:
     float32 [B, N, V].
     """
     network = source.pretrainer.generator
-    if not hasattr(network, "head"):
+    if network is None or not network.fills_masks:
         raise UserError(
             f"{source.name} has no generator to export: there is no network that "
             "predicts tokens."
@@ -68,7 +65,7 @@ def generator(source: Source) -> Export:
         tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
         inputs = pack([tokens], vocab)
         places = places_of(vocab.mask_id, inputs.ids)
-        logits = vocabulary_logits(network, inputs, places.to_tensor())
+        logits = network.logits_at(*inputs, places.to_tensor())
         probs, ids = tf.math.top_k(tf.nn.softmax(logits), min(TOP, len(vocab)))
         counts = places.row_lengths()
         real = tf.sequence_mask(counts, tf.shape(ids)[1])[:, :, None]
@@ -92,7 +89,7 @@ def generator(source: Source) -> Export:
         inside = in_range("masked_lm_positions", masked_lm_positions, shape[1])
         with tf.control_dependencies([same, inside]):
             positions = tf.identity(masked_lm_positions)
-        return {"mlm_logits": vocabulary_logits(network, inputs, positions)}
+        return {"mlm_logits": network.logits_at(*inputs, positions)}
 
     root.__call__ = of_texts
     root.ids = of_ids
@@ -108,26 +105,11 @@ def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
 
 
-def vocabulary_logits(network, inputs: EncoderInputs, positions) -> tf.Tensor:
-    """Scores of every token at `positions` [B, N]: float32 [B, N, V].
-
-    Two towers see what is around a position and never the token there.
-    """
-    if isinstance(network, TwoTowerGenerator):
-        hidden = network.towers(unmasked(inputs))
-        table = network.ltr.embeddings.word_embeddings.value
-    else:
-        hidden = network.encoder(*inputs).sequence_output
-        table = network.encoder.embeddings.word_embeddings.value
-    at_masked = masking.gather_positions(hidden, positions)
-    return network.head.logits(network.head(at_masked), table)
-
-
 def _checks(source: Source, network) -> list[Check]:
     ids = probe_ids(source)
     inputs = EncoderInputs(*map(tf.constant, ids.values()))
     positions = np.array([[1, 0], [2, 3], [0, 5]], np.int32) % ids[NAMES[0]].shape[1]
-    logits = np.asarray(vocabulary_logits(network, inputs, tf.constant(positions)))
+    logits = np.asarray(network.logits_at(*inputs, tf.constant(positions)))
     return [
         Check(
             "serving_default",
@@ -151,7 +133,7 @@ def _expected_of_texts(source: Source, network) -> dict[str, np.ndarray]:
         places = [i for i, token in enumerate(ids) if token == vocab.mask_id]
         inputs = EncoderInputs(row, tf.ones_like(row), tf.zeros_like(row))
         places = tf.constant([places], tf.int32)
-        probs = tf.nn.softmax(vocabulary_logits(network, inputs, places))
+        probs = tf.nn.softmax(network.logits_at(*inputs, places))
         found.append(-np.sort(-probs[0].numpy())[:, :TOP])
     most = max(map(len, found))
     padded = [np.pad(row, [(0, most - len(row)), (0, 0)]) for row in found]

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf.pretrain.metrics import ALL_METRICS
+
 REPOSITORY = "electra_tf"
 
 # TensorFlow Hub's name for what each SavedModel does, and one sentence about it.
@@ -34,15 +36,6 @@ _TASKS = {
         "text-language-model",
         "Gives a raw string its pseudo-log-likelihood, in one pass.",
     ),
-}
-_METRICS = {
-    "disc_auc_tokens": "AUC of replaced-token detection, real tokens",
-    "disc_accuracy": "accuracy of replaced-token detection",
-    "disc_precision": "precision of replaced-token detection",
-    "disc_recall": "recall of replaced-token detection",
-    "masked_lm_accuracy": "accuracy of the generator at masked tokens",
-    "masked_lm_loss": "cross-entropy of the generator, nats",
-    "loss": "weighted sum of the losses",
 }
 _HPARAMS = (
     "num_train_steps train_batch_size max_seq_length learning_rate num_warmup_steps "
@@ -294,9 +287,9 @@ def _evaluation(facts: RunFacts) -> str:
     if not metrics:
         return "Not evaluated: the run directory holds no results."
     rows = [
-        f"| {meaning} | {metrics[name]:.4f} |"
-        for name, meaning in _METRICS.items()
-        if isinstance(metrics.get(name), (int, float))
+        f"| {metric.label} | {metrics[metric.name]:.4f} |"
+        for metric in ALL_METRICS
+        if isinstance(metrics.get(metric.name), (int, float))
     ]
     step = facts.results.get("global_step")
     head = (

@@ -54,8 +54,8 @@ def facts_of(source: Source, run_dir: Path | None = None) -> hub_card.RunFacts:
         data = hub_card.read_json(folder / "manifest.json")
     return hub_card.RunFacts(
         step=source.facts.get("step", 0),
-        objective=model.objective,
-        sizes=sizes | {"embedding_size": model.settings["embedding_size"]},
+        objective=model.objective.name,
+        sizes=sizes | {"embedding_size": model.settings.embedding_size},
         tokenizer=str(source.tokenizer_config),
         max_seq_length=source.max_seq_length,
         hparams=hparams,

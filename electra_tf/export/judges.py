@@ -29,11 +29,8 @@ from electra_tf.export.inputs import (
     EncoderInputs,
     checked,
     encoder_specs,
-    unmasked,
 )
 from electra_tf.export.packing import map_windows, windows_of
-from electra_tf.pretrain.discriminator import noise_contrastive_logits
-from electra_tf.pretrain.pretraining import ElectraPretrainer
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
 # Where a padded row has no token.
@@ -52,7 +49,7 @@ def detector(source: Source) -> Export:
     pretrainer = source.pretrainer
 
     def logits(inputs: EncoderInputs) -> tf.Tensor:
-        return replaced_logits(pretrainer, inputs)
+        return pretrainer.replaced_logits(*inputs)
 
     def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
         probs = tokens.ids.with_flat_values(tf.sigmoid(flat))
@@ -64,7 +61,7 @@ def detector(source: Source) -> Export:
 
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
-    if pretrainer.objective == "electric":
+    if pretrainer.objective.needs_log_q:
         variables += [
             v
             for v in pretrainer.generator.variables
@@ -87,7 +84,7 @@ def scorer(source: Source) -> Export:
     """
     need_discriminator(source, "scorer")
     pretrainer = source.pretrainer
-    if pretrainer.objective != "electric":
+    if pretrainer.objective.scoring != "electric":
         raise UserError(
             f"{source.name} is an ELECTRA: its discriminator tells replaced tokens but "
             "gives no likelihoods.\nA scorer needs a model trained with "
@@ -114,17 +111,6 @@ def scorer(source: Source) -> Export:
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
     return _text_export(source, variables, scores, answer, ids_answer, to_numbers)
-
-
-def replaced_logits(pretrainer: ElectraPretrainer, inputs: EncoderInputs) -> tf.Tensor:
-    """Log odds that a token was replaced, in the text as it stands: float32 [B, L]."""
-    encoded = pretrainer.electra(*inputs)
-    logits = pretrainer.discriminator_predictions(encoded.sequence_output)
-    if pretrainer.objective != "electric":
-        return logits
-    generated = pretrainer.generator(unmasked(inputs))
-    log_q = pretrainer.generator.log_q(generated.cloze, inputs.ids)
-    return noise_contrastive_logits(logits, log_q, pretrainer.settings["mask_prob"])
 
 
 def _text_export(

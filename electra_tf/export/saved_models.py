@@ -74,8 +74,9 @@ def kinds_of(source: Source) -> list[str]:
     kinds = ["encoder", "preprocessor"]
     if model.discriminator_predictions is not None:
         kinds.append("detector")
-        kinds += ["scorer"] * (model.objective == "electric")
-    return kinds + ["generator"] * hasattr(model.generator, "head")
+        kinds += ["scorer"] * (model.objective.scoring == "electric")
+    fills_masks = model.generator is not None and model.generator.fills_masks
+    return kinds + ["generator"] * fills_masks
 
 
 def check_what(what: str | None) -> None:

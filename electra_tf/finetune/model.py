@@ -15,6 +15,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.finetune import heads
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
+from electra_tf.train.metrics import Metric
 
 HEADS = {
     "classification": heads.ClassificationHead,
@@ -152,7 +153,9 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
 
 
 class FinetuningTask:
-    """Trains a FinetuningModel (see `training_step.Task`)."""
+    """Trains a FinetuningModel (see `train.step`)."""
+
+    metrics = (Metric("loss", "loss", "the mean loss of the examples", short="loss"),)
 
     def __init__(self, model: FinetuningModel):
         self.model = model

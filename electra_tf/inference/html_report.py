@@ -13,6 +13,7 @@ from pathlib import Path
 
 from electra_tf.inference import verdicts
 from electra_tf.inference.pretrained_model import TokenVerdict
+from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import plot_curves
 
@@ -30,19 +31,6 @@ details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace
 img { max-width: 100%; }
 .summary { color: #52606d; margin-top: 0; }
 """
-
-_MEANING = {
-    "masked_lm_accuracy": "masked tokens the generator gets right",
-    "masked_lm_loss": "its cross-entropy, nats",
-    "sampled_masked_lm_accuracy": "its samples that equal the original",
-    "disc_loss": "the discriminator's cross-entropy, nats",
-    "disc_auc": "area under its ROC curve; padding counts, as in the original",
-    "disc_auc_tokens": "the same over real tokens only",
-    "disc_accuracy": "verdicts that are right",
-    "disc_precision": "tokens called replaced that are",
-    "disc_recall": "replaced tokens called so",
-    "loss": "weighted sum of the two losses",
-}
 
 
 def page(title: str, parts: Sequence[str]) -> str:
@@ -109,10 +97,12 @@ def _results(model_dir: Path) -> dict[str, float]:
 
 def _metrics_table(results: dict) -> str:
     rows = []
-    for name, meaning in _MEANING.items():
-        if name in results["metrics"]:
-            value = f"{results['metrics'][name]:.4f}"
-            rows.append(f"<tr><td>{name}</td><td>{value}</td><td>{meaning}</td></tr>")
+    for metric in ALL_METRICS:
+        if metric.name in results["metrics"]:
+            value = f"{results['metrics'][metric.name]:.4f}"
+            rows.append(
+                f"<tr><td>{metric.name}</td><td>{value}</td><td>{metric.label}</td></tr>"
+            )
     step = results.get("global_step", "")
     caption = f'<p class="summary">Checkpoint of step {step}.</p>' if step else ""
     return f"{caption}<table>{''.join(rows)}</table>"
@@ -125,7 +115,7 @@ def _curves(model_dir: Path) -> str:
         return ""
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / "curves.png"
-        plot_curves(metrics, picture, "")
+        plot_curves(metrics, picture, "", ALL_METRICS)
         if not picture.exists():
             return ""
         data = base64.b64encode(picture.read_bytes()).decode()

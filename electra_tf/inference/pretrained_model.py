@@ -193,16 +193,12 @@ class PretrainedModel:
 
     def _corrupted(self, batch, seed, number):
         output = self.pretrainer(self._masked(batch, seed, number))
-        return output.corrupted_ids, output.judged.probs
+        return output.corrupted_ids, output.discriminated.probs
 
     def _probabilities(self, batch):
-        # Nothing is masked and nothing sampled: the text itself is judged.
-        masked = self._masked(batch, 0, 0)
-        unused = {"masked_lm_positions", "masked_lm_ids", "sample_uniform"}
-        batch = masked | {name: masked[name] * 0 for name in unused}
-        batch["masked_input_ids"] = batch["input_ids"]
-        batch["sampled_ids"] = batch["masked_lm_ids"]
-        return self.pretrainer(batch).judged.probs
+        import tensorflow as tf
+
+        return tf.sigmoid(self.pretrainer.replaced_logits(**batch))
 
 
 def load(model_dir: str | os.PathLike) -> PretrainedModel:

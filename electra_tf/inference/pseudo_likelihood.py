@@ -15,13 +15,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from electra_tf.pretrain.generators import (
-    MaskedInputs,
-    MaskedLMGenerator,
-    TwoTowerGenerator,
-)
+from electra_tf.pretrain.generator import MaskedInputs
 from electra_tf.pretrain.pretraining import ElectraPretrainer
-from electra_tf.pretrain.vocabulary_softmax import log_normalizer
 
 _IDS = tf.TensorSpec([None, None], tf.int32)
 _POSITIONS = tf.TensorSpec([None], tf.int32)
@@ -29,16 +24,8 @@ _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 def ways_of(pretrainer: ElectraPretrainer) -> list[str]:
     """The keys of WAYS that a model offers, the best one first."""
-    found = []
-    if pretrainer.objective == "electric":
-        found.append("electric")
-    if isinstance(pretrainer.generator, TwoTowerGenerator):
-        found.append("two_tower")
-    if isinstance(pretrainer.generator, MaskedLMGenerator):
-        found.append("mask_each")
-    if pretrainer.objective == "electra":
-        found.append("discriminator")
-    return found
+    offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
+    return [name for name in WAYS if name in offered]
 
 
 def electric(pretrainer: ElectraPretrainer):
@@ -77,17 +64,8 @@ def two_tower(pretrainer: ElectraPretrainer):
 
     @tf.function(input_signature=[_IDS, _IDS], autograph=False)
     def scores(ids, mask):
-        nothing = tf.zeros_like(ids[:, :1])  # no position is masked
-        inputs = MaskedInputs(
-            input_ids=ids,
-            input_mask=mask,
-            segment_ids=tf.zeros_like(ids),
-            masked_input_ids=ids,
-            masked_lm_positions=nothing,
-            masked_lm_ids=nothing,
-            masked_lm_weights=tf.cast(nothing, tf.float32),
-        )
-        return -generator(inputs).cloze.per_token_loss
+        text = MaskedInputs.of_text(ids, mask, tf.zeros_like(ids))
+        return generator.log_q(generator(text), ids)
 
     return scores
 
@@ -107,14 +85,10 @@ def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
         masked = tf.tensor_scatter_nd_update(
             ids, at, tf.fill(tf.shape(targets), mask_id)
         )
-        encoded = generator.encoder(masked, mask, tf.zeros_like(ids))
-        hidden = generator.head(tf.gather_nd(encoded.sequence_output, at))  # [B, E]
-        table = generator.encoder.embeddings.word_embeddings.value
-        bias = generator.head.output_bias.value
-        normalizer, _ = log_normalizer(hidden, table, bias, chunk_size=1024)
-        own = tf.cast(tf.gather(table, targets), tf.float32)
-        own = tf.reduce_sum(tf.cast(hidden, tf.float32) * own, axis=-1)
-        return own + tf.gather(bias, targets) - normalizer
+        logits = generator.logits_at(
+            masked, mask, tf.zeros_like(ids), positions[:, None]
+        )
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits[:, 0])
 
     return scores
 
@@ -125,4 +99,5 @@ ONE_PASS = {
     "two_tower": two_tower,
     "discriminator": discriminator,
 }
-WAYS = (*ONE_PASS, "mask_each")
+# The best one first.
+WAYS = ("electric", "two_tower", "mask_each", "discriminator")

@@ -255,7 +255,7 @@ def _checked_way(pretrainer, way: str | None, name: str) -> str:
     if way in offered:
         return way
     kind = {"electric": "an Electric", "electra": "an ELECTRA"}.get(
-        pretrainer.objective, "a masked language model"
+        pretrainer.objective.name, "a masked language model"
     )
     listed = "; ".join(f"{offer} ({_EXPLAINED[offer]})" for offer in offered)
     raise UserError(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import CLOZE_HEAD, StoredModel
+from electra_tf.interop.stored_model import StoredModel
 
 _DOES = {
     "ElectraForPreTraining": "tells for each token of a text whether it was replaced",
@@ -49,7 +49,7 @@ ELECTRA: Clark, Luong, Le, Manning, 2020, https://openreview.net/forum?id=r1xMH1
 """
 _ELECTRIC = """
 The discriminator was trained by noise-contrastive estimation (Electric): its logit is
-that of the model alone. Odds of a replacement need log q of the two-tower generator
+that of the model alone. Odds of a replacement need log q of its generator
 added, which is not part of this directory.
 """
 
@@ -57,9 +57,7 @@ added, which is not part of this directory.
 def huggingface(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
     pipeline = _PIPELINES.get(architecture)
-    electric = stored.config.electric_objective and any(
-        name.startswith(CLOZE_HEAD) for name in stored.tensors
-    )
+    electric = stored.config.objective == "electric"
     return _CARD.format(
         pipeline=f"pipeline_tag: {pipeline}\n" if pipeline else "",
         name=stored.name,

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.interop.stored_model import (
-    CLOZE_HEAD,
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
     StoredModel,
@@ -61,10 +61,10 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     """
     if what not in WHAT:
         raise UserError(f"--what {what} is none of {', '.join(WHAT)}.")
-    towers = any(name.startswith(CLOZE_HEAD) for name in stored.tensors)
-    if towers and what in ("all", GENERATOR):
+    if what in ("all", GENERATOR) and not is_representable(stored):
+        kind = stored.config.generator_kind.replace("_", "-")
         raise UserError(
-            f"{stored.origin} has a two-tower generator, which no other library can "
+            f"{stored.origin} has a {kind} generator, which no other library can "
             "represent.\n--what discriminator exports the discriminator alone, "
             "--format tf1 the whole model."
         )
@@ -81,6 +81,13 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     if what not in found:
         raise UserError(f"{stored.origin} has no {what}; it has {', '.join(found)}.")
     return {what: found[what]}
+
+
+def is_representable(stored: StoredModel) -> bool:
+    """Whether other libraries know such a generator: a masked language model."""
+    head = GENERATORS[stored.config.generator_kind].head
+    has_it = any(name.startswith(f"{head}/") for name in stored.tensors)
+    return not has_it or head == MASKED_LM_HEAD
 
 
 def _discriminator(stored: StoredModel) -> Network:
@@ -177,7 +184,7 @@ def outputs(
     """
     from electra_tf.model.encoder import TextEncoder
     from electra_tf.pretrain.discriminator import DiscriminatorPredictions
-    from electra_tf.pretrain.generators import MaskedLMHead
+    from electra_tf.pretrain.masked_lm_generator import MaskedLMHead
 
     shape = network.shape
     if hidden_act:

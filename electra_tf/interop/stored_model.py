@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from electra_tf.config import from_shapes
+from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
 
 DISCRIMINATOR_HEAD = "discriminator_predictions/"
-GENERATOR_HEAD = "generator_predictions/"
-CLOZE_HEAD = "cloze_predictions/"
-HEADS = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, CLOZE_HEAD)
+GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
+HEADS = (
+    DISCRIMINATOR_HEAD,
+    *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
+)
 
 
 class Contents(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks
-from electra_tf.interop.stored_model import CLOZE_HEAD, StoredModel
+from electra_tf.interop.stored_model import StoredModel
 
 TOLERANCE = 1e-5
 
@@ -157,8 +157,7 @@ def tensors(stored: StoredModel, again: StoredModel) -> list[Result]:
 def outputs(stored: StoredModel, again: StoredModel) -> list[Result]:
     """Hidden states and heads of all networks on a fixed batch."""
     batch = batch_for(stored)
-    two_towers = any(name.startswith(CLOZE_HEAD) for name in stored.tensors)
-    what = networks.DISCRIMINATOR if two_towers else "all"
+    what = "all" if networks.is_representable(stored) else networks.DISCRIMINATOR
     theirs = networks.split(again, what)
     results = []
     for folder, network in networks.split(stored, what).items():

@@ -17,25 +17,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import sources
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 # A model has such a part wholly or not at all; the first match counts.
+_ENCODER = f"{ENCODER}/"
+_KINDS = GENERATORS.values()
 PARTS = (
-    "electra/",
-    "generator/embeddings/",
-    "generator/",
-    "generator_ltr/embeddings/",
-    "generator_ltr/",
-    "generator_rtl/embeddings/",
-    "generator_rtl/",
-    "generator_predictions/",
-    "cloze_predictions/",
+    _ENCODER,
+    *(
+        f"{scope}/{part}"
+        for scope in sorted({scope for kind in _KINDS for scope in kind.encoders})
+        for part in ("embeddings/", "")
+        if scope != ENCODER
+    ),
+    *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
     "discriminator_predictions/",
 )
-_ENCODER = PARTS[0]
-_BY_TOKEN = ("/word_embeddings", "_predictions/output_bias")
+_BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 _BY_POSITION = "/position_embeddings"
 # What no shape gives away, and what must be equal for the weights to mean the same.
 _SAME = ("num_attention_heads", "hidden_act")

@@ -210,10 +210,11 @@ def sample_from_softmax(
     if temperature != 1.0:
         rows = rows / temperature
     if disallowed_ids is not None:
-        flat = tf.reshape(disallowed_ids, [-1, 1])
+        flat = tf.reshape(disallowed_ids, [-1])
+        place = tf.stack([tf.range(tf.size(flat)), flat], axis=1)
         # -1000 rather than -inf, as in the original: if nothing else has weight, the
         # draw is still defined.
-        rows -= 1000.0 * tf.cast(tf.range(vocab_size)[None] == flat, tf.float32)
+        rows = tf.tensor_scatter_nd_add(rows, place, tf.fill(tf.shape(flat), -1000.0))
     weights = tf.exp(rows - tf.reduce_max(rows, axis=-1, keepdims=True))
     ids = _inverse_cdf(weights, tf.reshape(uniform, [-1]))
     return tf.reshape(ids, tf.shape(uniform))
@@ -233,14 +234,52 @@ def sample_uniformly(
     return ids
 
 
-def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Index drawn in proportion to `weights` [M, V] >= 0 by each `uniform` [M]."""
+def sample_by_weight(
+    weights: tf.Tensor, uniform: tf.Tensor, *, disallowed_ids: tf.Tensor | None = None
+) -> tf.Tensor:
+    """Draws an id in proportion to `weights` float32 [V] >= 0 per uniform: int32 [...].
+
+    `disallowed_ids` (int32 [...]): that id is not drawn.
+    """
+    blocks = _blocks(weights[None])[0]  # [blocks, SAMPLING_BLOCK]
+    sums = tf.reduce_sum(blocks, axis=-1)
+    mass = tf.cumsum(sums)  # [blocks]
+    target = tf.reshape(uniform, [-1])
+    index = tf.range(SAMPLING_BLOCK)
+    if disallowed_ids is None:
+        target *= mass[-1]
+        left_out = tf.fill([1], -1)
+    else:
+        # Blocks from the disallowed id's on end earlier by its weight.
+        left_out = tf.reshape(disallowed_ids, [-1])
+        gap = tf.gather(weights, left_out)
+        end = tf.gather(mass, left_out // SAMPLING_BLOCK) - gap
+        target *= mass[-1] - gap
+        target += tf.where(target >= end, gap, 0.0)
+    block = tf.searchsorted(mass, target, side="right", out_type=tf.int32)
+    # Rounding may put the target at the very end.
+    block = tf.minimum(
+        block, tf.reduce_max(tf.where(sums > 0, tf.range(tf.size(sums)), 0))
+    )
+    ids = block[:, None] * SAMPLING_BLOCK + index  # [M, SAMPLING_BLOCK]
+    inside = tf.where(ids == left_out[:, None], 0.0, tf.gather(blocks, block))
+    target -= tf.gather(mass - sums, block)
+    found = _first_above(inside, tf.cumsum(inside, axis=-1), target[:, None])
+    return tf.reshape(block * SAMPLING_BLOCK + found, tf.shape(uniform))
+
+
+def _blocks(weights: tf.Tensor) -> tf.Tensor:
+    """[M, V] as [M, blocks, SAMPLING_BLOCK], with zeros at the end."""
     vocab_size = weights.shape[-1]
     num_blocks = -(-vocab_size // SAMPLING_BLOCK)
     padding = num_blocks * SAMPLING_BLOCK - vocab_size
-    blocks = tf.reshape(
-        tf.pad(weights, [[0, 0], [0, padding]]), [-1, num_blocks, SAMPLING_BLOCK]
-    )  # [M, blocks, SAMPLING_BLOCK]
+    padded = tf.pad(weights, [[0, 0], [0, padding]])
+    return tf.reshape(padded, [-1, num_blocks, SAMPLING_BLOCK])
+
+
+def _inverse_cdf(weights: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Index drawn in proportion to `weights` [M, V] >= 0 by each `uniform` [M]."""
+    blocks = _blocks(weights)  # [M, blocks, SAMPLING_BLOCK]
     sums = tf.reduce_sum(blocks, axis=-1)  # [M, blocks]
     mass = tf.cumsum(sums, axis=-1)
     target = uniform[:, None] * mass[:, -1:]

@@ -1,13 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The original's evaluation metrics, as sums that add up over batches and replicas."""
+"""The metrics of pre-training: the original's, as sums that add up over batches.
+
+An objective names those it has (`objectives.Objective.metrics`). Sums are of one batch
+or of a part of it and add up over batches and replicas.
+
+`python -m electra_tf.pretrain.metrics > docs/metrics.md` writes the page about them.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.pretrain.generators import EPSILON
-from electra_tf.pretrain.pretraining import PretrainingOutput
+from electra_tf.pretrain.generator import EPSILON
+from electra_tf.train.metrics import STEP_METRICS, Curve, Metric, Ratio, Sums
+
+_ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
 
 # tf.metrics.auc of the original: 200 thresholds, the outer two beyond 0 and 1.
 NUM_THRESHOLDS = 200
@@ -16,42 +27,167 @@ _THRESHOLDS = np.concatenate(
 ).astype(np.float32)
 
 
-def metric_sums(
-    output: PretrainingOutput, batch: dict[str, tf.Tensor]
-) -> dict[str, tf.Tensor]:
-    """Sums and counts of one batch, float32 scalars and histograms.
+class Auc(NamedTuple):
+    """Area under the ROC curve, by the trapezoidal rule over the thresholds."""
 
-    Add those of several batches, then call `finalize_metrics`.
+    histogram: str  # a sum made by `_histogram`
+
+    def __call__(self, sums: Sums) -> float:
+        histogram = np.asarray(sums[self.histogram])
+        # Scores above threshold i are those in buckets i + 1 and higher.
+        above = np.cumsum(histogram[:, ::-1].astype(np.float64), axis=1)[:, ::-1][:, 1:]
+        totals = histogram.sum(axis=1, dtype=np.float64)
+        false_positive = above[0] / (totals[0] + EPSILON)
+        true_positive = (above[1] + EPSILON) / (totals[1] + EPSILON)
+        return float(
+            np.sum(
+                (false_positive[:-1] - false_positive[1:])
+                * (true_positive[:-1] + true_positive[1:])
+                / 2
+            )
+        )
+
+
+LOSS = Metric(
+    "loss",
+    "weighted sum of the losses",
+    "`gen_weight` x generator loss + `disc_weight` x `disc_loss`, nats",
+    healthy="falls",
+    evaluation=Ratio("loss", "batches"),
+    short="loss",
+)
+GENERATOR_METRICS = (
+    Metric(
+        "masked_lm_loss",
+        "cross-entropy of the generator, nats",
+        "generator's cross-entropy at the masked positions, nats per token; log of the "
+        "vocabulary size at the start",
+        healthy="falls below 7 within some hundred steps",
+        evaluation=Ratio("masked_loss", "masked"),
+        training=Ratio("generator_loss"),
+        short="gen",
+        tag="generator/loss",
+        curve=Curve("Generator loss", "masked LM loss", _ORANGE),
+    ),
+    Metric(
+        "masked_lm_accuracy",
+        "accuracy of the generator at masked tokens",
+        "masked tokens whose most likely prediction is right",
+        healthy="0.3 to 0.5 for small generators late in training",
+        evaluation=Ratio("masked_correct", "masked"),
+        training=Ratio("masked_correct", "masked"),
+        tag="generator/accuracy",
+        curve=Curve("Accuracy", "generator", _ORANGE),
+    ),
+)
+DISCRIMINATOR_METRICS = (
+    Metric(
+        "sampled_masked_lm_accuracy",
+        "share of the generator's samples that are the original token",
+        "samples that are the original token; they count as original",
+        healthy="below `masked_lm_accuracy`",
+        evaluation=Ratio("sampled_correct", "masked"),
+        training=Ratio("sampled_correct", "masked"),
+        tag="generator/sampled_accuracy",
+    ),
+    Metric(
+        "disc_loss",
+        "cross-entropy of the discriminator, nats",
+        "discriminator's cross-entropy over all tokens, nats; a mean over sequences in "
+        "evaluation",
+        healthy='below 0.4 once it says "original" everywhere; further down when it '
+        "learns",
+        evaluation=Ratio("disc_loss", "sequences"),
+        training=Ratio("discriminator_loss"),
+        short="disc",
+        tag="discriminator/loss",
+        curve=Curve("Discriminator loss", "replaced-token loss", _BLUE),
+    ),
+    Metric(
+        "disc_accuracy",
+        "accuracy of replaced-token detection",
+        'tokens told right; about 0.88 for "always original"',
+        healthy="says little: look at recall and AUC",
+        evaluation=Ratio("disc_correct", "tokens"),
+        training=Ratio("disc_correct", "tokens"),
+        short="acc",
+        tag="discriminator/accuracy",
+        curve=Curve("Accuracy", "discriminator", _BLUE),
+    ),
+    Metric(
+        "disc_precision",
+        "precision of replaced-token detection",
+        "accuracy over the tokens that it calls replaced",
+        evaluation=Ratio("disc_said_correct", "disc_said"),
+        training=Ratio("disc_said_correct", "disc_said"),
+        tag="discriminator/precision",
+        curve=Curve("Accuracy", "precision on replaced", _BLUE, "--"),
+    ),
+    Metric(
+        "disc_recall",
+        "recall of replaced-token detection",
+        "accuracy over the replaced tokens",
+        healthy="near 0 for the first thousands of steps, then rising; near 0 for ever "
+        "means the generator is too strong or the learning rate too high",
+        evaluation=Ratio("disc_fake_correct", "disc_fake"),
+        training=Ratio("disc_fake_correct", "disc_fake"),
+        tag="discriminator/recall",
+        curve=Curve("Accuracy", "recall of replaced", _BLUE, ":"),
+    ),
+    Metric(
+        "disc_auc",
+        "AUC of replaced-token detection; padding counts, as in the original",
+        "area under the ROC curve, 200 thresholds; padding counts as tokens of label 0 "
+        "and probability 0, as in the original",
+        evaluation=Auc("auc"),
+    ),
+    Metric(
+        "disc_auc_tokens",
+        "AUC of replaced-token detection, real tokens",
+        "the same without padding",
+        healthy="0.5 is chance",
+        evaluation=Auc("auc_tokens"),
+    ),
+)
+ALL_METRICS = (LOSS, *GENERATOR_METRICS, *DISCRIMINATOR_METRICS)
+
+
+def generator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Sums and counts of one batch that LOSS and GENERATOR_METRICS need.
+
+    Args:
+      output: `pretraining.PretrainingOutput` of the batch.
+
+    Returns: float32 scalars.
     """
     weights = batch["masked_lm_weights"]
     ids, generated = batch["masked_lm_ids"], output.generated
-    sums = {
+    return {
         "masked": tf.reduce_sum(weights),
         "masked_correct": _count(generated.predictions == ids, weights),
         "masked_loss": tf.reduce_sum(generated.per_token_loss * weights),
-        "sampled_correct": _count(output.sampled_ids == ids, weights),
+        "generator_loss": generated.loss,
         "batches": tf.ones([]),
         "loss": output.total_loss,
     }
-    if output.judged is not None:
-        sums |= _discriminator_sums(output, batch["input_mask"])
-    return sums
 
 
-def _count(flags: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(flags, tf.float32) * weights)
-
-
-def _discriminator_sums(output, input_mask) -> dict[str, tf.Tensor]:
-    judged = output.judged
-    mask = tf.cast(input_mask, tf.float32)
+def discriminator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """What DISCRIMINATOR_METRICS need beside `generator_sums`; histograms too."""
+    found = output.discriminated
+    mask = tf.cast(batch["input_mask"], tf.float32)
     labels = tf.cast(output.is_replaced, tf.int32)
-    right = judged.predictions == labels
-    said = tf.cast(judged.predictions, tf.float32) * mask
+    right = found.predictions == labels
+    said = tf.cast(found.predictions, tf.float32) * mask
     fake = tf.cast(labels, tf.float32) * mask
+    weights = batch["masked_lm_weights"]
     return {
+        "sampled_correct": _count(
+            output.sampled_ids == batch["masked_lm_ids"], weights
+        ),
         "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
-        "disc_loss": tf.reduce_sum(judged.per_example_loss),
+        "discriminator_loss": found.loss,
+        "disc_loss": tf.reduce_sum(found.per_example_loss),
         "tokens": tf.reduce_sum(mask),
         "disc_correct": _count(right, mask),
         "disc_said": tf.reduce_sum(said),
@@ -59,9 +195,13 @@ def _discriminator_sums(output, input_mask) -> dict[str, tf.Tensor]:
         "disc_fake": tf.reduce_sum(fake),
         "disc_fake_correct": _count(right, fake),
         # The original's AUC counts padding as tokens of label 0 and probability 0.
-        "auc": _histogram(judged.probs * mask, fake, tf.ones_like(mask)),
-        "auc_tokens": _histogram(judged.probs, fake, mask),
+        "auc": _histogram(found.probs * mask, fake, tf.ones_like(mask)),
+        "auc_tokens": _histogram(found.probs, fake, mask),
     }
+
+
+def _count(flags: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(flags, tf.float32) * weights)
 
 
 def _histogram(probs, labels, weights) -> tf.Tensor:
@@ -73,47 +213,40 @@ def _histogram(probs, labels, weights) -> tf.Tensor:
     return tf.reshape(sums, [2, NUM_THRESHOLDS + 1])
 
 
-def _auc(histogram: np.ndarray) -> float:
-    """Area under the ROC curve by the trapezoidal rule over the thresholds."""
-    # Scores above threshold i are those in buckets i + 1 and higher.
-    above = np.cumsum(histogram[:, ::-1].astype(np.float64), axis=1)[:, ::-1][:, 1:]
-    totals = histogram.sum(axis=1, dtype=np.float64)
-    false_positive = above[0] / (totals[0] + EPSILON)
-    true_positive = (above[1] + EPSILON) / (totals[1] + EPSILON)
-    return float(
-        np.sum(
-            (false_positive[:-1] - false_positive[1:])
-            * (true_positive[:-1] + true_positive[1:])
-            / 2
-        )
-    )
+def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float]:
+    """The values of metrics, from the sums over any number of batches."""
+    return {m.name: float(m.evaluation(sums)) for m in metrics if m.evaluation}
 
 
-def finalize_metrics(sums: dict[str, tf.Tensor]) -> dict[str, float]:
-    """The metrics under the original's names, from sums over any number of batches.
+def training_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, np.ndarray]:
+    """The values of metrics in single training steps, from the sums of each."""
+    return {m.name: m.training(sums) for m in metrics if m.training}
 
-    disc_precision and disc_recall are accuracies over the tokens called replaced and
-    over the replaced ones.  disc_auc counts padding, as the original does;
-    disc_auc_tokens does not.
-    """
-    sums = {name: np.asarray(value) for name, value in sums.items()}
 
-    def ratio(name, count):
-        return float(sums[name] / sums[count]) if sums[count] else 0.0
+_PAGE = """\
+<!-- Written by `python -m electra_tf.pretrain.metrics > docs/metrics.md`. -->
+# Metrics
 
-    metrics = {
-        "loss": ratio("loss", "batches"),
-        "masked_lm_accuracy": ratio("masked_correct", "masked"),
-        "masked_lm_loss": ratio("masked_loss", "masked"),
-    }
-    if "tokens" in sums:
-        metrics |= {
-            "sampled_masked_lm_accuracy": ratio("sampled_correct", "masked"),
-            "disc_loss": ratio("disc_loss", "sequences"),
-            "disc_auc": _auc(sums["auc"]),
-            "disc_auc_tokens": _auc(sums["auc_tokens"]),
-            "disc_accuracy": ratio("disc_correct", "tokens"),
-            "disc_precision": ratio("disc_said_correct", "disc_said"),
-            "disc_recall": ratio("disc_fake_correct", "disc_fake"),
-        }
-    return metrics
+Evaluation (`results/unsup_results.txt` and `.json`) has the original's names and
+meanings; `metrics.jsonl` and TensorBoard have them per training step, with dropout.
+
+| name | meaning | healthy |
+|---|---|---|
+{rows}
+
+In Electric the label is "was masked", also where the sample is the original token,
+and the generator's loss is the cloze loss over all candidate positions.
+"""
+
+
+def page() -> str:
+    """docs/metrics.md."""
+    rows = [
+        f"| `{m.name}` | {m.meaning} | {m.healthy} |"
+        for m in (*ALL_METRICS, *STEP_METRICS)
+    ]
+    return _PAGE.format(rows="\n".join(rows))
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -16,24 +16,53 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.config.pretraining import ModelConfig
+from electra_tf.config.model import ModelConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
-from electra_tf.pretrain import discriminator, masking
-from electra_tf.pretrain.generators import (
-    EPSILON,
-    GENERATORS,
+from electra_tf.pretrain import masking
+from electra_tf.pretrain.discriminator import DiscriminatorOutput
+from electra_tf.pretrain.generator import (
     GeneratorOutput,
     MaskedInputs,
-    TwoTowerGenerator,
+    generator_class,
 )
+from electra_tf.pretrain.objectives import OBJECTIVES
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainerSettings:
+    """What an ElectraPretrainer is, beside the shapes of its networks.
+
+    Attributes:
+      embedding_size: width of the (shared) embeddings.
+      special_ids: ids of ([CLS], [SEP], [MASK]).
+      generator: a key of `config.generators.GENERATORS`.
+      objective: a key of `objectives.OBJECTIVES`.
+      untied_generator_embeddings: the generator has embeddings of its own.
+      gen_weight, disc_weight: weights of the two losses.
+      mask_prob: share of masked tokens, the prior of Electric's noise.
+      temperature, disallow_correct: how replacements are sampled.
+      cloze_chunk_size: positions whose vocabulary scores two towers hold at one time.
+    """
+
+    embedding_size: int
+    special_ids: tuple[int, int, int]
+    generator: str = "masked_lm"
+    objective: str = "electra"
+    untied_generator_embeddings: bool = False
+    gen_weight: float = 1.0
+    disc_weight: float = 50.0
+    mask_prob: float = 0.15
+    temperature: float = 1.0
+    disallow_correct: bool = False
+    cloze_chunk_size: int = 1024
 
 
 class LossWeights(NamedTuple):
     """What the losses are divided by, summed over the global batch; scalars."""
 
-    generator: tf.Tensor  # masked positions; two towers: candidate positions
-    discriminator: tf.Tensor  # tokens
+    generator: tf.Tensor  # positions that the generator's loss counts
+    discriminator: tf.Tensor  # those that the main network's loss counts
 
 
 class PretrainingOutput(NamedTuple):
@@ -44,7 +73,7 @@ class PretrainingOutput(NamedTuple):
     sampled_ids: tf.Tensor  # int32 [B, N]
     corrupted_ids: tf.Tensor  # int32 [B, L], the discriminator's input
     is_replaced: tf.Tensor  # bool [B, L], the discriminator's labels
-    judged: discriminator.DiscriminatorOutput | None  # None without a discriminator
+    discriminated: DiscriminatorOutput | None  # None without a discriminator
 
 
 class ElectraPretrainer(keras.Model):
@@ -55,14 +84,7 @@ class ElectraPretrainer(keras.Model):
     Args:
       config: ModelConfig of the discriminator (of the only network for MLM).
       generator_config: ModelConfig of the generator.
-      embedding_size: width of the (shared) embeddings.
-      generator: a key of GENERATORS.
-      objective: "electra", "electric" or "mlm".
-      special_ids: ids of ([CLS], [SEP], [MASK]).
-      gen_weight, disc_weight: weights of the two losses.
-      mask_prob: share of masked tokens, the prior of Electric's noise.
-      temperature, disallow_correct: how replacements are sampled.
-      cloze_chunk_size: see TwoTowerGenerator.
+      settings: the fields of PretrainerSettings.
     """
 
     def __init__(
@@ -70,67 +92,30 @@ class ElectraPretrainer(keras.Model):
         config: ModelConfig | dict,
         generator_config: ModelConfig | dict,
         *,
-        embedding_size: int,
-        special_ids: tuple[int, int, int],
-        generator: str = "masked_lm",
-        objective: str = "electra",
-        untied_generator_embeddings: bool = False,
-        gen_weight: float = 1.0,
-        disc_weight: float = 50.0,
-        mask_prob: float = 0.15,
-        temperature: float = 1.0,
-        disallow_correct: bool = False,
-        cloze_chunk_size: int = 1024,
+        dtype=None,
         name: str = "electra_pretrainer",
-        **kwargs,
+        trainable: bool = True,
+        **settings,
     ):
         # The batch's float32 numbers (weights, uniforms) keep their type.
-        super().__init__(name=name, autocast=False, **kwargs)
+        super().__init__(name=name, dtype=dtype, trainable=trainable, autocast=False)
         if isinstance(config, dict):
             config = ModelConfig(**config)
         if isinstance(generator_config, dict):
             generator_config = ModelConfig(**generator_config)
-        self.settings = {
-            "embedding_size": embedding_size,
-            "special_ids": tuple(special_ids),
-            "generator": generator,
-            "objective": objective,
-            "untied_generator_embeddings": untied_generator_embeddings,
-            "gen_weight": gen_weight,
-            "disc_weight": disc_weight,
-            "mask_prob": mask_prob,
-            "temperature": temperature,
-            "disallow_correct": disallow_correct,
-            "cloze_chunk_size": cloze_chunk_size,
-        }
+        settings["special_ids"] = tuple(settings["special_ids"])
+        self.settings = PretrainerSettings(**settings)
         self.model_config, self.generator_config = config, generator_config
-        self.objective = objective
+        self.objective = OBJECTIVES[self.settings.objective]()
         dtype = self.dtype_policy
         # The encoder comes first: the embeddings that others share are named after it.
-        self.electra = TextEncoder(config, embedding_size, dtype=dtype)
+        self.electra = TextEncoder(config, self.settings.embedding_size, dtype=dtype)
         self.electra.build(None)
-        self.generator = GENERATORS[generator](
-            self.electra, generator_config, self.settings, dtype=dtype
+        self.generator = generator_class(self.settings.generator).create(
+            self.electra, generator_config, self.settings, dtype
         )
-        self._build_generator_head()
-        self.discriminator_predictions = None
-        if objective != "mlm":
-            self.discriminator_predictions = discriminator.DiscriminatorPredictions(
-                config.hidden_size,
-                config.initializer_range,
-                config.hidden_act,
-                dtype=dtype,
-            )
-            self.discriminator_predictions.build()
+        self.discriminator_predictions = self.objective.head(config, dtype)
         self.built = True
-
-    def _build_generator_head(self):
-        if isinstance(self.generator, TwoTowerGenerator):
-            width = self.generator.ltr.hidden_size + self.generator.rtl.hidden_size
-            self.generator.head.build((None, width))
-        elif hasattr(self.generator, "head"):
-            self.generator.head.build((None, self.generator.encoder.hidden_size))
-        self.generator.built = True
 
     def call(
         self,
@@ -163,69 +148,60 @@ class ElectraPretrainer(keras.Model):
         corrupted_ids, masked = masking.scatter_update(
             inputs.input_ids, sampled_ids, inputs.masked_lm_positions
         )
-        # A sample that equals the original token counts as original; to Electric it
-        # is noise all the same.
-        is_replaced = masked
-        if self.objective != "electric":
-            is_replaced = masked & (corrupted_ids != inputs.input_ids)
+        is_replaced = self.objective.is_replaced(
+            masked, corrupted_ids, inputs.input_ids
+        )
 
         # Discriminate: which tokens were replaced?
-        judged = None
-        total_loss = self.settings["gen_weight"] * generated.loss
-        if self.discriminator_predictions is not None:
-            judged = self._judge(
-                corrupted_ids, is_replaced, inputs, generated, fold_in(seed, 1), weights
-            )
-            total_loss += self.settings["disc_weight"] * judged.loss
+        discriminated = self.objective.discriminate(
+            self,
+            corrupted_ids,
+            is_replaced,
+            inputs,
+            generated,
+            fold_in(seed, 1),
+            weights.discriminator,
+        )
+
+        total_loss = self.settings.gen_weight * generated.loss
+        if discriminated is not None:
+            total_loss += self.settings.disc_weight * discriminated.loss
         return PretrainingOutput(
-            total_loss, generated, sampled_ids, corrupted_ids, is_replaced, judged
+            total_loss,
+            generated,
+            sampled_ids,
+            corrupted_ids,
+            is_replaced,
+            discriminated,
         )
 
     def _sample(self, generated, inputs, batch) -> tf.Tensor:
         """Replacements for the masked tokens, int32 [B, N]."""
         if "sampled_ids" in batch:
             return batch["sampled_ids"]
-        correct = inputs.masked_lm_ids if self.settings["disallow_correct"] else None
-        uniform = batch["sample_uniform"]
-        if generated.logits is None:
-            return masking.sample_uniformly(
-                uniform, self.model_config.vocab_size, disallowed_ids=correct
-            )
-        return masking.sample_from_softmax(
-            tf.stop_gradient(generated.logits),
-            uniform,
-            temperature=self.settings["temperature"],
-            disallowed_ids=correct,
+        correct = inputs.masked_lm_ids if self.settings.disallow_correct else None
+        return self.generator.sample(
+            generated, batch["sample_uniform"], self.settings.temperature, correct
         )
 
-    def _judge(self, corrupted_ids, is_replaced, inputs, generated, seed, weights):
-        encoded = self.electra(
-            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
-        )
+    def replaced_logits(
+        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+    ) -> tf.Tensor:
+        """Log odds that each token of a text as it stands was replaced: [B, L]."""
+        encoded = self.electra(input_ids, input_mask, segment_ids)
         net_logits = self.discriminator_predictions(encoded.sequence_output)
-        logits = net_logits
-        if self.objective == "electric":
-            log_q = self.generator.log_q(generated.cloze, corrupted_ids)
-            logits = discriminator.noise_contrastive_logits(
-                net_logits, log_q, self.settings["mask_prob"]
-            )
-        return discriminator.discriminator_output(
-            net_logits,
-            logits,
-            is_replaced,
-            inputs.input_mask,
-            weights.discriminator,
-            EPSILON,
-        )
+        generated = None
+        if self.objective.needs_log_q:
+            text = MaskedInputs.of_text(input_ids, input_mask, segment_ids)
+            generated = self.generator(text)
+        return self.objective.logits(self, net_logits, generated, input_ids)
 
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
         """This batch's share of what the losses are divided by."""
         inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
-        counted = inputs.masked_lm_weights
-        if isinstance(self.generator, TwoTowerGenerator):
-            counted = self.generator.candidate_weights(inputs)
-        tokens = tf.cast(inputs.input_mask, tf.float32)
-        return LossWeights(tf.reduce_sum(counted), tf.reduce_sum(tokens))
+        return LossWeights(
+            self.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
+        )
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -235,7 +211,7 @@ class ElectraPretrainer(keras.Model):
         return y_pred.total_loss / tf.distribute.get_strategy().num_replicas_in_sync
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Only the loss: `electra_tf.pretrain.metrics` holds the others."""
+        """Only the loss: `TrainablePretrainer` has the others."""
         del x, y, y_pred, sample_weight
         return self.get_metrics_result()
 
@@ -245,7 +221,7 @@ class ElectraPretrainer(keras.Model):
             "dtype": self.dtype_policy.name,
             "config": dataclasses.asdict(self.model_config),
             "generator_config": dataclasses.asdict(self.generator_config),
-            **self.settings,
+            **dataclasses.asdict(self.settings),
         }
 
 
@@ -258,25 +234,13 @@ def build_pretrainer(
       special_ids: ids of ([CLS], [SEP], [MASK]) in its vocabulary.
       dtype: a Keras dtype policy; by default the one of `config.precision`.
     """
-    if config.electric_objective:
-        objective = "electric"
-    else:
-        objective = "electra" if config.electra_objective else "mlm"
-    if config.uniform_generator:
-        generator = "uniform"
-    elif config.two_tower_generator or config.electric_objective:
-        generator = "two_tower"
-    elif objective == "mlm" or not config.untied_generator:
-        generator = "tied"
-    else:
-        generator = "masked_lm"
     return ElectraPretrainer(
         config.model_config(),
         config.generator_config(),
         embedding_size=config.embedding_size,
         special_ids=special_ids,
-        generator=generator,
-        objective=objective,
+        generator=config.generator_kind,
+        objective=config.objective,
         untied_generator_embeddings=config.untied_generator_embeddings,
         gen_weight=config.gen_weight,
         disc_weight=config.disc_weight,

@@ -5,39 +5,31 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
 from electra_tf.storage.files import atomic_write
+from electra_tf.train.metrics import STEP_METRICS, Metric
 from electra_tf.train.metrics_file import read_metrics
 
 # More points than this cannot be told apart in the picture.
 _MAX_POINTS = 2000
-_GENERATOR, _DISCRIMINATOR, _GREY = "#c0582b", "#2b6cb0", "#5f6b7a"
-
-# Title of a panel -> its curves: metric, label, colour, line style.
-_PANELS = {
-    "Generator loss": [("masked_lm_loss", "masked LM loss", _GENERATOR, "-")],
-    "Discriminator loss": [("disc_loss", "replaced-token loss", _DISCRIMINATOR, "-")],
-    "Accuracy": [
-        ("disc_accuracy", "discriminator", _DISCRIMINATOR, "-"),
-        ("disc_precision", "precision on replaced", _DISCRIMINATOR, "--"),
-        ("disc_recall", "recall of replaced", _DISCRIMINATOR, ":"),
-        ("masked_lm_accuracy", "generator", _GENERATOR, "-"),
-    ],
-    "Learning rate": [("learning_rate", "learning rate", _GREY, "-")],
-}
 
 
 def plot_curves(
-    metrics_path: str | os.PathLike, png_path: str | os.PathLike, title: str
+    metrics_path: str | os.PathLike,
+    png_path: str | os.PathLike,
+    title: str,
+    metrics: Sequence[Metric],
 ) -> None:
-    """Draws losses, accuracies and learning rate over the steps into a PNG.
+    """Draws metrics over the steps into a PNG, in the panels that they name.
 
     The faint line is each step (averaged where there are more steps than pixels), the
     strong one a moving average. Does nothing for a run without steps.
     """
-    steps, columns = _read(metrics_path)
+    drawn = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
+    steps, columns = _read(metrics_path, {metric.name for metric in drawn})
     if not len(steps):
         return
     # The Agg canvas draws without a display and leaves pyplot's global state alone.
@@ -47,28 +39,28 @@ def plot_curves(
     figure = Figure(figsize=(11, 7), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=13)
-    panels = {
-        name: [curve for curve in curves if curve[0] in columns]
-        for name, curves in _PANELS.items()
-    }
-    panels = {name: curves for name, curves in panels.items() if curves}
+    panels: dict[str, list[Metric]] = {}
+    for metric in drawn:
+        if metric.name in columns:
+            panels.setdefault(metric.curve.panel, []).append(metric)
     rows = (len(panels) + 1) // 2
-    for number, (name, curves) in enumerate(panels.items(), start=1):
-        _draw(figure.add_subplot(rows, 2, number), name, steps, columns, curves)
+    for number, (name, own) in enumerate(panels.items(), start=1):
+        _draw(figure.add_subplot(rows, 2, number), name, steps, columns, own)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     atomic_write(png_path, picture.getvalue())
 
 
-def _draw(axes, name, steps, columns, curves) -> None:
+def _draw(axes, name, steps, columns, metrics) -> None:
     span = max(1, len(steps) // 40)
     marker = "o" if len(steps) == 1 else None  # a line of one point shows nothing
-    for metric, label, colour, style in curves:
-        values = columns[metric]
-        if metric == "learning_rate":
+    for metric in metrics:
+        values = columns[metric.name]
+        _, label, colour, style = metric.curve
+        if metric.name == "learning_rate":
             axes.plot(steps, values, color=colour, linewidth=1.6)
             continue
-        if len(curves) == 1 and span > 1:
+        if len(metrics) == 1 and span > 1:
             axes.plot(steps, values, color=colour, linewidth=0.6, alpha=0.3)
         smoothed = smooth(values, span)
         axes.plot(
@@ -91,13 +83,12 @@ def _draw(axes, name, steps, columns, curves) -> None:
         axes.set_ylim(0, 1.02)
     if name == "Learning rate":
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
-    if len(curves) > 1:
+    if len(metrics) > 1:
         axes.legend(fontsize=8, frameon=False, loc="best")
 
 
-def _read(path) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _read(path, names: set[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Steps [n] and metrics [n], averaged over neighbours down to _MAX_POINTS."""
-    names = {curve[0] for curves in _PANELS.values() for curve in curves}
     steps, lists = [], {name: [] for name in names}
     for row in read_metrics(path):
         steps.append(row["step"])

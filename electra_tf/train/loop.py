@@ -65,6 +65,7 @@ def train(
         total=num_train_steps,
         batch_size=batch_size,
         every=log_steps,
+        metrics=step.task.metrics,
         is_chief=placement.is_chief,
     )
     saver = BackgroundSaver(checkpoints)

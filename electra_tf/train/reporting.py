@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra_tf.console import Console, Progress
 from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.train.metrics import Metric
 from electra_tf.train.metrics_file import MetricsFile, finite
 from electra_tf.train.tensorboard_events import TensorBoardEvents
 
@@ -28,14 +29,20 @@ class Report:
         total: int,
         batch_size: int,
         every: int,
+        metrics: Sequence[Metric],
         is_chief: bool = True,
     ):
-        self._progress = Progress(console, total, start, batch_size, every)
+        shown = {metric.name: metric.short for metric in metrics if metric.short}
+        self._progress = Progress(console, total, start, batch_size, every, shown)
         self._files = None
         if is_chief:
             self._files = (
                 MetricsFile(Path(directory) / "metrics.jsonl", start),
-                TensorBoardEvents(Path(directory) / "tensorboard", start),
+                TensorBoardEvents(
+                    Path(directory) / "tensorboard",
+                    start,
+                    {metric.name: metric.tag for metric in metrics},
+                ),
             )
 
     def add(self, first_step: int, metrics: Mapping[str, Any]) -> None:

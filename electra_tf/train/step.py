@@ -11,7 +11,7 @@ rounding only.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.train.distribution import Placement
+from electra_tf.train.metrics import Metric
 
 INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.
@@ -33,6 +34,7 @@ class Task(Protocol):
     """What the loop must know of the model that it trains."""
 
     model: keras.Model
+    metrics: Sequence[Metric]  # what `training_metrics` and the evaluation give
 
     def loss_weights(self, batch: Batch) -> Any:
         """This batch's share of what the losses are divided by: a nest of scalars."""

@@ -13,7 +13,7 @@ from electra_tf.storage.files import cannot_write
 
 
 class TensorBoardEvents:
-    """An event file that TensorBoard reads: generator and discriminator apart.
+    """An event file that TensorBoard reads.
 
     Written as the TFRecord of events that it is, without `tf.summary`: that would need
     the tensorboard package and 0.1 ms per value. A restart announces from which step on
@@ -22,10 +22,15 @@ class TensorBoardEvents:
     Args:
       directory: of the event files; each start of a run adds one.
       step: the steps that the run has behind it.
+      tags: metric -> its tag; for others it is training/<name>.
     """
 
-    def __init__(self, directory: str | os.PathLike, step: int):
+    def __init__(
+        self, directory: str | os.PathLike, step: int, tags: Mapping[str, str]
+    ):
         import tensorflow as tf
+
+        self._tags = tags
 
         self._tf = tf.compat.v1
         self._directory = Path(directory)
@@ -50,7 +55,9 @@ class TensorBoardEvents:
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a step."""
         values = [
-            self._tf.Summary.Value(tag=tag(name), simple_value=value)
+            self._tf.Summary.Value(
+                tag=self._tags.get(name) or f"training/{name}", simple_value=value
+            )
             for name, value in metrics.items()
         ]
         self._write(step=step, summary=self._tf.Summary(value=values))
@@ -69,16 +76,3 @@ class TensorBoardEvents:
 
         with contextlib.suppress(tf.errors.OpError):  # as in MetricsFile.close
             self._writer.close()
-
-
-def tag(name: str) -> str:
-    """The TensorBoard tag of a metric, such as discriminator/accuracy."""
-    for prefix, group in (
-        ("disc_", "discriminator"),
-        ("masked_lm_", "generator"),
-        ("sampled_masked_lm_", "generator/sampled"),
-    ):
-        if name.startswith(prefix):
-            short = name.removeprefix(prefix)
-            return f"{group}_{short}" if "/" in group else f"{group}/{short}"
-    return f"training/{name}"

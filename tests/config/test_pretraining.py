@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from electra_tf.config.generators import GENERATORS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from tests.helpers.runs import GOLDEN, ROOT
@@ -199,6 +200,31 @@ def test_wrong_values_are_named(hparams, words):
             "electra_objective",
         ),
         (
+            {"generator": "unigram", "uniform_generator": True},
+            "generator",
+            "uniform_generator",
+        ),
+        (
+            {"generator": "two_tower", "two_tower_generator": False},
+            "generator",
+            "two_tower_generator",
+        ),
+        (
+            {"generator": "masked_lm", "untied_generator": False},
+            "generator",
+            "untied_generator",
+        ),
+        (
+            {"generator": "uniform", "electra_objective": False},
+            "generator",
+            "electra_objective",
+        ),
+        (
+            {"generator": "masked_lm", "electric_objective": True},
+            "generator",
+            "electric_objective",
+        ),
+        (
             {"electric_objective": True, "two_tower_generator": False},
             "electric_objective",
             "two_tower_generator",
@@ -214,6 +240,8 @@ def test_impossible_settings_name_both_hparams(hparams, first, second):
     [
         {"two_tower_generator": True},
         {"uniform_generator": True},
+        {"generator": "unigram"},
+        {"generator": "unigram", "electric_objective": True},
         {"untied_generator": False, "untied_generator_embeddings": True},
         {"electra_objective": False, "generator_hidden_size": 0.001},
         {"do_train": False, "do_eval": True},
@@ -222,6 +250,18 @@ def test_impossible_settings_name_both_hparams(hparams, first, second):
 )
 def test_unusual_settings_are_possible(hparams):
     make(hparams)
+
+
+@pytest.mark.parametrize("kind", GENERATORS)
+def test_a_kind_of_generator_is_what_the_original_hparams_say(kind):
+    """`generator` and the original's hparams choose the same run."""
+    config, original = make({"generator": kind}), GENERATORS[kind].original
+    assert config.generator_kind == kind
+    assert config.objective == "electra"
+    if original is None:
+        assert config.generator == kind
+    else:
+        assert config == make(original)
 
 
 def test_generator_is_not_checked_where_there_is_none():

@@ -11,7 +11,7 @@ from electra_tf.pretrain.pretraining import ElectraPretrainer, build_pretrainer
 CLS, SEP, MASK = SPECIAL_IDS = 2, 3, 4
 VOCAB_SIZE, LENGTH, ROWS = 97, 32, 4
 
-# Every objective and way of sharing weights, by name.
+# Every objective and generator, by name.
 VARIANTS = {
     "electra": {},
     "tied_all": {"untied_generator": False},
@@ -19,8 +19,10 @@ VARIANTS = {
     "same_embedding_size": {"embedding_size": 16},
     "two_tower": {"two_tower_generator": True},
     "uniform": {"uniform_generator": True},
+    "unigram": {"generator": "unigram"},
     "mlm": {"electra_objective": False},
     "electric": {"electric_objective": True},
+    "electric_unigram": {"electric_objective": True, "generator": "unigram"},
     "electric_untied": {
         "electric_objective": True,
         "untied_generator_embeddings": True,

@@ -22,7 +22,9 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import max_predictions_per_seq
 from electra_tf.model import encoder, transformer_layer
-from electra_tf.pretrain import generators, masking
+from electra_tf.pretrain import masking
+from electra_tf.pretrain.generator import MaskedInputs
+from electra_tf.pretrain.two_tower_generator import TwoTowerGenerator
 from electra_tf.train.optimization import LayerwiseDecay, WarmupPolynomialDecay
 from tests.parity.pretraining import Row, compare, forward_row
 
@@ -128,8 +130,8 @@ def _towers(golden) -> Iterator[Row]:
         return types.SimpleNamespace(sequence_output=tf.constant(golden["roll/x"]))
 
     generator = types.SimpleNamespace(ltr=tower, rtl=tower)
-    inputs = generators.MaskedInputs(*[None] * len(generators.MaskedInputs._fields))
-    states = generators.TwoTowerGenerator.towers(generator, inputs)
+    inputs = MaskedInputs(*[None] * len(MaskedInputs._fields))
+    states = TwoTowerGenerator.towers(generator, inputs)
     before, after = tf.split(states, 2, axis=-1)
     yield compare("roll/before", before, golden["roll/minus1"])
     yield compare("roll/after", after, golden["roll/plus1"])

@@ -18,8 +18,9 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model import encoder, transformer_layer
-from electra_tf.pretrain import discriminator, generators, masking
-from electra_tf.pretrain.metrics import finalize_metrics, metric_sums
+from electra_tf.pretrain import discriminator, masking
+from electra_tf.pretrain.generator import MaskedInputs
+from electra_tf.pretrain.metrics import evaluation_metrics
 from electra_tf.pretrain.pretraining import ElectraPretrainer, build_pretrainer
 from electra_tf.train.optimization import AdamWeightDecay, create_optimizer
 
@@ -81,7 +82,7 @@ class Recording:
         return model
 
     def batch(self) -> dict[str, tf.Tensor]:
-        fields = generators.MaskedInputs._fields
+        fields = MaskedInputs._fields
         batch = {name: tf.constant(self.forward[name]) for name in fields}
         return batch | {"sampled_ids": tf.constant(self.forward["sampled_token_ids"])}
 
@@ -97,9 +98,9 @@ def replay(directory: str) -> Iterator[Row]:
         output = model(batch)
     yield from _losses(recording, output)
     yield from _generator(recording, model, batch, output)
-    if output.judged is not None:
+    if output.discriminated is not None:
         yield from _discriminator(recording, model, batch, output)
-    yield from _metrics(recording, output, batch)
+    yield from _metrics(recording, model, output, batch)
     yield from _gradients(recording, model, tape, output)
     yield from _steps(recording)
 
@@ -140,8 +141,8 @@ def _losses(recording, output) -> Iterator[Row]:
     yield forward_row("loss/mlm", generated.mlm_loss, golden["mlm_loss"])
     if generated.cloze is not None:
         yield forward_row("loss/cloze", generated.loss, golden["cloze_loss"])
-    if output.judged is not None:
-        yield forward_row("loss/disc", output.judged.loss, golden["disc_loss"])
+    if output.discriminated is not None:
+        yield forward_row("loss/disc", output.discriminated.loss, golden["disc_loss"])
 
 
 def _encoder_rows(name: str, encoded, golden, prefix: str) -> Iterator[Row]:
@@ -155,9 +156,7 @@ def _encoder_rows(name: str, encoded, golden, prefix: str) -> Iterator[Row]:
 
 def _generator(recording, model, batch, output) -> Iterator[Row]:
     golden, generator, generated = recording.forward, model.generator, output.generated
-    inputs = generators.MaskedInputs(
-        *(batch[name] for name in generators.MaskedInputs._fields)
-    )
+    inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
     logits = generated.logits
     if logits is None:  # the uniform generator, whose scores are all 0
         logits = tf.zeros_like(golden["mlm_logits"])
@@ -198,7 +197,7 @@ def _two_towers(golden, generator, inputs, cloze) -> Iterator[Row]:
 
 
 def _discriminator(recording, model, batch, output) -> Iterator[Row]:
-    golden, judged = recording.forward, output.judged
+    golden, found = recording.forward, output.discriminated
     encoded = model.electra(
         output.corrupted_ids, batch["input_mask"], batch["segment_ids"]
     )
@@ -214,13 +213,13 @@ def _discriminator(recording, model, batch, output) -> Iterator[Row]:
     if "disc_log_q" in golden:
         log_q = model.generator.log_q(output.generated.cloze, output.corrupted_ids)
         yield forward_row("discriminator/log_q", log_q, golden["disc_log_q"])
-    assert isinstance(judged, discriminator.DiscriminatorOutput)
+    assert isinstance(found, discriminator.DiscriminatorOutput)
     for name, ours in (
-        ("net_logits", judged.net_logits),
-        ("logits", judged.logits),
-        ("probs", judged.probs),
-        ("preds", judged.predictions),
-        ("per_example_loss", judged.per_example_loss),
+        ("net_logits", found.net_logits),
+        ("logits", found.logits),
+        ("probs", found.probs),
+        ("preds", found.predictions),
+        ("per_example_loss", found.per_example_loss),
     ):
         yield forward_row(f"discriminator/{name}", ours, golden[f"disc_{name}"])
     yield compare(
@@ -239,8 +238,9 @@ def _attention_maps(model, encoded, input_mask) -> tf.Tensor:
     return tf.stack(maps)
 
 
-def _metrics(recording, output, batch) -> Iterator[Row]:
-    metrics = finalize_metrics(metric_sums(output, batch))
+def _metrics(recording, model, output, batch) -> Iterator[Row]:
+    objective = model.objective
+    metrics = evaluation_metrics(objective.metrics, objective.sums(output, batch))
     for key in recording.forward.files:
         if key.startswith("metric_"):
             name = key.removeprefix("metric_")
@@ -325,5 +325,5 @@ def _step_losses(output):
     yield "mlm_loss", output.generated.mlm_loss
     if output.generated.cloze is not None:
         yield "cloze_loss", output.generated.loss
-    if output.judged is not None:
-        yield "disc_loss", output.judged.loss
+    if output.discriminated is not None:
+        yield "disc_loss", output.discriminated.loss

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.model.dropout import fold_in
-from electra_tf.pretrain.generators import MaskedInputs, weighted_mean
+from electra_tf.pretrain.generator import MaskedInputs, weighted_mean
 from tests.helpers.tiny_pretraining import (
     CLS,
     LENGTH,
@@ -116,7 +116,7 @@ def test_cloze_loss_and_log_q(variant):
     np.testing.assert_array_equal(cloze.predictions, log_q.argmax(-1))
     other = np.random.default_rng(1).integers(0, VOCAB_SIZE, ids.shape)
     expected = np.take_along_axis(log_q, other[..., None], -1)[..., 0]
-    found = model.generator.log_q(cloze, tf.constant(other, tf.int32))
+    found = model.generator.log_q(out, tf.constant(other, tf.int32))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     # The masked positions' logits are the same scores.
     at = batch["masked_lm_positions"].numpy()

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.data import record_index, tfrecord
-from electra_tf.errors import UserError
+from electra_tf.errors import UserError, as_user_error
 from electra_tf.pretrain import pretrain_data
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.numbered_examples import (
@@ -286,7 +286,7 @@ def test_ids_beyond_the_vocabulary(tmp_path):
     found = dataset(pattern, vocab=small, shuffle=False, batch_size=100)
     with pytest.raises(tf.errors.OpError) as caught:
         list(found.take(8))
-    error = pretrain_data.as_user_error(caught.value)
+    error = as_user_error(caught.value)
     # Example 495 has id 5 + 495 in its third place.
     assert "record 495" in str(error) and "id 500" in str(error)
     assert "small.txt" in str(error) and error.exit_code == 2
@@ -306,4 +306,4 @@ def test_other_features(tmp_path):
 
 
 def test_errors_of_others_are_left_alone():
-    assert pretrain_data.as_user_error(ValueError("something else")) is None
+    assert as_user_error(ValueError("something else")) is None

@@ -47,7 +47,7 @@ def test_from_config_keeps_every_setting():
     model = tiny_model("electric", **changes)
     copy = ElectraPretrainer.from_config(model.get_config())
     for name, value in changes.items():
-        assert copy.settings[name] == value
+        assert getattr(copy.settings, name) == value
     assert copy.settings == model.settings
     assert copy.model_config == model.model_config
     assert copy.generator_config == model.generator_config
@@ -135,8 +135,8 @@ def test_shapes_of_everything():
     assert out.corrupted_ids.shape == out.is_replaced.shape == (ROWS, LENGTH)
     assert out.corrupted_ids.dtype == out.sampled_ids.dtype == tf.int32
     assert out.is_replaced.dtype == tf.bool
-    assert out.judged.probs.shape == (ROWS, LENGTH)
-    assert tiny_model("mlm")(tiny_batch()).judged is None
+    assert out.discriminated.probs.shape == (ROWS, LENGTH)
+    assert tiny_model("mlm")(tiny_batch()).discriminated is None
 
 
 def test_chosen_by_config():
@@ -152,4 +152,4 @@ def test_chosen_by_config():
     for variant, (generator, objective) in expected.items():
         config = tiny_config(**VARIANTS[variant])
         settings = build_pretrainer(config, SPECIAL_IDS).settings
-        assert (settings["generator"], settings["objective"]) == (generator, objective)
+        assert (settings.generator, settings.objective) == (generator, objective)

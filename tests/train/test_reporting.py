@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf import console
 from electra_tf.console import Console, Progress
+from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.train import reporting
 from electra_tf.train.curves import plot_curves, smooth
 from electra_tf.train.metrics_file import MetricsFile
@@ -21,6 +23,9 @@ METRICS = {
     "disc_loss": 0.125,
     "disc_accuracy": 0.93,
 }
+
+
+SHOWN = {metric.name: metric.short for metric in ALL_METRICS if metric.short}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +40,7 @@ METRICS = {
     ],
 )
 def test_duration(seconds, text):
-    assert reporting.duration(seconds) == text
+    assert console.duration(seconds) == text
 
 
 class Clock:
@@ -43,7 +48,7 @@ class Clock:
 
     def __init__(self, monkeypatch):
         self.now = 100.0
-        monkeypatch.setattr(reporting.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(console.time, "monotonic", lambda: self.now)
 
 
 class Terminal(io.StringIO):
@@ -53,7 +58,7 @@ class Terminal(io.StringIO):
 
 def test_progress_line_has_the_originals_form(monkeypatch):
     clock, stream = Clock(monkeypatch), io.StringIO()
-    progress = Progress(Console(stream), 10000, 1000, 32, every=100)
+    progress = Progress(Console(stream), 10000, 1000, 32, 100, SHOWN)
     clock.now += 30  # the graph is built
     progress.update(1001, METRICS)
     clock.now += 99.5
@@ -69,7 +74,7 @@ def test_progress_line_has_the_originals_form(monkeypatch):
 
 def test_lines_without_a_terminal_come_at_intervals(monkeypatch):
     clock, stream = Clock(monkeypatch), io.StringIO()
-    progress = Progress(Console(stream), 1000, 0, 8, every=100)
+    progress = Progress(Console(stream), 1000, 0, 8, 100, SHOWN)
     for step in range(1, 1001):
         clock.now += 0.01 if step < 500 else 1.0
         progress.update(step, METRICS)
@@ -84,7 +89,7 @@ def test_a_terminal_line_is_rewritten_and_fits(monkeypatch):
     clock, stream = Clock(monkeypatch), Terminal()
     console = Console(stream)
     monkeypatch.setattr(Console, "width", 80)
-    progress = Progress(console, 100_000, 0, 128, every=100)
+    progress = Progress(console, 100_000, 0, 128, 100, SHOWN)
     for step in (1, 20_000, 40_000):
         clock.now += 5000
         progress.update(step, METRICS)
@@ -161,7 +166,13 @@ def events_in(directory):
 
 def report(directory, start, metrics):
     result = Report(
-        directory, Console(io.StringIO()), start=start, total=9, batch_size=2, every=1
+        directory,
+        Console(io.StringIO()),
+        start=start,
+        total=9,
+        batch_size=2,
+        every=1,
+        metrics=ALL_METRICS,
     )
     result.add(start + 1, metrics)
     result.close()
@@ -212,7 +223,7 @@ def test_curves_are_a_picture(tmp_path, steps):
     rows = ({"step": s, "learning_rate": 1e-4} | METRICS for s in range(1, steps + 1))
     file.write([{**row, "disc_loss": row["step"] ** -0.5} for row in rows])
     file.close()
-    plot_curves(path, picture, "A run")
+    plot_curves(path, picture, "A run", ALL_METRICS)
     pixels = matplotlib.image.imread(picture)
     assert pixels.shape == (840, 1320, 4)
     # Both colours are there: generator and discriminator.
@@ -223,7 +234,7 @@ def test_curves_are_a_picture(tmp_path, steps):
 
 def test_curves_of_an_empty_run_are_left_out(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    plot_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", "A run")
+    plot_curves(tmp_path / "metrics.jsonl", tmp_path / "curves.png", "A run", [])
     assert not (tmp_path / "curves.png").exists()
 
 

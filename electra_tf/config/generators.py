@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of generator: what must be known of each without building it.
+
+A new generator is a class in electra_tf/pretrain/ (`generator.Generator` is the
+contract) and a row here: what configs, FLOP counts and readers of checkpoints need to
+know before TensorFlow is imported.
+"""
+
+from typing import Any, NamedTuple
+
+ENCODER = "electra"  # the scope of the main network's encoder
+MASKED_LM_HEAD = "generator_predictions"
+
+
+class GeneratorKind(NamedTuple):
+    """What is known of a kind of generator.
+
+    Attributes:
+      implementation: "module:Class" in electra_tf.pretrain.
+      objectives: those it can be trained with; the first is the one that its weights
+        are taken for where nothing else says it.
+      original: the original's hparams that choose it; None for those it does not have.
+      encoders: scopes of its encoders' weights.
+      head: scope of its other weights, None if it has none.
+      needs_token_counts: whether it must know how often each token is in the data.
+      predicts: the share of positions that its softmax over the vocabulary is computed
+        at: "masked", "all" or "none".
+    """
+
+    implementation: str
+    objectives: tuple[str, ...]
+    original: dict[str, bool] | None = None
+    encoders: tuple[str, ...] = ()
+    head: str | None = None
+    predicts: str = "none"
+    needs_token_counts: bool = False
+
+    @property
+    def has_own_encoders(self) -> bool:
+        """Whether it has encoders of the shape that the generator_* hparams give."""
+        return any(scope != ENCODER for scope in self.encoders)
+
+    @property
+    def scopes(self) -> set[str]:
+        """The scopes of all weights that are the generator's alone."""
+        return {*self.encoders, *filter(None, [self.head])} - {ENCODER}
+
+
+GENERATORS = {
+    "masked_lm": GeneratorKind(
+        "masked_lm_generator:MaskedLMGenerator",
+        ("electra",),
+        {
+            "uniform_generator": False,
+            "two_tower_generator": False,
+            "untied_generator": True,
+        },
+        encoders=("generator",),
+        head=MASKED_LM_HEAD,
+        predicts="masked",
+    ),
+    "tied": GeneratorKind(
+        "masked_lm_generator:TiedGenerator",
+        ("electra", "mlm"),
+        {"untied_generator": False},
+        encoders=(ENCODER,),
+        head=MASKED_LM_HEAD,
+        predicts="masked",
+    ),
+    "two_tower": GeneratorKind(
+        "two_tower_generator:TwoTowerGenerator",
+        ("electric", "electra"),
+        {"two_tower_generator": True},
+        encoders=("generator_ltr", "generator_rtl"),
+        head="cloze_predictions",
+        predicts="all",
+    ),
+    "uniform": GeneratorKind(
+        "uniform_generator:UniformGenerator",
+        ("electra",),
+        {"uniform_generator": True},
+    ),
+    "unigram": GeneratorKind(
+        "unigram_generator:UnigramGenerator",
+        ("electra", "electric"),
+        head="unigram_generator",
+        needs_token_counts=True,
+    ),
+}
+
+
+def by_original_hparams(hparams: dict[str, Any], objective: str) -> str:
+    """The kind that the original's hparams choose."""
+    if hparams["uniform_generator"]:
+        return "uniform"
+    if hparams["two_tower_generator"] or objective == "electric":
+        return "two_tower"
+    if objective == "mlm" or not hparams["untied_generator"]:
+        return "tied"
+    return "masked_lm"
+
+
+def by_scopes(scopes: set[str]) -> str:
+    """The kind whose weights are among those of a model with these scopes."""
+    found = [name for name, kind in GENERATORS.items() if kind.scopes <= scopes]
+    return max(found, key=lambda name: len(GENERATORS[name].scopes))

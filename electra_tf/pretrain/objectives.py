@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objectives: what the main network reads and predicts, its loss and its metrics.
+
+A new objective is a class in OBJECTIVES. `pretraining.ElectraPretrainer.call` generates
+and corrupts; the objective says what the main network makes of it.
+
+Shapes: B batch, L length.
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from electra_tf.config.model import ModelConfig
+from electra_tf.pretrain import metrics
+from electra_tf.pretrain.discriminator import (
+    DiscriminatorOutput,
+    DiscriminatorPredictions,
+    discriminator_output,
+    noise_contrastive_logits,
+)
+from electra_tf.pretrain.generator import EPSILON, GeneratorOutput, MaskedInputs
+from electra_tf.train.metrics import Metric
+
+
+class Objective:
+    """What the main network learns; the contract of all objectives.
+
+    What is here holds for an objective whose main network has no head of its own.
+
+    Attributes:
+      name: the value of `PretrainingConfig.objective`.
+      scoring: the name in `pseudo_likelihood` of the scores that the main network's
+        own predictions give, None if they give none.
+      needs_log_q: whether the generator must have `log_q`.
+      metrics: what is measured, in training and in evaluation.
+    """
+
+    name: str
+    scoring: str | None = None
+    needs_log_q = False
+    metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
+
+    def head(self, config: ModelConfig, dtype) -> keras.layers.Layer | None:
+        """The built head of the main network; None if it has none of its own."""
+        del config, dtype
+        return None
+
+    def is_replaced(
+        self, masked: tf.Tensor, corrupted_ids: tf.Tensor, input_ids: tf.Tensor
+    ) -> tf.Tensor:
+        """The labels, bool [B, L].
+
+        Args:
+          masked: bool [B, L], the positions that the generator filled.
+          corrupted_ids, input_ids: int32 [B, L], with and without its samples.
+        """
+        return masked & (corrupted_ids != input_ids)
+
+    def discriminate(
+        self,
+        model,
+        corrupted_ids: tf.Tensor,
+        is_replaced: tf.Tensor,
+        inputs: MaskedInputs,
+        generated: GeneratorOutput,
+        seed: tf.Tensor | None = None,
+        weight: tf.Tensor | None = None,
+    ) -> DiscriminatorOutput | None:
+        """What the main network makes of the corrupted text; None if it reads none.
+
+        Args:
+          model: the ElectraPretrainer.
+          weight: `loss_weight` of the global batch; None: of this one.
+        """
+        return None
+
+    def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
+        """How many positions the main network's loss is a mean over, a scalar."""
+        return tf.reduce_sum(tf.cast(inputs.input_mask, tf.float32))
+
+    def sums(self, output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The sums of one batch that `metrics` need: scalars and histograms."""
+        return metrics.generator_sums(output, batch)
+
+
+class MaskedLM(Objective):
+    """Masked language modeling, as in BERT: the tied generator is all there is."""
+
+    name = "mlm"
+
+
+class Electra(Objective):
+    """Replaced token detection (ELECTRA paper, section 2)."""
+
+    name = "electra"
+    scoring = "discriminator"
+    metrics = (*Objective.metrics, *metrics.DISCRIMINATOR_METRICS)
+
+    def head(self, config, dtype):
+        layer = DiscriminatorPredictions(
+            config.hidden_size, config.initializer_range, config.hidden_act, dtype=dtype
+        )
+        layer.build()
+        return layer
+
+    def discriminate(
+        self,
+        model,
+        corrupted_ids,
+        is_replaced,
+        inputs,
+        generated,
+        seed=None,
+        weight=None,
+    ):
+        encoded = model.electra(
+            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
+        )
+        net_logits = model.discriminator_predictions(encoded.sequence_output)
+        return discriminator_output(
+            net_logits,
+            self.logits(model, net_logits, generated, corrupted_ids),
+            is_replaced,
+            inputs.input_mask,
+            weight,
+            EPSILON,
+        )
+
+    def logits(self, model, net_logits, generated, ids) -> tf.Tensor:
+        """Log odds that each token was replaced, from the head's output: [B, L]."""
+        del model, generated, ids
+        return net_logits
+
+    def sums(self, output, batch):
+        sums = super().sums(output, batch)
+        return sums | metrics.discriminator_sums(output, batch)
+
+
+class Electric(Electra):
+    """Noise-contrastive estimation with the generator as noise (Electric paper, 2.2).
+
+    A sample that is the original token is noise all the same.
+    """
+
+    name = "electric"
+    scoring = "electric"
+    needs_log_q = True
+
+    def is_replaced(self, masked, corrupted_ids, input_ids):
+        del corrupted_ids, input_ids
+        return masked
+
+    def logits(self, model, net_logits, generated, ids):
+        log_q = model.generator.log_q(generated, ids)
+        return noise_contrastive_logits(net_logits, log_q, model.settings.mask_prob)
+
+
+OBJECTIVES = {cls.name: cls for cls in (Electra, Electric, MaskedLM)}

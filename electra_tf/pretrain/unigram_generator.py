@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A generator that draws each token as often as it is in the training data.
+
+Nothing is learned: `adapt` takes over the counts that the builders of data write, and
+they are kept with the weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.pretrain import masking
+from electra_tf.pretrain.generator import Generator, GeneratorOutput, weighted_mean
+
+
+class UnigramGenerator(Generator):
+    """q(token) is proportional to its count, whatever is around it."""
+
+    has_log_q = True
+
+    def __init__(self, vocab_size: int, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+
+    @classmethod
+    def create(cls, encoder, config, settings, dtype):
+        del encoder, settings
+        generator = cls(config.vocab_size, name="unigram_generator", dtype=dtype)
+        generator.build()
+        return generator
+
+    def build(self, input_shape=None):
+        del input_shape
+        # Counts rather than probabilities: whole numbers survive every conversion.
+        self.token_counts = self.add_weight(
+            name="token_counts",
+            shape=(self.vocab_size,),
+            initializer="ones",
+            trainable=False,
+            autocast=False,
+        )
+
+    def adapt(self, token_counts: np.ndarray) -> None:
+        self.token_counts.assign(token_counts.astype(np.float32))
+
+    def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:
+        del seed
+        per_token = -tf.gather(self._log_probabilities(), inputs.masked_lm_ids)
+        loss = weighted_mean(per_token, inputs.masked_lm_weights, weight)
+        best = tf.argmax(self.token_counts.value, output_type=tf.int32)
+        predictions = tf.fill(tf.shape(inputs.masked_lm_ids), best)
+        return GeneratorOutput(None, per_token, loss, predictions, loss)
+
+    def sample(self, generated, uniform, temperature=1.0, disallowed_ids=None):
+        del generated
+        return masking.sample_by_weight(
+            self.token_counts.value ** (1.0 / temperature),
+            uniform,
+            disallowed_ids=disallowed_ids,
+        )
+
+    def log_q(self, generated, token_ids):
+        del generated
+        return tf.gather(self._log_probabilities(), token_ids)
+
+    def _log_probabilities(self) -> tf.Tensor:
+        """log q of every token, float32 [V].
+
+        A token that the data do not have is never drawn; it has the probability of one
+        that is there once, so that no loss is infinite on other texts.
+        """
+        counts = self.token_counts.value
+        total = tf.reduce_sum(counts)
+        return tf.math.log(tf.maximum(counts, 1.0)) - tf.math.log(total)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a metric is: how it follows from sums, and what it means to people.
+
+A metric is defined once; training, evaluation, the report, model cards and
+docs/metrics.md all read the definition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+Sums = Mapping[str, np.ndarray]
+
+
+class Ratio(NamedTuple):
+    """One sum over another, 0 where that is 0; or a sum by itself."""
+
+    numerator: str
+    denominator: str | None = None
+
+    def __call__(self, sums: Sums) -> np.ndarray:
+        values = np.asarray(sums[self.numerator], np.float64)
+        if self.denominator is None:
+            return values
+        count = np.asarray(sums[self.denominator], np.float64)
+        return np.where(count, values / np.where(count, count, 1.0), 0.0)
+
+
+class Curve(NamedTuple):
+    """How a metric is drawn: the panel's title, the line's label, colour and style."""
+
+    panel: str
+    label: str
+    colour: str = "#5f6b7a"
+    style: str = "-"
+
+
+class Metric(NamedTuple):
+    """The definition of a metric.
+
+    Attributes:
+      name: its key in metrics.jsonl and in results.
+      label: a short description, for reports and model cards.
+      meaning: for docs/metrics.md.
+      healthy: what to expect of a run that learns, for docs/metrics.md.
+      evaluation: from the sums over an evaluation; None if it is of training only.
+      training: from the sums of single training steps, arrays; None likewise.
+      short: what the progress line calls it; "" if it is not shown there.
+      tag: in TensorBoard; "": training/<name>.
+      curve: how it is drawn; None if it is not.
+    """
+
+    name: str
+    label: str
+    meaning: str
+    healthy: str = ""
+    evaluation: Callable[[Sums], float] | None = None
+    training: Callable[[Sums], np.ndarray] | None = None
+    short: str = ""
+    tag: str = ""
+    curve: Curve | None = None
+
+
+# What every training step reports, whatever is trained (`step.TrainingStep`).
+STEP_METRICS = (
+    Metric(
+        "learning_rate",
+        "learning rate",
+        "the rate that the step used",
+        curve=Curve("Learning rate", "learning rate"),
+    ),
+    Metric("global_norm", "gradient norm", "norm of all gradients before clipping"),
+    Metric("loss_scale", "loss scale", "`mixed_float16` only"),
+    Metric(
+        "finite",
+        "finite",
+        "0 where loss or gradients were not finite and the step was left out",
+        healthy="1",
+    ),
+)

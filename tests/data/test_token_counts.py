@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How often each token is in the data, as the builders of data write it."""
+
+import numpy as np
+import pytest
+
+from electra_tf.data import token_counts
+from electra_tf.errors import UserError
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.building import VOCAB, examples_in, succeed, write_corpus
+
+
+def test_counts_are_those_of_the_examples(tmp_path):
+    text = write_corpus(tmp_path / "text")
+    one, two = tmp_path / "one", tmp_path / "two"
+    flags = ["--num-out-files=3", "--max-seq-length=64"]
+    succeed(text, one, *flags)
+    succeed(text, two, *flags, "--num-processes=2")
+    assert (one / token_counts.FILE).read_bytes() == (
+        two / token_counts.FILE
+    ).read_bytes()
+
+    vocab = Vocabulary.load(str(VOCAB))
+    ids, mask, _ = examples_in(one)
+    expected = np.bincount(ids[mask > 0], minlength=len(vocab))
+    expected[[vocab.pad_id, vocab.cls_id, vocab.sep_id, vocab.mask_id]] = 0
+    pattern = f"{one}/pretrain_data.tfrecord*"
+    found = token_counts.of_data(pattern, len(vocab))
+    np.testing.assert_array_equal(found, expected)
+    assert found.sum() > 1000
+    # Two data sets together.
+    both = token_counts.of_data(f"{pattern},{two}/pretrain*", len(vocab))
+    np.testing.assert_array_equal(both, 2 * expected)
+    assert not list(one.glob(".*")), "files of the build are left over"
+
+
+@pytest.mark.parametrize("text", ["", "1\n2\n", "1\n2\nx\n", "1\n2\n-3\n", "1\n2\né\n"])
+def test_another_file_is_refused(tmp_path, text):
+    path = tmp_path / token_counts.FILE
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match="is not the counts of 3 tokens") as caught:
+        token_counts.read(str(path), 3)
+    assert caught.value.exit_code == 65
