@@ -277,9 +277,18 @@ def pages():
 def test_links_lead_somewhere(page):
     folder = os.path.dirname(os.path.join(ROOT, page))
     for target in re.findall(r"\]\(([^)\s]+)\)", source(page)):
-        if not target.startswith(("http", "#")):
-            path = os.path.join(folder, target.partition("#")[0])
-            assert os.path.exists(path), f"{page}: {target}"
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = os.path.join(folder, name) if name else os.path.join(ROOT, page)
+        assert os.path.exists(path), f"{page}: {target}"
+        assert not anchor or anchor in anchors(path), f"{page}: {target}"
+
+
+def anchors(path):
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", source(path), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
 
 
 # Below these a page names files of this repository, if no other folder stands before.
