@@ -3,7 +3,7 @@
 #
 #   ./test.sh                       everything but the slow tests
 #   ./test.sh -m slow               the slow tests
-#   ./test.sh tests/test_masking.py
+#   ./test.sh tests/pretrain/test_masking.py
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
@@ -276,6 +277,57 @@ def pages():
 def test_links_lead_somewhere(page):
     folder = os.path.dirname(os.path.join(ROOT, page))
     for target in re.findall(r"\]\(([^)\s]+)\)", source(page)):
-        if not target.startswith(("http", "#")):
-            path = os.path.join(folder, target.partition("#")[0])
-            assert os.path.exists(path), f"{page}: {target}"
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = os.path.join(folder, name) if name else os.path.join(ROOT, page)
+        assert os.path.exists(path), f"{page}: {target}"
+        assert not anchor or anchor in anchors(path), f"{page}: {target}"
+
+
+def anchors(path):
+    """The anchors that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", source(path), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+# Below these a page names files of this repository, if no other folder stands before.
+PATH = re.compile(
+    r"(?<![\w/.-])((?:electra_tf|tests|benchmarks|configs|docs|examples)/[\w./-]*\w)"
+)
+DOTTED = re.compile(r"(?<![\w/.-])electra_tf(?:\.\w+)+")
+
+
+def missing(text):
+    """Paths and dotted names of this repository in a text that do not exist."""
+    for path in PATH.findall(text):
+        if not os.path.exists(os.path.join(ROOT, path)):
+            yield path
+    for name in DOTTED.findall(text):
+        if not importable(name):
+            yield name
+
+
+def importable(name):
+    """Whether a dotted name is a module, or a name that one defines, by its source."""
+    parent, _, attribute = name.rpartition(".")
+    if name in graph() or parent == "electra_tf" and attribute in electra_tf.__all__:
+        return True
+    stem = parent.replace(".", os.sep)
+    for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+        if path in FILES:
+            names = (getattr(node, "name", None) for node in tree(path).body)
+            return attribute in names
+    return False
+
+
+@pytest.mark.parametrize("page", sorted(pages()))
+def test_what_a_page_names_exists(page):
+    assert list(missing(source(page))) == []
+
+
+def test_what_does_not_exist_is_seen():
+    text = "`tests/no_test.py`, electra_tf.config.no, electra_tf.no, (benchmarks/no.py)"
+    assert len(list(missing(text))) == 4
+    text = "tests/test_style.py, electra_tf.load, electra_tf.config.model.ModelConfig, "
+    assert not list(missing(text + "hub/docs/encoder.md, ../docs/no.md, `electra_tf/`"))

@@ -5,7 +5,7 @@ The original asks the `unicodedata` of whatever Python runs it, so that the same
 can become other tokens after an upgrade of Python: a code point that was unassigned,
 and dropped, becomes a letter. A model outlives that. These tables fix the answer for
 building, training and serving alike, and are the ones the original had on Python 3.11.
-`tests/test_tokenization.py` derives them again where Python has the same Unicode.
+`tests/text/test_tokenization.py` derives them again where Python has the same Unicode.
 
 Each class is a tuple of inclusive (first, last) code point ranges in rising order.
 """
