@@ -211,7 +211,7 @@ def _discriminator(recording, model, batch, output) -> Iterator[Row]:
             "discriminator/attention", maps, golden["disc_attn_maps_row1"]
         )
     if "disc_log_q" in golden:
-        log_q = model.generator.log_q(output.generated.cloze, output.corrupted_ids)
+        log_q = model.generator.log_q(output.generated, output.corrupted_ids)
         yield forward_row("discriminator/log_q", log_q, golden["disc_log_q"])
     assert isinstance(found, discriminator.DiscriminatorOutput)
     for name, ours in (
