@@ -5,7 +5,8 @@
 
 Expects $DATA_DIR/vocab.txt and $DATA_DIR/pretrain_tfrecords; checkpoints, metrics,
 curves and results go to $DATA_DIR/models/<model-name>. The same command again continues
-the run. To evaluate: --hparams '{"do_train": false, "do_eval": true}'.
+the run. To evaluate: --hparams '{"do_train": false, "do_eval": true}'. To look at the
+curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboard]".
 """
 
 import contextlib

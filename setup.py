@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installs electra_tf: `pip install -e .`, or `pip install -e .[gpu]` for GPUs."""
+"""Installs electra_tf: `pip install -e .`, or `pip install -e .[gpu]` for GPUs.
+
+Installed by default is what the commands of README.md, quickstart.sh and the original
+need; an error that asks for a package of an extra names the extra.
+"""
 
 import pathlib
 import re
@@ -12,6 +16,10 @@ VERSION = re.search(
 )[1]
 README = HERE / "README.md"
 
+RERANK = ["rapidfuzz>=3,<4"]
+SERVING = ["starlette>=0.40,<2", "uvicorn>=0.30,<1"]
+TENSORBOARD = ["tensorboard>=2.20,<3"]
+
 setup(
     name="electra-tf",
     version=VERSION,
@@ -20,7 +28,8 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["electra_tf", "electra_tf.*"]),
-    python_requires=">=3.11",
+    package_data={"electra_tf": ["py.typed"]},
+    python_requires=">=3.11,<3.14",  # TensorFlow 2.21 has no wheels for 3.14
     install_requires=[
         "tensorflow>=2.20,<2.22",
         # 2.21.0 does not import; a 2.20 release goes with tensorflow 2.20.
@@ -28,20 +37,22 @@ setup(
         "keras>=3.15.1,<4",
         "keras-hub>=0.21,<1",  # the successor of keras-nlp
         "tensorflow-datasets>=4.9.7,<5",
-        "tensorboard>=2.20,<3",  # tf.summary needs it
-        "tokenizers>=0.20,<1",  # trains vocabularies
+        "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
-        "safetensors>=0.4,<1",  # Hugging Face's checkpoints
+        "safetensors>=0.4,<1",  # export_model.py --format huggingface
         "scikit-learn>=1.3,<2",  # scores of fine-tuned models
-        "scipy>=1.11,<2",
-        "rapidfuzz>=3,<4",  # word errors of n-best lists
-        "matplotlib>=3.8,<4",
+        "scipy>=1.11,<2",  # correlations; scikit-learn needs it, too
+        "matplotlib>=3.8,<4",  # loss_curves.png
         "numpy>=1.26,<3",
         "absl-py>=2.1,<3",
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
-        "serving": ["starlette>=0.40,<2", "uvicorn>=0.30,<1"],  # examples/serving
+        "rerank": RERANK,  # word errors in run_inference.py rerank
+        "serving": SERVING,  # examples/serving
+        # To look at the curves of a run, which are written without it. TensorFlow 2.20
+        # brings it, 2.21 no longer does.
+        "tensorboard": TENSORBOARD,
         "test": [
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",
@@ -52,8 +63,10 @@ setup(
             "tensorflow-hub>=0.16,<1",
             "tf_keras>=2.20,<2.22",
             "httpx>=0.27,<1",
-            "starlette>=0.40,<2",
-            "uvicorn>=0.30,<1",
+            "packaging>=23",
+            *RERANK,
+            *SERVING,
+            *TENSORBOARD,
         ],
     },
 )

@@ -2,25 +2,60 @@
 #
 #   use_venv EXTRAS    EXTRAS as pip takes them, "" or "[test]"
 #
-# PYTHON chooses the interpreter, VENV another place. Nothing is installed again as long
-# as setup.py stays the same.
+# PYTHON chooses the interpreter of a new environment, VENV another place. Without PYTHON
+# it is python3, or where that is too old or too new, python3.13, 3.12 or 3.11. Nothing is
+# installed again as long as setup.py stays the same.
 
 use_venv() {
-  local extras="$1" python="${PYTHON:-python3}" venv="${VENV:-.venv}"
-  if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-    echo "error: Python 3.11 or newer is needed, $python is" \
-      "$("$python" --version 2>&1). Set PYTHON to one that is." >&2
-    return 1
+  local extras="$1" venv="${VENV:-.venv}" python wanted
+  if [[ -x "$venv/bin/python" ]]; then
+    if ! _supported "$venv/bin/python"; then
+      echo "error: $venv has $(_version "$venv/bin/python"), not 3.11, 3.12 or 3.13." >&2
+      echo "Remove it, or set VENV to another place." >&2
+      return 1
+    fi
+  else
+    python="$(_find_python "$venv")" || return 1
   fi
-  local wanted installed="$venv/installed$extras"
+  local installed="$venv/installed$extras"
   wanted="$(cksum < setup.py)"
   if [[ "$(cat "$installed" 2>/dev/null)" != "$wanted" ]]; then
     echo "Installing into $venv (a few minutes, about 3 GB on disk) ..."
-    [[ -x "$venv/bin/python" ]] || "$python" -m venv "$venv"
+    [[ -x "$venv/bin/python" ]] || "$python" -m venv "$venv" || return 1
+    # uv makes environments without pip.
+    "$venv/bin/python" -m pip --version >/dev/null 2>&1 \
+      || "$venv/bin/python" -m ensurepip >/dev/null || return 1
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-      -e ".$extras"
+      -e ".$extras" || return 1
     echo "$wanted" > "$installed"
   fi
   PATH="$(cd "$venv/bin" && pwd):$PATH"
   export PATH
+}
+
+_supported() {  # Is it a Python that TensorFlow has wheels for, with these modules?
+  "$1" -c "import sys${2:+, $2}; sys.exit(not (3, 11) <= sys.version_info < (3, 14))" \
+    2>/dev/null
+}
+
+_version() {
+  "$1" --version 2>/dev/null || echo "not there"
+}
+
+_find_python() {  # Prints the first that can make an environment, or says what to do.
+  local python candidates=(python3 python3.13 python3.12 python3.11)
+  [[ -z "${PYTHON:-}" ]] || candidates=("$PYTHON")
+  for python in "${candidates[@]}"; do
+    # Debian has ensurepip in a package of its own.
+    if _supported "$python" "venv, ensurepip"; then
+      echo "$python"
+      return
+    fi
+  done
+  cat >&2 <<TEXT
+error: Python 3.11, 3.12 or 3.13 with venv and pip is needed; ${candidates[0]} is $(_version "${candidates[0]}").
+Install it: apt install python3-venv or python3.13-venv (Debian, Ubuntu), dnf install python3.13 (Fedora),
+brew install python@3.13 (macOS); or, without root, uv venv --python 3.12 $1, and run this again.
+TEXT
+  return 1
 }

@@ -66,9 +66,18 @@ def rank(
 
 
 def word_errors(reference: str, hypothesis: str) -> int:
-    """Words to substitute, delete or insert to make a reference of a hypothesis."""
-    from rapidfuzz.distance import Levenshtein
+    """Words to substitute, delete or insert to make a reference of a hypothesis.
 
+    Raises `UserError` saying how to get the package that counts them.
+    """
+    try:
+        from rapidfuzz.distance import Levenshtein
+    except ImportError:
+        raise UserError(
+            "word errors are counted by the package rapidfuzz, which is not installed."
+            '\nInstall it: pip install "electra-tf[rerank]"; in a checkout: '
+            'pip install -e ".[rerank]"'
+        ) from None
     return Levenshtein.distance(reference.split(), hypothesis.split())
 
 

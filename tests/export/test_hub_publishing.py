@@ -11,6 +11,7 @@ import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.export import hub_archives, hub_card, hub_directory
+from tests.helpers import model_hubs as hubs
 from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.runs import run_script
 
@@ -167,8 +168,6 @@ def keeps_the_secret(run, directory, done):
 
 class TestUpload:
     def test_kaggle(self, run, directory):
-        pytest.importorskip("kagglehub")
-        hubs = pytest.importorskip("model_hubs")
         try:
             stand_in = hubs.running(hubs.Kaggle(), port=7777)
             with stand_in as kaggle:
@@ -193,8 +192,6 @@ class TestUpload:
         keeps_the_secret(run, directory, done)
 
     def test_huggingface(self, run, directory):
-        pytest.importorskip("huggingface_hub")
-        hubs = pytest.importorskip("model_hubs")
         with hubs.running(hubs.HuggingFace()) as hub:
             env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
             flags = ("--handle=me/tiny", "--publish=huggingface")
@@ -215,7 +212,6 @@ class TestUpload:
         keeps_the_secret(run, directory, done)
 
     def test_no_server(self, run, directory):
-        pytest.importorskip("huggingface_hub")
         env = {"HF_ENDPOINT": "http://localhost:9", "HF_TOKEN": SECRET}
         flags = ("--handle=me/tiny", "--publish=huggingface")
         done = export(run, directory, *flags, env=env)
