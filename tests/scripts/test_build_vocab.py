@@ -185,7 +185,7 @@ def test_wrong_use(tmp_path, flags, code, says):
 
 def test_wrong_flags_are_told_before_anything_heavy_is_imported(tmp_path):
     code = (
-        "import sys, build_vocab; from electra_tf import vocabulary_training;"
+        "import sys, build_vocab; from electra_tf.text import vocabulary_training;"
         "assert not {'tensorflow', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

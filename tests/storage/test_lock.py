@@ -22,7 +22,7 @@ from tests.helpers.runs import ROOT
 HOLD = f"""
 import errno, fcntl, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from electra_tf import lease
+from electra_tf.storage import lease
 from electra_tf.storage.lock import RunLock
 def no_flock(*args):
     raise OSError(errno.ENOTSUP, "not supported")
