@@ -268,8 +268,7 @@ def step(first, second):
     return strategy.run(replica)
 
 for first, second in exact_gradients():
-    norms = strategy.experimental_local_results(step(first, second))
-    assert norms[0] == norms[1] > 1
+    assert strategy.experimental_local_results(step(first, second))[0] > 1
 np.savez({path!r}, *map(np.asarray, variables + optimizer.variables))
 """
 
