@@ -173,8 +173,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
     from electra_tf.finetune.results import Results
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
-    settings = finetuning.settings_of(config)
-    settings["init_checkpoint"] = source.prefix if source else None
+    prefix = source.prefix if source else None
+    settings = config.settings() | {"init_checkpoint": prefix}
     results = Results(config.results_json, config.results_txt, settings)
     if config.do_train:
         results.load()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uses a pre-trained model: judges tokens, scores texts, re-ranks, reports a run.
+"""Uses a pre-trained model: detects, scores texts, re-ranks, reports a run.
 
     python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --input text.txt
     python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --corrupt < text
@@ -9,14 +9,13 @@
     python3 run_inference.py rerank --model $DATA_DIR/models/M --nbest test.jsonl \\
         --weight 0.4 > reranked.jsonl
 
-detect judges each line of its input: as it stands, or with --corrupt after the
+detect reads each line of its input: as it stands, or with --corrupt after the
 generator replaced tokens as in pre-training. report writes an HTML page with the run's
 curves, its evaluation and, with --input, such passages. score writes the
 pseudo-log-likelihood of each line as a JSON object, in order, blank lines too. rerank
 orders n-best lists by their own score + weight x that; docs/electric.md has the forms.
 """
 
-import contextlib
 import itertools
 import json
 import math
@@ -29,7 +28,7 @@ from absl import flags
 
 from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
-from electra_tf.storage import files
+from electra_tf.storage.files import line_writer
 
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Location of data files and models.")
 _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
@@ -93,8 +92,20 @@ _BEST = flags.DEFINE_boolean(
     "best", False, "rerank writes lines of id and best text, not lists."
 )
 
-# Passages judged at one time, so that output appears while a long input is read.
-_CHUNK = 256
+_MODEL_FLAGS = (_DATA_DIR, _MODEL_NAME, _MODEL)
+_PASSAGE_FLAGS = (*_MODEL_FLAGS, _INPUT, _ENCODING_ERRORS, _OUTPUT)
+_FLAGS = {
+    "detect": (
+        *(*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
+        *(_FORMAT, _CORRUPT, _THRESHOLD),
+    ),
+    "report": (*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
+    "score": (*_PASSAGE_FLAGS, _WAY, _OVERLAP, _TOKENS),
+    "rerank": (
+        *(*_MODEL_FLAGS, _ENCODING_ERRORS, _OUTPUT, _WAY, _OVERLAP),
+        *(_NBEST, _COSTS, _REFERENCES, _WEIGHT, _TUNE, _BEST),
+    ),
+}
 
 
 def main(argv: list[str]) -> int:
@@ -103,7 +114,8 @@ def main(argv: list[str]) -> int:
     if _INPUT.value is not None and not os.path.isfile(_INPUT.value):
         raise UserError(f"--input {_INPUT.value} is not a file.")
     commands = {"detect": detect, "report": report, "score": score, "rerank": rerank}
-    return commands[command](model_directory())
+    commands[command](model_directory())
+    return EXIT_OK
 
 
 def model_directory() -> str:
@@ -132,181 +144,61 @@ def input_lines() -> Iterator[str]:
     return itertools.chain.from_iterable(reader)
 
 
-def passages() -> Iterator[str]:
-    """The non-blank lines of the input, at most --max-passages."""
-    left = _MAX_PASSAGES.value
-    for line in input_lines():
-        if line.strip():
-            if left == 0:
-                print(
-                    f"Stopped after {_MAX_PASSAGES.value} passages: --max-passages.",
-                    file=sys.stderr,
-                )
-                return
-            left -= 1
-            yield line.strip()
-
-
-def judged(model, number: int, texts: list[str]) -> list:
-    """Verdicts on the tokens of each text."""
-    if _CORRUPT.value:
-        # Another seed for each chunk, or equal places would be masked in all.
-        return model.corrupt(texts, seed=_SEED.value + 1_000_003 * number)
-    return model.detect(texts)
-
-
-def detect(model_dir: str) -> int:
-    """Prints the verdicts on each passage of the input."""
-    from electra_tf.inference import pretrained_model, verdicts
-    from electra_tf.storage.files import atomic_write
+def detect(model_dir: str) -> None:
+    """Shows the predictions for the tokens of each passage of the input."""
+    from electra_tf.inference import detection, pretrained_model
 
     model = pretrained_model.load(model_dir)
-    colour = (
-        _OUTPUT.value is None and sys.stdout.isatty() or "FORCE_COLOR" in os.environ
+    in_terminal = _OUTPUT.value is None and sys.stdout.isatty()
+    detected = detection.detect(
+        model,
+        detection.passages(input_lines(), _MAX_PASSAGES.value),
+        _SEED.value if _CORRUPT.value else None,
     )
-    lines: list[str] = []
-
-    def emit(line: str) -> None:
-        if _OUTPUT.value is None:
-            print(line, flush=True)
-        else:
-            lines.append(line)
-
-    html_parts: list[str] = []
-    if _FORMAT.value == "terminal":
-        emit(verdicts.terminal_legend(_CORRUPT.value, colour) + "\n")
-    total = verdicts.Score(0, 0, 0)
-    for number, texts in enumerate(chunks(passages())):
-        for text, tokens in zip(texts, judged(model, number, texts), strict=True):
-            score = verdicts.score(tokens)
-            total = verdicts.Score(*map(sum, zip(total, score, strict=True)))
-            if _FORMAT.value == "jsonl":
-                emit(json.dumps(verdicts.to_json(text, tokens), ensure_ascii=False))
-            elif _FORMAT.value == "html":
-                html_parts.append(verdicts.to_html(text, tokens, _THRESHOLD.value))
-            else:
-                shown = verdicts.to_terminal(text, tokens, _THRESHOLD.value, colour)
-                emit(shown + "\n")
-    if _FORMAT.value == "html":
-        from electra_tf.inference import html_report as pages
-
-        legend = verdicts.html_legend(_CORRUPT.value)
-        emit(pages.page("Replaced tokens", [legend, *html_parts]))
-    elif _FORMAT.value == "terminal" and total.replaced:
-        emit(
-            f"{total.caught} of {total.replaced} replaced tokens are among the "
-            f"{total.flagged} most suspicious ones."
-        )
-    if _OUTPUT.value is not None:
-        atomic_write(_OUTPUT.value, "\n".join(lines) + "\n")
-    return EXIT_OK
+    with line_writer(_OUTPUT.value) as write:
+        for line in detection.show(
+            detected,
+            _FORMAT.value,
+            is_corrupted=_CORRUPT.value,
+            threshold=_THRESHOLD.value,
+            colour=in_terminal or "FORCE_COLOR" in os.environ,
+        ):
+            write(line)
 
 
-def chunks(texts: Iterator[str]) -> Iterator[list[str]]:
-    """Lists of up to _CHUNK texts."""
-    chunk: list[str] = []
-    for text in texts:
-        chunk.append(text)
-        if len(chunk) == _CHUNK:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
-
-
-def report(model_dir: str) -> int:
+def report(model_dir: str) -> None:
     """Writes the run's HTML page."""
-    from electra_tf.inference import html_report as pages
-    from electra_tf.inference import pretrained_model
+    from electra_tf.inference import detection, html_report, pretrained_model
 
     model = pretrained_model.load(model_dir)
-    texts = list(passages()) if _INPUT.value else []
+    lines = input_lines() if _INPUT.value else []
+    texts = list(detection.passages(lines, _MAX_PASSAGES.value))
     shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
     output = _OUTPUT.value or os.path.join(model_dir, "report.html")
-    pages.write_report(Path(model_dir), shown, output)
+    html_report.write_report(Path(model_dir), shown, output)
     print(f"Written to {output}")
-    return EXIT_OK
 
 
-@contextlib.contextmanager
-def opened_output():
-    """A function that writes a line to the output; a file appears when it is whole."""
-    if _OUTPUT.value is None:
-        try:
-            yield lambda line: print(line, flush=sys.stdout.isatty())
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader, such as head, has seen enough.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
-    partial = _OUTPUT.value + files.PARTIAL
-    try:
-        os.makedirs(os.path.dirname(os.path.abspath(partial)), exist_ok=True)
-        with open(partial, "w", encoding="utf-8") as f:
-            yield lambda line: print(line, file=f)
-        os.replace(partial, _OUTPUT.value)
-    except OSError as error:
-        raise files.cannot_write(_OUTPUT.value, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
-
-
-def score(model_dir: str) -> int:
+def score(model_dir: str) -> None:
     """Writes a JSON object for each line of the input."""
-    from electra_tf.inference import pretrained_model
+    from electra_tf.inference import pretrained_model, scoring
 
     scorer = pretrained_model.load(model_dir).scorer(_WAY.value)
     texts, copy = itertools.tee(input_lines())
+    of_texts = scorer.score_tokens if _TOKENS.value else scorer.score_texts
     empty = unknown = 0
-    with opened_output() as emit:
-        if _TOKENS.value:
-            rows = map(row_of_tokens, scorer.score_tokens(texts, _OVERLAP.value))
-        else:
-            scores = scorer.score_texts(texts, _OVERLAP.value)
-            rows = (scored._asdict() for scored in scores)
-        for text, row in zip(copy, rows, strict=True):
+    with line_writer(_OUTPUT.value) as write:
+        for text, scored in zip(copy, of_texts(texts, _OVERLAP.value), strict=True):
+            row = scoring.to_json(text, scored)
             empty += not row["num_tokens"]
             unknown += 0 < row["num_tokens"] == row["num_unknown"]
-            row["score"] = round(row["score"], 6)
-            emit(json.dumps({"text": text} | row, ensure_ascii=False))
-    warn_of_nothing(empty, unknown)
-    return EXIT_OK
+            write(json.dumps(row, ensure_ascii=False))
+    scoring.warn_of_nothing(empty, unknown)
 
 
-def row_of_tokens(tokens: list) -> dict:
-    """What `score --tokens` writes of a text."""
-    return {
-        "score": math.fsum(token.score for token in tokens),
-        "num_tokens": len(tokens),
-        "num_unknown": sum(token.is_unknown for token in tokens),
-        "tokens": [
-            {
-                "token": token.text,
-                "start": token.start,
-                "end": token.end,
-                "score": round(token.score, 6),
-            }
-            for token in tokens
-        ],
-    }
-
-
-def warn_of_nothing(empty: int, unknown: int) -> None:
-    """Says on stderr which scores say nothing about their texts."""
-    if empty:
-        print(f"{empty} texts have no tokens: they score 0.", file=sys.stderr)
-    if unknown:
-        print(
-            f"{unknown} texts hold unknown tokens only: their scores say nothing about "
-            "their words.",
-            file=sys.stderr,
-        )
-
-
-def rerank(model_dir: str) -> int:
+def rerank(model_dir: str) -> None:
     """Writes the lists of --nbest in their new order."""
-    from electra_tf.inference import nbest, pretrained_model, reranking
+    from electra_tf.inference import nbest, pretrained_model, reranking, scoring
 
     if _NBEST.value is None:
         raise UserError("rerank needs --nbest.", EXIT_FLAGS)
@@ -332,7 +224,7 @@ def rerank(model_dir: str) -> int:
     scored = list(scorer.score_texts(texts, _OVERLAP.value))
     scores = reranking.score_lists(lists, (one.score for one in scored))
     empty = sum(not one.num_tokens for one in scored)
-    warn_of_nothing(empty, sum(one.says_nothing for one in scored) - empty)
+    scoring.warn_of_nothing(empty, sum(one.says_nothing for one in scored) - empty)
     weight, found = _WEIGHT.value, ""
     if _TUNE.value:
         tuned = reranking.tune(lists, scores, errors)
@@ -340,9 +232,13 @@ def rerank(model_dir: str) -> int:
         found = (
             f", found: the errors are the same from {tuned.low:.6g} to {tuned.high:.6g}"
         )
-    with opened_output() as emit:
+    with line_writer(_OUTPUT.value) as write:
         for one, values in zip(lists, scores, strict=True):
-            emit(reranked_line(one, values, weight))
+            ranked = reranking.rank_list(one, values, weight)
+            if _BEST.value:
+                write(f"{one.id} {' '.join(ranked[0].text.split())}".rstrip())
+            else:
+                write(json.dumps(reranking.to_json(one, ranked), ensure_ascii=False))
     single = sum(len(one.hypotheses) == 1 for one in lists)
     print(
         f"{len(lists)} lists, {single} of them with one hypothesis only; "
@@ -350,46 +246,8 @@ def rerank(model_dir: str) -> int:
         file=sys.stderr,
     )
     if errors:
-        print_word_errors(lists, scores, errors, weight)
-    return EXIT_OK
-
-
-def reranked_line(one, scores: list[float], weight: float) -> str:
-    """A list in its new order, or with --best its best text."""
-    from electra_tf.inference import reranking
-
-    given = [hypothesis.score for hypothesis in one.hypotheses]
-    ranked = reranking.rank(
-        given, scores, weight, [hypothesis.text for hypothesis in one.hypotheses]
-    )
-    if _BEST.value:
-        return f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
-    hypotheses = [
-        one.hypotheses[row.index].row
-        | {"text": row.text, "score": row.given}
-        | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
-        for row in ranked
-    ]
-    whole = {"id": one.id} | one.row | {"hypotheses": hypotheses}
-    if one.reference is not None:
-        whole["reference"] = one.reference
-    return json.dumps(whole, ensure_ascii=False)
-
-
-def print_word_errors(lists, scores, errors, weight: float) -> None:
-    """Word error rates before and after, and the least that these lists allow."""
-    from electra_tf.inference import reranking
-
-    before = reranking.chosen_errors(lists, scores, errors, 0.0)
-    after = reranking.chosen_errors(lists, scores, errors, weight)
-    least = reranking.WordErrors(sum(map(min, errors)), before.words)
-    print(
-        f"Word error rate: {before.rate:.2%} as given, {after.rate:.2%} reranked; "
-        f"{least.rate:.2%} with the best of each list "
-        f"({before.errors}, {after.errors}, {least.errors} of {before.words} words).",
-        file=sys.stderr,
-    )
+        print(reranking.describe_errors(lists, scores, errors, weight), file=sys.stderr)
 
 
 if __name__ == "__main__":
-    cli.run(main, commands=("detect", "report", "score", "rerank"))
+    cli.run(main, commands=_FLAGS)

@@ -10,7 +10,6 @@ curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboa
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -57,20 +56,6 @@ _MAX_WALL_TIME = flags.DEFINE_string(
 )
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
-# Where a run happens and what is asked of it now: not what it is.
-_NOT_IN_CHECKPOINTS = (
-    "data_dir",
-    "do_eval",
-    "do_train",
-    "eval_tfrecords",
-    "model_dir",
-    "model_name",
-    "pretrain_tfrecords",
-    "results_pkl",
-    "results_txt",
-    "vocab_file",
-)
-
 
 def main(argv: list[str]) -> int:
     """Trains or evaluates as the flags say; returns the exit code."""
@@ -91,8 +76,8 @@ def main(argv: list[str]) -> int:
     checkpoints = Checkpoints(
         config.model_dir,
         keep=config.keep_checkpoint_max,
-        identity=identity_of(config, vocab),
-        settings=settings_of(config),
+        identity=config.identity() | {"vocab_sha256": vocab.sha256},
+        settings=config.settings() | data_manifest_sha256(config),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
         log=console.log,
     )
@@ -150,42 +135,13 @@ def is_chief() -> bool:
     return int(task["index"]) == 0
 
 
-def identity_of(config: PretrainingConfig, vocab: Vocabulary) -> dict:
-    """What makes a run the run that it is: model, objective, vocabulary."""
-    shape = dataclasses.asdict(config.model_config())
-    for name in shape.keys() & {
-        "hidden_dropout_prob",
-        "attention_probs_dropout_prob",
-        "initializer_range",
-    }:
-        del shape[name]
-    chosen = (
-        "electra_objective",
-        "electric_objective",
-        "uniform_generator",
-        "two_tower_generator",
-        "untied_generator",
-        "untied_generator_embeddings",
-        "embedding_size",
-        "do_lower_case",
-    )
-    identity = shape | {name: getattr(config, name) for name in chosen}
-    if config.uses_generator_config:
-        identity["generator_layers"] = config.generator_layers
-        identity["generator_hidden_size"] = config.generator_hidden_size
-    return identity | {"vocab_sha256": vocab.sha256}
-
-
-def settings_of(config: PretrainingConfig) -> dict:
-    """The rest of the config, without places, and the hash of the data's manifest."""
-    settings = config.to_dict()
-    for name in _NOT_IN_CHECKPOINTS:
-        del settings[name]
+def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
+    """The hash of the data's manifest, where it has one, as a setting."""
     manifest = Path(config.pretrain_tfrecords).parent / "manifest.json"
-    if manifest.is_file():
-        digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
-        settings["data_manifest_sha256"] = digest
-    return settings
+    if not manifest.is_file():
+        return {}
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    return {"data_manifest_sha256": digest}
 
 
 def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):

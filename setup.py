@@ -34,7 +34,7 @@ setup(
         "tensorflow>=2.20,<2.22",
         # 2.21.0 does not import; a 2.20 release goes with tensorflow 2.20.
         "tensorflow-text>=2.20,<2.22,!=2.21.0",
-        "keras>=3.15.1,<4",
+        "keras>=3.15.1,<3.16",  # train/optimization.py overrides a method of it
         "keras-hub>=0.21,<1",  # the successor of keras-nlp
         "tensorflow-datasets>=4.9.7,<5",
         "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too

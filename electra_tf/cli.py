@@ -18,7 +18,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags
@@ -38,10 +38,14 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _negatives: dict[str, str] = {}
 
 
-def run(main: Callable[[list[str]], Any], commands: Sequence[str] = ()) -> None:
+def run(
+    main: Callable[[list[str]], Any],
+    commands: Mapping[str, Iterable[flags.FlagHolder]] | None = None,
+) -> None:
     """Parses the command line, calls `main(argv)` and exits with its return value.
 
     With `commands`, the first argument must be one of them; `main` finds it in argv[1].
+    Each names the flags that it uses; another one on its command line is refused.
 
     Flags may be spelled with hyphens or underscores (`--data-dir`, `--data_dir`).
     A boolean may be `--x`, `--nox`, `--no-x`, `--x=False` or `--x False`. Arguments
@@ -49,7 +53,9 @@ def run(main: Callable[[list[str]], Any], commands: Sequence[str] = ()) -> None:
     stderr and ends the process with its exit code; any other exception keeps its
     traceback, because it is a defect of the program.
     """
-    app.run(_in_words(main), flags_parser=lambda argv: _parse_flags(argv, commands))
+    app.run(
+        _in_words(main), flags_parser=lambda argv: _parse_flags(argv, commands or {})
+    )
 
 
 def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
@@ -101,7 +107,9 @@ def _exit(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _parse_flags(argv: Sequence[str], commands: Sequence[str]) -> list[str]:
+def _parse_flags(
+    argv: Sequence[str], commands: Mapping[str, Iterable[flags.FlagHolder]]
+) -> list[str]:
     """absl's parser with the original's spellings; exits on a wrong command line."""
     args, command = _normalize(argv[1:]), []
     if "--help" in args:
@@ -130,7 +138,25 @@ def _parse_flags(argv: Sequence[str], commands: Sequence[str]) -> list[str]:
             "Is a value with spaces missing its quotes? Try --help.",
             EXIT_FLAGS,
         )
+    if command:
+        _refuse_unused(command[0], commands)
     return [*rest, *command]
+
+
+def _refuse_unused(
+    command: str, commands: Mapping[str, Iterable[flags.FlagHolder]]
+) -> None:
+    """Exits if a flag was given that only other commands use."""
+    used = {name: {flag.name for flag in group} for name, group in commands.items()}
+    for flag in _script_flags():
+        if flag.present and flag.name not in used[command]:
+            others = [name for name in commands if flag.name in used[name]]
+            shown = " and ".join(filter(None, [", ".join(others[:-1]), others[-1]]))
+            _exit(
+                f"--{_hyphens(flag.name)} is not used by {command} but by {shown}.\n"
+                "Try --help.",
+                EXIT_FLAGS,
+            )
 
 
 def _normalize(args: Sequence[str]) -> list[str]:

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
-import tempfile
 
 # Printed by C++ code on every start, before any log level applies.
 _NOTICES = re.compile(
-    r"absl::InitializeLog|oneDNN custom operations are on|Could not find cuda drivers"
-    r"|optimized to use available CPU instructions|rebuild TensorFlow with"
-    r"|failed call to cuInit: (UNKNOWN ERROR \(303\)|INTERNAL: .*UNKNOWN ERROR \(303\))"
+    rb"absl::InitializeLog|oneDNN custom operations are on|Could not find cuda drivers"
+    rb"|optimized to use available CPU instructions|rebuild TensorFlow with"
+    rb"|failed call to cuInit: (INTERNAL: .*)?UNKNOWN ERROR \(303\)"
 )
 
 
@@ -23,19 +23,52 @@ def import_tensorflow() -> None:
     that a machine without a GPU driver has none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with tempfile.TemporaryFile() as captured:
-        os.dup2(captured.fileno(), 2)
-        try:
-            import tensorflow as tf
+    with _filtered_stderr():
+        import tensorflow as tf
 
-            tf.config.list_physical_devices()
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            captured.seek(0)
-            text = captured.read().decode(errors="replace")
-            lines = [line for line in text.splitlines() if not _NOTICES.search(line)]
-            if lines:
-                print("\n".join(lines), file=sys.stderr, flush=True)
+        tf.config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _filtered_stderr():
+    """Sends file descriptor 2 through this file, run as a process of its own.
+
+    That process outlives an abort of this one and passes on its last words.
+    """
+    import subprocess
+
+    sys.stderr.flush()
+    try:
+        # In a session of its own, Ctrl-C does not reach it.
+        child = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        child = None
+    if child is None:
+        yield  # Better all notices than no start.
+        return
+    kept = os.dup(2)
+    os.dup2(child.stdin.fileno(), 2)
+    child.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        child.wait()
+
+
+def _filter() -> None:
+    for line in sys.stdin.buffer:
+        if not _NOTICES.search(line):
+            sys.stderr.buffer.write(line.rstrip(b"\n") + b"\n")
+            sys.stderr.buffer.flush()
+
+
+if __name__ == "__main__":
+    _filter()

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from typing import Any
 
-from electra_tf.config.hparams import hparam, show
+from electra_tf.config.hparams import PLACE, SETTING, hparam, in_another_role, show
 from electra_tf.config.run import RunConfig
 from electra_tf.errors import UserError
 
@@ -30,148 +30,187 @@ DEBUG_PRESET = {
 class FinetuningConfig(RunConfig):
     """All hparams of one fine-tuning run; make it with `from_hparams`."""
 
+    # A trial's identity has the hash of its features, which depends on the case.
+    do_lower_case: bool = in_another_role(RunConfig, "do_lower_case", SETTING)
+    log_steps: int = in_another_role(RunConfig, "log_steps", PLACE)
+
     # What is run.
     debug: bool = hparam(
-        False, "Logs examples, at most 3 epochs of features made anew."
+        False, "Logs examples, at most 3 epochs of features made anew.", SETTING
     )
-    do_train: bool = hparam(True, "Fine-tune.")
+    do_train: bool = hparam(True, "Fine-tune.", PLACE)
     do_eval: bool = hparam(
-        True, "Evaluate on the dev set, after the training if there is one."
+        True, "Evaluate on the dev set, after the training if there is one.", PLACE
     )
     task_names: list[str] = hparam(
-        ["chunk"], "Tasks; several are trained together, in one model."
+        ["chunk"], "Tasks; several are trained together, in one model.", SETTING
     )
     num_trials: int = hparam(
-        1, "How many times the whole is run, each with a seed of its own.", minimum=1
+        1,
+        "How many times the whole is run, each with a seed of its own.",
+        PLACE,
+        minimum=1,
     )
     seed: int = hparam(
         42,
         "Key of all random numbers; trial k uses seed + k - 1.",
+        SETTING,
         minimum=0,
         maximum=2**30,
     )
     keep_all_models: bool = hparam(
-        True, "False: only the first trial's model is kept on disk."
+        True, "False: only the first trial's model is kept on disk.", PLACE
     )
     init_checkpoint: str | None = hparam(
         "<data-dir>/models/<model-name>",
         "Where the weights come from: a run directory (of a fine-tuned model, where "
         "do_train is false) or a checkpoint prefix; null: random weights.",
+        PLACE,
     )
 
     # Data.
     tasks: dict[str, Any] = hparam(
-        {}, "Tasks of your own: name -> description; docs/fine_tuning.md."
+        {}, "Tasks of your own: name -> description; docs/fine_tuning.md.", SETTING
     )
     data_source: str = hparam(
         "files",
         "Where GLUE and SQuAD come from: files, or tfds (tensorflow_datasets, "
         "prepared before).",
+        SETTING,
         choices=("files", "tfds"),
     )
     tfds_data_dir: str | None = hparam(
-        None, "Where tensorflow_datasets keeps its data; null: its usual place."
+        None, "Where tensorflow_datasets keeps its data; null: its usual place.", PLACE
     )
     on_bad_example: str = hparam(
         "stop",
         "On a line that cannot be used: stop, or skip, count and list it.",
+        SETTING,
         choices=("stop", "skip"),
     )
     max_seq_length: int = hparam(
-        128, "Tokens per sequence; longer ones are cut or windowed.", minimum=8
+        128, "Tokens per sequence; longer ones are cut or windowed.", SETTING, minimum=8
     )
     double_unordered: bool = hparam(
-        True, "Train on sentence pairs without an order (mrpc, sts) in both."
+        True, "Train on sentence pairs without an order (mrpc, sts) in both.", SETTING
     )
     use_tfrecords_if_existing: bool = hparam(
-        True, "Use the features of an earlier run if data and settings are the same."
+        True,
+        "Use the features of an earlier run if data and settings are the same.",
+        PLACE,
     )
-    log_examples: bool = hparam(False, "Print the first examples of each task.")
+    log_examples: bool = hparam(False, "Print the first examples of each task.", PLACE)
 
     # Optimization.
-    learning_rate: float = hparam(1e-4, "Peak of the schedule.", above=0)
+    learning_rate: float = hparam(1e-4, "Peak of the schedule.", SETTING, above=0)
     layerwise_lr_decay: float = hparam(
-        0.8, "Each layer learns at this fraction of the next higher one; 0: all alike."
+        0.8,
+        "Each layer learns at this fraction of the next higher one; 0: all alike.",
+        SETTING,
     )
     layerwise_lr_offset: str = hparam(
         "original",
         "The top layer's rate: original has decay ** 2 of the head's, fixed decay.",
+        SETTING,
         choices=("original", "fixed"),
     )
-    num_train_epochs: float = hparam(3.0, "Passes over the training data.", above=0)
+    num_train_epochs: float = hparam(
+        3.0, "Passes over the training data.", SETTING, above=0
+    )
     warmup_proportion: float = hparam(
-        0.1, "Fraction of the steps that warm up.", minimum=0, maximum=1
+        0.1, "Fraction of the steps that warm up.", SETTING, minimum=0, maximum=1
     )
     train_batch_size: int = hparam(
-        32, "Sequences per step, over all devices together.", minimum=1
+        32, "Sequences per step, over all devices together.", SETTING, minimum=1
     )
 
     # Running.
     iterations_per_loop: int = hparam(
-        1000, "Steps that run without coming back to Python.", minimum=1
+        1000, "Steps that run without coming back to Python.", PLACE, minimum=1
     )
     save_checkpoints_steps: int = hparam(
-        1000000, "Steps from one checkpoint to the next.", minimum=1
+        1000000, "Steps from one checkpoint to the next.", PLACE, minimum=1
     )
     length_buckets: list[int] | None = hparam(
         None,
         "Lengths that batches are padded to beside max_seq_length; null: chosen from "
         "the data; []: always max_seq_length.",
+        SETTING,
     )
-    eval_batch_size: int = hparam(32, "Sequences per evaluation batch.", minimum=1)
+    eval_batch_size: int = hparam(
+        32, "Sequences per evaluation batch.", PLACE, minimum=1
+    )
     predict_batch_size: int = hparam(
-        32, "Taken but not used: eval_batch_size serves predictions too.", minimum=1
+        32,
+        "Taken but not used: eval_batch_size serves predictions too.",
+        PLACE,
+        minimum=1,
     )
 
     # What is written.
     write_test_outputs: bool = hparam(
-        False, "Write predictions for the test set, in the form that is submitted."
+        False,
+        "Write predictions for the test set, in the form that is submitted.",
+        PLACE,
     )
     n_writes_test: int = hparam(
-        5, "Trials whose test predictions are written.", minimum=0
+        5, "Trials whose test predictions are written.", PLACE, minimum=0
     )
     write_distill_outputs: bool = hparam(
-        False, "Taken but not used, as in the original."
+        False, "Taken but not used, as in the original.", SETTING
     )
 
     # Question answering.
-    max_query_length: int = hparam(64, "Tokens of a question.", minimum=1)
+    max_query_length: int = hparam(64, "Tokens of a question.", SETTING, minimum=1)
     doc_stride: int = hparam(
-        128, "Tokens from one window on a long document to the next.", minimum=1
+        128,
+        "Tokens from one window on a long document to the next.",
+        SETTING,
+        minimum=1,
     )
-    n_best_size: int = hparam(20, "Answers that are kept per question.", minimum=1)
-    max_answer_length: int = hparam(30, "Tokens of an answer.", minimum=1)
+    n_best_size: int = hparam(
+        20, "Answers that are kept per question.", SETTING, minimum=1
+    )
+    max_answer_length: int = hparam(30, "Tokens of an answer.", SETTING, minimum=1)
     joint_prediction: bool = hparam(
-        True, "Predict an answer's end from its start; false: one without the other."
+        True,
+        "Predict an answer's end from its start; false: one without the other.",
+        SETTING,
     )
-    beam_size: int = hparam(20, "Starts that joint prediction follows up.", minimum=1)
+    beam_size: int = hparam(
+        20, "Starts that joint prediction follows up.", SETTING, minimum=1
+    )
     qa_na_threshold: float = hparam(
-        -2.75, "Null score above which a question counts as unanswerable."
+        -2.75, "Null score above which a question counts as unanswerable.", SETTING
     )
     answerable_classifier: bool = hparam(
-        True, "Learn whether a question can be answered."
+        True, "Learn whether a question can be answered.", SETTING
     )
     answerable_uses_start_logits: bool = hparam(
-        True, "That classifier sees the expected start of the answer."
+        True, "That classifier sees the expected start of the answer.", SETTING
     )
-    answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.")
+    answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.", SETTING)
 
     # Locations.
     model_dir: str = hparam(
         "<data-dir>/models/<model-name>/finetuning_models/<tasks>_model",
         "Checkpoints and metrics of trial k, with _k behind it.",
+        PLACE,
     )
     preprocessed_data_dir: str = hparam(
         "<data-dir>/models/<model-name>/finetuning_tfrecords/<tasks>_tfrecords",
         "Features that are ready to use.",
+        PLACE,
     )
     results_txt: str = hparam(
         "<data-dir>/models/<model-name>/results/<tasks>_results.txt",
         "Results as text; <model_dir>_results/ where model_dir is set.",
+        PLACE,
     )
     results_pkl: str = hparam(
         "<data-dir>/models/<model-name>/results/<tasks>_results.pkl",
         "Taken but not written: results are JSON, beside results_txt.",
+        PLACE,
     )
 
     def raw_data_dir(self, task_name: str) -> str:

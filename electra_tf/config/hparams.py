@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading and checking hparams; knows nothing of ELECTRA.
 
-An hparam set is a frozen dataclass whose fields are made by `hparam(default, doc)`.
-Its type annotations are the types that values are checked against: int, float, bool,
-str, a list, a dict, and `... | None`.
+An hparam set is a frozen dataclass whose fields are `hparam(default, doc, role)`. Its
+type annotations are the types that values are checked against: int, float, bool, str, a
+list, a dict, and `... | None`.
 """
 
 import dataclasses
 import difflib
+import enum
 import json
 import math
 import operator
@@ -17,6 +18,17 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from electra_tf.errors import UserError
+
+
+class Role(enum.Enum):
+    """What an hparam is to the run that it belongs to."""
+
+    IDENTITY = "identity"  # With another value it is another run: never resumed.
+    SETTING = "setting"  # May change when a run is resumed; stored with its results.
+    PLACE = "place"  # Where files lie and what is asked of this start: not stored.
+
+
+IDENTITY, SETTING, PLACE = Role
 
 _TYPE_NAMES = {
     int: "a whole number",
@@ -38,6 +50,7 @@ _COMPARE = {
 def hparam(
     default: Any,
     doc: str,
+    role: Role,
     *,
     minimum: float | None = None,
     maximum: float | None = None,
@@ -45,19 +58,35 @@ def hparam(
     below: float | None = None,
     choices: tuple[Any, ...] | None = None,
 ) -> Any:
-    """A dataclass field with its documentation and the values that are allowed.
+    """A dataclass field with its documentation, its role and the allowed values.
 
     `minimum` and `maximum` are allowed themselves, `above` and `below` are not.
     A list or dict default is copied for each instance.
     """
     limits = {">=": minimum, "<=": maximum, ">": above, "<": below}
     limits = {sign: limit for sign, limit in limits.items() if limit is not None}
-    metadata = {"doc": doc, "limits": limits, "choices": choices}
+    metadata = {"doc": doc, "role": role, "limits": limits, "choices": choices}
     if isinstance(default, (list, dict)):
         return dataclasses.field(
             default_factory=lambda: default.copy(), metadata=metadata
         )
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def in_another_role(cls: type, name: str, role: Role) -> Any:
+    """An hparam of a base class, for a subclass to whose runs it is something else."""
+    field = {f.name: f for f in dataclasses.fields(cls)}[name]
+    metadata = {**field.metadata, "role": role}
+    return dataclasses.field(default=field.default, metadata=metadata)
+
+
+def values_in_roles(hparams: Any, *roles: Role) -> dict[str, Any]:
+    """The hparams of a dataclass instance that have one of the roles: name -> value."""
+    return {
+        field.name: getattr(hparams, field.name)
+        for field in dataclasses.fields(hparams)
+        if field.metadata["role"] in roles
+    }
 
 
 def read_hparams(text_or_path: str) -> dict[str, Any]:

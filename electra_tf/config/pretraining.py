@@ -11,7 +11,14 @@ import os
 from typing import Any, Self
 
 from electra_tf.config.generators import GENERATORS, by_original_hparams
-from electra_tf.config.hparams import hparam, read_hparams, show
+from electra_tf.config.hparams import (
+    IDENTITY,
+    PLACE,
+    SETTING,
+    hparam,
+    read_hparams,
+    show,
+)
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.run import RunConfig, check_heads
 from electra_tf.errors import UserError
@@ -57,128 +64,172 @@ class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
     # What is run.
-    debug: bool = hparam(False, "A few steps on small batches, to see that it runs.")
-    do_train: bool = hparam(True, "Pre-train.")
-    do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.")
+    debug: bool = hparam(
+        False, "A few steps on small batches, to see that it runs.", SETTING
+    )
+    do_train: bool = hparam(True, "Pre-train.", PLACE)
+    do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.", PLACE)
     seed: int = hparam(
         42,
         "Key of all random numbers: masking, shuffling, dropout, initialisation.",
+        SETTING,
         minimum=0,
         maximum=2**31 - 1,
     )
     init_checkpoint: str | None = hparam(
-        None, "Checkpoint whose weights the run starts from; null: random weights."
+        None,
+        "Checkpoint whose weights the run starts from; null: random weights.",
+        SETTING,
     )
 
     # Objectives.
     electra_objective: bool = hparam(
-        True, "Replaced token detection; false: masked language modeling, as BERT."
+        True,
+        "Replaced token detection; false: masked language modeling, as BERT.",
+        IDENTITY,
     )
     electric_objective: bool = hparam(
-        False, "Electric: noise-contrastive estimation with a two-tower generator."
+        False,
+        "Electric: noise-contrastive estimation with a two-tower generator.",
+        IDENTITY,
     )
     gen_weight: float = hparam(
-        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
+        1.0, "Weight of the generator's (masked or cloze) loss.", SETTING, minimum=0
     )
-    disc_weight: float = hparam(50.0, "Weight of the discriminator's loss.", minimum=0)
+    disc_weight: float = hparam(
+        50.0, "Weight of the discriminator's loss.", SETTING, minimum=0
+    )
     mask_prob: float = hparam(
-        0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
+        0.15,
+        "Fraction of the tokens that are masked or replaced.",
+        SETTING,
+        above=0,
+        below=1,
     )
     repeated_masks: str = hparam(
         "original",
         "A position drawn twice: original gives it the mean of the sampled ids; "
         "fixed draws without replacement.",
+        SETTING,
         choices=("original", "fixed"),
     )
 
     # Optimization.
     learning_rate: float = hparam(
-        5e-4, "Peak of the schedule; warm-up multiplies a decay from step 0.", above=0
+        5e-4,
+        "Peak of the schedule; warm-up multiplies a decay from step 0.",
+        SETTING,
+        above=0,
     )
-    lr_decay_power: float = hparam(1.0, "Power of the polynomial decay.", minimum=0)
-    num_warmup_steps: int = hparam(10000, "Steps of linear warm-up.", minimum=0)
+    lr_decay_power: float = hparam(
+        1.0, "Power of the polynomial decay.", SETTING, minimum=0
+    )
+    num_warmup_steps: int = hparam(
+        10000, "Steps of linear warm-up.", SETTING, minimum=0
+    )
     on_bad_record: str = hparam(
         "stop",
         "On a damaged record in the data: stop, or leave it out and count it.",
+        SETTING,
         choices=("stop", "skip"),
     )
 
     # Training.
     iterations_per_loop: int = hparam(
-        200, "Steps that run without coming back to Python.", minimum=1
+        200, "Steps that run without coming back to Python.", SETTING, minimum=1
     )
     save_checkpoints_steps: int = hparam(
-        1000, "Steps from one checkpoint to the next.", minimum=1
+        1000, "Steps from one checkpoint to the next.", SETTING, minimum=1
     )
     keep_checkpoint_max: int = hparam(
-        5, "Newest checkpoints that are kept; 0 keeps all.", minimum=0
+        5, "Newest checkpoints that are kept; 0 keeps all.", SETTING, minimum=0
     )
     num_train_steps: int = hparam(
-        1000000, "Optimizer steps; the schedule ends here.", minimum=1
+        1000000, "Optimizer steps; the schedule ends here.", SETTING, minimum=1
     )
-    num_eval_steps: int = hparam(100, "Batches of an evaluation.", minimum=1)
+    num_eval_steps: int = hparam(100, "Batches of an evaluation.", SETTING, minimum=1)
 
     # Generator.
     generator: str | None = hparam(
         None,
-        "Kind of generator; null: the one that the next four choose. unigram samples "
-        "tokens as often as they are in the data.",
+        "Kind of generator; null: the one that uniform_generator, two_tower_generator "
+        "and untied_generator choose. unigram draws each token as often as it is in "
+        "the data.",
+        IDENTITY,
         choices=(None, *GENERATORS),
     )
     uniform_generator: bool = hparam(
-        False, "Replacements are uniform over the vocabulary; nothing to train."
+        False,
+        "Replacements are uniform over the vocabulary; nothing to train.",
+        IDENTITY,
     )
     two_tower_generator: bool = hparam(
-        False, "Left-to-right and right-to-left towers instead of masking."
+        False, "Left-to-right and right-to-left towers instead of masking.", IDENTITY
     )
     untied_generator_embeddings: bool = hparam(
-        False, "The generator has embeddings of its own."
+        False, "The generator has embeddings of its own.", IDENTITY
     )
     untied_generator: bool = hparam(
-        True, "False: generator and discriminator are one encoder."
+        True, "False: generator and discriminator are one encoder.", IDENTITY
     )
     generator_layers: float = hparam(
-        1.0, "Generator's depth, as a fraction of the discriminator's.", above=0
+        1.0,
+        "Generator's depth, as a fraction of the discriminator's.",
+        IDENTITY,
+        above=0,
     )
     generator_hidden_size: float = hparam(
-        0.25, "Generator's width, as a fraction of the discriminator's.", above=0
+        0.25,
+        "Generator's width, as a fraction of the discriminator's.",
+        IDENTITY,
+        above=0,
     )
     cloze_chunk_size: int = hparam(
         1024,
         "Positions whose vocabulary scores the towers hold at one time.",
+        SETTING,
         minimum=1,
     )
     disallow_correct: bool = hparam(
-        False, "Never sample the original token, so that every sample is fake."
+        False, "Never sample the original token, so that every sample is fake.", SETTING
     )
     temperature: float = hparam(
-        1.0, "The generator's logits are divided by it before sampling.", above=0
+        1.0,
+        "The generator's logits are divided by it before sampling.",
+        SETTING,
+        above=0,
     )
 
     # Batches.
-    max_seq_length: int = hparam(128, "Tokens per sequence, as in the data.", minimum=4)
-    train_batch_size: int = hparam(
-        128, "Sequences per step, over all devices together.", minimum=1
+    max_seq_length: int = hparam(
+        128, "Tokens per sequence, as in the data.", SETTING, minimum=4
     )
-    eval_batch_size: int = hparam(128, "Sequences per evaluation batch.", minimum=1)
+    train_batch_size: int = hparam(
+        128, "Sequences per step, over all devices together.", SETTING, minimum=1
+    )
+    eval_batch_size: int = hparam(
+        128, "Sequences per evaluation batch.", SETTING, minimum=1
+    )
 
     # Locations.
     pretrain_tfrecords: str = hparam(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
         "Pattern of the training files.",
+        PLACE,
     )
     eval_tfrecords: str = hparam(
-        "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
+        "<pretrain_tfrecords>", "Pattern of the files to evaluate on.", PLACE
     )
     model_dir: str = hparam(
-        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
+        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results.", PLACE
     )
     results_txt: str = hparam(
-        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text."
+        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text.", PLACE
     )
     results_pkl: str = hparam(
         "<model_dir>/results/unsup_results.pkl",
         "Taken but not written: results are JSON, beside results_txt.",
+        PLACE,
     )
 
     @property
@@ -208,6 +259,15 @@ class PretrainingConfig(RunConfig):
         return generator_config(
             self.model_config(), self.generator_hidden_size, self.generator_layers
         )
+
+    def identity(self) -> dict[str, Any]:
+        """What makes a run the run that it is; a generator's shape where it has one."""
+        identity = super().identity()
+        if not self.uses_generator_config:
+            del identity["generator_layers"], identity["generator_hidden_size"]
+        if self.generator is None:
+            del identity["generator"]
+        return identity
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""

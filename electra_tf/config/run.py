@@ -9,7 +9,15 @@ import json
 import os
 from typing import Any, Self
 
-from electra_tf.config.hparams import check, hparam, merge
+from electra_tf.config.hparams import (
+    IDENTITY,
+    PLACE,
+    SETTING,
+    check,
+    hparam,
+    merge,
+    values_in_roles,
+)
 from electra_tf.config.model import SIZES, ModelConfig, model_config
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
@@ -19,62 +27,73 @@ from electra_tf.storage.files import atomic_write
 class RunConfig:
     """Hparams of pre-training and fine-tuning alike."""
 
-    data_dir: str = hparam("", "Directory of the data; from --data-dir.")
-    model_name: str = hparam("", "Name of the pre-trained model; from --model-name.")
+    data_dir: str = hparam("", "Directory of the data; from --data-dir.", PLACE)
+    model_name: str = hparam(
+        "", "Name of the pre-trained model; from --model-name.", PLACE
+    )
 
     # Optimization.
     weight_decay_rate: float = hparam(
-        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
+        0.01, "Decoupled weight decay; not on biases and LayerNorm.", SETTING, minimum=0
     )
     gradient_accumulation_steps: int = hparam(
-        1, "Parts that a batch is computed in, one after the other.", minimum=1
+        1, "Parts that a batch is computed in, one after the other.", SETTING, minimum=1
     )
     on_nonfinite: str = hparam(
         "stop",
         "On a loss or gradient that is not finite: stop, or skip that step.",
+        SETTING,
         choices=("stop", "skip"),
     )
 
     # Running.
-    log_steps: int = hparam(100, "Steps from one progress line to the next.", minimum=1)
+    log_steps: int = hparam(
+        100, "Steps from one progress line to the next.", SETTING, minimum=1
+    )
     precision: str = hparam(
         "float32",
         "Type of the computation; weights and losses are always float32.",
+        SETTING,
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
     jit_compile: bool | None = hparam(
-        None, "Compile the step with XLA; null: where it is faster."
+        None, "Compile the step with XLA; null: where it is faster.", SETTING
     )
 
     # Model.
     model_size: str = hparam(
         "small",
         "Size of the encoder, and the paper's settings for it.",
+        SETTING,
         choices=tuple(SIZES),
     )
     model_hparam_overrides: dict[str, Any] = hparam(
-        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
+        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers.", SETTING
     )
     embedding_size: int | None = hparam(
         None,
         "Width of the embeddings; null: 128 for small, else as wide as the model.",
+        IDENTITY,
         minimum=1,
     )
     vocab_size: int = hparam(
         30522,
         "Tokens in the vocabulary; by default the lines of vocab_file.",
+        IDENTITY,
         minimum=1,
     )
-    do_lower_case: bool = hparam(True, "The data and its vocabulary are lower-cased.")
-    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.")
+    do_lower_case: bool = hparam(
+        True, "The data and its vocabulary are lower-cased.", IDENTITY
+    )
+    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.", PLACE)
 
     # TPU.
-    use_tpu: bool = hparam(False, "Run on a TPU.")
-    num_tpu_cores: int = hparam(1, "Cores of the TPU.", minimum=1)
-    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.")
-    tpu_name: str | None = hparam(None, "Cloud TPU to use.")
-    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.")
-    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.")
+    use_tpu: bool = hparam(False, "Run on a TPU.", SETTING)
+    num_tpu_cores: int = hparam(1, "Cores of the TPU.", SETTING, minimum=1)
+    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.", SETTING)
+    tpu_name: str | None = hparam(None, "Cloud TPU to use.", SETTING)
+    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.", SETTING)
+    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.", SETTING)
 
     @classmethod
     def from_hparams(
@@ -192,6 +211,15 @@ class RunConfig:
         del values["data_dir"], values["model_name"]
         atomic_write(path, json.dumps(values, indent=2) + "\n")
 
+    def identity(self) -> dict[str, Any]:
+        """What makes a run the run that it is: the model's shape and some hparams."""
+        shape = values_in_roles(self.model_config(), IDENTITY)
+        return shape | values_in_roles(self, IDENTITY)
+
+    def settings(self) -> dict[str, Any]:
+        """The hparams that are stored with a run's checkpoints and results."""
+        return values_in_roles(self, IDENTITY, SETTING)
+
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
         if self.vocab_size == type(self).vocab_size:
@@ -199,12 +227,12 @@ class RunConfig:
         return [f"vocab_size is {self.vocab_size}, as in {self.vocab_file}"]
 
 
-def check_heads(which: str, shape: ModelConfig, mend: str) -> None:
+def check_heads(which: str, shape: ModelConfig, fix: str) -> None:
     """Raises a UserError for an encoder whose heads do not divide its width."""
     if shape.hidden_size % shape.num_attention_heads:
         raise UserError(
             f"{which} has hidden_size {shape.hidden_size}, which its "
-            f"{shape.num_attention_heads} attention heads do not divide; change {mend}"
+            f"{shape.num_attention_heads} attention heads do not divide; change {fix}"
         )
 
 

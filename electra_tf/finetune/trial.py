@@ -33,32 +33,6 @@ from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
 
-# What may change from one start of a trial to the next: places, and how it is run.
-NOT_IN_SETTINGS = (
-    "data_dir",
-    "model_name",
-    "vocab_file",
-    "init_checkpoint",
-    "model_dir",
-    "preprocessed_data_dir",
-    "tfds_data_dir",
-    "results_txt",
-    "results_pkl",
-    "num_trials",
-    "do_train",
-    "do_eval",
-    "keep_all_models",
-    "write_test_outputs",
-    "n_writes_test",
-    "use_tfrecords_if_existing",
-    "log_examples",
-    "log_steps",
-    "iterations_per_loop",
-    "save_checkpoints_steps",
-    "eval_batch_size",
-    "predict_batch_size",
-)
-
 
 class Run(NamedTuple):
     """What all trials of a run share."""
@@ -73,12 +47,6 @@ class Run(NamedTuple):
 
 class Interrupted(Exception):
     """The run was asked to stop; everything is saved."""
-
-
-def settings_of(config: FinetuningConfig) -> dict[str, Any]:
-    """What makes two runs comparable: all hparams but places and the like."""
-    values = config.to_dict()
-    return {k: v for k, v in values.items() if k not in NOT_IN_SETTINGS}
 
 
 def seed_of(config: FinetuningConfig, trial: int) -> int:
@@ -204,10 +172,11 @@ def _load(run: Run, trial: int):
 
 
 def _identity(run: Run, store) -> dict[str, Any]:
+    # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
     return shape | {
-        "embedding_size": run.config.embedding_size,
+        **run.config.identity(),
         "vocab_sha256": run.vocab.sha256,
         "heads": heads,
         "features": store.digest,
@@ -224,7 +193,7 @@ def _train(run: Run, trial: int):
         config.trial_dir(trial),
         keep=1,
         identity=_identity(run, store),
-        settings=settings_of(config),
+        settings=config.settings(),
         log=console.log,
     )
     saved = checkpoints.newest_intact()

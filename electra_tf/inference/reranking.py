@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.inference.nbest import NBestList
@@ -65,6 +65,27 @@ def rank(
     return sorted(rows, key=lambda row: -row.total)
 
 
+def rank_list(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
+    """The hypotheses of an n-best list, the best first; see `rank`."""
+    given = [hypothesis.score for hypothesis in one.hypotheses]
+    texts = [hypothesis.text for hypothesis in one.hypotheses]
+    return rank(given, model, weight, texts)
+
+
+def to_json(one: NBestList, ranked: Sequence[Ranked]) -> dict[str, Any]:
+    """A list in its new order, in the form that it is read in."""
+    hypotheses = [
+        one.hypotheses[row.index].row
+        | {"text": row.text, "score": row.given}
+        | {"model_score": round(row.model, 6), "total": round(row.total, 6)}
+        for row in ranked
+    ]
+    whole = {"id": one.id} | one.row | {"hypotheses": hypotheses}
+    if one.reference is not None:
+        whole["reference"] = one.reference
+    return whole
+
+
 def word_errors(reference: str, hypothesis: str) -> int:
     """Words to substitute, delete or insert to make a reference of a hypothesis.
 
@@ -109,10 +130,25 @@ def chosen_errors(
     """Word errors of the best hypotheses at a weight."""
     total = 0
     for one, scores, counts in zip(lists, model, errors, strict=True):
-        given = [hypothesis.score for hypothesis in one.hypotheses]
-        texts = [hypothesis.text for hypothesis in one.hypotheses]
-        total += counts[rank(given, scores, weight, texts)[0].index]
+        total += counts[rank_list(one, scores, weight)[0].index]
     return WordErrors(total, _num_words(lists))
+
+
+def describe_errors(
+    lists: Sequence[NBestList],
+    model: Sequence[Sequence[float]],
+    errors: Sequence[Sequence[int]],
+    weight: float,
+) -> str:
+    """Word error rates before and after, and the least that these lists allow."""
+    before = chosen_errors(lists, model, errors, 0.0)
+    after = chosen_errors(lists, model, errors, weight)
+    least = WordErrors(sum(map(min, errors)), before.words)
+    return (
+        f"Word error rate: {before.rate:.2%} as given, {after.rate:.2%} reranked; "
+        f"{least.rate:.2%} with the best of each list "
+        f"({before.errors}, {after.errors}, {least.errors} of {before.words} words)."
+    )
 
 
 def _num_words(lists: Sequence[NBestList]) -> int:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,6 +61,39 @@ class TextScore(NamedTuple):
     def says_nothing(self) -> bool:
         """Whether there are no tokens, or unknown ones only."""
         return self.num_unknown == self.num_tokens
+
+
+def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
+    """One JSON object per text, with its tokens where these were scored."""
+    if isinstance(scored, TextScore):
+        return {"text": text} | scored._asdict() | {"score": round(scored.score, 6)}
+    return {
+        "text": text,
+        "score": round(math.fsum(token.score for token in scored), 6),
+        "num_tokens": len(scored),
+        "num_unknown": sum(token.is_unknown for token in scored),
+        "tokens": [
+            {
+                "token": token.text,
+                "start": token.start,
+                "end": token.end,
+                "score": round(token.score, 6),
+            }
+            for token in scored
+        ],
+    }
+
+
+def warn_of_nothing(empty: int, unknown: int) -> None:
+    """Says on stderr how many scores say nothing about their texts."""
+    if empty:
+        print(f"{empty} texts have no tokens: they score 0.", file=sys.stderr)
+    if unknown:
+        print(
+            f"{unknown} texts hold unknown tokens only: their scores say nothing about "
+            "their words.",
+            file=sys.stderr,
+        )
 
 
 class _Window(NamedTuple):

@@ -7,6 +7,8 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
@@ -64,3 +66,33 @@ def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+
+
+@contextlib.contextmanager
+def line_writer(path: str | os.PathLike | None) -> Iterator[Callable[[str], None]]:
+    """A function that writes one line to a file, or to standard output (None).
+
+    The file appears when it is whole. A reader of standard output that goes away, such
+    as head, ends the block quietly. Raises `UserError` (73) when the file cannot be
+    written.
+    """
+    if path is None:
+        try:
+            yield lambda line: print(line, flush=True)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    path = Path(path)
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "w", encoding="utf-8") as f:
+            yield lambda line: print(line, file=f)
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()

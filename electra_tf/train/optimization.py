@@ -161,14 +161,18 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         spared = any(re.search(pattern, path) for pattern in self.no_decay)
         return 0.0 if spared else self.weight_decay_rate
 
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        """Sums over replicas, clips, updates (Keras calls this from `apply`)."""
-        variables = [
-            v.value if isinstance(v, keras.Variable) else v for v in trainable_variables
-        ]
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        """Sums over replicas and clips.
+
+        The one hook of Keras between the sum and the update, and not a public one:
+        its own clipping comes before the sum.
+        """
+        grads, variables = zip(*grads_and_vars, strict=True)
         # Repeated tokens are summed before the norm is taken: the true norm.
         dense = [tf.convert_to_tensor(g) for g in grads]
-        pairs = self._all_reduce_sum_gradients(list(zip(dense, variables, strict=True)))
+        pairs = super()._all_reduce_sum_gradients(
+            list(zip(dense, variables, strict=True))
+        )
         dense = [g for g, _ in pairs]
         self.global_norm = self.norm_of(dense)
         self._finite = tf.math.is_finite(self.global_norm)
@@ -176,12 +180,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.clip_norm is not None:
             scale = self.clip_norm / tf.maximum(self.global_norm, self.clip_norm)
         dense = [tf.cast(g, tf.float32) * scale for g in dense]
-        tf.__internal__.distribute.interim.maybe_merge_call(
-            self._distributed_tf_update_step,
-            self._distribution_strategy,
-            list(zip(dense, variables, strict=True)),
-            learning_rate,
-        )
+        return list(zip(dense, variables, strict=True))
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
         """The global norm that decides the clipping."""

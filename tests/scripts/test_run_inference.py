@@ -117,6 +117,21 @@ def test_mistakes_are_said_in_words(data, tmp_path):
     assert "cannot write" in run.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "flags", "used_by"),
+    [
+        ("detect", ["--nbest", "x"], "--nbest is not used by detect but by rerank."),
+        ("detect", ["--tokens"], "--tokens is not used by detect but by score."),
+        ("report", ["--max_passages=3", "--way", "electric"], "by score and rerank."),
+        ("score", ["--no-corrupt"], "--corrupt is not used by score but by detect."),
+        ("rerank", ["--input", "x"], "but by detect, report and score."),
+    ],
+)
+def test_flags_of_other_commands_are_refused(command, flags, used_by):
+    run = run_script("run_inference.py", command, "--model", "/nowhere", *flags)
+    refused(run, 1, used_by)
+
+
 def test_command_is_needed(data):
     run = run_script("run_inference.py", "--data-dir", str(data), "--model-name", "m")
     assert run.returncode == 1 and "Traceback" not in run.stderr

@@ -3,11 +3,16 @@
 
 import json
 import math
+import re
+import subprocess
+import sys
+from importlib.metadata import version
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from packaging.specifiers import SpecifierSet
 
 from electra_tf.train.optimization import (
     AdamWeightDecay,
@@ -15,6 +20,7 @@ from electra_tf.train.optimization import (
     WarmupPolynomialDecay,
     create_optimizer,
 )
+from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import tiny_config
 
 STEPS = 20
@@ -234,6 +240,69 @@ def test_overflow_of_the_norm_is_not_applied():
     run(AdamWeightDecay(0.01), variables, [huge])
     for variable, value in zip(variables, before, strict=True):
         np.testing.assert_array_equal(variable, value)
+
+
+TWO_REPLICAS = """
+import numpy as np
+import tensorflow as tf
+from electra_tf.train.optimization import AdamWeightDecay
+from tests.train.test_optimization import exact_gradients, make_variables
+
+cpu, = tf.config.list_physical_devices("CPU")
+halves = [tf.config.LogicalDeviceConfiguration()] * 2
+tf.config.set_logical_device_configuration(cpu, halves)
+strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
+with strategy.scope():
+    variables = make_variables()
+    optimizer = AdamWeightDecay(1e-2)
+    optimizer.build(variables)
+
+@tf.function
+def step(first, second):
+    def replica():
+        context = tf.distribute.get_replica_context()
+        is_first = context.replica_id_in_sync_group == 0
+        shares = [tf.where(is_first, *pair) for pair in zip(first, second)]
+        optimizer.apply(shares, variables)
+        return optimizer.global_norm
+    return strategy.run(replica)
+
+for first, second in exact_gradients():
+    assert strategy.experimental_local_results(step(first, second))[0] > 1
+np.savez({path!r}, *map(np.asarray, variables + optimizer.variables))
+"""
+
+
+def exact_gradients(steps=5):
+    """Two replicas' gradients for each step; float32 holds their sum exactly."""
+    rng = np.random.default_rng(3)
+    draw = lambda: [  # noqa: E731
+        (rng.integers(-64, 64, shape) / 64).astype("f4") for shape in SHAPES.values()
+    ]
+    return [(draw(), draw()) for _ in range(steps)]
+
+
+def test_two_replicas_are_summed_then_clipped_bit_for_bit(tmp_path):
+    path = str(tmp_path / "two.npz")
+    code = TWO_REPLICAS.replace("{path!r}", repr(path))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=300)
+    variables = make_variables()
+    optimizer = AdamWeightDecay(1e-2)
+    sums = [[a + b for a, b in zip(*pair, strict=True)] for pair in exact_gradients()]
+    run(optimizer, variables, sums, jit=False)
+    with np.load(path) as two:
+        for name, one in zip(two.files, variables + optimizer.variables, strict=True):
+            np.testing.assert_array_equal(two[name], one)
+
+
+def test_keras_is_a_version_whose_optimizer_is_known():
+    wanted = re.search('"keras([^"]+)"', (ROOT / "setup.py").read_text())[1]
+    assert version("keras") in SpecifierSet(wanted), (
+        f"keras {version('keras')} is installed, setup.py has keras{wanted}: see that "
+        "Optimizer.apply still calls _all_reduce_sum_gradients, run this file and "
+        "tests/train/test_distribution.py, then change the range"
+    )
+    assert "_all_reduce_sum_gradients" in dir(keras.optimizers.Optimizer)
 
 
 def test_missing_gradients():

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Detects replaced tokens in a stream of passages and shows them, line by line."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from electra_tf.inference import html_report, verdicts
+from electra_tf.inference.pretrained_model import PretrainedModel, TokenVerdict
+
+FORMATS = ("terminal", "jsonl", "html")
+# Passages per call of the model, so that output appears while a long input is read.
+_CHUNK = 256
+
+
+def passages(lines: Iterable[str], limit: int) -> Iterator[str]:
+    """The non-blank lines, at most `limit`; says on stderr that there were more."""
+    for number, line in enumerate(filter(str.strip, lines)):
+        if number == limit:
+            print(f"Stopped after {limit} passages: --max-passages.", file=sys.stderr)
+            return
+        yield line.strip()
+
+
+def detect(
+    model: PretrainedModel, texts: Iterable[str], corruption_seed: int | None = None
+) -> Iterator[tuple[str, list[TokenVerdict]]]:
+    """Each text with the predictions for its tokens, read as it is needed.
+
+    Args:
+      model: the model.
+      texts: passages.
+      corruption_seed: decides what the generator replaces before the discriminator
+        reads; None: it reads the texts as they stand.
+    """
+    for number, chunk in enumerate(_chunks(texts)):
+        if corruption_seed is None:
+            tokens = model.detect(chunk)
+        else:
+            # Another seed for each chunk, or all would have the same places masked.
+            tokens = model.corrupt(chunk, seed=corruption_seed + 1_000_003 * number)
+        yield from zip(chunk, tokens, strict=True)
+
+
+def show(
+    detected: Iterable[tuple[str, Sequence[TokenVerdict]]],
+    form: str,
+    *,
+    is_corrupted: bool,
+    threshold: float,
+    colour: bool,
+) -> Iterator[str]:
+    """The lines that a user sees.
+
+    Args:
+      detected: texts with the predictions for their tokens.
+      form: one of FORMATS.
+      is_corrupted: whether the generator replaced tokens.
+      threshold: probability from which a token of an untouched text is marked.
+      colour: mark with colours in the terminal, rather than with signs.
+    """
+    if form == "jsonl":
+        for text, tokens in detected:
+            yield json.dumps(verdicts.to_json(text, tokens), ensure_ascii=False)
+    elif form == "html":
+        parts = [verdicts.to_html(*pair, threshold) for pair in detected]
+        legend = verdicts.html_legend(is_corrupted)
+        yield html_report.page("Replaced tokens", [legend, *parts])
+    else:
+        yield verdicts.terminal_legend(is_corrupted, colour) + "\n"
+        total = verdicts.Score(0, 0, 0)
+        for text, tokens in detected:
+            score = verdicts.score(tokens)
+            total = verdicts.Score(*map(sum, zip(total, score, strict=True)))
+            yield verdicts.to_terminal(text, tokens, threshold, colour) + "\n"
+        if total.replaced:
+            yield (
+                f"{total.caught} of {total.replaced} replaced tokens are among the "
+                f"{total.flagged} most suspicious ones."
+            )
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    texts = iter(texts)
+    while chunk := list(itertools.islice(texts, _CHUNK)):
+        yield chunk
