@@ -39,6 +39,14 @@ class MaskedInputs(NamedTuple):
     masked_lm_ids: tf.Tensor  # int32 [B, N]
     masked_lm_weights: tf.Tensor  # float32 [B, N]
 
+    @classmethod
+    def unmasked(cls, input_ids, input_mask, segment_ids) -> MaskedInputs:
+        """Inputs int32 [B, L] in which no position is masked."""
+        nowhere = tf.zeros_like(input_ids[:, :1])
+        weights = tf.cast(nowhere, tf.float32)
+        text = input_ids, input_mask, segment_ids
+        return cls(*text, input_ids, nowhere, nowhere, weights)
+
 
 class Cloze(NamedTuple):
     """A two-tower generator's view of all positions."""

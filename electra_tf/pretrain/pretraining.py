@@ -218,6 +218,30 @@ class ElectraPretrainer(keras.Model):
             EPSILON,
         )
 
+    def replaced_logits(
+        self, input_ids, input_mask, segment_ids, net_only: bool = False
+    ) -> tf.Tensor:
+        """Log odds that each token was replaced, in a text where nothing is masked.
+
+        Args:
+          input_ids, input_mask, segment_ids: int32 [B, L].
+          net_only: the head's own output, which for Electric is the energy, without
+            the log q and the prior of the noise.
+
+        Returns float32 [B, L].
+        """
+        encoded = self.electra(input_ids, input_mask, segment_ids)
+        logits = self.discriminator_predictions(encoded.sequence_output)
+        if net_only or self.objective != "electric":
+            return logits
+        generated = self.generator(
+            MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
+        )
+        log_q = self.generator.log_q(generated.cloze, input_ids)
+        return discriminator.noise_contrastive_logits(
+            logits, log_q, self.settings["mask_prob"]
+        )
+
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
         """This batch's share of what the losses are divided by."""
         inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
