@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from electra_tf.pretrain.generators import MaskedInputs
-
 # The names of TensorFlow Hub's text API.
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")
 
@@ -56,14 +54,6 @@ def checked(inputs: dict[str, tf.Tensor], limits: Limits) -> EncoderInputs:
         ]
     ):
         return EncoderInputs(*map(tf.identity, (ids, mask, type_ids)))
-
-
-def unmasked(inputs: EncoderInputs) -> MaskedInputs:
-    """Inputs of a generator in which nothing is masked."""
-    nowhere = tf.zeros_like(inputs.ids[:, :1])
-    return MaskedInputs(
-        *inputs, inputs.ids, nowhere, nowhere, tf.cast(nowhere, tf.float32)
-    )
 
 
 def require(condition: tf.Tensor, *message) -> tf.Operation:

@@ -29,11 +29,9 @@ from electra_tf.export.inputs import (
     EncoderInputs,
     checked,
     encoder_specs,
-    unmasked,
 )
 from electra_tf.export.packing import map_windows, windows_of
-from electra_tf.pretrain.discriminator import noise_contrastive_logits
-from electra_tf.pretrain.pretraining import ElectraPretrainer
+from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
 # Where a padded row has no token.
@@ -52,7 +50,7 @@ def detector(source: Source) -> Export:
     pretrainer = source.pretrainer
 
     def logits(inputs: EncoderInputs) -> tf.Tensor:
-        return replaced_logits(pretrainer, inputs)
+        return pretrainer.replaced_logits(*inputs)
 
     def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
         probs = tokens.ids.with_flat_values(tf.sigmoid(flat))
@@ -95,8 +93,7 @@ def scorer(source: Source) -> Export:
         )
 
     def scores(inputs: EncoderInputs) -> tf.Tensor:
-        encoded = pretrainer.electra(*inputs)
-        return -pretrainer.discriminator_predictions(encoded.sequence_output)
+        return -pretrainer.replaced_logits(*inputs, net_only=True)
 
     def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
         values = tokens.ids.with_flat_values(flat)
@@ -114,17 +111,6 @@ def scorer(source: Source) -> Export:
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
     return _text_export(source, variables, scores, answer, ids_answer, to_numbers)
-
-
-def replaced_logits(pretrainer: ElectraPretrainer, inputs: EncoderInputs) -> tf.Tensor:
-    """Log odds that a token was replaced, in the text as it stands: float32 [B, L]."""
-    encoded = pretrainer.electra(*inputs)
-    logits = pretrainer.discriminator_predictions(encoded.sequence_output)
-    if pretrainer.objective != "electric":
-        return logits
-    generated = pretrainer.generator(unmasked(inputs))
-    log_q = pretrainer.generator.log_q(generated.cloze, inputs.ids)
-    return noise_contrastive_logits(logits, log_q, pretrainer.settings["mask_prob"])
 
 
 def _text_export(
@@ -195,9 +181,8 @@ def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
         ids, offsets = tokenizer.encode_with_offsets(text)
         values: list[float] = []
         for first in range(0, len(ids), size):
-            window = [vocab.cls_id, *ids[first : first + size], vocab.sep_id]
-            window = tf.constant([window])
-            inputs = EncoderInputs(window, tf.ones_like(window), tf.zeros_like(window))
+            window = packing.pack(vocab, [ids[first : first + size]])
+            inputs = EncoderInputs(*map(tf.constant, window))
             values += network(inputs).numpy()[0, 1:-1].tolist()
         numbers = to_numbers(np.array(values, np.float32))
         rows.append(

@@ -23,7 +23,7 @@ from electra_tf.pretrain.generators import (
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 from electra_tf.pretrain.vocabulary_softmax import log_normalizer
 
-_IDS = tf.TensorSpec([None, None], tf.int32)
+_TEXTS = [tf.TensorSpec([None, None], tf.int32)] * 3  # as `text.packing` packs them
 _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 
@@ -48,13 +48,12 @@ def electric(pretrainer: ElectraPretrainer):
     normaliser that noise-contrastive estimation drives to 1, -E(x)_t estimates
     log p(x_t | the other tokens).
 
-    Returns: function of ids and mask, int32 [B, L], to float32 [B, L].
+    Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L].
     """
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
-    def scores(ids, mask):
-        encoded = pretrainer.electra(ids, mask, tf.zeros_like(ids))
-        return -pretrainer.discriminator_predictions(encoded.sequence_output)
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        return -pretrainer.replaced_logits(*texts, net_only=True)
 
     return scores
 
@@ -62,11 +61,9 @@ def electric(pretrainer: ElectraPretrainer):
 def discriminator(pretrainer: ElectraPretrainer):
     """log P(token was not replaced), by ELECTRA's discriminator; see `electric`."""
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
-    def scores(ids, mask):
-        encoded = pretrainer.electra(ids, mask, tf.zeros_like(ids))
-        logits = pretrainer.discriminator_predictions(encoded.sequence_output)
-        return tf.math.log_sigmoid(-logits)
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        return tf.math.log_sigmoid(-pretrainer.replaced_logits(*texts))
 
     return scores
 
@@ -75,19 +72,9 @@ def two_tower(pretrainer: ElectraPretrainer):
     """log q(x_t | x before t, x after t), by the two towers; see `electric`."""
     generator = pretrainer.generator
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
-    def scores(ids, mask):
-        nothing = tf.zeros_like(ids[:, :1])  # no position is masked
-        inputs = MaskedInputs(
-            input_ids=ids,
-            input_mask=mask,
-            segment_ids=tf.zeros_like(ids),
-            masked_input_ids=ids,
-            masked_lm_positions=nothing,
-            masked_lm_ids=nothing,
-            masked_lm_weights=tf.cast(nothing, tf.float32),
-        )
-        return -generator(inputs).cloze.per_token_loss
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        return -generator(MaskedInputs.unmasked(*texts)).cloze.per_token_loss
 
     return scores
 
@@ -95,19 +82,19 @@ def two_tower(pretrainer: ElectraPretrainer):
 def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
     """log p(x_t | x without t) of one token per row, which is masked.
 
-    Returns: function of ids and mask, int32 [B, L], and positions int32 [B], to
-      float32 [B].
+    Returns: function of ids, mask and segment ids, int32 [B, L], and positions int32
+      [B], to float32 [B].
     """
     generator = pretrainer.generator
 
-    @tf.function(input_signature=[_IDS, _IDS, _POSITIONS], autograph=False)
-    def scores(ids, mask, positions):
+    @tf.function(input_signature=[*_TEXTS, _POSITIONS], autograph=False)
+    def scores(ids, mask, segments, positions):
         at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
         targets = tf.gather_nd(ids, at)
         masked = tf.tensor_scatter_nd_update(
             ids, at, tf.fill(tf.shape(targets), mask_id)
         )
-        encoded = generator.encoder(masked, mask, tf.zeros_like(ids))
+        encoded = generator.encoder(masked, mask, segments)
         hidden = generator.head(tf.gather_nd(encoded.sequence_output, at))  # [B, E]
         table = generator.encoder.embeddings.word_embeddings.value
         bias = generator.head.output_bias.value

@@ -80,11 +80,11 @@ def load(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    contents = sources.contents(path, log)
+    contents = sources.find(path, log).contents(log, slots=False)
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
     _check_settings(contents, config, path)
-    tokenizer = contents.tokenizer_config
+    tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
         log(f"Changed: text is {ours} here, {tokenizer} in {path}")
@@ -101,11 +101,11 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
     """The other model's vocabulary; this run's where none is known and sizes agree."""
     words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
     rows = None if words is None else len(words)
-    if contents.vocab_file:
-        theirs = Vocabulary.load(contents.vocab_file)
+    if vocab_file := contents.settings.vocab_file:
+        theirs = Vocabulary.load(vocab_file)
         if rows is not None and len(theirs) != rows:
             raise UserError(
-                f"{path} has {rows} word embeddings, {contents.vocab_file} has "
+                f"{path} has {rows} word embeddings, {vocab_file} has "
                 f"{len(theirs)} tokens.\nPut the vocabulary that it was trained with "
                 "there."
             )
@@ -121,7 +121,7 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
 
 
 def _check_settings(contents, config, path: str) -> None:
-    there = contents.hparams.get("model_hparam_overrides", {})
+    there = contents.settings.hparams.get("model_hparam_overrides", {})
     here = config.model_config()
     for name in _SAME:
         if name in there and there[name] != getattr(here, name):
