@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,10 +43,11 @@ def check(model: FoundModel, config: FinetuningConfig, vocab: Vocabulary) -> Non
 
     Raises `UserError` with both values and the hparams that fit.
     """
-    theirs, advice = model.settings.vocab_file, "Set vocab_file."
-    if theirs and Vocabulary.load(theirs).sha256 == model.vocab_sha256:
+    sha256, advice = model.vocab_sha256, "Set vocab_file."
+    theirs = model.settings.vocab_file
+    if theirs and os.path.isfile(theirs) and Vocabulary.load(theirs).sha256 == sha256:
         advice = f"These hparams fit it: {json.dumps({'vocab_file': theirs})[1:-1]}"
-    vocab.check_same(model.vocab_sha256, f"{model.origin} was trained", advice)
+    vocab.check_same(sha256, f"{model.origin} was trained", advice)
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = model.settings.tokenizer_config or ours
     cased = model.identity.get("do_lower_case", tokenizer.do_lower_case)

@@ -298,8 +298,8 @@ def _without_repetition(
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A directory, or its directories `discriminator` and `generator`."""
-    parts = [folder / name for name in (networks.DISCRIMINATOR, networks.GENERATOR)]
+    """A directory, or those below it that `write` makes."""
+    parts = [folder / name for name in networks.FOLDERS]
     return [part for part in parts if (part / CONFIG).is_file()] or [folder]
 
 

@@ -258,8 +258,8 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
 
 def _parts(folder: Path) -> list[Path]:
     """The folders of single networks in that of a model."""
-    names = networks.DISCRIMINATOR, networks.GENERATOR, "encoder"
-    return [folder / name for name in names if (folder / name).is_dir()]
+    parts = [folder / name for name in networks.FOLDERS]
+    return [part for part in parts if part.is_dir()]
 
 
 def _no_model(path: Path) -> UserError:
