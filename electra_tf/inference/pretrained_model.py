@@ -19,10 +19,10 @@ from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference.scoring import (
-    Scorer,
     TextScore,
+    TextScorer,
+    TextWindow,
     TokenScore,
-    Window,
     windows_of,
 )
 from electra_tf.interop import sources
@@ -48,7 +48,7 @@ class TokenVerdict(NamedTuple):
         return self.replacement is not None
 
 
-_Part = tuple[Window, list[tuple[int, int]]]  # with the offsets of its tokens
+_Part = tuple[TextWindow, list[tuple[int, int]]]  # with the offsets of its tokens
 
 
 class PretrainedModel:
@@ -86,7 +86,7 @@ class PretrainedModel:
         self.has_generator = has_generator
         self._detect = tf.function(self._probabilities, reduce_retracing=True)
         self._corrupt = tf.function(self._corrupted, reduce_retracing=True)
-        self._scorers: dict[str | None, Scorer] = {}
+        self._scorers: dict[str | None, TextScorer] = {}
 
     def detect(
         self, texts: str | Iterable[str], batch_size: int = 32
@@ -143,13 +143,13 @@ class PretrainedModel:
                     )
         return verdicts
 
-    def scorer(self, way: str | None = None) -> Scorer:
+    def scorer(self, way: str | None = None) -> TextScorer:
         """What scores texts in a way of `pseudo_likelihood`; by default Electric's.
 
         Raises `UserError`, naming the ways that this model offers, if it is another.
         """
         if way not in self._scorers:
-            self._scorers[way] = Scorer(
+            self._scorers[way] = TextScorer(
                 self.pretrainer,
                 self.vocab,
                 self.tokenizer,
@@ -162,13 +162,13 @@ class PretrainedModel:
     def score_tokens(
         self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
-        """Scores of each text's tokens, in order; see `Scorer.score_tokens`."""
+        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
         return self.scorer(way).score_tokens(texts, overlap)
 
     def score_texts(
         self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
     ) -> Iterator[TextScore]:
-        """The score of each text, in order; see `Scorer.score_texts`."""
+        """The score of each text, in order; see `TextScorer.score_texts`."""
         return self.scorer(way).score_texts(texts, overlap)
 
     def _texts(self, texts: str | Iterable[str]) -> list[str]:

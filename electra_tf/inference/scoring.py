@@ -63,7 +63,7 @@ class TextScore(NamedTuple):
         return self.num_unknown == self.num_tokens
 
 
-class Window(NamedTuple):
+class TextWindow(NamedTuple):
     """A part of a text that fits the model: its ids, and which of them count."""
 
     text: int  # index in the pool
@@ -73,7 +73,7 @@ class Window(NamedTuple):
     start: int  # of the tokens that count, in the text
 
 
-class Scorer:
+class TextScorer:
     """Scores texts with one model in one way; see `score_tokens`.
 
     Args:
@@ -180,14 +180,14 @@ class Scorer:
             found[window.text][window.start : window.start + count] = part
         return found
 
-    def _all_at_once(self, windows: list[Window]) -> Iterator[np.ndarray]:
+    def _all_at_once(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
         for batch in batches(windows, lambda window: len(window.ids) + 2):
             packed = packing.pack(self.vocab, [window.ids for window in batch])
             scores = self._one_pass(*packed).numpy()
             for window, row in zip(batch, scores, strict=True):
                 yield row[1 : 1 + len(window.ids)]
 
-    def _one_by_one(self, windows: list[Window]) -> Iterator[np.ndarray]:
+    def _one_by_one(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
         """One row for each token that counts."""
         rows = [
             (window, place)
@@ -209,14 +209,16 @@ class Scorer:
             yield scores
 
 
-def windows_of(text: int, ids: list[int], size: int, overlap: int) -> Iterator[Window]:
+def windows_of(
+    text: int, ids: list[int], size: int, overlap: int
+) -> Iterator[TextWindow]:
     """Windows of at most `size` ids in which every id of a text counts once."""
     counted, begin = 0, 0
     while counted < len(ids):
         end = min(begin + size, len(ids))
         # Of the tokens shared with the next window half count here, half there.
         last = end if end == len(ids) else end - overlap // 2
-        yield Window(text, ids[begin:end], counted - begin, last - begin, counted)
+        yield TextWindow(text, ids[begin:end], counted - begin, last - begin, counted)
         counted, begin = last, end - overlap
 
 

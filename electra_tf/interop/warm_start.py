@@ -41,7 +41,7 @@ _BY_POSITION = "/position_embeddings"
 _SAME = ("num_attention_heads", "hidden_act")
 
 
-class Report(NamedTuple):
+class WeightReport(NamedTuple):
     """What became of each weight."""
 
     loaded: list[str]
@@ -69,7 +69,7 @@ def load(
     vocab: Vocabulary,
     variables: Mapping[str, Any],
     log: Callable[[str], None],
-) -> Report:
+) -> WeightReport:
     """Assigns what a model offers to the variables of a new run, and logs it.
 
     Args:
@@ -137,11 +137,11 @@ def _plan(
     theirs: Vocabulary,
     ours: Vocabulary,
     path: str,
-) -> tuple[dict[str, np.ndarray], Report]:
+) -> tuple[dict[str, np.ndarray], WeightReport]:
     """(values to assign, report) for all variables."""
     _check_parts(tensors, variables, path)
     values: dict[str, np.ndarray] = {}
-    report = Report([], {}, [], sorted(set(tensors) - set(variables)))
+    report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
     for name, variable in variables.items():
         if name not in tensors:
             report.initialised.append(name)
