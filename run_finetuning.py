@@ -99,7 +99,7 @@ def source_of(config: FinetuningConfig, vocab: Vocabulary, console: Console):
     pretrained = os.path.join(config.data_dir, "models", config.model_name)
     if not config.do_train and config.init_checkpoint == pretrained:
         return None
-    source = initial_weights.find_source(config.init_checkpoint, console.log)
+    source = initial_weights.find(config.init_checkpoint, console.log)
     initial_weights.check(source, config, vocab)
     return source
 
@@ -173,8 +173,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
     from electra_tf.finetune.results import Results
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
-    prefix = source.prefix if source else None
-    settings = config.settings() | {"init_checkpoint": prefix}
+    settings = config.settings()
+    settings["init_checkpoint"] = source.origin if source else None
     results = Results(config.results_json, config.results_txt, settings)
     if config.do_train:
         results.load()

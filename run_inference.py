@@ -33,7 +33,9 @@ from electra_tf.storage.files import line_writer
 _DATA_DIR = flags.DEFINE_string("data_dir", None, "Location of data files and models.")
 _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
 _MODEL = flags.DEFINE_string(
-    "model", None, "Instead of --data-dir and --model-name: the directory of a run."
+    "model",
+    None,
+    "Instead of --data-dir and --model-name: a run's directory or another model.",
 )
 _INPUT = flags.DEFINE_string(
     "input", None, "Text file, one passage a line. Default: standard input."

@@ -35,6 +35,7 @@ from electra_tf import cli, startup
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_PREEMPTED, UserError
+from electra_tf.storage.checkpoint_manifest import MANIFEST, name_of
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     Vocabulary,
@@ -345,7 +346,8 @@ def measure_stopping(data: Path, hparams: dict) -> list[dict]:
             raise UserError(f"a run ended with {process.returncode} at SIGTERM.", 1)
         directory = data / "models" / "stopped"
         last = last_row(directory / "metrics.jsonl")
-        saved = (directory / f"model.ckpt-{last['step']}.json").stat().st_mtime
+        manifest = directory / (name_of(last["step"]) + MANIFEST)
+        saved = manifest.stat().st_mtime
         row["to_step_s"] = last["time"] - sent
         row["to_saved_s"] = saved - last["time"]
         row["to_end_s"] = ended - last["time"]

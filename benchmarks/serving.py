@@ -139,10 +139,10 @@ def write_ours(stored, folder: Path, precision: str) -> None:
 
 def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
     """Batch size -> requests of texts, and of their padded ids."""
+    from electra_tf.text import packing
     from electra_tf.text.tokenization import Tokenizer
 
     tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
-    vocab = stored.vocab
     longest = stored.config.max_seq_length - 2
     found = {}
     for size in map(int, FLAGS.batch_sizes):
@@ -153,12 +153,10 @@ def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
             first = number * size % (len(texts) - size + 1)
             batch = texts[first : first + size]
             rows = [tokenizer.encode(text)[:longest] for text in batch]
-            rows = [[vocab.cls_id, *row, vocab.sep_id] for row in rows]
-            width = max(map(len, rows))
-            ids = [row + [vocab.pad_id] * (width - len(row)) for row in rows]
-            mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+            packed = packing.pack(stored.vocab, rows)
             requests["detector"].append(batch)
-            requests["encoder"].append([ids, mask])
+            ids, mask = packed.input_ids, packed.input_mask
+            requests["encoder"].append([ids.tolist(), mask.tolist()])
         found[size] = requests
     return found
 

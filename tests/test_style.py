@@ -30,8 +30,8 @@ LEVELS = (
     ),
     "modeling",
     "generators discriminator",
-    "pretraining finetune",
-    "training export interop",
+    "pretrain interop",
+    "finetune export",
 )
 LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names.split()}
 

@@ -64,7 +64,8 @@ class FinetuningConfig(RunConfig):
     init_checkpoint: str | None = hparam(
         "<data-dir>/models/<model-name>",
         "Where the weights come from: a run directory (of a fine-tuned model, where "
-        "do_train is false) or a checkpoint prefix; null: random weights.",
+        "do_train is false), any other model that docs/checkpoints.md says is read, or "
+        "null: random weights.",
         PLACE,
     )
 

@@ -21,6 +21,7 @@ from electra_tf.export.inputs import (
 )
 from electra_tf.export.judges import NO_OFFSET, padded
 from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
+from electra_tf.text import packing
 from electra_tf.text.tf_offsets import tokenize_with_offsets
 
 TEXT = tf.TensorSpec([None], tf.string, name="text")
@@ -183,20 +184,15 @@ def _packed_in_python(task: FinetunedSource, first, second=None) -> EncoderInput
     from electra_tf.finetune.classification import truncate_pair
 
     source = task.source
+    length = source.max_seq_length
     if second is None:
-        packed = python_pack(source, first, source.max_seq_length)
+        packed = python_pack(source, first, length)
         return EncoderInputs(*map(tf.constant, packed))
     tokenizer, vocab = source.tokenizer(), source.vocab
-    rows = np.zeros([3, len(first), source.max_seq_length], np.int32)
-    rows[0] = vocab.pad_id
-    for i, texts in enumerate(zip(first, second, strict=True)):
-        encoded = (tokenizer.encode(text) for text in texts)
-        a, b = truncate_pair(*encoded, source.max_seq_length - 3)
-        ids = [vocab.cls_id, *a, vocab.sep_id, *b, vocab.sep_id]
-        rows[0, i, : len(ids)] = ids
-        rows[1, i, : len(ids)] = 1
-        rows[2, i, len(a) + 2 : len(ids)] = 1
-    return EncoderInputs(*map(tf.constant, rows))
+    pairs = [map(tokenizer.encode, texts) for texts in zip(first, second, strict=True)]
+    rows = [packing.join(vocab, *truncate_pair(*pair, length - 3)) for pair in pairs]
+    packed = packing.pad(rows, vocab.pad_id, length)
+    return EncoderInputs(*map(tf.constant, packed))
 
 
 def _tags_in_python(task: FinetunedSource, logits) -> dict[str, np.ndarray]:
@@ -209,10 +205,8 @@ def _tags_in_python(task: FinetunedSource, logits) -> dict[str, np.ndarray]:
         ids, offsets = tokenizer.encode_with_offsets(text)
         row = {name: [] for name in columns}
         for first in range(0, len(ids), size):
-            window = [vocab.cls_id, *ids[first : first + size], vocab.sep_id]
-            window = tf.constant([window])
-            ones = tf.ones_like(window)
-            values = logits(EncoderInputs(window, ones, ones))
+            window = packing.pack(vocab, [ids[first : first + size]])
+            values = logits(EncoderInputs(*map(tf.constant, window)))
             probs = tf.nn.softmax(values).numpy()[0, 1:-1]
             parts = zip(ids[first:], offsets[first:], probs, strict=False)
             for piece, (start, end), p in parts:

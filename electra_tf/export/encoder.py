@@ -17,6 +17,7 @@ from electra_tf.export.exported import (
 )
 from electra_tf.export.inputs import NAMES, checked, encoder_specs, in_range, require
 from electra_tf.export.packing import pack, truncate
+from electra_tf.text import packing
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
 
@@ -146,17 +147,11 @@ def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
     return found
 
 
-def python_pack(source: Source, texts, length: int) -> tuple[np.ndarray, ...]:
-    """Packs texts in Python: ids, mask and type ids, int32 [B, length]."""
-    tokenizer, vocab = source.tokenizer(), source.vocab
-    ids = np.full([len(texts), length], vocab.pad_id, np.int32)
-    mask = np.zeros_like(ids)
-    for row, text in enumerate(texts):
-        tokens = tokenizer.encode(text)[: length - 2]
-        tokens = [vocab.cls_id, *tokens, vocab.sep_id]
-        ids[row, : len(tokens)] = tokens
-        mask[row, : len(tokens)] = 1
-    return ids, mask, np.zeros_like(ids)
+def python_pack(source: Source, texts, length: int) -> packing.PackedTexts:
+    """Packs texts in Python, to `length`."""
+    tokenizer = source.tokenizer()
+    ids = [tokenizer.encode(text)[: length - 2] for text in texts]
+    return packing.pack(source.vocab, ids, length)
 
 
 def need_discriminator(source: Source, what: str) -> None:

@@ -20,6 +20,7 @@ from electra_tf.export.inputs import (
     require,
 )
 from electra_tf.export.packing import pack
+from electra_tf.text import packing
 from electra_tf.text.vocabulary import MASK
 
 TOP = 5
@@ -128,11 +129,10 @@ def _expected_of_texts(source: Source, network) -> dict[str, np.ndarray]:
         ids: list[int] = []
         for part in text.split(MASK):
             ids += [*tokenizer.encode(part), vocab.mask_id]
-        ids = [vocab.cls_id, *ids[:-1][: source.max_seq_length - 2], vocab.sep_id]
-        row = tf.constant([ids])
-        places = [i for i, token in enumerate(ids) if token == vocab.mask_id]
-        inputs = EncoderInputs(row, tf.ones_like(row), tf.zeros_like(row))
-        places = tf.constant([places], tf.int32)
+        row = packing.pack(vocab, [ids[:-1][: source.max_seq_length - 2]])
+        places = np.flatnonzero(row.input_ids[0] == vocab.mask_id)
+        inputs = EncoderInputs(*map(tf.constant, row))
+        places = tf.constant(places[None], tf.int32)
         probs = tf.nn.softmax(network.logits_at(*inputs, places))
         found.append(-np.sort(-probs[0].numpy())[:, :TOP])
     most = max(map(len, found))

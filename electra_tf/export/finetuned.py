@@ -16,6 +16,7 @@ from electra_tf.export.inputs import EncoderInputs
 from electra_tf.finetune import initial_weights, task_facts, task_names
 from electra_tf.finetune.model import FinetuningModel, build_finetuning_model
 from electra_tf.finetune.task_facts import TaskFacts
+from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _CONFIG = "config.json"
@@ -130,12 +131,12 @@ def read(folder: Path, task: str, precision: str = "float32") -> FinetunedSource
         facts = task_facts.read(folder)
     else:
         facts = [task_facts.facts_of(t) for t in task_names.make_tasks(config, vocab)]
-    found = initial_weights.find_source(str(folder), lambda line: None)
+    found = initial_weights.find(str(folder), lambda line: None)
     initial_weights.check(found, config, vocab)
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
     initial_weights.load_all(found, weights)
-    step = int(found.prefix.rpartition("-")[2])
+    step, _ = split_name(Path(found.origin).name)
     source = Source(
         name=f"{model_name}/{folder.name}",
         vocab=vocab,

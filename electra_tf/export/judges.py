@@ -31,6 +31,7 @@ from electra_tf.export.inputs import (
     encoder_specs,
 )
 from electra_tf.export.packing import map_windows, windows_of
+from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
 # Where a padded row has no token.
@@ -92,8 +93,7 @@ def scorer(source: Source) -> Export:
         )
 
     def scores(inputs: EncoderInputs) -> tf.Tensor:
-        encoded = pretrainer.electra(*inputs)
-        return -pretrainer.discriminator_predictions(encoded.sequence_output)
+        return -pretrainer.replaced_logits(*inputs, net_only=True)
 
     def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
         values = tokens.ids.with_flat_values(flat)
@@ -181,9 +181,8 @@ def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
         ids, offsets = tokenizer.encode_with_offsets(text)
         values: list[float] = []
         for first in range(0, len(ids), size):
-            window = [vocab.cls_id, *ids[first : first + size], vocab.sep_id]
-            window = tf.constant([window])
-            inputs = EncoderInputs(window, tf.ones_like(window), tf.zeros_like(window))
+            window = packing.pack(vocab, [ids[first : first + size]])
+            inputs = EncoderInputs(*map(tf.constant, window))
             values += network(inputs).numpy()[0, 1:-1].tolist()
         numbers = to_numbers(np.array(values, np.float32))
         rows.append(

@@ -26,6 +26,7 @@ from electra_tf.export.inputs import (
 from electra_tf.export.judges import NO_OFFSET
 from electra_tf.export.packing import map_rows
 from electra_tf.finetune import qa, qa_decoding
+from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
 _QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
@@ -306,12 +307,8 @@ def answer_in_python(
     example = qa.QAExample(0, "", question, words, None, None, "", False)
     outputs = []
     for features in reader.featurize(example, False):
-        packed = np.zeros([3, 1, config.max_seq_length], np.int32)
-        packed[0] = source.vocab.pad_id
-        ids = features["input_ids"]
-        packed[0, 0, : len(ids)] = ids
-        packed[1, 0, : len(ids)] = 1
-        packed[2, 0, : len(ids)] = features["segment_ids"]
+        row = packing.Row(features["input_ids"], features["segment_ids"])
+        packed = packing.pad([row], source.vocab.pad_id, config.max_seq_length)
         found = task.outputs(EncoderInputs(*map(tf.constant, packed)))
         outputs.append({name: value.numpy()[0] for name, value in found.items()})
     answers = qa_decoding.nbest(

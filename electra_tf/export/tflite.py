@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import judges, saved_models
+from electra_tf.export import saved_models
 from electra_tf.export.encoder import need_discriminator, python_pack
 from electra_tf.export.exported import PROBES, Source
 from electra_tf.export.formats import read_source
@@ -40,7 +40,7 @@ def network_of(source: Source, what: str) -> tf.types.experimental.ConcreteFunct
     def compute(input_word_ids, input_mask, input_type_ids):
         inputs = EncoderInputs(input_word_ids, input_mask, input_type_ids)
         if what == "detector":
-            return {"logits": judges.replaced_logits(source.pretrainer, inputs)}
+            return {"logits": source.pretrainer.replaced_logits(*inputs)}
         encoded = source.pretrainer.electra(*inputs)
         return {"sequence_output": encoded.sequence_output}
 

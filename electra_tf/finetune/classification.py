@@ -19,6 +19,7 @@ from electra_tf.finetune.task import (
     write_jsonl,
 )
 from electra_tf.storage.files import atomic_write
+from electra_tf.text import packing
 
 
 class Glue(NamedTuple):
@@ -164,20 +165,15 @@ class TextTask(Task):
         self, example: InputExample, is_training: bool
     ) -> Iterator[dict[str, Any]]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
-        vocab, length = self.tokenizer.vocab, self.config.max_seq_length
-        a = self.tokenizer.encode(example.text_a)
-        b = []
+        length = self.config.max_seq_length
+        a, b = self.tokenizer.encode(example.text_a), None
         if example.text_b is not None:
             b = self.tokenizer.encode(example.text_b)
             a, b = truncate_pair(a, b, length - 3)
         else:
             a = a[: length - 2]
-        ids = [vocab.cls_id, *a, vocab.sep_id]
-        segments = [0] * len(ids)
-        if example.text_b is not None:
-            ids += [*b, vocab.sep_id]
-            segments += [1] * (len(b) + 1)
-        features = {"input_ids": ids, "segment_ids": segments, "eid": example.eid}
+        features = packing.join(self.tokenizer.vocab, a, b)._asdict()
+        features["eid"] = example.eid
         if self.labels:
             features["label_ids"] = self.labels.index(example.label)
         else:

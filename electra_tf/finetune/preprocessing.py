@@ -20,6 +20,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
+from electra_tf.text import packing
 
 FORMAT = 1
 # What the features of a split follow from, beside the data and the vocabulary.
@@ -95,13 +96,9 @@ def _build(directory, config, tasks, chosen, split, is_training, digest) -> None
     if not rows:
         names = ", ".join(task.name for task in chosen)
         raise UserError(f"{names}: no example of {split} can be used.")
-    length = config.max_seq_length
-    shared = {name: ((length,), "int32") for name in ("input_ids", "segment_ids")}
-    arrays = {
-        name: np.zeros((len(rows), *shape), dtype)
-        for name, (shape, dtype) in shared.items()
-    }
-    arrays["input_mask"] = np.zeros((len(rows), length), np.int32)
+    shared = packing.Row._fields
+    packed = [packing.Row(*(found[name] for name in shared)) for _, found in rows]
+    arrays = packing.pad(packed, 0, config.max_seq_length)._asdict()
     arrays["task_id"] = np.zeros(len(rows), np.int32)
     for task in chosen:
         for spec in task.feature_specs():
@@ -109,10 +106,11 @@ def _build(directory, config, tasks, chosen, split, is_training, digest) -> None
                 (len(rows), *spec.shape), spec.dtype
             )
     for number, (task, found) in enumerate(rows):
-        arrays["input_mask"][number, : len(found["input_ids"])] = 1
         arrays["task_id"][number] = tasks.index(task)
         for name, value in found.items():
-            key = name if name in shared else f"{task.name}_{name}"
+            key = f"{task.name}_{name}"
+            if name in shared:
+                continue
             if isinstance(value, list):
                 arrays[key][number, : len(value)] = value
             else:

@@ -18,6 +18,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import qa_decoding, qa_metrics
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, Task, read_text
 from electra_tf.storage.files import atomic_write
+from electra_tf.text import packing
 
 SQUAD = ("squad", "squadv1")
 MRQA = ("newsqa", "naturalqs", "triviaqa", "searchqa")
@@ -159,20 +160,16 @@ class QATask(Task):
         self, example: QAExample, is_training: bool
     ) -> Iterator[dict[str, Any]]:
         """[CLS] question [SEP] window [SEP] for each window."""
-        vocab = self.tokenizer.vocab
         query = self.tokenizer.encode(example.question)[: self.config.max_query_length]
         tokens, splits = self._document(example.words)
         answer = self._answer_tokens(example, tokens, splits) if is_training else None
-        prefix = [vocab.cls_id, *query, vocab.sep_id]
         spans = self._windows(len(tokens), len(query))
         for number, (first, length) in enumerate(spans):
             start = end = 0
             if answer and first <= answer[0] and answer[1] < first + length:
-                start, end = (place - first + len(prefix) for place in answer)
-            ids = [*prefix, *tokens[first : first + length].tolist(), vocab.sep_id]
-            yield {
-                "input_ids": ids,
-                "segment_ids": [0] * len(prefix) + [1] * (length + 1),
+                start, end = (place - first + len(query) + 2 for place in answer)
+            window = tokens[first : first + length].tolist()
+            yield packing.join(self.tokenizer.vocab, query, window)._asdict() | {
                 "eid": WINDOWS_PER_EXAMPLE * example.eid + number,
                 "start_positions": start,
                 "end_positions": end,

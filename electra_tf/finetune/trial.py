@@ -26,6 +26,7 @@ from electra_tf.finetune import (
 from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
 from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
+from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
 from electra_tf.text.vocabulary import Vocabulary
@@ -40,7 +41,7 @@ class Run(NamedTuple):
     config: FinetuningConfig
     vocab: Vocabulary
     tasks: list[Any]  # finetune.task.Task
-    source: initial_weights.Source | None  # None: random weights
+    source: FoundModel | None  # None: random weights
     placement: Placement
     console: Console
 
@@ -164,10 +165,10 @@ def _load(run: Run, trial: int):
     task, state = build(run, trial, 1)
     source = run.source
     if source is None:
-        source = initial_weights.find_source(config.trial_dir(trial), run.console.log)
+        source = initial_weights.find(config.trial_dir(trial), run.console.log)
         initial_weights.check(source, config, run.vocab)
     initial_weights.load_all(source, state.weights())
-    run.console.log(f"Trial {trial}: weights from {source.prefix}")
+    run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model
 
 
@@ -180,7 +181,7 @@ def _identity(run: Run, store) -> dict[str, Any]:
         "vocab_sha256": run.vocab.sha256,
         "heads": heads,
         "features": store.digest,
-        "init_checkpoint": run.source.prefix if run.source else None,
+        "init_checkpoint": run.source.origin if run.source else None,
     }
 
 
@@ -205,7 +206,7 @@ def _train(run: Run, trial: int):
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif run.source:
         initial_weights.load_encoder(run.source, state.weights())
-        console.log(f"Encoder's weights from {run.source.prefix}; new heads.")
+        console.log(f"Encoder's weights from {run.source.origin}; new heads.")
     else:
         console.log("All weights are random: init_checkpoint is null.")
     console.log(

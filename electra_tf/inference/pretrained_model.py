@@ -11,19 +11,26 @@ Its scores, how likely a text is, are in `scoring`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import numpy as np
-
 from electra_tf import startup
-from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.inference.scoring import Scorer, TextScore, TokenScore
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.inference.scoring import (
+    TextScore,
+    TextScorer,
+    TextWindow,
+    TokenScore,
+    windows_of,
+)
+from electra_tf.interop import sources
+from electra_tf.interop.stored_model import HEADS, empty_pretrainer
+from electra_tf.storage.stored_tensors import of_arrays
+from electra_tf.text import packing
 from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
 
 class TokenVerdict(NamedTuple):
@@ -41,12 +48,7 @@ class TokenVerdict(NamedTuple):
         return self.replacement is not None
 
 
-class _Window(NamedTuple):
-    """A part of a text that fits the model: `ids` without [CLS] and [SEP]."""
-
-    text: int  # which text
-    ids: list[int]
-    offsets: list[tuple[int, int]]
+_Part = tuple[TextWindow, list[tuple[int, int]]]  # with the offsets of its tokens
 
 
 class PretrainedModel:
@@ -54,19 +56,37 @@ class PretrainedModel:
 
     Texts longer than `max_seq_length` are read in consecutive windows that do not
     overlap.
+
+    Args:
+      pretrainer: an ElectraPretrainer.
+      tokenizer_config: None: what lies beside the vocabulary, or config's.
+      name: of the model, for messages.
+      has_generator: whether its files hold a generator, or say that it is uniform.
     """
 
-    def __init__(self, config: PretrainingConfig, vocab: Vocabulary, pretrainer):
+    def __init__(
+        self,
+        config: PretrainingConfig,
+        vocab: Vocabulary,
+        pretrainer,
+        tokenizer_config: TokenizerConfig | None = None,
+        name: str | None = None,
+        has_generator: bool = True,
+    ):
         import tensorflow as tf
 
         self.config = config
         self.vocab = vocab
-        settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+        settings = tokenizer_config or resolve_settings(
+            vocab, do_lower_case=config.do_lower_case
+        )
         self.tokenizer = Tokenizer(vocab, *settings)
         self.pretrainer = pretrainer
+        self.name = name or config.model_dir
+        self.has_generator = has_generator
         self._detect = tf.function(self._probabilities, reduce_retracing=True)
         self._corrupt = tf.function(self._corrupted, reduce_retracing=True)
-        self._scorers: dict[str | None, Scorer] = {}
+        self._scorers: dict[str | None, TextScorer] = {}
 
     def detect(
         self, texts: str | Iterable[str], batch_size: int = 32
@@ -78,10 +98,10 @@ class PretrainedModel:
         """
         texts = self._texts(texts)
         verdicts: list[list[TokenVerdict]] = [[] for _ in texts]
-        for windows, batch in self._batches(texts, batch_size):
-            probs = self._detect(batch).numpy()
-            for row, window in enumerate(windows):
-                for place, (start, end) in enumerate(window.offsets, start=1):
+        for windows, packed in self._batches(texts, batch_size):
+            probs = self._detect(*packed).numpy()
+            for row, (window, offsets) in enumerate(windows):
+                for place, (start, end) in enumerate(offsets, start=1):
                     text = texts[window.text][start:end]
                     probability = float(probs[row, place])
                     verdict = TokenVerdict(text, start, end, probability)
@@ -94,14 +114,23 @@ class PretrainedModel:
         """Lets the generator replace tokens as in training; the verdicts on the result.
 
         Tokens whose sample is the original stay as they are.  Raises `UserError` as
-        `detect` does.
+        `detect` does, and for a model without generator.
         """
         texts = self._texts(texts)
+        if not self.has_generator:
+            raise UserError(
+                f"{self.name} holds a discriminator without its generator: it can "
+                "detect replaced tokens, not replace any."
+            )
+        # There must be room for as many positions as masking draws.
+        least = self.config.max_predictions_per_seq
         verdicts: list[list[TokenVerdict]] = [[] for _ in texts]
-        for number, (windows, batch) in enumerate(self._batches(texts, batch_size)):
+        parts = self._batches(texts, batch_size, least)
+        for number, (windows, packed) in enumerate(parts):
+            batch = packed._asdict()
             ids, probs = (x.numpy() for x in self._corrupt(batch, seed, number))
-            for row, window in enumerate(windows):
-                for place, (start, end) in enumerate(window.offsets, start=1):
+            for row, (window, offsets) in enumerate(windows):
+                for place, (start, end) in enumerate(offsets, start=1):
                     replaced = ids[row, place] != window.ids[place - 1]
                     verdicts[window.text].append(
                         TokenVerdict(
@@ -114,67 +143,58 @@ class PretrainedModel:
                     )
         return verdicts
 
-    def scorer(self, way: str | None = None) -> Scorer:
+    def scorer(self, way: str | None = None) -> TextScorer:
         """What scores texts in a way of `pseudo_likelihood`; by default Electric's.
 
         Raises `UserError`, naming the ways that this model offers, if it is another.
         """
         if way not in self._scorers:
-            self._scorers[way] = Scorer(
+            self._scorers[way] = TextScorer(
                 self.pretrainer,
                 self.vocab,
                 self.tokenizer,
                 self.config.max_seq_length,
                 way,
-                self.config.model_dir,
+                self.name,
             )
         return self._scorers[way]
 
     def score_tokens(
         self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
-        """Scores of each text's tokens, in order; see `Scorer.score_tokens`."""
+        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
         return self.scorer(way).score_tokens(texts, overlap)
 
     def score_texts(
         self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
     ) -> Iterator[TextScore]:
-        """The score of each text, in order; see `Scorer.score_texts`."""
+        """The score of each text, in order; see `TextScorer.score_texts`."""
         return self.scorer(way).score_texts(texts, overlap)
 
     def _texts(self, texts: str | Iterable[str]) -> list[str]:
         if self.pretrainer.discriminator_predictions is None:
             raise UserError(
-                f"{self.config.model_dir} is a masked language model: it has no "
+                f"{self.name} is a masked language model: it has no "
                 "discriminator that could tell replaced tokens."
             )
         return [texts] if isinstance(texts, str) else list(texts)
 
     def _batches(
-        self, texts: list[str], batch_size: int
-    ) -> Iterator[tuple[list[_Window], dict[str, np.ndarray]]]:
+        self, texts: list[str], batch_size: int, least_length: int = 0
+    ) -> Iterator[tuple[list[_Part], packing.PackedTexts]]:
         windows = list(self._windows(texts))
         for first in range(0, len(windows), batch_size):
             part = windows[first : first + batch_size]
-            length = max(len(window.ids) for window in part) + 2
-            # There must be room for as many positions as masking draws.
-            length = max(length, self.config.max_predictions_per_seq)
-            ids = np.full([len(part), length], self.vocab.pad_id, np.int32)
-            mask = np.zeros([len(part), length], np.int32)
-            for row, window in enumerate(part):
-                real = len(window.ids) + 2
-                ids[row, :real] = [self.vocab.cls_id, *window.ids, self.vocab.sep_id]
-                mask[row, :real] = 1
-            batch = {"input_ids": ids, "input_mask": mask}
-            yield part, batch | {"segment_ids": np.zeros_like(ids)}
+            rows = [packing.join(self.vocab, window.ids) for window, _ in part]
+            length = max(least_length, *(len(row.input_ids) for row in rows))
+            yield part, packing.pad(rows, self.vocab.pad_id, length)
 
-    def _windows(self, texts: list[str]) -> Iterator[_Window]:
+    def _windows(self, texts: list[str]) -> Iterator[_Part]:
         size = self.config.max_seq_length - 2
         for number, text in enumerate(texts):
             ids, offsets = self.tokenizer.encode_with_offsets(text)
-            for first in range(0, len(ids), size):
-                last = first + size
-                yield _Window(number, ids[first:last], offsets[first:last])
+            for window in windows_of(number, ids, size, overlap=0):
+                yield window, offsets[window.start : window.start + len(window.ids)]
 
     def _masked(self, batch, seed, number):
         from electra_tf.pretrain import masking
@@ -195,53 +215,68 @@ class PretrainedModel:
         output = self.pretrainer(self._masked(batch, seed, number))
         return output.corrupted_ids, output.discriminated.probs
 
-    def _probabilities(self, batch):
+    def _probabilities(self, input_ids, input_mask, segment_ids):
         import tensorflow as tf
 
-        return tf.sigmoid(self.pretrainer.replaced_logits(**batch))
+        return tf.sigmoid(
+            self.pretrainer.replaced_logits(input_ids, input_mask, segment_ids)
+        )
 
 
-def load(model_dir: str | os.PathLike) -> PretrainedModel:
-    """Loads the newest intact checkpoint of a pre-training run.
+def load(path: str | os.PathLike) -> PretrainedModel:
+    """Loads a pre-trained model.
 
     Args:
-      model_dir: `<data-dir>/models/<model-name>`; its config.json says the rest.
+      path: the directory of a run, `<data-dir>/models/<model-name>`, whose newest
+        intact checkpoint is taken; or any other path that `interop.sources` reads.
 
-    Raises `UserError` if there is no run or no checkpoint, or if they do not fit.
+    Raises `UserError` if there is no model, if its files do not fit each other, or if
+    it is an encoder alone.
     """
-    model_dir = os.path.abspath(os.fspath(model_dir))
-    path = os.path.join(model_dir, "config.json")
-    if not os.path.isfile(path):
-        raise UserError(
-            f"{path} not found: {model_dir} is not the directory of a run.\n"
-            "It is <data-dir>/models/<model-name> of run_pretraining.py."
-        )
-    models_dir, name = os.path.split(model_dir)
-    config = PretrainingConfig.from_hparams(
-        os.path.dirname(models_dir), name, {"model_dir": model_dir}, read_hparams(path)
-    )
-    vocab = Vocabulary.load(config.vocab_file)
-    vocab.check_size(config.vocab_size)
-    checkpoints = Checkpoints(model_dir, read_only=True, log=lambda line: None)
-    saved = checkpoints.newest_intact()
-    if saved is None:
-        raise UserError(f"{model_dir} has no checkpoint yet.", EXIT_DAMAGED)
-    expected = saved.identity.get("vocab_sha256", vocab.sha256)
-    if expected != vocab.sha256:
-        raise UserError(
-            f"{checkpoints.prefix(saved.step)} was trained with another vocabulary:\n"
-            f"sha256 {expected[:16]}... there, {vocab.sha256[:16]}... in {vocab.path}."
-        )
-
+    path = os.path.abspath(os.fspath(path))
+    try:
+        found = sources.find(path, log=_nothing)
+    except sources.NoModelError:
+        raise _no_model(path) from None
     startup.import_tensorflow()
-    from electra_tf.pretrain.pretraining import build_pretrainer
-
-    pretrainer = build_pretrainer(
-        config, (vocab.cls_id, vocab.sep_id, vocab.mask_id), dtype="float32"
+    stored = found.read(log=_nothing if found.run else _to_stderr, slots=False)
+    if not any(name.startswith(HEADS) for name in stored.tensors):
+        raise UserError(
+            f"{path} holds an encoder without heads; this needs a discriminator or a "
+            "generator."
+        )
+    pretrainer = empty_pretrainer(stored.config, stored.vocab)
+    weights = of_arrays(stored.origin, stored.tensors)
+    weights.assign_to({v.path: v.value for v in pretrainer.variables})
+    # Without a generator, a uniform one is assumed; a run's files say it.
+    assumed = "uniform_generator" not in found.settings.hparams
+    return PretrainedModel(
+        stored.config,
+        stored.vocab,
+        pretrainer,
+        stored.tokenizer_config,
+        path,
+        has_generator=not (stored.config.uniform_generator and assumed),
     )
-    weights = {v.path: v.value for v in pretrainer.variables}
-    checkpoints.restore(saved, weights, partial=True)
-    return PretrainedModel(config, vocab, pretrainer)
+
+
+def _no_model(path: str) -> UserError:
+    config = os.path.join(path, "config.json")
+    if os.path.isfile(config):
+        return UserError(f"{path} has no checkpoint yet.", EXIT_DAMAGED)
+    return UserError(
+        f"{config} not found: {path} is not the directory of a run.\nIt is "
+        "<data-dir>/models/<model-name> of run_pretraining.py; docs/checkpoints.md "
+        "names other models that can be read."
+    )
+
+
+def _nothing(line: str) -> None:
+    del line
+
+
+def _to_stderr(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def score_tokens(

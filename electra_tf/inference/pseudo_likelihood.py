@@ -18,7 +18,7 @@ import tensorflow as tf
 from electra_tf.pretrain.generator import MaskedInputs
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 
-_IDS = tf.TensorSpec([None, None], tf.int32)
+_TEXTS = [tf.TensorSpec([None, None], tf.int32)] * 3  # as `text.packing` packs them
 _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 
@@ -35,13 +35,12 @@ def electric(pretrainer: ElectraPretrainer):
     normaliser that noise-contrastive estimation drives to 1, -E(x)_t estimates
     log p(x_t | the other tokens).
 
-    Returns: function of ids and mask, int32 [B, L], to float32 [B, L].
+    Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L].
     """
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
-    def scores(ids, mask):
-        encoded = pretrainer.electra(ids, mask, tf.zeros_like(ids))
-        return -pretrainer.discriminator_predictions(encoded.sequence_output)
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        return -pretrainer.replaced_logits(*texts, net_only=True)
 
     return scores
 
@@ -49,11 +48,9 @@ def electric(pretrainer: ElectraPretrainer):
 def discriminator(pretrainer: ElectraPretrainer):
     """log P(token was not replaced), by ELECTRA's discriminator; see `electric`."""
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
-    def scores(ids, mask):
-        encoded = pretrainer.electra(ids, mask, tf.zeros_like(ids))
-        logits = pretrainer.discriminator_predictions(encoded.sequence_output)
-        return tf.math.log_sigmoid(-logits)
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        return tf.math.log_sigmoid(-pretrainer.replaced_logits(*texts))
 
     return scores
 
@@ -62,10 +59,9 @@ def two_tower(pretrainer: ElectraPretrainer):
     """log q(x_t | x before t, x after t), by the two towers; see `electric`."""
     generator = pretrainer.generator
 
-    @tf.function(input_signature=[_IDS, _IDS], autograph=False)
-    def scores(ids, mask):
-        text = MaskedInputs.of_text(ids, mask, tf.zeros_like(ids))
-        return generator.log_q(generator(text), ids)
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        return generator.log_q(generator(MaskedInputs.unmasked(*texts)), texts[0])
 
     return scores
 
@@ -73,21 +69,19 @@ def two_tower(pretrainer: ElectraPretrainer):
 def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
     """log p(x_t | x without t) of one token per row, which is masked.
 
-    Returns: function of ids and mask, int32 [B, L], and positions int32 [B], to
-      float32 [B].
+    Returns: function of ids, mask and segment ids, int32 [B, L], and positions int32
+      [B], to float32 [B].
     """
     generator = pretrainer.generator
 
-    @tf.function(input_signature=[_IDS, _IDS, _POSITIONS], autograph=False)
-    def scores(ids, mask, positions):
+    @tf.function(input_signature=[*_TEXTS, _POSITIONS], autograph=False)
+    def scores(ids, mask, segments, positions):
         at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
         targets = tf.gather_nd(ids, at)
         masked = tf.tensor_scatter_nd_update(
             ids, at, tf.fill(tf.shape(targets), mask_id)
         )
-        logits = generator.logits_at(
-            masked, mask, tf.zeros_like(ids), positions[:, None]
-        )
+        logits = generator.logits_at(masked, mask, segments, positions[:, None])
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits[:, 0])
 
     return scores

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.text import packing
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -96,7 +97,7 @@ def warn_of_nothing(empty: int, unknown: int) -> None:
         )
 
 
-class _Window(NamedTuple):
+class TextWindow(NamedTuple):
     """A part of a text that fits the model: its ids, and which of them count."""
 
     text: int  # index in the pool
@@ -106,7 +107,7 @@ class _Window(NamedTuple):
     start: int  # of the tokens that count, in the text
 
 
-class Scorer:
+class TextScorer:
     """Scores texts with one model in one way; see `score_tokens`.
 
     Args:
@@ -213,14 +214,14 @@ class Scorer:
             found[window.text][window.start : window.start + count] = part
         return found
 
-    def _all_at_once(self, windows: list[_Window]) -> Iterator[np.ndarray]:
+    def _all_at_once(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
         for batch in batches(windows, lambda window: len(window.ids) + 2):
-            ids, mask = self._packed(batch)
-            scores = self._one_pass(ids, mask).numpy()
+            packed = packing.pack(self.vocab, [window.ids for window in batch])
+            scores = self._one_pass(*packed).numpy()
             for window, row in zip(batch, scores, strict=True):
                 yield row[1 : 1 + len(window.ids)]
 
-    def _one_by_one(self, windows: list[_Window]) -> Iterator[np.ndarray]:
+    def _one_by_one(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
         """One row for each token that counts."""
         rows = [
             (window, place)
@@ -229,9 +230,9 @@ class Scorer:
         ]
         values: list[float] = []
         for batch in batches(rows, lambda row: len(row[0].ids) + 2):
-            ids, mask = self._packed([window for window, _ in batch])
+            packed = packing.pack(self.vocab, [window.ids for window, _ in batch])
             positions = np.array([place + 1 for _, place in batch], np.int32)
-            values += self._mask_each(ids, mask, positions).numpy().tolist()
+            values += self._mask_each(*packed, positions).numpy().tolist()
         remaining = iter(values)
         for window in windows:
             scores = np.zeros(len(window.ids), np.float32)
@@ -241,26 +242,17 @@ class Scorer:
             )
             yield scores
 
-    def _packed(self, windows: list[_Window]) -> tuple[np.ndarray, np.ndarray]:
-        """ids and mask, int32 [B, L], of windows."""
-        length = max(len(window.ids) for window in windows) + 2
-        ids = np.full([len(windows), length], self.vocab.pad_id, np.int32)
-        mask = np.zeros([len(windows), length], np.int32)
-        for row, window in enumerate(windows):
-            real = len(window.ids) + 2
-            ids[row, :real] = [self.vocab.cls_id, *window.ids, self.vocab.sep_id]
-            mask[row, :real] = 1
-        return ids, mask
 
-
-def windows_of(text: int, ids: list[int], size: int, overlap: int) -> Iterator[_Window]:
+def windows_of(
+    text: int, ids: list[int], size: int, overlap: int
+) -> Iterator[TextWindow]:
     """Windows of at most `size` ids in which every id of a text counts once."""
     counted, begin = 0, 0
     while counted < len(ids):
         end = min(begin + size, len(ids))
         # Of the tokens shared with the next window half count here, half there.
         last = end if end == len(ids) else end - overlap // 2
-        yield _Window(text, ids[begin:end], counted - begin, last - begin, counted)
+        yield TextWindow(text, ids[begin:end], counted - begin, last - begin, counted)
         counted, begin = last, end - overlap
 
 

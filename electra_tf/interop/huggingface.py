@@ -34,6 +34,7 @@ from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
     Contents,
+    Settings,
     StoredModel,
 )
 
@@ -296,34 +297,38 @@ def _without_repetition(
     return kept
 
 
+def _parts(folder: Path) -> list[Path]:
+    """A directory, or those below it that `write` makes."""
+    parts = [folder / name for name in networks.FOLDERS]
+    return [part for part in parts if (part / CONFIG).is_file()] or [folder]
+
+
+def settings_of(folder: Path) -> Settings:
+    """What the JSON files of a directory say; see `read`."""
+    part = _parts(folder)[0]
+    config = output_folder.read_json(part / CONFIG)
+    shape, embedding_size = shape_of(config, part)
+    overrides = dataclasses.asdict(shape)
+    del overrides["vocab_size"]
+    hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
+    return Settings(hparams, *huggingface_tokenizer.read(part))
+
+
 def read(folder: Path) -> Contents:
     """A directory, or one with directories `discriminator` and `generator`."""
-    parts = [folder / name for name in (networks.DISCRIMINATOR, networks.GENERATOR)]
-    parts = [part for part in parts if (part / CONFIG).is_file()] or [folder]
     found, notes = {}, []
-    for part in parts:
+    for part in _parts(folder):
         network = read_network(part)
         if network.head() == CLASSIFIER:
             notes.append("left out: the token classifier")
             network = network.encoder()
         kind = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
         found[kind.get(network.head(), "encoder")] = network
-    main = next(iter(found.values()))
-    tokenizer, vocab_file = huggingface_tokenizer.read(parts[0])
     return Contents(
         origin=str(folder),
         tensors=networks.join(found, str(folder)),
         slots={},
         step=0,
-        hparams={
-            "embedding_size": main.embedding_size,
-            "model_hparam_overrides": {
-                name: value
-                for name, value in dataclasses.asdict(main.shape).items()
-                if name != "vocab_size"
-            },
-        },
-        tokenizer_config=tokenizer,
-        vocab_file=vocab_file,
+        settings=settings_of(folder),
         notes=notes,
     )

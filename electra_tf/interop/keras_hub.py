@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import names, networks, output_folder, verification
 from electra_tf.interop.keras_hub_names import name_table
 from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import Contents, StoredModel
+from electra_tf.interop.stored_model import Contents, Settings, StoredModel
 from electra_tf.text.vocabulary import TokenizerConfig
 
 FORMAT = "keras_hub"
@@ -202,13 +201,7 @@ def read_network(folder: Path) -> Network:
     import keras_hub
 
     output_folder.verify(folder)
-    content = output_folder.read_json(folder / CONFIG)
-    if content.get("class_name") != CLASS:
-        raise UserError(
-            f"{folder / CONFIG} is of the class {content.get('class_name')!r}, not "
-            f"{CLASS}.\nOnly ELECTRA models can be read."
-        )
-    shape, embedding_size = _shape_of(content.get("config"), folder)
+    shape, embedding_size = _shape_in(folder)
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
     try:
@@ -228,7 +221,15 @@ def read_network(folder: Path) -> Network:
     return Network(shape, embedding_size, ours)
 
 
-def _shape_of(config: Any, folder: Path) -> tuple[ModelConfig, int]:
+def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
+    """(shape, embedding size) by the config.json of a preset."""
+    content = output_folder.read_json(folder / CONFIG)
+    if content.get("class_name") != CLASS:
+        raise UserError(
+            f"{folder / CONFIG} is of the class {content.get('class_name')!r}, not "
+            f"{CLASS}.\nOnly ELECTRA models can be read."
+        )
+    config = content.get("config")
     try:
         values = {ours: config[theirs] for theirs, ours in _FIELDS.items()}
         values["attention_probs_dropout_prob"] = values["hidden_dropout_prob"]
@@ -240,26 +241,25 @@ def _shape_of(config: Any, folder: Path) -> tuple[ModelConfig, int]:
         ) from None
 
 
+def settings_of(folder: Path) -> Settings:
+    """What the JSON files of a preset say."""
+    shape, embedding_size = _shape_in(folder)
+    fields = (*_FIELDS.values(), "attention_probs_dropout_prob", "hidden_act")
+    overrides = {name: getattr(shape, name) for name in fields if name != "vocab_size"}
+    hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
+    vocab_file = folder / VOCABULARY
+    vocab_file = str(vocab_file) if vocab_file.is_file() else None
+    return Settings(hparams, _tokenizer_config(folder), vocab_file)
+
+
 def read(folder: Path) -> Contents:
     """An encoder with its tokenizer."""
-    network = read_network(folder)
-    tokenizer = _tokenizer_config(folder)
-    vocab_file = folder / VOCABULARY
     return Contents(
         origin=str(folder),
-        tensors=network.tensors,
+        tensors=read_network(folder).tensors,
         slots={},
         step=0,
-        hparams={
-            "embedding_size": network.embedding_size,
-            "model_hparam_overrides": {
-                name: getattr(network.shape, name)
-                for name in (*_FIELDS.values(), "attention_probs_dropout_prob")
-                if name != "vocab_size"
-            },
-        },
-        tokenizer_config=tokenizer,
-        vocab_file=str(vocab_file) if vocab_file.is_file() else None,
+        settings=settings_of(folder),
         notes=["left out: the pooler, which the original does not have"],
     )
 

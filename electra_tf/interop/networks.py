@@ -27,7 +27,8 @@ ENCODER = "electra/"
 EMBEDDINGS = "electra/embeddings/"
 CLASSIFIER = "classifier/"
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
-WHAT = ("all", DISCRIMINATOR, GENERATOR, "encoder")
+FOLDERS = (DISCRIMINATOR, GENERATOR, "encoder")  # of the networks of a model
+WHAT = ("all", *FOLDERS)
 
 
 class Network(NamedTuple):

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
-from electra_tf.interop.stored_model import StoredModel
+from electra_tf.interop.stored_model import Settings, StoredModel
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.versions import installed_versions
-from electra_tf.text.vocabulary import TokenizerConfig, write_tokens
 from electra_tf.text.vocabulary import read_settings as read_tokenizer
 from electra_tf.text.vocabulary import write_settings as write_tokenizer
+from electra_tf.text.vocabulary import write_tokens
 
 MANIFEST = "manifest.json"
 HPARAMS = "hparams.json"
@@ -100,16 +100,14 @@ def write_settings(folder: Path, stored: StoredModel) -> None:
     (folder / HPARAMS).write_text(text, encoding="utf-8")
 
 
-def read_settings(
-    folder: Path,
-) -> tuple[dict[str, Any], TokenizerConfig | None, str | None]:
-    """(hparams, tokenizer settings, vocabulary) that lie beside a checkpoint."""
+def read_settings(folder: Path) -> Settings:
+    """What lies beside a checkpoint."""
     path = folder / HPARAMS
     hparams = read_json(path) if path.is_file() else {}
     vocab_file = str(folder / VOCABULARY)
     if not os.path.isfile(vocab_file):
-        return hparams, None, None
-    return hparams, read_tokenizer(vocab_file), vocab_file
+        return Settings(hparams, None, None)
+    return Settings(hparams, read_tokenizer(vocab_file), vocab_file)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From where a model can be read, and the refusal of everything else."""
+"""What model lies at a path? The one answer for training, inference and export.
+
+Runs of this project (pre-training and fine-tuned), the original's checkpoints, and
+directories of Hugging Face and of KerasHub; everything else is refused. `find` needs no
+TensorFlow: what it says is checked before any work begins.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from electra_tf import startup
+from electra_tf.config import from_shapes
+from electra_tf.config.model import model_config
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, output_folder, tf1
-from electra_tf.interop.stored_model import Contents, StoredModel, assemble
+from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
+from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary, read_settings
 
@@ -22,7 +32,122 @@ _OF_FINETUNED = (
     "embedding_size",
     "vocab_file",
 )
+# What makes weights those of another encoder. The last two leave no trace in them.
+SHAPE = (
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "embedding_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "num_attention_heads",
+    "hidden_act",
+)
+_CONFIG = "config.json"  # the hparams of a run
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class NoModelError(UserError):
+    """Nothing that could be a model lies at a path."""
+
+
+class FoundModel(NamedTuple):
+    """A model that was found, and what its files say; no weights are read yet."""
+
+    origin: str  # the checkpoint's prefix or the directory
+    settings: Settings
+    run: Path | None  # the directory of this project's run that it is of
+    identity: dict[str, Any]  # what makes that run the run that it is
+    read_directory: Callable[[], Contents] | None = None  # None: a checkpoint
+
+    @property
+    def vocab_sha256(self) -> str | None:
+        """The hash of its vocabulary, if that is known."""
+        if "vocab_sha256" in self.identity or self.settings.vocab_file is None:
+            return self.identity.get("vocab_sha256")
+        return Vocabulary.load(self.settings.vocab_file).sha256
+
+    def shape(self) -> dict[str, Any]:
+        """The encoder's SHAPE, as far as it is known.
+
+        Of the original's checkpoints only the weights say it: that needs TensorFlow.
+        """
+        if known := {k: self.identity[k] for k in SHAPE if k in self.identity}:
+            return known
+        hparams = self.settings.hparams
+        if "embedding_size" not in hparams:
+            startup.import_tensorflow()
+            found = from_shapes.hparams_of(self.tensors().shapes, self.origin)
+            overrides = found["model_hparam_overrides"]
+            return overrides | {"embedding_size": found["embedding_size"]}
+        overrides = hparams.get("model_hparam_overrides", {})
+        config = model_config(hparams.get("model_size", "small"), 1, overrides)
+        shape = dataclasses.asdict(config)
+        shape["embedding_size"] = hparams["embedding_size"] or config.hidden_size
+        return {name: shape[name] for name in SHAPE}
+
+    def tensors(self) -> stored_tensors.StoredTensors:
+        """Its weights by the original's names; of a fine-tuned run also its heads."""
+        if self.read_directory is None:
+            return stored_tensors.of_checkpoint(self.origin)
+        return stored_tensors.of_arrays(self.origin, self.read_directory().tensors)
+
+    def contents(self, log: Callable[[str], None], slots: bool = True) -> Contents:
+        """All that it holds, not yet checked for completeness.
+
+        Args:
+          slots: whether the optimizer's are wanted, twice as large as the weights.
+        """
+        found = self._contents(slots)
+        for note in found.notes:
+            log(f"Note: {self.origin}: {note}.")
+        return found
+
+    def _contents(self, slots: bool) -> Contents:
+        if self.read_directory is not None:
+            return self.read_directory()
+        if self.run is not None:
+            output_folder.read_json(self.run / _CONFIG)  # Without it, too much is open.
+            if self.settings.vocab_file is not None:
+                Vocabulary.load(self.settings.vocab_file).check_same(
+                    self.identity.get("vocab_sha256"),
+                    f"{self.origin} was trained",
+                    "Put its own vocabulary there.",
+                )
+        return tf1.read(self.origin, slots)._replace(settings=self.settings)
+
+    def read(
+        self,
+        vocab_file: str | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        log: Callable[[str], None] = print,
+        slots: bool = True,
+    ) -> StoredModel:
+        """The whole model, checked from all sides; see the function `read`."""
+        hparams = hparams or {}
+        stored = assemble(self.contents(log, slots), vocab_file, hparams)
+        said = (self.settings.hparams, hparams)
+        overrides = [x.get("model_hparam_overrides", {}) for x in said]
+        # Where a size is given, the heads follow from the width.
+        if not any("model_size" in x for x in said) and not any(
+            "num_attention_heads" in x for x in overrides
+        ):
+            heads = stored.config.model_config().num_attention_heads
+            log(
+                f"Note: {self.origin} does not say its number of attention heads: "
+                f"{heads} taken."
+            )
+        return stored
+
+
+def find(path: str | os.PathLike, log: Callable[[str], None]) -> FoundModel:
+    """The model at a path: a checkpoint prefix, or a directory.
+
+    Of a run it is the newest intact checkpoint. Raises `UserError`: 2 for what is no
+    model, 65 for a damaged one.
+    """
+    path = os.fspath(path)
+    return _finder(path)(log)
 
 
 def read(
@@ -42,44 +167,22 @@ def read(
 
     Raises `UserError`: 2 for something that is not such a model, 65 for a damaged one.
     """
-    path = os.fspath(path)
-    hparams = hparams or {}
-    found = contents(path, log)
-    stored = assemble(found, vocab_file, hparams)
-    said = (found.hparams, hparams)  # hparams with a size have heads by its rule
-    overrides = [x.get("model_hparam_overrides", {}) for x in said]
-    if not any("model_size" in x for x in said) and not any(
-        "num_attention_heads" in x for x in overrides
-    ):
-        heads = stored.config.model_config().num_attention_heads
-        log(f"Note: {path} does not say its number of attention heads: {heads} taken.")
-    return stored
-
-
-def contents(path: str, log: Callable[[str], None]) -> Contents:
-    """What lies at a path, in our names, not yet checked for completeness.
-
-    Raises `UserError` as `read` does.
-    """
-    found = _reader(path)(log)
-    for note in found.notes:
-        log(f"Note: {found.origin}: {note}.")
-    return found
+    return find(path, log).read(vocab_file, hparams, log)
 
 
 def check(path: str) -> None:
     """Raises `UserError` for what is no model at first sight; without TensorFlow."""
-    _reader(path)
+    _finder(path)
 
 
-def _reader(path: str) -> Callable[[Callable[[str], None]], Contents]:
-    """What reads the model at a path, when called with a log."""
+def _finder(path: str) -> Callable[[Callable[[str], None]], FoundModel]:
+    """What finds the model at a path, when called with a log."""
     if tf1.is_prefix(path):
         return lambda log: _checkpoint(path)
     folder = Path(path)
     if not folder.is_dir():
         raise _no_model(folder)
-    if is_run(folder):
+    if _is_run(folder):
         return lambda log: _newest(folder, log)
     if prefix := tf1.prefix_in(folder):
         return lambda log: _exported(folder, prefix)
@@ -87,9 +190,9 @@ def _reader(path: str) -> Callable[[Callable[[str], None]], Contents]:
         if huggingface.is_directory_of(part):
             if not (part / huggingface.WEIGHTS).is_file() and (found := _pickle(part)):
                 raise pickle_refused(found)
-            return lambda log: huggingface.read(folder)
+            return lambda log: _directory(folder, huggingface)
     if keras_hub.is_directory_of(folder):
-        return lambda log: keras_hub.read(folder)
+        return lambda log: _directory(folder, keras_hub)
     for part in _parts(folder):
         if keras_hub.is_directory_of(part):
             raise UserError(
@@ -98,58 +201,65 @@ def _reader(path: str) -> Callable[[Callable[[str], None]], Contents]:
     raise _no_model(folder)
 
 
-def _exported(folder: Path, prefix: str) -> Contents:
+def _is_run(folder: Path) -> bool:
+    """Whether a directory is of a run, which may have no whole checkpoint yet."""
+    if checkpoint_manifest.has_manifests(folder):
+        return True
+    config = folder / _CONFIG
+    return config.is_file() and "model_size" in output_folder.read_json(config)
+
+
+def _directory(folder: Path, form) -> FoundModel:
+    """Of Hugging Face or KerasHub, `form` being its module."""
+    settings = form.settings_of(folder)
+    return FoundModel(str(folder), settings, None, {}, lambda: form.read(folder))
+
+
+def _exported(folder: Path, prefix: str) -> FoundModel:
     output_folder.verify(folder)
-    return tf1.read(prefix)
+    return _checkpoint(prefix)
 
 
-def _newest(run: Path, log: Callable[[str], None]) -> Contents:
+def _newest(run: Path, log: Callable[[str], None]) -> FoundModel:
     """The newest intact checkpoint of a run."""
     checkpoints = Checkpoints(run, read_only=True, log=log)
-    return _checkpoint(checkpoints.prefix(checkpoints.newest_intact().step))
+    newest = checkpoints.newest_intact()
+    if newest is None:
+        raise NoModelError(f"{run} has no checkpoint yet.", EXIT_DAMAGED)
+    return _checkpoint(checkpoints.prefix(newest.step))
 
 
-def _checkpoint(prefix: str) -> Contents:
+def _checkpoint(prefix: str) -> FoundModel:
     """An original checkpoint, or one of a run of this project."""
-    found = tf1.read(prefix)
-    manifest = Path(f"{prefix}.json")
+    settings = tf1.settings_of(prefix)
+    manifest = Path(prefix + checkpoint_manifest.MANIFEST)
     if not manifest.is_file():
-        return found
+        return FoundModel(prefix, settings, None, {})
+    identity = output_folder.read_json(manifest).get("identity", {})
     run = manifest.parent.absolute()
-    hparams = output_folder.read_json(run / "config.json")
+    return FoundModel(prefix, _settings_of_run(run, settings), run, identity)
+
+
+def _settings_of_run(run: Path, beside: Settings) -> Settings:
+    """The hparams of a run, and the vocabulary of its data directory."""
+    if not (run / _CONFIG).is_file():
+        return beside
+    hparams = output_folder.read_json(run / _CONFIG)
     usual = run.parents[1] / output_folder.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
         usual = run.parents[3] / output_folder.VOCABULARY
         hparams = {k: v for k, v in hparams.items() if k in _OF_FINETUNED}
-    vocab_file = hparams.pop("vocab_file", None) or found.vocab_file
+    vocab_file = hparams.pop("vocab_file", None) or beside.vocab_file
     if vocab_file is None and usual.is_file():
         vocab_file = str(usual)
-    if vocab_file is not None:
-        identity = output_folder.read_json(manifest).get("identity", {})
-        vocab = Vocabulary.load(vocab_file)
-        expected = identity.get("vocab_sha256", vocab.sha256)
-        if expected != vocab.sha256:
-            raise UserError(
-                f"{prefix} was trained with another vocabulary than {vocab_file}:\n"
-                f"sha256 {expected[:16]}... there, {vocab.sha256[:16]}... here."
-            )
-    return found._replace(
-        hparams=hparams | {"model_name": run.name},
-        vocab_file=vocab_file,
-        tokenizer_config=vocab_file and read_settings(vocab_file),
-    )
+    hparams["model_name"] = run.name
+    return Settings(hparams, vocab_file and read_settings(vocab_file), vocab_file)
 
 
 def _parts(folder: Path) -> list[Path]:
     """The folders of single networks in that of a model."""
-    names = networks.DISCRIMINATOR, networks.GENERATOR, "encoder"
-    return [folder / name for name in names if (folder / name).is_dir()]
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a directory holds checkpoints of this project with their manifests."""
-    names = os.listdir(folder)
-    return any(re.fullmatch(r"model\.ckpt-\d+\.json", name) for name in names)
+    parts = [folder / name for name in networks.FOLDERS]
+    return [part for part in parts if part.is_dir()]
 
 
 def _no_model(path: Path) -> UserError:
@@ -173,12 +283,12 @@ def _no_model(path: Path) -> UserError:
                 f"{path}.index is missing beside {data[0].name}; copy it again.",
                 EXIT_DAMAGED,
             )
-        return UserError(
+        return NoModelError(
             f"{path} is neither a directory nor the prefix of a checkpoint."
         )
     if found := _pickle(path):
         return pickle_refused(found)
-    return UserError(
+    return NoModelError(
         f"{path} holds no model that can be read.\nKnown are checkpoints of the "
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "
         "(config.json, model.safetensors) or KerasHub."

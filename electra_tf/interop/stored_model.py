@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from electra_tf.config import from_shapes
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 if TYPE_CHECKING:
@@ -26,6 +27,14 @@ HEADS = (
 )
 
 
+class Settings(NamedTuple):
+    """What the files beside a model's weights say; read without TensorFlow."""
+
+    hparams: dict[str, Any]  # what they say beyond the shapes of the weights
+    tokenizer_config: TokenizerConfig | None
+    vocab_file: str | None
+
+
 class Contents(NamedTuple):
     """What one reader found in one place."""
 
@@ -33,9 +42,7 @@ class Contents(NamedTuple):
     tensors: dict[str, np.ndarray]  # weights by the original's names
     slots: dict[str, np.ndarray]  # `<weight>/adam_m`, `<weight>/adam_v`
     step: int
-    hparams: dict  # what the files say beyond the shapes
-    tokenizer_config: TokenizerConfig | None
-    vocab_file: str | None
+    settings: Settings
     notes: list[str]
 
 
@@ -98,7 +105,8 @@ def assemble(
     unexpected or of a wrong shape.
     """
     origin = contents.origin
-    vocab_file = vocab_file or contents.vocab_file
+    settings = contents.settings
+    vocab_file = vocab_file or settings.vocab_file
     if vocab_file is None:
         raise UserError(
             f"{origin} comes without a vocabulary.\nGive --vocab-file: a model and "
@@ -113,11 +121,11 @@ def assemble(
             f"{len(vocab)} tokens.\nGive the vocabulary the model was trained with."
         )
     given = dict(hparams or {})
-    merged = from_shapes.merge(derived, contents.hparams, given, origin)
-    tokenizer = _tokenizer_config(vocab, contents.tokenizer_config, given)
+    merged = from_shapes.merge(derived, settings.hparams, given, origin)
+    tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, given)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
     path = Path(origin)
-    name = path.parent.name if path.name.startswith("model.ckpt-") else path.name
+    name = path.parent.name if split_name(path.name) else path.name
     name = merged.pop("model_name", None) or name
     config = PretrainingConfig.from_hparams(str(path.parent), name, merged)
     stored = StoredModel(

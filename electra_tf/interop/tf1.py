@@ -16,8 +16,9 @@ import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import output_folder, verification
-from electra_tf.interop.stored_model import Contents, StoredModel, assemble
-from electra_tf.storage.stored_tensors import stored_shapes
+from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
+from electra_tf.storage import checkpoint_manifest
+from electra_tf.storage.stored_tensors import of_checkpoint
 
 STEP = "global_step"
 SLOTS = ("/adam_m", "/adam_v")
@@ -34,13 +35,9 @@ def is_prefix(path: str | os.PathLike) -> bool:
 def prefix_in(directory: str | os.PathLike) -> str | None:
     """The checkpoint that a directory's file `checkpoint` or its only index names."""
     directory = Path(directory)
-    pointer = directory / "checkpoint"
-    if pointer.is_file():
-        text = pointer.read_text(encoding="utf-8", errors="replace")
-        if found := re.search(r'^model_checkpoint_path: "(.*)"', text, re.M):
-            prefix = str(directory / os.path.basename(found[1]))
-            if is_prefix(prefix):
-                return prefix
+    name = checkpoint_manifest.pointed_at(directory)
+    if name and is_prefix(directory / name):
+        return str(directory / name)
     indexes = sorted(directory.glob("*.index"))
     if len(indexes) > 1:
         raise UserError(
@@ -50,14 +47,22 @@ def prefix_in(directory: str | os.PathLike) -> str | None:
     return str(indexes[0])[:-6] if indexes else None
 
 
-def read(prefix: str) -> Contents:
-    """Reads every tensor of a checkpoint, checksums included.
+def settings_of(prefix: str) -> Settings:
+    """What lies beside a checkpoint."""
+    return output_folder.read_settings(Path(prefix).parent)
+
+
+def read(prefix: str, slots: bool = True) -> Contents:
+    """Reads the tensors of a checkpoint, checksums included.
+
+    Args:
+      slots: whether those of the optimizer are wanted, twice as large as the weights.
 
     Raises `UserError` (65) when a file is damaged.
     """
-    tensors = read_tensors(prefix)
+    tensors = read_tensors(prefix, () if slots else SLOTS)
     step = int(tensors.pop(STEP, 0))
-    slots = {k: tensors.pop(k) for k in list(tensors) if k.endswith(SLOTS)}
+    moments = {k: tensors.pop(k) for k in list(tensors) if k.endswith(SLOTS)}
     notes = []
     tasks = sorted(k for k in tensors if k.startswith(_TASKS))
     if tasks:
@@ -67,20 +72,23 @@ def read(prefix: str) -> Contents:
         for k, v in tensors.items()
         if not k.startswith(_TASKS) and not _OURS.match(k)
     }
-    hparams, tokenizer, vocab_file = output_folder.read_settings(Path(prefix).parent)
-    return Contents(prefix, weights, slots, step, hparams, tokenizer, vocab_file, notes)
+    return Contents(prefix, weights, moments, step, settings_of(prefix), notes)
 
 
-def read_tensors(prefix: str) -> dict[str, np.ndarray]:
-    """All tensors by name; `UserError` (65) naming the damage."""
+def read_tensors(prefix: str, without: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    """The tensors by name, but those whose names end in one of `without`.
+
+    Raises `UserError` (65) naming the damage.
+    """
     import tensorflow as tf
 
-    names = stored_shapes(prefix)
-    reader = tf.train.load_checkpoint(prefix)
+    stored = of_checkpoint(prefix)
     tensors = {}
-    for name in sorted(names):
+    for name in sorted(stored.shapes):
+        if name.endswith(without):
+            continue
         try:
-            tensors[name] = reader.get_tensor(name)
+            tensors[name] = stored.get(name)
         except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0][:100]
             raise UserError(
@@ -108,11 +116,10 @@ def write(
             "whole model; leave --what out."
         )
     with output_folder.new(output_dir) as folder:
-        prefix = folder / f"model.ckpt-{stored.step}"
+        prefix = folder / checkpoint_manifest.name_of(stored.step)
         save_tensors(prefix, stored)
-        pointer = f'model_checkpoint_path: "{prefix.name}"\n'
-        pointer += f'all_model_checkpoint_paths: "{prefix.name}"\n'
-        (folder / "checkpoint").write_text(pointer)
+        pointer = checkpoint_manifest.pointer_to([prefix.name])
+        (folder / checkpoint_manifest.POINTER).write_text(pointer)
         output_folder.write_settings(folder, stored)
         again = assemble(read(str(prefix)), None)
         results = verification.tensors(stored, again)

@@ -42,7 +42,7 @@ _BY_POSITION = "/position_embeddings"
 _SAME = ("num_attention_heads", "hidden_act")
 
 
-class Report(NamedTuple):
+class WeightReport(NamedTuple):
     """What became of each weight."""
 
     loaded: list[str]
@@ -70,7 +70,7 @@ def load(
     vocab: Vocabulary,
     variables: Mapping[str, Any],
     log: Callable[[str], None],
-) -> Report:
+) -> WeightReport:
     """Assigns what a model offers to the variables of a new run, and logs it.
 
     Args:
@@ -81,11 +81,11 @@ def load(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    contents = sources.contents(path, log)
+    contents = sources.find(path, log).contents(log, slots=False)
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
     _check_settings(contents, config, path)
-    tokenizer = contents.tokenizer_config
+    tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
         log(f"Changed: text is {ours} here, {tokenizer} in {path}")
@@ -102,11 +102,11 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
     """The other model's vocabulary; this run's where none is known and sizes agree."""
     words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
     rows = None if words is None else len(words)
-    if contents.vocab_file:
-        theirs = Vocabulary.load(contents.vocab_file)
+    if vocab_file := contents.settings.vocab_file:
+        theirs = Vocabulary.load(vocab_file)
         if rows is not None and len(theirs) != rows:
             raise UserError(
-                f"{path} has {rows} word embeddings, {contents.vocab_file} has "
+                f"{path} has {rows} word embeddings, {vocab_file} has "
                 f"{len(theirs)} tokens.\nPut the vocabulary that it was trained with "
                 "there."
             )
@@ -122,7 +122,7 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
 
 
 def _check_settings(contents, config, path: str) -> None:
-    there = contents.hparams.get("model_hparam_overrides", {})
+    there = contents.settings.hparams.get("model_hparam_overrides", {})
     here = config.model_config()
     for name in _SAME:
         if name in there and there[name] != getattr(here, name):
@@ -138,11 +138,11 @@ def _plan(
     theirs: Vocabulary,
     ours: Vocabulary,
     path: str,
-) -> tuple[dict[str, np.ndarray], Report]:
+) -> tuple[dict[str, np.ndarray], WeightReport]:
     """(values to assign, report) for all variables."""
     _check_parts(tensors, variables, path)
     values: dict[str, np.ndarray] = {}
-    report = Report([], {}, [], sorted(set(tensors) - set(variables)))
+    report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
     for name, variable in variables.items():
         if name not in tensors:
             report.initialised.append(name)

@@ -37,10 +37,10 @@ class MaskedInputs(NamedTuple):
     masked_lm_weights: tf.Tensor  # float32 [B, N]
 
     @classmethod
-    def of_text(
+    def unmasked(
         cls, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
     ) -> MaskedInputs:
-        """Texts as they stand: one slot a row, and it is not in use."""
+        """Texts in which nothing is masked: one slot a row, and it is not in use."""
         nothing = tf.zeros_like(input_ids[:, :1])
         weights = tf.cast(nothing, tf.float32)
         text = input_ids, input_mask, segment_ids

@@ -328,14 +328,11 @@ def _check_contract(
             f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build the '
             f"data again with --max-seq-length {max_seq_length}."
         )
-    theirs = manifest["vocab"]
-    if theirs["sha256"] != vocab.sha256:
-        raise UserError(
-            f"the data in {folder} were built with a vocabulary of {theirs['size']} "
-            f"tokens, sha256 {theirs['sha256'][:16]}...,\nbut {vocab.path} has "
-            f"{len(vocab)} tokens, sha256 {vocab.sha256[:16]}...\nUse the vocabulary "
-            "of the data, or build the data again."
-        )
+    vocab.check_same(
+        manifest["vocab"]["sha256"],
+        f"the data in {folder} were built",
+        "Use the vocabulary of the data, or build the data again.",
+    )
 
 
 def _check_counts(

@@ -185,16 +185,27 @@ class ElectraPretrainer(keras.Model):
         )
 
     def replaced_logits(
-        self, input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor
+        self,
+        input_ids: tf.Tensor,
+        input_mask: tf.Tensor,
+        segment_ids: tf.Tensor,
+        net_only: bool = False,
     ) -> tf.Tensor:
-        """Log odds that each token of a text as it stands was replaced: [B, L]."""
+        """Log odds that each token was replaced, in a text where nothing is masked.
+
+        Args:
+          input_ids, input_mask, segment_ids: int32 [B, L].
+          net_only: the head's own output, which for Electric is the energy, without
+            the log q and the prior of the noise.
+
+        Returns float32 [B, L].
+        """
         encoded = self.electra(input_ids, input_mask, segment_ids)
         net_logits = self.discriminator_predictions(encoded.sequence_output)
-        generated = None
-        if self.objective.needs_log_q:
-            text = MaskedInputs.of_text(input_ids, input_mask, segment_ids)
-            generated = self.generator(text)
-        return self.objective.logits(self, net_logits, generated, input_ids)
+        if net_only or not self.objective.needs_log_q:
+            return net_logits
+        text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
+        return self.objective.logits(self, net_logits, self.generator(text), input_ids)
 
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
         """This batch's share of what the losses are divided by."""

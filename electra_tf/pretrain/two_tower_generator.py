@@ -115,7 +115,7 @@ class TwoTowerGenerator(Generator):
         return self._scores(cloze.hidden, token_ids) - cloze.log_normalizer
 
     def logits_at(self, input_ids, input_mask, segment_ids, positions):
-        text = MaskedInputs.of_text(input_ids, input_mask, segment_ids)
+        text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
         hidden = masking.gather_positions(self.towers(text), positions)
         return self.head.logits(self.head(hidden), self._table())
 

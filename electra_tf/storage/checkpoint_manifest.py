@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""model.ckpt-N.json: what a checkpoint says about itself, and whether that holds.
+"""The names of a checkpoint's files, and its manifest model.ckpt-N.json.
 
+The manifest says what the checkpoint is and lists its files with their checksums.
 Standard library only.
 """
 
@@ -11,7 +12,8 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,8 @@ from electra_tf.storage.files import sync_directory
 from electra_tf.storage.versions import installed_versions
 
 FORMAT = 1
+POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
+MANIFEST = ".json"
 
 
 class Manifest(NamedTuple):
@@ -34,6 +38,44 @@ class Manifest(NamedTuple):
 
 class DamagedCheckpointError(Exception):
     """A checkpoint does not hold what its manifest promises."""
+
+
+def name_of(step: int) -> str:
+    """The name that TensorFlow knows the checkpoint of a step by."""
+    return f"model.ckpt-{step}"
+
+
+def split_name(name: str) -> tuple[int, str] | None:
+    """(step, suffix) of the name of a checkpoint or of one of its files, else None."""
+    match = re.fullmatch(r"model\.ckpt-(\d+)(\..*)?", name)
+    return (int(match[1]), match[2] or "") if match else None
+
+
+def has_manifests(directory: str | os.PathLike) -> bool:
+    """Whether a directory holds checkpoints of this project."""
+    names = map(split_name, os.listdir(directory))
+    return any(name and name[1] == MANIFEST for name in names)
+
+
+def pointer_to(names: Sequence[str]) -> str:
+    """The content of the pointer to checkpoints of its directory, the newest last."""
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def pointed_at(directory: str | os.PathLike) -> str | None:
+    """The name of the checkpoint that a directory's pointer says is the newest.
+
+    A path is cut to its last part: the directory may have been moved. None where there
+    is no pointer, or where it names nothing.
+    """
+    try:
+        text = (Path(directory) / POINTER).read_text("utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.M)
+    return os.path.basename(match[1]) if match else None
 
 
 def write(
@@ -59,7 +101,7 @@ def write(
     )._asdict()
     content["format"] = FORMAT
     content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
-    with open(directory / _name(step), "w", encoding="utf-8") as f:
+    with open(directory / (name_of(step) + MANIFEST), "w", encoding="utf-8") as f:
         json.dump(content, f, indent=1)
         f.flush()
         os.fsync(f.fileno())
@@ -71,7 +113,7 @@ def read(directory: Path, step: int) -> Manifest:
 
     Raises `DamagedCheckpointError`.
     """
-    name = _name(step)
+    name = name_of(step) + MANIFEST
     try:
         content = json.loads((directory / name).read_bytes())
         promised = content.pop("sha256")
@@ -107,10 +149,6 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
         except OSError as error:
             reason = error.strerror
             raise DamagedCheckpointError(f"{name} cannot be read: {reason}") from error
-
-
-def _name(step: int) -> str:
-    return f"model.ckpt-{step}.json"
 
 
 def _sha256(path: Path) -> str:

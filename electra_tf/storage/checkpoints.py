@@ -32,14 +32,20 @@ from typing import Any
 
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
 from electra_tf.storage import checkpoint_manifest
-from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
+from electra_tf.storage.checkpoint_manifest import (
+    MANIFEST,
+    POINTER,
+    DamagedCheckpointError,
+    Manifest,
+    name_of,
+    split_name,
+)
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
-from electra_tf.storage.stored_tensors import assign_from, stored_shapes
+from electra_tf.storage.stored_tensors import of_checkpoint
 
 CORRUPT = ".corrupt"
 
-_FILE = re.compile(r"model\.ckpt-(\d+)\.(index|json|data-\d{5}-of-\d{5})")
-_TRACE = re.compile(r"model\.ckpt-\d+\..*|checkpoint")
+_SUFFIX = re.compile(r"\.(index|json|data-\d{5}-of-\d{5})")
 
 
 class Checkpoints:
@@ -77,7 +83,7 @@ class Checkpoints:
 
     def prefix(self, step: int) -> str:
         """The path TensorFlow knows the checkpoint of `step` by."""
-        return str(self.directory / f"model.ckpt-{step}")
+        return str(self.directory / name_of(step))
 
     def steps(self) -> list[int]:
         """Steps with any checkpoint file in the directory, intact or not, ascending."""
@@ -92,12 +98,13 @@ class Checkpoints:
     def _groups(self) -> dict[int, set[str]]:
         groups: dict[int, set[str]] = {}
         for name in self._names():
-            if match := _FILE.fullmatch(name):
-                groups.setdefault(int(match[1]), set()).add(name)
+            parts = split_name(name)
+            if parts and _SUFFIX.fullmatch(parts[1]):
+                groups.setdefault(parts[0], set()).add(name)
         return groups
 
     def _partial(self, step: int) -> Path:
-        return self.directory / f"model.ckpt-{step}{PARTIAL}"
+        return self.directory / (name_of(step) + PARTIAL)
 
     # ---------------------------------------------------------------- finding
 
@@ -110,13 +117,14 @@ class Checkpoints:
             if not path.is_dir():
                 path.unlink()
                 continue
-            if match := re.fullmatch(r"model\.ckpt-(\d+)" + PARTIAL, name):
-                self._discard(int(match[1]))
+            parts = split_name(name)
+            if parts and parts[1] == PARTIAL:
+                self._discard(parts[0])
                 self._log(f"Cleared {path}, left by an interrupted save.")
 
     def _discard(self, step: int) -> None:
         """Removes an unfinished checkpoint: its folder and what had left it already."""
-        if not Path(f"{self.prefix(step)}.json").exists():
+        if not Path(self.prefix(step) + MANIFEST).exists():
             for orphan in self._groups().get(step, ()):
                 (self.directory / orphan).unlink()
         shutil.rmtree(self._partial(step), ignore_errors=True)
@@ -155,7 +163,11 @@ class Checkpoints:
                 )
             self.last_saved_step = step
             return manifest
-        traces = sorted(name for name in self._names() if _TRACE.fullmatch(name))
+        traces = sorted(
+            name
+            for name in self._names()
+            if name == POINTER or (split_name(name) or (0, ""))[1]
+        )
         if traces:
             found = next(iter(damaged.values()), f"only {traces[0]} is left")
             raise UserError(
@@ -168,12 +180,8 @@ class Checkpoints:
 
     def _pointer_step(self) -> int:
         """The newest step by the pointer, -1 if that says nothing."""
-        try:
-            first = (self.directory / "checkpoint").read_bytes().split(b"\n")[0]
-        except OSError:
-            return -1
-        match = re.fullmatch(rb'model_checkpoint_path: "model\.ckpt-(\d+)"', first)
-        return int(match[1]) if match else -1
+        parts = split_name(checkpoint_manifest.pointed_at(self.directory) or "")
+        return parts[0] if parts else -1
 
     def _pass_over(self, step: int, reason: str) -> None:
         self._log(f"Damaged checkpoint of step {step} passed over: {reason}.")
@@ -224,14 +232,14 @@ class Checkpoints:
 
         Raises `UserError` (2) when names or shapes differ, naming the first.
         """
-        prefix = self.prefix(manifest.step)
-        extra = sorted(set(stored_shapes(prefix)) - set(variables))
+        stored = of_checkpoint(self.prefix(manifest.step))
+        extra = sorted(set(stored.shapes) - set(variables))
         if extra and not partial:
             raise UserError(
-                f"{prefix} holds {extra[0]} ({len(extra)} in all), which this run "
-                "does not have."
+                f"{stored.origin} holds {extra[0]} ({len(extra)} in all), which this "
+                "run does not have."
             )
-        assign_from(prefix, variables)
+        stored.assign_to(variables)
 
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
         """Writes the checkpoint of `step`; a no-op when that step is saved already.
@@ -267,7 +275,7 @@ class Checkpoints:
             tensors = [tf.identity(variables[name]) for name in names]
             try:
                 tf.raw_ops.SaveV2(
-                    prefix=str(partial / f"model.ckpt-{step}"),
+                    prefix=str(partial / name_of(step)),
                     tensor_names=names,
                     shape_and_slices=[""] * len(names),
                     tensors=tensors,
@@ -277,7 +285,7 @@ class Checkpoints:
 
     def _move_into_place(self, partial: Path, step: int) -> None:
         """Moves the files, the manifest last and after the others are durable."""
-        manifest = partial / f"model.ckpt-{step}.json"
+        manifest = partial / (name_of(step) + MANIFEST)
         for path in sorted(set(partial.iterdir()) - {manifest}):
             os.replace(path, self.directory / path.name)
         sync_directory(self.directory)
@@ -293,16 +301,14 @@ class Checkpoints:
             # clear, so that a kill in between leaves no half checkpoint.
             partial = self._partial(step)
             partial.mkdir(exist_ok=True)
-            for name in sorted(self._groups()[step], key=lambda n: ".json" not in n):
+            for name in sorted(self._groups()[step], key=lambda n: MANIFEST not in n):
                 os.replace(self.directory / name, partial / name)
             shutil.rmtree(partial)
 
     def _write_pointer(self) -> None:
         """The text file that `tf.train.latest_checkpoint` reads; we never do."""
-        steps = self.steps()
-        lines = [f'model_checkpoint_path: "model.ckpt-{steps[-1]}"']
-        lines += [f'all_model_checkpoint_paths: "model.ckpt-{s}"' for s in steps]
-        atomic_write(self.directory / "checkpoint", "\n".join(lines) + "\n")
+        text = checkpoint_manifest.pointer_to([name_of(s) for s in self.steps()])
+        atomic_write(self.directory / POINTER, text)
 
 
 def _differences(

@@ -3,45 +3,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 
 
-def stored_shapes(prefix: str) -> dict[str, list[int]]:
-    """The names and shapes in a checkpoint of this or of the original program.
+class StoredTensors(NamedTuple):
+    """Tensors by name, read one at a time."""
+
+    origin: str  # for messages
+    shapes: dict[str, list[int]]
+    get: Callable[[str], np.ndarray]
+
+    def assign_to(self, variables: Mapping[str, Any]) -> None:
+        """Assigns the tensors to name -> tf.Variable.
+
+        Every variable must be there in its shape; other tensors are ignored. Raises
+        `UserError` naming the first that does not fit.
+        """
+        if missing := sorted(set(variables) - set(self.shapes)):
+            count = len(missing)
+            raise UserError(f"{self.origin} has no {missing[0]} ({count} missing).")
+        for name, variable in variables.items():
+            if list(variable.shape) != self.shapes[name]:
+                raise UserError(
+                    f"{self.origin}: {name} has shape {self.shapes[name]}, this run "
+                    f"needs {list(variable.shape)}."
+                )
+        for name, variable in variables.items():
+            variable.assign(self.get(name))
+
+
+def of_arrays(origin: str, arrays: Mapping[str, np.ndarray]) -> StoredTensors:
+    """Tensors that are in memory already."""
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    return StoredTensors(origin, shapes, arrays.__getitem__)
+
+
+def of_checkpoint(prefix: str) -> StoredTensors:
+    """The tensors of a checkpoint of this or of the original program.
 
     Raises `UserError` (65) when it cannot be read.
     """
-    return _reader(prefix).get_variable_to_shape_map()
-
-
-def assign_from(prefix: str, variables: Mapping[str, Any]) -> None:
-    """Assigns the tensors of a checkpoint, ours or the original's, by name.
-
-    Every variable must be there in its shape; other tensors in the checkpoint are
-    ignored. Raises `UserError` naming the first that does not fit.
-    """
-    reader = _reader(prefix)
-    shapes = reader.get_variable_to_shape_map()
-    if missing := sorted(set(variables) - set(shapes)):
-        raise UserError(f"{prefix} has no {missing[0]} ({len(missing)} missing).")
-    for name, variable in variables.items():
-        if list(variable.shape) != shapes[name]:
-            raise UserError(
-                f"{prefix}: {name} has shape {shapes[name]}, this run needs "
-                f"{list(variable.shape)}."
-            )
-    for name, variable in variables.items():
-        variable.assign(reader.get_tensor(name))
-
-
-def _reader(prefix: str):
     import tensorflow as tf
 
     try:
-        return tf.train.load_checkpoint(prefix)
+        reader = tf.train.load_checkpoint(prefix)
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {prefix}: {reason}", EXIT_DAMAGED) from error
+    return StoredTensors(prefix, reader.get_variable_to_shape_map(), reader.get_tensor)

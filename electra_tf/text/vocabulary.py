@@ -122,6 +122,19 @@ class Vocabulary:
                 "the vocabulary the model was made for."
             )
 
+    def check_same(self, sha256: str | None, user: str, advice: str) -> None:
+        """Raises `UserError` naming both if something was made with other tokens.
+
+        Args:
+          sha256: of the vocabulary that was used; None: it is not known.
+          user: what used it, and the verb, as in "model.ckpt-5 was trained".
+        """
+        if sha256 not in (None, self.sha256):
+            raise UserError(
+                f"{user} with another vocabulary than {self.path}:\nsha256 "
+                f"{sha256!s:.16}... there, {self.sha256:.16}... here.\n{advice}"
+            )
+
 
 def _read_tokens(path: str) -> list[str]:
     """Returns the checked lines of a vocabulary file."""
@@ -240,12 +253,12 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             f"{path}: not readable as tokenizer settings ({e}).\nMend it, or remove it "
             "and give --do-lower-case and --strip-accents."
         ) from None
-    if sha256 != vocab.sha256:
-        raise UserError(
-            f"{path} was written for a vocabulary with sha256 {sha256},\nbut "
-            f"{vocab.path} has {vocab.sha256}: one of the two was replaced.\n"
-            "Bring back the right one, or remove the settings file."
-        )
+    vocab.check_same(
+        sha256,
+        f"{path} was written",
+        "One of the two was replaced: bring back the right one, or remove the settings "
+        "file.",
+    )
     return config
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.stored_tensors import stored_shapes
+from electra_tf.storage.stored_tensors import of_checkpoint
 from tests.train.test_loop import Trained
 
 # Hparams, and the steps that are made: variables might wait for the first one.
@@ -58,7 +58,7 @@ def test_every_variable_is_saved(tiny_data, tmp_path, name):
     slots = {n for n in variables if n.endswith(("/adam_m", "/adam_v"))}
     assert len(slots) == 2 * len(trained.task.model.trainable_variables)
     Checkpoints(tmp_path).save(3, variables)
-    assert stored_shapes(str(tmp_path / "model.ckpt-3")) == {
+    assert of_checkpoint(str(tmp_path / "model.ckpt-3")).shapes == {
         name: list(v.shape) for name, v in variables.items()
     }
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.stored_tensors import assign_from
+from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers.forked_runs import digest, metrics_of, pretrain, signal_at
 from tests.helpers.runs import NO_DROPOUT, tiny
@@ -115,7 +115,7 @@ def largest_difference(one, other):
             continue
         pair = [{name: tf.Variable(tf.zeros(shape))} for _ in prefixes]
         for prefix, variables in zip(prefixes, pair, strict=True):
-            assign_from(prefix, variables)
+            of_checkpoint(prefix).assign_to(variables)
         a, b = (variables[name].numpy() for variables in pair)
         worst = max(worst, np.abs(a - b).max())
     return worst

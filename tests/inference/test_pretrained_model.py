@@ -2,6 +2,7 @@
 """What a trained model says about tokens: load, detect, corrupt, and the marks."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import electra_tf
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import verdicts
 from electra_tf.inference.pretrained_model import TokenVerdict
+from electra_tf.interop import huggingface, sources, tf1
+from electra_tf.storage.checkpoint_manifest import name_of
 from tests.helpers.runs import TINY, pretrain
 
 STEPS = TINY | {"num_train_steps": 2}
@@ -111,6 +114,60 @@ def test_another_vocabulary_is_refused(run, tmp_path):
     (tmp_path / "vocab.txt").write_text(tokens)
     with pytest.raises(UserError, match="trained with another vocabulary"):
         electra_tf.load(copy)
+
+
+@pytest.fixture(scope="module")
+def exported(run, tmp_path_factory):
+    """Format -> the directory of the run's model in it."""
+    folder = tmp_path_factory.mktemp("formats")
+    stored, quiet = sources.read(run), {"log": lambda line: None}
+    huggingface.write(stored, "all", folder / "huggingface", **quiet)
+    tf1.write(stored, "all", folder / "tf1", **quiet)
+    return folder
+
+
+@pytest.mark.parametrize("path", ["huggingface", "huggingface/discriminator", "tf1"])
+def test_a_model_of_another_format_says_the_same(model, exported, path):
+    other = electra_tf.load(exported / path)
+    texts = [TEXT, "w5 " * 20]
+    for ours, theirs in zip(model.detect(texts), other.detect(texts), strict=True):
+        assert [t[:3] for t in ours] == [t[:3] for t in theirs]
+        assert [t.probability for t in ours] == pytest.approx(
+            [t.probability for t in theirs], abs=1e-6
+        )
+    ours, theirs = (m.score_texts(texts, "discriminator") for m in (model, other))
+    assert [t.score for t in ours] == pytest.approx([t.score for t in theirs])
+
+
+def test_a_checkpoint_of_a_run_can_be_named(run, model):
+    (ours,), (theirs,) = (m.detect(TEXT) for m in (model, load_newest(run)))
+    assert ours == theirs
+
+
+def load_newest(run):
+    return electra_tf.load(run / name_of(STEPS["num_train_steps"]))
+
+
+def test_what_a_model_lacks_is_said(exported, tmp_path, run):
+    alone = electra_tf.load(exported / "huggingface" / "discriminator")
+    with pytest.raises(UserError, match="without its generator"):
+        alone.corrupt(TEXT)
+    huggingface.write(sources.read(run), "encoder", tmp_path / "e", log=print)
+    with pytest.raises(UserError, match="holds an encoder without heads"):
+        electra_tf.load(tmp_path / "e")
+
+
+def test_a_run_without_a_whole_checkpoint_is_damaged(run, tmp_path):
+    """Its files are not taken for those of the original, which have no manifest."""
+    copy = tmp_path / "models" / "copy"
+    copy.parent.mkdir()
+    shutil.copytree(run, copy)
+    (tmp_path / "vocab.txt").write_text((run.parents[1] / "vocab.txt").read_text())
+    for manifest in copy.glob("model.ckpt-*.json"):
+        manifest.unlink()
+    with pytest.raises(UserError, match="holds no intact checkpoint") as caught:
+        electra_tf.load(copy)
+    assert caught.value.exit_code == EXIT_DAMAGED
 
 
 # Marks.

@@ -146,8 +146,8 @@ def trained(log_p, steps, batch_size=256):
 def estimates(model):
     """-E(x)_t of every sequence and position, [7, 7, 7, 7, 4]."""
     ids = tf.constant(sequences())
-    scores = electric(model)(ids, tf.ones_like(ids)).numpy()[:, 1:-1]
-    return scores.astype(np.float64).reshape(*[WORDS] * LENGTH, LENGTH)
+    scores = electric(model)(ids, tf.ones_like(ids), tf.zeros_like(ids))
+    return scores.numpy()[:, 1:-1].astype(np.float64).reshape(*[WORDS] * LENGTH, LENGTH)
 
 
 def test_training_recovers_the_conditional_probabilities():

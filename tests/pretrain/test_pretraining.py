@@ -195,6 +195,24 @@ def test_electric_adds_log_q_and_prior(variant, mask_prob):
     assert np.abs(log_q).max() > 1
 
 
+@pytest.mark.parametrize("variant", with_judge())
+def test_replaced_logits_are_those_of_a_batch_without_replacements(variant):
+    model, batch = tiny_model(variant), tiny_batch()
+    batch["sampled_ids"] = batch["masked_lm_ids"]
+    text = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
+    out = model(batch)
+    np.testing.assert_array_equal(out.corrupted_ids, text[0])
+    np.testing.assert_allclose(
+        model.replaced_logits(*text), out.discriminated.logits, rtol=1e-5, atol=1e-5
+    )
+    np.testing.assert_allclose(
+        model.replaced_logits(*text, net_only=True),
+        out.discriminated.net_logits,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
 # Who learns from what.
 
 LEARN_NOTHING = ("uniform", "unigram", "electric_unigram")  # generators

@@ -18,7 +18,7 @@ from electra_tf.storage import files
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.lock import RunLock
-from electra_tf.storage.stored_tensors import assign_from
+from electra_tf.storage.stored_tensors import of_checkpoint
 from tests.helpers.runs import ROOT
 
 
@@ -280,7 +280,7 @@ def test_the_originals_checkpoints_can_be_read():
     if not prefix.with_suffix(".ckpt.index").exists():
         pytest.skip("no recording of the original here")
     bias = tf.Variable(tf.zeros([1000]))
-    assign_from(str(prefix), {"generator_predictions/output_bias": bias})
+    of_checkpoint(str(prefix)).assign_to({"generator_predictions/output_bias": bias})
     assert np.std(bias.numpy()) > 0.01
 
 

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""init_checkpoint of run_finetuning.py: models of other libraries, and refusals."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.helpers import forked_runs
+from tests.helpers.runs import tiny, write_tiny_data
+from tests.helpers.tiny_finetuning import TINY, finetune, fork, write_data
+
+# Format -> the directory below what export_model.py writes.
+MODELS = {"huggingface": "discriminator", "keras_hub": "discriminator", "tf1": ""}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Task data, and the pre-trained model "m" exported to each format."""
+    folder = write_data(tmp_path_factory.mktemp("exported"))
+    vocabulary = (folder / "vocab.txt").read_text()
+    write_tiny_data(folder)
+    (folder / "vocab.txt").write_text(vocabulary)
+    hparams = tiny(overrides=TINY["model_hparam_overrides"], num_train_steps=3)
+    run = forked_runs.pretrain(folder, "m", hparams).wait()
+    assert run.returncode == 0, run.stderr
+    for name in MODELS:
+        run = forked_runs.Run(
+            folder / "logs" / name,
+            "export_model.py",
+            *("--data-dir", str(folder), "--model-name", "m", "--format", name),
+            *("--output-dir", str(folder / name)),
+        ).wait()
+        assert run.returncode == 0, run.stderr
+    return folder
+
+
+def trained(data, name, init_checkpoint):
+    """(what the run said, its dev scores)."""
+    given = {"task_names": ["sts"], "num_train_epochs": 0.5}
+    given["init_checkpoint"] = init_checkpoint and str(init_checkpoint)
+    run = fork(data, name, given)
+    assert run.returncode == 0, run.stdout + run.stderr
+    results = data / "models" / name / "results" / "sts_results.json"
+    return run.stdout, json.loads(results.read_text())["trials"][0]["scores"]["sts"]
+
+
+@pytest.fixture(scope="module")
+def expected(data):
+    """The dev scores from the original's format, which are not those of chance."""
+    _, scores = trained(data, "from_tf1", data / "tf1")
+    assert trained(data, "from_nothing", None)[1] != pytest.approx(scores, abs=1e-3)
+    return scores
+
+
+@pytest.mark.parametrize("path", ["huggingface", "keras_hub/discriminator", "models/m"])
+def test_the_scores_do_not_depend_on_the_format(data, expected, path):
+    said, scores = trained(data, path.replace("/", "_"), data / path)
+    assert f"Encoder's weights from {data / path}" in said
+    assert scores == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def refusal(data, tmp_path_factory):
+    """What the error says of a model and hparams, where TensorFlow is missing."""
+    folder = tmp_path_factory.mktemp("no_tensorflow")
+    for name in ("tensorflow", "keras"):
+        (folder / f"{name}.py").write_text("raise ImportError('was imported')\n")
+
+    def run(path, hparams):
+        given = {"task_names": ["sts"], "init_checkpoint": str(path)} | hparams
+        done = finetune(data, "never", given, env={"PYTHONPATH": str(folder)})
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        message = done.stderr[f"\n{done.stderr}".rindex("\nerror: ") :]
+        assert len(message.splitlines()) <= 3, message
+        return message
+
+    return run
+
+
+def fitting(message):
+    """The hparams that an error names."""
+    return json.loads("{" + message.split("fit it: ")[1] + "}")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"num_attention_heads": 4}, "num_attention_heads is 2 there, 4 here"),
+        ({"hidden_act": "relu"}, "hidden_act is 'gelu' there, 'relu' here"),
+        ({"hidden_size": 64}, "hidden_size is 32 there, 64 here"),
+    ],
+)
+def test_another_shape_is_refused_without_tensorflow(
+    data, refusal, name, changed, said
+):
+    path = data / name / MODELS[name]
+    wrong = {"model_hparam_overrides": TINY["model_hparam_overrides"] | changed}
+    message = refusal(path, wrong)
+    assert said in message and str(path) in message
+    right = TINY | fitting(message)
+    overrides = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    assert overrides.items() <= right["model_hparam_overrides"].items()
+    assert "hidden_act" not in right["model_hparam_overrides"]
+
+
+@pytest.mark.parametrize("name", [*MODELS, "models/m"])
+def test_another_vocabulary_is_refused_without_tensorflow(
+    data, refusal, tmp_path, name
+):
+    path = data / name / MODELS.get(name, "")
+    other = tmp_path / "other.txt"
+    other.write_text((data / "vocab.txt").read_text().replace("waa", "other"))
+    message = refusal(path, {"vocab_file": str(other)})
+    assert "was trained with another vocabulary" in message
+    assert str(other) in message and str(path) in message
+    own = fitting(message)["vocab_file"]
+    assert (data / "vocab.txt").read_text() == open(own).read()
+
+
+@pytest.mark.parametrize("name", ["huggingface", "keras_hub"])
+def test_another_case_is_refused_without_tensorflow(data, refusal, name):
+    message = refusal(data / name / MODELS[name], {"do_lower_case": False})
+    assert fitting(message) == {"do_lower_case": True}
+
+
+def test_what_is_no_model_is_refused_without_tensorflow(data, refusal, tmp_path):
+    assert '"init_checkpoint": null' in refusal(data / "models" / "none", {})
+    assert "holds no model" in refusal(tmp_path, {})
+    copy = tmp_path / "copy"
+    shutil.copytree(data / "huggingface" / "discriminator", copy)
+    (copy / "manifest.json").unlink()
+    (copy / "config.json").write_text('{"model_type": "bert"}')
+    assert "model family 'bert'" in refusal(copy, {})
