@@ -6,22 +6,29 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.export.exported import (
     PROBES,
     Check,
-    Export,
-    Source,
+    ExportedModel,
+    Servable,
+    encoded,
     probe_ids,
     reusable_root,
 )
-from electra_tf.export.inputs import NAMES, checked, encoder_specs, in_range, require
+from electra_tf.export.inputs import (
+    NAMES,
+    TEXT,
+    checked,
+    encoder_specs,
+    in_range,
+    require,
+)
 from electra_tf.export.packing import pack, truncate
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
 
 
-def encoder(source: Source) -> Export:
+def encoder(source: ExportedModel) -> Servable:
     """The discriminator's encoder (of a masked language model: its only one).
 
     `model(inputs, training=False)` takes a dict of int32 [B, L] and returns
@@ -29,13 +36,12 @@ def encoder(source: Source) -> Export:
     ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
     """
     network = source.pretrainer.electra
-    limits = source.limits
 
     def encode(inputs, training=False):
         seed = None
         if training:
             seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
-        output = network(*checked(inputs, limits), seed)
+        output = network(*checked(inputs, source.shape), seed)
         sequence = tf.cast(output.sequence_output, tf.float32)
         layers = [tf.cast(x, tf.float32) for x in output.all_layer_outputs]
         pooled = sequence[:, 0]
@@ -63,7 +69,7 @@ def encoder(source: Source) -> Export:
         tf.cast(network(*inputs.values()).sequence_output, tf.float32)
     )
     expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
-    return Export(
+    return Servable(
         root,
         {"serving_default": serve},
         [Check("serving_default", inputs, expected)],
@@ -71,7 +77,7 @@ def encoder(source: Source) -> Export:
     )
 
 
-def preprocessor(source: Source) -> Export:
+def preprocessor(source: ExportedModel) -> Servable:
     """From texts to the encoder's inputs.
 
     `model(text)` packs string [B]; `model.tokenize(text)` gives a RaggedTensor int32
@@ -89,12 +95,11 @@ def preprocessor(source: Source) -> Export:
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()
-    texts = tf.TensorSpec([None], tf.string, name="text")
     tokens = tf.RaggedTensorSpec([None, None], tf.int32)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
 
     root.tokenize = tf.train.Checkpoint()
-    root.tokenize.__call__ = tf.function(tokenizer.tokenize, input_signature=[texts])
+    root.tokenize.__call__ = tf.function(tokenizer.tokenize, input_signature=[TEXT])
     root.tokenize.get_special_tokens_dict = tf.function(
         lambda: {
             "vocab_size": tf.constant(len(vocab)),
@@ -110,20 +115,19 @@ def preprocessor(source: Source) -> Export:
     for count in (1, 2):
         root.bert_pack_inputs.__call__.get_concrete_function([tokens] * count, length)
 
-    @tf.function(autograph=False, input_signature=[texts])
+    @tf.function(autograph=False, input_signature=[TEXT])
     def preprocess(text):
         tokens = root.tokenize.__call__(tf.ensure_shape(text, [None]))
         return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
 
     root.__call__ = preprocess
-    texts = np.array([text.encode() for text in PROBES])
     expected = dict(
         zip(NAMES, python_pack(source, PROBES, default_length), strict=True)
     )
-    return Export(
+    return Servable(
         root,
         {"serving_default": preprocess},
-        [Check("serving_default", {"text": texts}, expected)],
+        [Check("serving_default", {"text": encoded(PROBES)}, expected)],
         {"seq_length": default_length},
     )
 
@@ -146,7 +150,7 @@ def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
     return found
 
 
-def python_pack(source: Source, texts, length: int) -> tuple[np.ndarray, ...]:
+def python_pack(source: ExportedModel, texts, length: int) -> tuple[np.ndarray, ...]:
     """Packs texts in Python: ids, mask and type ids, int32 [B, length]."""
     tokenizer, vocab = source.tokenizer(), source.vocab
     ids = np.full([len(texts), length], vocab.pad_id, np.int32)
@@ -157,12 +161,3 @@ def python_pack(source: Source, texts, length: int) -> tuple[np.ndarray, ...]:
         ids[row, : len(tokens)] = tokens
         mask[row, : len(tokens)] = 1
     return ids, mask, np.zeros_like(ids)
-
-
-def need_discriminator(source: Source, what: str) -> None:
-    """Raises UserError for a model that has no discriminator."""
-    if source.pretrainer.discriminator_predictions is None:
-        raise UserError(
-            f"{source.name} has no discriminator: there is no {what} to export.\n"
-            "It has --what encoder and preprocessor, and generator if it has one."
-        )

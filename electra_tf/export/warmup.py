@@ -24,7 +24,7 @@ _SPEC_NAME, _SPEC_SIGNATURE_NAME = 1, 3
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 
-def write(
+def write_warmup_requests(
     directory: str,
     model_name: str,
     requests: Iterable[tuple[str, Mapping[str, np.ndarray]]],

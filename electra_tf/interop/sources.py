@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import huggingface, keras_hub, networks, output_folder, tf1
+from electra_tf.interop import huggingface, keras_hub, networks, tf1
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.manifest import read_json, verify_folder
 from electra_tf.text.vocabulary import Vocabulary, read_settings
 
 # Of a fine-tuned model's hparams, those of the encoder.
@@ -99,7 +100,7 @@ def _reader(path: str) -> Callable[[Callable[[str], None]], Contents]:
 
 
 def _exported(folder: Path, prefix: str) -> Contents:
-    output_folder.verify(folder)
+    verify_folder(folder, lenient=True)
     return tf1.read(prefix)
 
 
@@ -116,16 +117,16 @@ def _checkpoint(prefix: str) -> Contents:
     if not manifest.is_file():
         return found
     run = manifest.parent.absolute()
-    hparams = output_folder.read_json(run / "config.json")
-    usual = run.parents[1] / output_folder.VOCABULARY
+    hparams = read_json(run / "config.json")
+    usual = run.parents[1] / tf1.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
-        usual = run.parents[3] / output_folder.VOCABULARY
+        usual = run.parents[3] / tf1.VOCABULARY
         hparams = {k: v for k, v in hparams.items() if k in _OF_FINETUNED}
     vocab_file = hparams.pop("vocab_file", None) or found.vocab_file
     if vocab_file is None and usual.is_file():
         vocab_file = str(usual)
     if vocab_file is not None:
-        identity = output_folder.read_json(manifest).get("identity", {})
+        identity = read_json(manifest).get("identity", {})
         vocab = Vocabulary.load(vocab_file)
         expected = identity.get("vocab_sha256", vocab.sha256)
         if expected != vocab.sha256:

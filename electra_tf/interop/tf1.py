@@ -7,18 +7,29 @@ weights a checkpoint has `global_step` and two Adam slots per weight.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import output_folder, verification
+from electra_tf.interop import verification
 from electra_tf.interop.stored_model import Contents, StoredModel, assemble
+from electra_tf.storage.manifest import read_json
+from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.stored_tensors import stored_shapes
+from electra_tf.text.vocabulary import (
+    TokenizerConfig,
+    read_settings,
+    write_settings,
+    write_tokens,
+)
 
+HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 STEP = "global_step"
 SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
@@ -67,8 +78,20 @@ def read(prefix: str) -> Contents:
         for k, v in tensors.items()
         if not k.startswith(_TASKS) and not _OURS.match(k)
     }
-    hparams, tokenizer, vocab_file = output_folder.read_settings(Path(prefix).parent)
+    hparams, tokenizer, vocab_file = _read_hparams(Path(prefix).parent)
     return Contents(prefix, weights, slots, step, hparams, tokenizer, vocab_file, notes)
+
+
+def _read_hparams(
+    folder: Path,
+) -> tuple[dict[str, Any], TokenizerConfig | None, str | None]:
+    """(hparams, tokenizer settings, vocabulary) that lie beside a checkpoint."""
+    path = folder / HPARAMS
+    hparams = read_json(path) if path.is_file() else {}
+    vocab_file = str(folder / VOCABULARY)
+    if not os.path.isfile(vocab_file):
+        return hparams, None, None
+    return hparams, read_settings(vocab_file), vocab_file
 
 
 def read_tensors(prefix: str) -> dict[str, np.ndarray]:
@@ -91,7 +114,7 @@ def read_tensors(prefix: str) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write(
+def write_tf1(
     stored: StoredModel,
     what: str,
     output_dir: str | os.PathLike,
@@ -107,17 +130,17 @@ def write(
             f"--what {what} with --format tf1: a checkpoint of the original holds the "
             "whole model; leave --what out."
         )
-    with output_folder.new(output_dir) as folder:
+    with new_folder(output_dir) as folder:
         prefix = folder / f"model.ckpt-{stored.step}"
         save_tensors(prefix, stored)
         pointer = f'model_checkpoint_path: "{prefix.name}"\n'
         pointer += f'all_model_checkpoint_paths: "{prefix.name}"\n'
         (folder / "checkpoint").write_text(pointer)
-        output_folder.write_settings(folder, stored)
+        _write_hparams(folder, stored)
         again = assemble(read(str(prefix)), None)
         results = verification.tensors(stored, again)
         results += verification.outputs(stored, again)
-        output_folder.finish(folder, stored, "tf1", "all", results)
+        verification.write_manifest(folder, stored, "tf1", "all", results)
     verification.show(results, log)
     if not stored.slots:
         log(
@@ -125,6 +148,18 @@ def write(
             "its pre-training needs them."
         )
     return Path(output_dir)
+
+
+def _write_hparams(folder: Path, stored: StoredModel) -> None:
+    """Vocabulary, tokenizer settings and hparams, as our own readers want them."""
+    vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
+    write_settings(vocab, stored.tokenizer_config)
+    stored.config.save(str(folder / HPARAMS))
+    hparams = read_json(folder / HPARAMS)
+    for name in ("vocab_file", "model_dir", "init_checkpoint"):
+        hparams.pop(name, None)
+    text = json.dumps(hparams, indent=2) + "\n"
+    (folder / HPARAMS).write_text(text, encoding="utf-8")
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:

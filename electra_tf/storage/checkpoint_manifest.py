@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.storage.files import sync_directory
-from electra_tf.storage.versions import installed_versions
+from electra_tf.storage.manifest import installed_versions
 
 FORMAT = 1
 
