@@ -138,14 +138,14 @@ def _tokens_beside(segments) -> int:
 
 
 def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
-    """What `bert_pack_inputs` refuses: unknown ids, no room, unlike batch sizes."""
+    """What `bert_pack_inputs` refuses: unknown ids, no room, different batch sizes."""
     least = _tokens_beside(segments)
     found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
     what = f"seq_length must be at least {least}; it is"
     found.append(require(seq_length >= least, what, seq_length))
     if len(segments) == 2:
         rows = [segment.nrows() for segment in segments]
-        what = "segments of unlike batch sizes:"
+        what = "segments of different batch sizes:"
         found.append(require(rows[0] == rows[1], what, *rows))
     return found
 

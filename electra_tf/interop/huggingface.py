@@ -193,7 +193,7 @@ def safetensors_library():
 def read_network(folder: Path) -> Network:
     """The network in a directory, complete with its head.
 
-    Raises `UserError`: 2 for another model family or a head without equal here, 65
+    Raises `UserError`: 2 for another model family or a head without equivalent here, 65
     for damaged or incomplete files.
     """
     verify_folder(folder, lenient=True)
