@@ -125,7 +125,9 @@ def stored_model(folder: Path):
 def write_peer(stored, folder: Path) -> Path:
     from electra_tf.interop import huggingface
 
-    huggingface.write(stored, "discriminator", folder / "peer", log=lambda line: None)
+    huggingface.write_huggingface(
+        stored, "discriminator", folder / "peer", log=lambda line: None
+    )
     return folder / "peer" / "discriminator"
 
 
@@ -134,7 +136,7 @@ def write_ours(stored, folder: Path, precision: str) -> None:
 
     source = saved_models.source_of(stored, precision)
     for what in FLAGS.what:
-        saved_models.export_saved_model(source, what, folder)
+        saved_models.write_part(source, what, folder)
 
 
 def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:

@@ -51,7 +51,8 @@ def frame(data: bytes) -> bytes:
 # Examples.
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """A protocol buffer's integer: seven bits a byte, the lowest first."""
     result = bytearray()
     while value > 0x7F:
         result.append(value & 0x7F | 0x80)
@@ -63,12 +64,12 @@ def _varint(value: int) -> bytes:
 def _entry_prefix(name: str, payload_bytes: int) -> bytes:
     """What precedes the packed values of one feature in `Features.feature`."""
     # Int64List.value (packed) < Feature.int64_list < map value < map entry.
-    prefix = b"\x0a" + _varint(payload_bytes)
+    prefix = b"\x0a" + varint(payload_bytes)
     for tag in (b"\x1a", b"\x12"):
-        prefix = tag + _varint(len(prefix) + payload_bytes) + prefix
+        prefix = tag + varint(len(prefix) + payload_bytes) + prefix
     key = name.encode()
-    prefix = b"\x0a" + _varint(len(key)) + key + prefix
-    return b"\x0a" + _varint(len(prefix) + payload_bytes) + prefix
+    prefix = b"\x0a" + varint(len(key)) + key + prefix
+    return b"\x0a" + varint(len(prefix) + payload_bytes) + prefix
 
 
 @functools.lru_cache(maxsize=4096)
@@ -78,7 +79,7 @@ def _prefixes(ids_bytes: int, length: int) -> tuple[bytes, bytes, bytes]:
     first = _entry_prefix(ids, ids_bytes)
     second, third = _entry_prefix(mask, length), _entry_prefix(segments, length)
     total = len(first) + ids_bytes + len(second) + len(third) + 2 * length
-    return b"\x0a" + _varint(total) + first, second, third
+    return b"\x0a" + varint(total) + first, second, third
 
 
 def encode_examples(
@@ -98,7 +99,7 @@ def encode_examples(
     positions = np.arange(1, length + 1, dtype=np.int32)
     lengths = np.max(positions * (input_ids != 0), axis=1)
     ids = input_ids[positions <= lengths[:, None]]
-    varints, ends = _encode_varints(ids, np.cumsum(lengths))
+    varints, ends = _encodevarints(ids, np.cumsum(lengths))
     masks = input_mask.astype(np.uint8).tobytes()
     segments = segment_ids.astype(np.uint8).tobytes()
     padding = bytes(length)
@@ -115,7 +116,7 @@ def encode_examples(
     return records
 
 
-def _encode_varints(ids: np.ndarray, ends: np.ndarray) -> tuple[bytes, list[int]]:
+def _encodevarints(ids: np.ndarray, ends: np.ndarray) -> tuple[bytes, list[int]]:
     """Encodes ids [n] as varints; `ends`, positions in ids, become those of bytes."""
     ids = ids.astype(np.uint32)
     sizes = 1 + (ids > 0x7F).astype(np.int64) + (ids > 0x3FFF)

@@ -10,24 +10,24 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.export.encoder import python_pack
-from electra_tf.export.exported import PROBES, Check, Export, probe_ids, reusable_root
-from electra_tf.export.finetuned import FinetunedSource
-from electra_tf.export.inputs import (
-    NAMES,
-    EncoderInputs,
-    checked,
-    encoder_specs,
-    require,
+from electra_tf.export.exported import (
+    NO_OFFSET,
+    PROBES,
+    Check,
+    Servable,
+    encoded,
+    ids_check,
+    padded,
+    servable,
 )
-from electra_tf.export.judges import NO_OFFSET, padded
+from electra_tf.export.finetuned import ExportedTask
+from electra_tf.export.inputs import TEXT, EncoderInputs, require
 from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import tokenize_with_offsets
 
-TEXT = tf.TensorSpec([None], tf.string, name="text")
 
-
-def text_classifier(task: FinetunedSource) -> Export:
+def text_classifier(task: ExportedTask) -> Servable:
     """A class, or a number, for each text or pair of texts.
 
     `serving_default`: text (and text_b, if the task has pairs) string [B] -> label
@@ -82,10 +82,11 @@ def text_classifier(task: FinetunedSource) -> Export:
     specs = [tf.TensorSpec([None], tf.string, name=name) for name in texts]
     of_texts = tf.function(of_texts, autograph=False, input_signature=specs)
     expected = answer(numbers(_packed_in_python(task, *texts.values())))
-    return _export(task, of_texts, of_ids, _encoded(texts), _arrays(expected))
+    expected = {name: tensor.numpy() for name, tensor in expected.items()}
+    return _servable(task, of_texts, of_ids, texts, expected)
 
 
-def tagger(task: FinetunedSource) -> Export:
+def tagger(task: ExportedTask) -> Servable:
     """A label for each word of a text.
 
     `serving_default`: text string [B] -> words string [B, W] (as they stand in the
@@ -135,7 +136,7 @@ def tagger(task: FinetunedSource) -> Export:
         return {"logits": values, "probabilities": tf.nn.softmax(values)}
 
     expected = _tags_in_python(task, logits)
-    return _export(task, of_texts, of_ids, _encoded({"text": PROBES}), expected)
+    return _servable(task, of_texts, of_ids, {"text": PROBES}, expected)
 
 
 def _surfaces(text, starts, ends) -> tf.RaggedTensor:
@@ -148,38 +149,18 @@ def _surfaces(text, starts, ends) -> tf.RaggedTensor:
     return starts.with_flat_values(tf.strings.unicode_encode(inside, "UTF-8"))
 
 
-def _export(task, of_texts, ids_answer, texts, expected) -> Export:
-    """A SavedModel with a signature for texts and one for ids."""
-    source = task.source
-    root = reusable_root(task.variables)
-
-    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
-    def of_ids(input_word_ids, input_mask, input_type_ids):
-        inputs = (input_word_ids, input_mask, input_type_ids)
-        return ids_answer(checked(dict(zip(NAMES, inputs, strict=True)), source.limits))
-
-    root.__call__ = of_texts
-    root.ids = of_ids
-    ids = probe_ids(source)
-    expected_of_ids = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+def _servable(task, of_texts, ids_answer, texts, expected) -> Servable:
+    """A SavedModel that was asked `texts`, by name, and must say what is expected."""
+    inputs = {name: encoded(values) for name, values in texts.items()}
     checks = [
-        Check("serving_default", texts, expected),
-        Check("ids", ids, _arrays(expected_of_ids)),
+        Check("serving_default", inputs, expected),
+        ids_check(task.source, ids_answer),
     ]
     facts = {"labels": list(task.facts.labels)}
-    signatures = {"serving_default": of_texts, "ids": of_ids}
-    return Export(root, signatures, checks, facts)
+    return servable(task.source, task.variables, of_texts, ids_answer, checks, facts)
 
 
-def _arrays(tensors: dict[str, tf.Tensor]) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-
-def _encoded(texts) -> dict[str, np.ndarray]:
-    return {k: np.array([t.encode() for t in v]) for k, v in texts.items()}
-
-
-def _packed_in_python(task: FinetunedSource, first, second=None) -> EncoderInputs:
+def _packed_in_python(task: ExportedTask, first, second=None) -> EncoderInputs:
     """Texts packed as in training, all to the full length."""
     from electra_tf.finetune.classification import truncate_pair
 
@@ -195,7 +176,7 @@ def _packed_in_python(task: FinetunedSource, first, second=None) -> EncoderInput
     return EncoderInputs(*map(tf.constant, packed))
 
 
-def _tags_in_python(task: FinetunedSource, logits) -> dict[str, np.ndarray]:
+def _tags_in_python(task: ExportedTask, logits) -> dict[str, np.ndarray]:
     """Words, offsets and tags of the probes, window by window."""
     source, names = task.source, task.facts.labels
     tokenizer, vocab = source.tokenizer(), source.vocab

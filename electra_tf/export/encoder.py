@@ -6,23 +6,30 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.export.exported import (
     PROBES,
     Check,
-    Export,
-    Source,
+    ExportedModel,
+    Servable,
+    encoded,
     probe_ids,
     reusable_root,
 )
-from electra_tf.export.inputs import NAMES, checked, encoder_specs, in_range, require
+from electra_tf.export.inputs import (
+    NAMES,
+    TEXT,
+    checked,
+    encoder_specs,
+    in_range,
+    require,
+)
 from electra_tf.export.packing import pack, truncate
 from electra_tf.text import packing
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
 
 
-def encoder(source: Source) -> Export:
+def encoder(source: ExportedModel) -> Servable:
     """The discriminator's encoder (of a masked language model: its only one).
 
     `model(inputs, training=False)` takes a dict of int32 [B, L] and returns
@@ -30,13 +37,12 @@ def encoder(source: Source) -> Export:
     ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
     """
     network = source.pretrainer.electra
-    limits = source.limits
 
     def encode(inputs, training=False):
         seed = None
         if training:
             seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
-        output = network(*checked(inputs, limits), seed)
+        output = network(*checked(inputs, source.shape), seed)
         sequence = tf.cast(output.sequence_output, tf.float32)
         layers = [tf.cast(x, tf.float32) for x in output.all_layer_outputs]
         pooled = sequence[:, 0]
@@ -64,7 +70,7 @@ def encoder(source: Source) -> Export:
         tf.cast(network(*inputs.values()).sequence_output, tf.float32)
     )
     expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
-    return Export(
+    return Servable(
         root,
         {"serving_default": serve},
         [Check("serving_default", inputs, expected)],
@@ -72,7 +78,7 @@ def encoder(source: Source) -> Export:
     )
 
 
-def preprocessor(source: Source) -> Export:
+def preprocessor(source: ExportedModel) -> Servable:
     """From texts to the encoder's inputs.
 
     `model(text)` packs string [B]; `model.tokenize(text)` gives a RaggedTensor int32
@@ -90,12 +96,11 @@ def preprocessor(source: Source) -> Export:
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()
-    texts = tf.TensorSpec([None], tf.string, name="text")
     tokens = tf.RaggedTensorSpec([None, None], tf.int32)
     length = tf.TensorSpec([], tf.int32, name="seq_length")
 
     root.tokenize = tf.train.Checkpoint()
-    root.tokenize.__call__ = tf.function(tokenizer.tokenize, input_signature=[texts])
+    root.tokenize.__call__ = tf.function(tokenizer.tokenize, input_signature=[TEXT])
     root.tokenize.get_special_tokens_dict = tf.function(
         lambda: {
             "vocab_size": tf.constant(len(vocab)),
@@ -111,20 +116,19 @@ def preprocessor(source: Source) -> Export:
     for count in (1, 2):
         root.bert_pack_inputs.__call__.get_concrete_function([tokens] * count, length)
 
-    @tf.function(autograph=False, input_signature=[texts])
+    @tf.function(autograph=False, input_signature=[TEXT])
     def preprocess(text):
         tokens = root.tokenize.__call__(tf.ensure_shape(text, [None]))
         return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
 
     root.__call__ = preprocess
-    texts = np.array([text.encode() for text in PROBES])
     expected = dict(
         zip(NAMES, python_pack(source, PROBES, default_length), strict=True)
     )
-    return Export(
+    return Servable(
         root,
         {"serving_default": preprocess},
-        [Check("serving_default", {"text": texts}, expected)],
+        [Check("serving_default", {"text": encoded(PROBES)}, expected)],
         {"seq_length": default_length},
     )
 
@@ -135,29 +139,20 @@ def _tokens_beside(segments) -> int:
 
 
 def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
-    """What `bert_pack_inputs` refuses: unknown ids, no room, unlike batch sizes."""
+    """What `bert_pack_inputs` refuses: unknown ids, no room, different batch sizes."""
     least = _tokens_beside(segments)
     found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
     what = f"seq_length must be at least {least}; it is"
     found.append(require(seq_length >= least, what, seq_length))
     if len(segments) == 2:
         rows = [segment.nrows() for segment in segments]
-        what = "segments of unlike batch sizes:"
+        what = "segments of different batch sizes:"
         found.append(require(rows[0] == rows[1], what, *rows))
     return found
 
 
-def python_pack(source: Source, texts, length: int) -> packing.PackedTexts:
+def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedTexts:
     """Packs texts in Python, to `length`."""
     tokenizer = source.tokenizer()
     ids = [tokenizer.encode(text)[: length - 2] for text in texts]
     return packing.pack(source.vocab, ids, length)
-
-
-def need_discriminator(source: Source, what: str) -> None:
-    """Raises UserError for a model that has no discriminator."""
-    if source.pretrainer.discriminator_predictions is None:
-        raise UserError(
-            f"{source.name} has no discriminator: there is no {what} to export.\n"
-            "It has --what encoder and preprocessor, and generator if it has one."
-        )

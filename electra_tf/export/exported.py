@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.export.inputs import Limits
+from electra_tf.config.model import ModelConfig
+from electra_tf.export.inputs import NAMES, EncoderInputs, checked, encoder_specs
 from electra_tf.finetune.model import FinetuningModel
+from electra_tf.interop import verification
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 from electra_tf.text.tokenization import TFTokenizer, Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
@@ -22,9 +25,11 @@ PROBES = (
     "",
     "one two three four five six seven eight nine ten " * 12,
 )
+# Where a padded row has no token.
+NO_OFFSET = -1
 
 
-class Source(NamedTuple):
+class ExportedModel(NamedTuple):
     """A model to export, with the tokenizer that it was trained with."""
 
     name: str
@@ -42,12 +47,9 @@ class Source(NamedTuple):
         return "fine-tuned"
 
     @property
-    def limits(self) -> Limits:
-        """What its networks can read."""
-        config = self.pretrainer.model_config
-        return Limits(
-            config.vocab_size, config.type_vocab_size, config.max_position_embeddings
-        )
+    def shape(self) -> ModelConfig:
+        """Of its encoder: what that can read."""
+        return self.pretrainer.model_config
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer in Python."""
@@ -66,7 +68,7 @@ class Check(NamedTuple):
     expected: dict[str, np.ndarray]  # the outputs that are compared
 
 
-class Export(NamedTuple):
+class Servable(NamedTuple):
     """A SavedModel to be: its root object and how it is called."""
 
     root: tf.train.Checkpoint
@@ -88,15 +90,52 @@ def reusable_root(variables=()) -> tf.train.Checkpoint:
     )
 
 
-def probe_ids(source: Source, rows: int = 3) -> dict[str, np.ndarray]:
+def servable(
+    source: ExportedModel,
+    variables: Sequence,
+    of_texts: Callable,
+    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    checks: list[Check],
+    facts: dict[str, Any],
+) -> Servable:
+    """A SavedModel with the signatures `serving_default`, for texts, and `ids`.
+
+    Args:
+      of_texts: the tf.function for texts.
+      ids_answer: the outputs for the encoder's inputs, which are checked before.
+    """
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def of_ids(input_word_ids, input_mask, input_type_ids):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        return ids_answer(checked(dict(zip(NAMES, inputs, strict=True)), source.shape))
+
+    root = reusable_root(variables)
+    root.__call__, root.ids = of_texts, of_ids
+    return Servable(root, {"serving_default": of_texts, "ids": of_ids}, checks, facts)
+
+
+def probe_ids(source: ExportedModel) -> dict[str, np.ndarray]:
     """A fixed batch of ids: rows of different lengths, two segments, padding."""
-    limits = source.limits
-    length = min(limits.max_length, 40)
-    rng = np.random.default_rng(20)
-    ids = rng.integers(0, limits.vocab_size, [rows, length])
-    real = np.linspace(max(1, length // 3), length, rows).astype(int)
-    mask = np.arange(length) < real[:, None]
-    types = (np.arange(length) >= real[:, None] // 2) & mask
-    arrays = (np.where(mask, ids, source.vocab.pad_id), mask, types)
-    names = ("input_word_ids", "input_mask", "input_type_ids")
-    return {name: a.astype(np.int32) for name, a in zip(names, arrays, strict=True)}
+    batch = verification.fixed_batch(source.shape, source.vocab.pad_id)
+    return dict(zip(NAMES, batch.values(), strict=True))
+
+
+def ids_check(
+    source: ExportedModel, ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]]
+) -> Check:
+    """What the model says to `probe_ids`, for the signature `ids`."""
+    ids = probe_ids(source)
+    expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+    return Check("ids", ids, {k: v.numpy() for k, v in expected.items()})
+
+
+def encoded(texts: Sequence[str]) -> np.ndarray:
+    """Texts as bytes, as a signature takes them."""
+    return np.array([text.encode() for text in texts])
+
+
+def padded(rows: Sequence[list], fill) -> np.ndarray:
+    """Rows of different lengths as one array."""
+    width = max(map(len, rows))
+    return np.array([row + [fill] * (width - len(row)) for row in rows])

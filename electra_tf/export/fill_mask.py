@@ -10,9 +10,17 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.exported import Check, Export, Source, probe_ids, reusable_root
+from electra_tf.export.exported import (
+    Check,
+    ExportedModel,
+    Servable,
+    encoded,
+    probe_ids,
+    reusable_root,
+)
 from electra_tf.export.inputs import (
     NAMES,
+    TEXT,
     EncoderInputs,
     checked,
     encoder_specs,
@@ -33,7 +41,7 @@ _PROBES = (
 )
 
 
-def generator(source: Source) -> Export:
+def generator(source: ExportedModel) -> Servable:
     """The generator, or what a masked language model is.
 
     `serving_default`: text string [B] with [MASK] in it -> tokens string and
@@ -48,15 +56,13 @@ def generator(source: Source) -> Export:
             f"{source.name} has no generator to export: there is no network that "
             "predicts tokens."
         )
-    limits, vocab = source.limits, source.vocab
+    vocab = source.vocab
     tokenizer = source.tf_tokenizer()
     size = source.max_seq_length - 2
     root = reusable_root(network.variables)
     vocabulary = tf.constant(list(vocab.tokens))
 
-    @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
-    )
+    @tf.function(autograph=False, input_signature=[TEXT])
     def of_texts(text):
         text = tf.ensure_shape(text, [None])
         parts = tf.strings.split(text, MASK)  # [B, (parts)]
@@ -83,7 +89,7 @@ def generator(source: Source) -> Export:
     )
     def of_ids(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
         inputs = (input_word_ids, input_mask, input_type_ids)
-        inputs = checked(dict(zip(NAMES, inputs, strict=True)), limits)
+        inputs = checked(dict(zip(NAMES, inputs, strict=True)), source.shape)
         shape = tf.shape(inputs.ids)
         rows = tf.shape(masked_lm_positions)[0]
         same = require(rows == shape[0], "masked_lm_positions has rows", rows, shape[0])
@@ -95,7 +101,7 @@ def generator(source: Source) -> Export:
     root.__call__ = of_texts
     root.ids = of_ids
     checks = _checks(source, network)
-    return Export(
+    return Servable(
         root, {"serving_default": of_texts, "ids": of_ids}, checks, {"top": TOP}
     )
 
@@ -106,22 +112,24 @@ def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
 
 
-def _checks(source: Source, network) -> list[Check]:
+def _checks(source: ExportedModel, network) -> list[Check]:
     ids = probe_ids(source)
     inputs = EncoderInputs(*map(tf.constant, ids.values()))
-    positions = np.array([[1, 0], [2, 3], [0, 5]], np.int32) % ids[NAMES[0]].shape[1]
+    positions = (
+        np.array([[1, 0], [2, 3], [0, 5], [4, 1]], np.int32) % ids[NAMES[0]].shape[1]
+    )
     logits = np.asarray(network.logits_at(*inputs, tf.constant(positions)))
     return [
         Check(
             "serving_default",
-            {"text": np.array([text.encode() for text in _PROBES])},
+            {"text": encoded(_PROBES)},
             _expected_of_texts(source, network),
         ),
         Check("ids", ids | {"masked_lm_positions": positions}, {"mlm_logits": logits}),
     ]
 
 
-def _expected_of_texts(source: Source, network) -> dict[str, np.ndarray]:
+def _expected_of_texts(source: ExportedModel, network) -> dict[str, np.ndarray]:
     """The probabilities of the best tokens, text by text; near ties may swap tokens."""
     vocab, tokenizer = source.vocab, source.tokenizer()
     found = []

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.export.exported import Source
+from electra_tf.export.exported import ExportedModel
+from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import EncoderInputs
 from electra_tf.finetune import initial_weights, task_facts, task_names
 from electra_tf.finetune.model import FinetuningModel, build_finetuning_model
@@ -22,10 +23,10 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 _CONFIG = "config.json"
 
 
-class FinetunedSource(NamedTuple):
+class ExportedTask(NamedTuple):
     """A fine-tuned model and one task of it."""
 
-    source: Source
+    source: ExportedModel
     facts: TaskFacts
     config: FinetuningConfig
 
@@ -63,7 +64,7 @@ class FinetunedSource(NamedTuple):
         return self._head(hidden, features, training=False)
 
 
-def trial_dir_of(request) -> Path:
+def trial_dir_of(request: ExportRequest) -> Path:
     """The directory of the fine-tuned model that export_model.py was asked for.
 
     Raises `UserError` when a run has none for the task, or several.
@@ -108,7 +109,7 @@ def _hparams(folder: Path) -> dict:
     return content if isinstance(content, dict) else {}
 
 
-def read(folder: Path, task: str, precision: str = "float32") -> FinetunedSource:
+def read_task(folder: Path, task: str, precision: str = "float32") -> ExportedTask:
     """A fine-tuned model with its newest weights.
 
     Args:
@@ -137,7 +138,7 @@ def read(folder: Path, task: str, precision: str = "float32") -> FinetunedSource
     weights = {v.path: v.value for v in model.variables}
     initial_weights.load_all(found, weights)
     step, _ = split_name(Path(found.origin).name)
-    source = Source(
+    source = ExportedModel(
         name=f"{model_name}/{folder.name}",
         vocab=vocab,
         tokenizer_config=resolve_settings(vocab, do_lower_case=config.do_lower_case),
@@ -145,4 +146,4 @@ def read(folder: Path, task: str, precision: str = "float32") -> FinetunedSource
         pretrainer=model,
         facts={"step": step, "task": task, "precision": precision},
     )
-    return FinetunedSource(source, next(f for f in facts if f.name == task), config)
+    return ExportedTask(source, next(f for f in facts if f.name == task), config)

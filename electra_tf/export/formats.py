@@ -1,52 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What export_model.py calls: a request of its command line to a written folder.
+"""The formats of export_model.py, and what can be checked before TensorFlow is there.
 
-A request has model_dir (of a run) or init_checkpoint, vocab_file, hparams, what and
-output_dir.
+A new format is an entry of FORMATS and a module with a function `export_<format>`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+import importlib
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from electra_tf.interop import (
-    huggingface,
-    keras_hub,
-    networks,
-    output_folder,
-    sources,
-    tf1,
-)
+from electra_tf import startup
+from electra_tf.errors import UserError
+from electra_tf.interop import sources
 from electra_tf.interop.stored_model import StoredModel
+from electra_tf.storage.new_folder import check_free
 
 
-def read_source(request) -> StoredModel:
-    """The model that a request names."""
-    path = request.model_dir or request.init_checkpoint
-    return sources.read(path, request.vocab_file, request.hparams)
+class Format(NamedTuple):
+    """What is known of a format before its module is imported."""
+
+    module: str  # its `export_<format>(ExportRequest)` returns what was written
+    precisions: tuple[str, ...] = ("float32",)
+    needs_free_dir: bool = True  # False: it knows what to do with a used output_dir
+    needs_tensorflow: bool = True  # False: it imports that itself where it is needed
 
 
-def write_tf1(request) -> Path:
-    """An original checkpoint."""
-    output_folder.check_free(request.output_dir)
-    return tf1.write(read_source(request), request.what or "all", request.output_dir)
+FORMATS = {
+    "huggingface": Format("electra_tf.export.conversions"),
+    "hub": Format(
+        "electra_tf.export.hub_publishing", needs_free_dir=False, needs_tensorflow=False
+    ),
+    "keras_hub": Format("electra_tf.export.conversions"),
+    "saved_model": Format(
+        "electra_tf.export.saved_models",
+        ("float32", "mixed_bfloat16"),
+        needs_free_dir=False,
+    ),
+    "tf1": Format("electra_tf.export.conversions"),
+    "tflite": Format("electra_tf.export.tflite", ("float32", "float16", "int8")),
+}
 
 
-def write_huggingface(request) -> Path:
-    """Directories of transformers, one for each network, or that of a tagger."""
-    output_folder.check_free(request.output_dir)
-    if request.what and request.what not in networks.WHAT:
-        from electra_tf.export import finetuned, token_classifier
+class ExportRequest(NamedTuple):
+    """What to export, as what and where to; the flags of export_model.py."""
 
-        folder = finetuned.trial_dir_of(request)
-        task = finetuned.read(folder, request.what)
-        return token_classifier.write(task, folder, request.output_dir)
-    stored = read_source(request)
-    return huggingface.write(stored, request.what or "all", request.output_dir)
+    format: str  # a key of FORMATS
+    output_dir: str
+    data_dir: str | None = None  # with model_name: a run
+    model_name: str | None = None
+    init_checkpoint: str | None = None  # instead of a run
+    vocab_file: str | None = None
+    hparams: Mapping[str, Any] | None = None
+    what: str | None = None
+    precision: str = "float32"
+    handle: str | None = None  # this and what follows: of "hub"
+    license: str = "apache-2.0"
+    publish: str | None = None
+
+    @property
+    def model_dir(self) -> str | None:
+        """The run's directory."""
+        if self.init_checkpoint:
+            return None
+        return os.path.join(self.data_dir, "models", self.model_name)
+
+    def read_model(self) -> StoredModel:
+        """The pre-trained model that is meant."""
+        path = self.model_dir or self.init_checkpoint
+        return sources.read(path, self.vocab_file, self.hparams)
 
 
-def write_keras_hub(request) -> Path:
-    """Preset directories of KerasHub, one for each encoder."""
-    output_folder.check_free(request.output_dir)
-    stored = read_source(request)
-    return keras_hub.write(stored, request.what or "all", request.output_dir)
+def export(request: ExportRequest) -> str:
+    """Writes what is asked for, verified; returns where.
+
+    Raises `UserError`: 2 for a request that makes no sense or a model that has not what
+    is asked for, 65 for damaged files or when what was written does not compute the
+    same, 73 when it cannot be written.
+    """
+    _check(request)
+    known = FORMATS[request.format]
+    if known.needs_tensorflow:
+        startup.import_tensorflow()
+    module = importlib.import_module(known.module)
+    return str(getattr(module, f"export_{request.format}")(request))
+
+
+def _check(request: ExportRequest) -> None:
+    _check_model(request)
+    if request.publish and request.format != "hub":
+        raise UserError("--publish goes with --format hub.")
+    known = FORMATS[request.format]
+    if request.precision not in known.precisions:
+        raise UserError(
+            f"--precision {request.precision} does not go with --format "
+            f"{request.format}; that has {', '.join(known.precisions)}."
+        )
+    if known.needs_free_dir:
+        check_free(request.output_dir)
+    if request.init_checkpoint:
+        sources.check(request.init_checkpoint)
+
+
+def _check_model(request: ExportRequest) -> None:
+    run = request.data_dir, request.model_name
+    if request.init_checkpoint:
+        if any(run):
+            raise UserError(
+                "--init-checkpoint and --data-dir with --model-name both name a model; "
+                "give one."
+            )
+        return
+    if not all(run):
+        raise UserError(
+            "which model? Give --data-dir and --model-name of a run, or "
+            "--init-checkpoint."
+        )
+    if request.vocab_file:
+        raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
+    if not os.path.isdir(request.model_dir):
+        raise UserError(
+            f"{request.model_dir} not found: no run of that name.\nCheck --data-dir "
+            "and --model-name."
+        )

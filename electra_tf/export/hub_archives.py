@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.storage.manifest import sha256, verify_checksums
+from electra_tf.storage.manifest import sha256, verify_folder
 
 CHECKSUMS = "SHA256SUMS"
 CARD = "README.md"
@@ -48,11 +48,11 @@ def unpack(archive: Path, directory: Path) -> None:
             tar.extractall(directory, filter="data")
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
-    verify_checksums(directory)
+    verify_folder(directory)
 
 
 def archives_of(directory: Path) -> list[Path]:
-    """The archives of a directory that `hub_directory.write` wrote, checked.
+    """The archives of a directory of --format hub, checked.
 
     Raises UserError: 2 if it is no such directory, 65 if an archive was damaged.
     """

@@ -11,20 +11,13 @@ import tempfile
 from pathlib import Path
 
 from electra_tf.export import hub_card, saved_models
-from electra_tf.export.exported import Source
-from electra_tf.export.formats import read_source
-from electra_tf.export.hub_archives import (
-    CARD,
-    CHECKSUMS,
-    check_empty,
-    check_handle,
-    unpack,
-)
-from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
-from electra_tf.storage.manifest import sha256, verify_checksums
+from electra_tf.export.exported import ExportedModel
+from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
+from electra_tf.storage.manifest import sha256
+from electra_tf.storage.new_folder import new_folder
 
 
-def kinds_of(source: Source) -> list[str]:
+def kinds_of(source: ExportedModel) -> list[str]:
     """The SavedModels that are published: a generator only if there is nothing else."""
     kinds = saved_models.kinds_of(source)
     if "detector" in kinds:
@@ -32,7 +25,7 @@ def kinds_of(source: Source) -> list[str]:
     return kinds
 
 
-def facts_of(source: Source, run_dir: Path | None = None) -> hub_card.RunFacts:
+def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.RunFacts:
     """What a model card can say.
 
     Args:
@@ -64,50 +57,36 @@ def facts_of(source: Source, run_dir: Path | None = None) -> hub_card.RunFacts:
     )
 
 
-def write(
-    source: Source,
+def write_hub_directory(
+    source: ExportedModel,
     facts: hub_card.RunFacts,
     handle: str,
     output_dir: str | os.PathLike,
     licence: str = "apache-2.0",
-) -> Path:
+) -> None:
     """Writes the directory, whole or not at all.
 
-    Raises UserError: 2 for a directory that is there already, 73 when it cannot be
-    written, 65 when an archive does not hold what was exported.
+    Raises UserError: 73 when it cannot be written, 65 when an archive does not hold
+    what was exported.
     """
-    check_handle(handle)
-    final = Path(output_dir)
-    check_empty(final)
-    partial = final.with_name(final.name + PARTIAL)
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        (partial / "docs").mkdir(parents=True)
+    with new_folder(output_dir) as folder:
+        (folder / "docs").mkdir()
         sums, differences = [], {}
         for kind in kinds_of(source):
-            exported = saved_models.export_saved_model(source, kind, partial / "work")
-            manifest = verify_checksums(exported)
-            differences[kind] = manifest["max_difference"]
-            archive = partial / f"{kind}.tar.gz"
-            sums.append(f"{_pack(exported, archive)}  {archive.name}")
+            work, archive = folder / "work", folder / f"{kind}.tar.gz"
+            work.mkdir()
+            servable = saved_models.servable_of(source, kind)
+            differences[kind] = saved_models.fill_folder(work, servable, source, kind)
+            sums.append(f"{_pack(work, archive)}  {archive.name}\n")
+            shutil.rmtree(work)
             page = hub_card.hub_page(kind, handle, 1, facts, licence)
-            (partial / "docs" / f"{kind}.md").write_text(page, encoding="utf-8")
-        shutil.rmtree(partial / "work")
-        (partial / CHECKSUMS).write_text("\n".join(sums) + "\n")
+            (folder / "docs" / f"{kind}.md").write_text(page, encoding="utf-8")
+        (folder / CHECKSUMS).write_text("".join(sums))
         kinds = list(differences)
         card = hub_card.model_card(
             source.name, handle, facts, licence, kinds, differences
         )
-        (partial / CARD).write_text(card, encoding="utf-8")
-        if final.exists():
-            final.rmdir()
-        os.replace(partial, final)
-        sync_directory(final.parent)
-    except OSError as error:
-        raise cannot_write(final, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-    return final
+        (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def _pack(directory: Path, archive: Path) -> str:
@@ -127,17 +106,6 @@ def _pack(directory: Path, archive: Path) -> str:
             with tarfile.open(fileobj=compressed, mode="w") as tar:
                 for path in sorted(directory.iterdir()):
                     tar.add(path, path.name, filter=plain)
-        f.flush()
-        os.fsync(f.fileno())
     with tempfile.TemporaryDirectory(dir=archive.parent) as unpacked:
         unpack(archive, Path(unpacked))
     return sha256(archive)
-
-
-def write_request(request) -> Path:
-    """The directory for a request of export_model.py's command line."""
-    source = saved_models.source_of(read_source(request))
-    run_dir = Path(request.model_dir) if request.model_dir else None
-    facts = facts_of(source, run_dir)
-    handle, licence = request.handle, request.license
-    return write(source, facts, handle, request.output_dir, licence)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from electra_tf import startup
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.export.formats import ExportRequest
 from electra_tf.export.hub_archives import (
     CARD,
     CHECKSUMS,
@@ -83,8 +84,8 @@ def _library(name: str):
         raise UserError(f"publishing needs {name}: pip install {name}") from None
 
 
-def publish(request) -> str:
-    """What export_model.py calls for --format hub: writes, and uploads if asked to.
+def export_hub(request: ExportRequest) -> str:
+    """Writes the directory, and uploads it if asked to.
 
     With --publish a directory that is there already is uploaded as it is.
     """
@@ -93,9 +94,14 @@ def publish(request) -> str:
     if not (request.publish and (directory / CHECKSUMS).is_file()):
         check_empty(directory)
         startup.import_tensorflow()
-        from electra_tf.export import hub_directory
+        from electra_tf.export import hub_directory, saved_models
 
-        hub_directory.write_request(request)
+        source = saved_models.source_of(request.read_model())
+        run_dir = Path(request.model_dir) if request.model_dir else None
+        facts = hub_directory.facts_of(source, run_dir)
+        hub_directory.write_hub_directory(
+            source, facts, handle, directory, request.license
+        )
     notes = f"Uploaded by electra_tf from {directory.name}"
     if request.publish == "kaggle":
         for variation in publish_kaggle(directory, handle, request.license, notes):

@@ -13,8 +13,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from electra_tf.config.model import ModelConfig
+
 # The names of TensorFlow Hub's text API.
 NAMES = ("input_word_ids", "input_mask", "input_type_ids")
+TEXT = tf.TensorSpec([None], tf.string, name="text")
 
 
 class EncoderInputs(NamedTuple):
@@ -25,21 +28,17 @@ class EncoderInputs(NamedTuple):
     type_ids: tf.Tensor
 
 
-class Limits(NamedTuple):
-    """What an encoder can read."""
-
-    vocab_size: int
-    type_vocab_size: int
-    max_length: int
-
-
 def encoder_specs() -> dict[str, tf.TensorSpec]:
     """The signature of an encoder: int32 [B, L] by name."""
     return {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in NAMES}
 
 
-def checked(inputs: dict[str, tf.Tensor], limits: Limits) -> EncoderInputs:
-    """The same tensors; reading them raises InvalidArgument unless they make sense."""
+def checked(inputs: dict[str, tf.Tensor], shape: ModelConfig) -> EncoderInputs:
+    """The same tensors; reading them raises InvalidArgument unless they make sense.
+
+    Args:
+      shape: of the encoder that they are for.
+    """
     # A signature states its ranks, but nothing holds callers to it.
     matrices = (tf.ensure_shape(inputs[name], [None, None]) for name in NAMES)
     ids, mask, type_ids = matrices
@@ -47,10 +46,10 @@ def checked(inputs: dict[str, tf.Tensor], limits: Limits) -> EncoderInputs:
         [
             _same_shape("input_mask", mask, ids),
             _same_shape("input_type_ids", type_ids, ids),
-            _length(ids, limits.max_length),
-            in_range("input_word_ids", ids, limits.vocab_size),
+            _length(ids, shape.max_position_embeddings),
+            in_range("input_word_ids", ids, shape.vocab_size),
             in_range("input_mask", mask, 2),
-            in_range("input_type_ids", type_ids, limits.type_vocab_size),
+            in_range("input_type_ids", type_ids, shape.type_vocab_size),
         ]
     ):
         return EncoderInputs(*map(tf.identity, (ids, mask, type_ids)))

@@ -14,16 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.export.exported import Check, Export, probe_ids, reusable_root
-from electra_tf.export.finetuned import FinetunedSource
-from electra_tf.export.inputs import (
-    NAMES,
-    EncoderInputs,
-    checked,
-    encoder_specs,
-    require,
+from electra_tf.export.exported import (
+    NO_OFFSET,
+    Check,
+    Servable,
+    encoded,
+    ids_check,
+    probe_ids,
+    servable,
 )
-from electra_tf.export.judges import NO_OFFSET
+from electra_tf.export.finetuned import ExportedTask
+from electra_tf.export.inputs import NAMES, EncoderInputs, require
 from electra_tf.export.packing import map_rows
 from electra_tf.finetune import qa, qa_decoding
 from electra_tf.text import packing
@@ -54,7 +55,7 @@ class _Spans(NamedTuple):
     end: tf.Tensor
 
 
-def question_answering(task: FinetunedSource) -> Export:
+def question_answering(task: ExportedTask) -> Servable:
     """The best answer to each question in its text.
 
     `serving_default`: question and context string [B] -> answer string [B], start and
@@ -103,10 +104,7 @@ def question_answering(task: FinetunedSource) -> Export:
         lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows[0])
         return found | _null_odds(lowest, found["score"], config)
 
-    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
-    def of_ids(input_word_ids, input_mask, input_type_ids):
-        inputs = (input_word_ids, input_mask, input_type_ids)
-        inputs = checked(dict(zip(NAMES, inputs, strict=True)), source.limits)
+    def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
         length = tf.shape(inputs.ids)[1]
         need = f"input_word_ids must have at least {config.beam_size} columns, not"
         enough = require(length >= config.beam_size, need, length)
@@ -114,15 +112,9 @@ def question_answering(task: FinetunedSource) -> Export:
             inputs = EncoderInputs(*map(tf.identity, inputs))
         return _named(task.outputs(inputs), config)
 
-    root = reusable_root(task.variables)
-    root.__call__ = of_texts
-    root.ids = of_ids
-    return Export(
-        root,
-        {"serving_default": of_texts, "ids": of_ids},
-        _checks(task),
-        {"qa_na_threshold": config.qa_na_threshold} if has_null else {},
-    )
+    facts = {"qa_na_threshold": config.qa_na_threshold} if has_null else {}
+    checks = _checks(task, of_ids)
+    return servable(source, task.variables, of_texts, of_ids, checks, facts)
 
 
 def _null_odds(lowest, score, config) -> dict[str, tf.Tensor]:
@@ -272,33 +264,21 @@ def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
     return {name: outputs[name] for name in names}
 
 
-def _checks(task: FinetunedSource) -> list[Check]:
-    config, source = task.config, task.source
-    ids = probe_ids(source)
-    length = ids[NAMES[0]].shape[1]
-    checks = []
-    if length >= config.beam_size:
-        outputs = task.outputs(EncoderInputs(*map(tf.constant, ids.values())))
-        expected = {
-            name: value.numpy()
-            for name, value in _named(outputs, config).items()
-            if name.endswith(("logits", "logit"))
-        }
-        checks.append(Check("ids", ids, expected))
-    answers = [
-        answer_in_python(task, *pair)
-        for pair in zip(_QUESTIONS, _CONTEXTS, strict=True)
-    ]
+def _checks(task: ExportedTask, of_ids) -> list[Check]:
+    pairs = zip(_QUESTIONS, _CONTEXTS, strict=True)
+    answers = [answer_in_python(task, *pair) for pair in pairs]
     scores = np.array([a.start_logit + a.end_logit for a in answers], np.float32)
-    texts = {
-        name: np.array([text.encode() for text in texts])
-        for name, texts in (("question", _QUESTIONS), ("context", _CONTEXTS))
-    }
-    return [Check("serving_default", texts, {"score": scores}), *checks]
+    texts = {"question": encoded(_QUESTIONS), "context": encoded(_CONTEXTS)}
+    checks = [Check("serving_default", texts, {"score": scores})]
+    if probe_ids(task.source)[NAMES[0]].shape[1] >= task.config.beam_size:
+        check = ids_check(task.source, of_ids)
+        logits = {k: v for k, v in check.expected.items() if "logit" in k}
+        checks.append(check._replace(expected=logits))
+    return checks
 
 
 def answer_in_python(
-    task: FinetunedSource, question: str, context: str
+    task: ExportedTask, question: str, context: str
 ) -> qa_decoding.Answer:
     """The best answer as `run_finetuning.py` finds it, window by window."""
     config, source = task.config, task.source

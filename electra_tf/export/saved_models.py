@@ -1,33 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SavedModels of a pre-trained model, for serving and for building upon."""
+"""SavedModels of pre-trained and fine-tuned models, written and verified."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+from absl import logging
 
 from electra_tf.errors import UserError
 from electra_tf.export import (
     classifier,
+    discriminator,
     encoder,
     fill_mask,
     finetuned,
-    judges,
     question_answering,
-    writing,
 )
-from electra_tf.export.exported import Source
-from electra_tf.export.formats import read_source
+from electra_tf.export.exported import Check, ExportedModel, Servable
+from electra_tf.export.formats import ExportRequest
+from electra_tf.export.warmup import write_warmup_requests
+from electra_tf.interop import verification
 from electra_tf.interop.stored_model import HEADS, StoredModel
 from electra_tf.pretrain.pretraining import build_pretrainer
-from electra_tf.storage.manifest import verify_checksums
+from electra_tf.storage.manifest import verify_folder, write_manifest
+from electra_tf.storage.new_folder import new_folder
 
 WHAT = {
     "encoder": encoder.encoder,
     "preprocessor": encoder.preprocessor,
-    "detector": judges.detector,
+    "detector": discriminator.detector,
     "generator": fill_mask.generator,
-    "scorer": judges.scorer,
+    "scorer": discriminator.scorer,
 }
 # By the kind of a fine-tuned task.
 TASKS = {
@@ -36,9 +43,13 @@ TASKS = {
     "tagging": classifier.tagger,
     "qa": question_answering.question_answering,
 }
+# Above it, a SavedModel is not the model. bfloat16 has 8 bits, and rounds elsewhere
+# where TensorFlow puts operations together.
+TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
+_PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
 
-def source_of(stored: StoredModel, precision: str = "float32") -> Source:
+def source_of(stored: StoredModel, precision: str = "float32") -> ExportedModel:
     """What to export of a model that was read from disk.
 
     Args:
@@ -58,7 +69,7 @@ def source_of(stored: StoredModel, precision: str = "float32") -> Source:
         pretrainer.generator = None
     for variable in variables:
         variable.assign(stored.tensors[variable.path])
-    return Source(
+    return ExportedModel(
         name=stored.name,
         vocab=vocab,
         tokenizer_config=stored.tokenizer_config,
@@ -68,7 +79,7 @@ def source_of(stored: StoredModel, precision: str = "float32") -> Source:
     )
 
 
-def kinds_of(source: Source) -> list[str]:
+def kinds_of(source: ExportedModel) -> list[str]:
     """The keys of WHAT that a model has."""
     model = source.pretrainer
     kinds = ["encoder", "preprocessor"]
@@ -79,68 +90,167 @@ def kinds_of(source: Source) -> list[str]:
     return kinds + ["generator"] * fills_masks
 
 
-def check_what(what: str | None) -> None:
-    """Raises UserError unless `what` is None or a key of WHAT."""
-    if what is not None and what not in WHAT:
+def servable_of(source: ExportedModel, what: str) -> Servable:
+    """A part of a pre-trained model.
+
+    Raises `UserError` unless `what` is a key of WHAT, and a part of this model.
+    """
+    if what not in WHAT:
         raise UserError(f"--what {what!r} is none of {', '.join(WHAT)}.")
+    return WHAT[what](source)
 
 
-def export_saved_model(
-    source: Source,
+def write_part(
+    source: ExportedModel,
     what: str,
     output_dir: str | os.PathLike,
-    exact: Source | None = None,
+    in_float32: ExportedModel | None = None,
 ) -> Path:
-    """Writes a SavedModel that loads with tensorflow and tensorflow_text alone.
+    """`write_saved_model` for a part of a pre-trained model, a key of WHAT.
 
     Args:
-      what: a key of WHAT.
-      output_dir: gets `<what>/<version>/`, as TensorFlow Serving wants it.
-      exact: the model in float32 where `source` is not; the manifest then says how
+      in_float32: the model in float32 where `source` is not.
+    """
+    exact = in_float32 and servable_of(in_float32, what)
+    return write_saved_model(servable_of(source, what), source, what, output_dir, exact)
+
+
+def write_saved_model(
+    servable: Servable,
+    source: ExportedModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    exact: Servable | None = None,
+) -> Path:
+    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants it.
+
+    It loads with tensorflow and tensorflow_text alone.
+
+    Args:
+      what: the name to serve it under.
+      exact: the same in float32 where `servable` is not; the manifest then says how
         much of its accuracy is lost.
 
-    Returns the directory of the version.  Raises UserError if the model has no such
-    part, or if it cannot be written.
+    Returns the directory.  Raises `UserError`: 73 when it cannot be written, 65 when
+    what was written does not compute what the model does.
     """
-    check_what(what)
-    exact_checks = WHAT[what](exact).checks if exact else []
-    return writing.write(WHAT[what](source), source, what, output_dir, exact_checks)
+    base = Path(output_dir) / what
+    versions = base.iterdir() if base.is_dir() else ()
+    numbers = [int(path.name) for path in versions if path.name.isdecimal()]
+    final = base / str(max(numbers, default=0) + 1)
+    with new_folder(final) as folder:
+        fill_folder(folder, servable, source, what, exact)
+    return final
 
 
-def write_saved_model(request) -> str:
-    """What export_model.py calls for --format saved_model.
+def fill_folder(
+    folder: Path,
+    servable: Servable,
+    source: ExportedModel,
+    what: str,
+    exact: Servable | None = None,
+) -> float:
+    """Writes a SavedModel into a folder, loads it again, and writes the manifest.
 
-    Without --what, everything that the model has is written; another name than those in
-    WHAT is a fine-tuned task's.
+    Args: as of `write_saved_model`.
+
+    Returns the greatest difference from the model.  Raises `OSError` when it cannot be
+    written, `UserError` (65) when that difference is beyond TOLERANCE.
+    """
+    _save(servable, source, what, folder)
+    tolerance = TOLERANCE[source.facts.get("precision", "float32")]
+    loaded = tf.saved_model.load(str(folder))
+    differences = _differences(loaded, servable.checks)
+    verification.require(
+        verification.Result(name, "tensorflow", gap, tolerance)
+        for name, gap in differences.items()
+    )
+    content: dict[str, Any] = {
+        "format": "saved_model",
+        "what": what,
+        "model": source.name,
+        "objective": source.objective,
+        "max_seq_length": source.max_seq_length,
+        "vocab_sha256": source.vocab.sha256,
+        **source.tokenizer_config._asdict(),
+        **servable.facts,
+        **source.facts,
+        "max_difference": max(differences.values()),
+        "differences": differences,
+        "tolerance": tolerance,
+    }
+    if exact:
+        lost = _differences(loaded, exact.checks)
+        content["differences_from_float32"] = lost
+    write_manifest(folder, content, _PACKAGES)
+    return content["max_difference"]
+
+
+def _save(servable: Servable, source: ExportedModel, what: str, folder: Path) -> None:
+    # The vocabulary is in the graph; as an asset it is there for people and tools.
+    vocab_file = folder / "vocab.txt"
+    text = "".join(f"{token}\n" for token in source.vocab.tokens)
+    vocab_file.write_text(text, encoding="utf-8")
+    servable.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
+    try:
+        tf.saved_model.save(servable.root, str(folder), signatures=servable.signatures)
+        vocab_file.unlink()
+        requests = [(check.signature, check.inputs) for check in servable.checks]
+        write_warmup_requests(str(folder), what, requests)
+    except tf.errors.OpError as error:
+        raise OSError(None, error.message.splitlines()[0]) from error
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _differences(loaded, checks: Sequence[Check]) -> dict[str, float]:
+    """The greatest difference of each output, as "signature/output"."""
+    found: dict[str, float] = {}
+    for check in checks:
+        inputs = {name: tf.constant(x) for name, x in check.inputs.items()}
+        outputs = loaded.signatures[check.signature](**inputs)
+        for name, expected in check.expected.items():
+            found[f"{check.signature}/{name}"] = verification.difference(
+                expected, outputs[name].numpy(), relative=True
+            )
+    return found
+
+
+def export_saved_model(request: ExportRequest) -> str:
+    """Without --what, everything that the model has.
+
+    Another name than those in WHAT is a fine-tuned task's.
     """
     if request.what and request.what not in WHAT:
-        _report(request.what, _write_task(request))
+        _export_task(request)
         return request.output_dir
-    stored = read_source(request)
+    stored = request.read_model()
     source = source_of(stored, request.precision)
-    exact = None if request.precision == "float32" else source_of(stored)
+    in_float32 = None if request.precision == "float32" else source_of(stored)
     for what in [request.what] if request.what else kinds_of(source):
-        _report(what, export_saved_model(source, what, request.output_dir, exact))
+        _report(what, write_part(source, what, request.output_dir, in_float32))
     return request.output_dir
 
 
-def _write_task(request) -> Path:
-    folder, precision = finetuned.trial_dir_of(request), request.precision
-    task = finetuned.read(folder, request.what, precision)
+def _export_task(request: ExportRequest) -> None:
+    folder, exact = finetuned.trial_dir_of(request), None
+    task = finetuned.read_task(folder, request.what, request.precision)
     make = TASKS[task.facts.kind]
-    exact_checks = []
-    if precision != "float32":
-        exact_checks = make(finetuned.read(folder, request.what)).checks
+    if request.precision != "float32":
+        exact = make(finetuned.read_task(folder, request.what))
     print(f"{request.what}: from {folder}")
     name = request.what.replace(":", ".")
-    return writing.write(
-        make(task), task.source, name, request.output_dir, exact_checks
+    written = write_saved_model(
+        make(task), task.source, name, request.output_dir, exact
     )
+    _report(request.what, written)
 
 
 def _report(what: str, written: Path) -> None:
     """Says what was written, and how far it is from the model."""
-    manifest = verify_checksums(written)
+    manifest = verify_folder(written)
     gap = manifest["max_difference"]
     print(f"{what}: {written}, greatest difference from the model {gap:.1e}")
     for name, lost in manifest.get("differences_from_float32", {}).items():

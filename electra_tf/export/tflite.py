@@ -11,27 +11,28 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export import saved_models
-from electra_tf.export.encoder import need_discriminator, python_pack
-from electra_tf.export.exported import PROBES, Source
-from electra_tf.export.formats import read_source
+from electra_tf.export.discriminator import need_discriminator
+from electra_tf.export.encoder import python_pack
+from electra_tf.export.exported import PROBES, ExportedModel
+from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import NAMES, EncoderInputs
-from electra_tf.interop import output_folder, verification
+from electra_tf.interop import verification
+from electra_tf.storage.new_folder import new_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
+ConcreteFunction = tf.types.experimental.ConcreteFunction
 # Type of the weights -> the difference up to which it is the model, relative beyond 1;
 # None: it is only measured.
 TOLERANCE = {"float32": 1e-4, "float16": 0.05, "int8": None}
 WHAT = ("encoder", "detector")
 
 
-def network_of(source: Source, what: str) -> tf.types.experimental.ConcreteFunction:
+def network_of(source: ExportedModel, what: str) -> ConcreteFunction:
     """What is converted: int32 [1, max_seq_length] each in, float32 out.
 
     The encoder gives sequence_output [1, L, H]; the detector logits [1, L].
@@ -51,7 +52,9 @@ def network_of(source: Source, what: str) -> tf.types.experimental.ConcreteFunct
 
 
 def convert(
-    network: tf.types.experimental.ConcreteFunction, source: Source, precision: str
+    network: ConcreteFunction,
+    source: ExportedModel,
+    precision: str,
 ) -> bytes:
     """A TensorFlow Lite model.
 
@@ -70,7 +73,7 @@ def convert(
 
 
 def measure(
-    model: bytes, network, source: Source, precision: str
+    model: bytes, network, source: ExportedModel, precision: str
 ) -> list[verification.Result]:
     """How far a converted model is from the network, at the tokens of fixed texts.
 
@@ -86,9 +89,9 @@ def measure(
         expected = network(**{k: tf.constant(v) for k, v in inputs.items()})
         found = runner(**inputs)
         for name, ours in expected.items():
-            ours, mask = ours.numpy(), inputs["input_mask"]
-            scale = np.maximum(1.0, np.abs(ours))
-            gap = verification.difference(ours / scale, found[name] / scale, mask)
+            gap = verification.difference(
+                ours, found[name], inputs["input_mask"], relative=True
+            )
             gaps[name] = max(gap, gaps.get(name, 0.0))
     tolerance = TOLERANCE[precision]
     results = [
@@ -99,30 +102,29 @@ def measure(
     return results
 
 
-def write(request) -> Path:
-    """What export_model.py calls for --format tflite."""
+def export_tflite(request: ExportRequest) -> str:
+    """A file for each part, and the vocabulary."""
     if request.what not in (None, *WHAT):
         raise UserError(f"--what {request.what!r} is none of {', '.join(WHAT)}.")
-    output_folder.check_free(request.output_dir)
-    stored = read_source(request)
+    stored = request.read_model()
     source = saved_models.source_of(stored)
     if request.what == "detector":
         need_discriminator(source, "detector")
     there = [kind for kind in saved_models.kinds_of(source) if kind in WHAT]
     results = []
-    with output_folder.new(request.output_dir) as folder:
+    with new_folder(request.output_dir) as folder:
         for what in [request.what] if request.what else there:
             network = network_of(source, what)
             model = convert(network, source, request.precision)
             results += measure(model, network, source, request.precision)
             (folder / f"{what}.tflite").write_bytes(model)
-        vocab = write_tokens(folder / output_folder.VOCABULARY, stored.vocab.tokens)
+        vocab = write_tokens(folder / "vocab.txt", stored.vocab.tokens)
         write_settings(vocab, stored.tokenizer_config)
         facts = {"precision": request.precision, "seq_length": source.max_seq_length}
         what = request.what or "all"
-        output_folder.finish(folder, stored, "tflite", what, results, facts)
+        verification.write_manifest(folder, stored, "tflite", what, results, facts)
     verification.show(results, print)
-    return Path(request.output_dir)
+    return request.output_dir
 
 
 @contextlib.contextmanager

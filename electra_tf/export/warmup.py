@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.data.tfrecord import varint
+
 PATH = os.path.join("assets.extra", "tf_serving_warmup_requests")
 
 # Field numbers of tensorflow_serving/apis/{prediction_log,predict,model}.proto.
@@ -24,7 +26,7 @@ _SPEC_NAME, _SPEC_SIGNATURE_NAME = 1, 3
 _ENTRY_KEY, _ENTRY_VALUE = 1, 2
 
 
-def write(
+def write_warmup_requests(
     directory: str,
     model_name: str,
     requests: Iterable[tuple[str, Mapping[str, np.ndarray]]],
@@ -60,14 +62,4 @@ def prediction_log(
 
 def _field(number: int, payload: bytes) -> bytes:
     """A length-delimited field of a protocol buffer."""
-    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the top bit says that more follow."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return varint(number << 3 | 2) + varint(len(payload)) + payload

@@ -25,7 +25,6 @@ from electra_tf.interop import (
     huggingface_tokenizer,
     names,
     networks,
-    output_folder,
     verification,
 )
 from electra_tf.interop.huggingface_names import name_table
@@ -37,6 +36,8 @@ from electra_tf.interop.stored_model import (
     Settings,
     StoredModel,
 )
+from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.new_folder import new_folder, require_room
 
 FORMAT = "huggingface"
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
@@ -55,18 +56,18 @@ _LAYER_NORM_EPSILON = 1e-12
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
-    if said := output_folder.format_of(folder):
+    if said := format_of(folder):
         return said == FORMAT
     if (folder / WEIGHTS).is_file():
         return True
     config = folder / CONFIG
-    return config.is_file() and "model_type" in output_folder.read_json(config)
+    return config.is_file() and "model_type" in read_json(config)
 
 
 # ------------------------------------------------------------------------- writing
 
 
-def write(
+def write_huggingface(
     stored: StoredModel,
     what: str,
     output_dir: str | os.PathLike,
@@ -90,21 +91,21 @@ def write_networks(
     output_dir: str | os.PathLike,
     log: Callable[[str], None],
 ) -> Path:
-    """`write` for networks by the names of their folders."""
+    """`write_huggingface` for networks by the names of their folders."""
     for network in found.values():
         _check_representable(network)
     safetensors_library()
-    with output_folder.new(output_dir) as parent:
+    words = huggingface_tokenizer.words_tokenized_otherwise(stored)
+    facts = {"words_tokenized_otherwise": words._asdict()}
+    with new_folder(output_dir) as parent:
         shown = []
         for name, network in found.items():
             folder = parent / name
             folder.mkdir()
-            output_folder.require_room(folder, network.tensors)
+            require_room(folder, network.tensors)
             results = _write_network(network, stored, folder)
-            words = huggingface_tokenizer.words_tokenized_otherwise(stored)
-            facts = {"words_tokenized_otherwise": words._asdict()}
-            output_folder.finish(folder, stored, FORMAT, name, results, facts)
-            shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
+            verification.write_manifest(folder, stored, FORMAT, name, results, facts)
+            shown += verification.below(name, results)
     verification.show(shown, log)
     log(f"measured with the package tokenizers: {words}")
     if not huggingface_peer.installed():
@@ -140,24 +141,17 @@ def _write_network(
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
     limit = network.shape.max_position_embeddings
-    huggingface_tokenizer.write(folder, stored.vocab, stored.tokenizer_config, limit)
-    card = huggingface_card.huggingface(network, stored, config["architectures"][0])
+    vocab, settings = stored.vocab, stored.tokenizer_config
+    huggingface_tokenizer.write_tokenizer(folder, vocab, settings, limit)
+    card = huggingface_card.model_card(network, stored, config["architectures"][0])
     (folder / "README.md").write_text(card, encoding="utf-8")
 
-    batch = verification.fixed_batch(
-        network.shape.vocab_size,
-        network.shape.max_position_embeddings,
-        stored.vocab.pad_id,
-    )
-    ours = networks.outputs(network, batch)
-    again = read_network(folder)
-    results = verification.compare(
-        "", "electra_tf", ours, networks.outputs(again, batch)
-    )
-    if huggingface_peer.installed():
-        outputs = huggingface_peer.outputs(folder, config["architectures"][0], batch)
-        results += verification.compare("", huggingface_peer.NAME, ours, outputs)
-    return results
+    found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
+    if not huggingface_peer.installed():
+        return found.results
+    theirs = huggingface_peer.outputs(folder, config["architectures"][0], found.batch)
+    compared = verification.compare(huggingface_peer.NAME, found.ours, theirs)
+    return found.results + compared
 
 
 def config_of(network: Network, pad_id: int) -> dict[str, Any]:
@@ -200,11 +194,11 @@ def safetensors_library():
 def read_network(folder: Path) -> Network:
     """The network in a directory, complete with its head.
 
-    Raises `UserError`: 2 for another model family or a head without equal here, 65
+    Raises `UserError`: 2 for another model family or a head without equivalent here, 65
     for damaged or incomplete files.
     """
-    output_folder.verify(folder)
-    config = output_folder.read_json(folder / CONFIG)
+    verify_folder(folder, lenient=True)
+    config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
     tensors = _without_repetition(_read_weights(folder / WEIGHTS), folder)
     if not any(name.startswith(PREFIX) for name in tensors):
@@ -306,7 +300,7 @@ def _parts(folder: Path) -> list[Path]:
 def settings_of(folder: Path) -> Settings:
     """What the JSON files of a directory say; see `read`."""
     part = _parts(folder)[0]
-    config = output_folder.read_json(part / CONFIG)
+    config = read_json(part / CONFIG)
     shape, embedding_size = shape_of(config, part)
     overrides = dataclasses.asdict(shape)
     del overrides["vocab_size"]

@@ -54,7 +54,7 @@ added, which is not part of this directory.
 """
 
 
-def huggingface(network: Network, stored: StoredModel, architecture: str) -> str:
+def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
     pipeline = _PIPELINES.get(architecture)
     electric = stored.config.objective == "electric"

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import output_folder, verification
+from electra_tf.interop import verification
 from electra_tf.interop.stored_model import StoredModel
+from electra_tf.storage.manifest import read_json
 from electra_tf.text.vocabulary import (
     CLS,
     MASK,
@@ -31,7 +32,7 @@ SPECIAL = {
 CONFIG = "tokenizer_config.json"
 
 
-def write(
+def write_tokenizer(
     folder: Path, vocab: Vocabulary, config: TokenizerConfig, max_length: int
 ) -> None:
     """Writes vocab.txt, tokenizer.json and the two files of settings."""
@@ -106,7 +107,7 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     path = folder / CONFIG
     config = None
     if path.is_file():
-        settings = output_folder.read_json(path)
+        settings = read_json(path)
         lower = settings.get("do_lower_case", True)
         strip = settings.get("strip_accents")
         strip = lower if strip is None else strip

@@ -18,10 +18,12 @@ import numpy as np
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import names, networks, output_folder, verification
+from electra_tf.interop import names, networks, verification
 from electra_tf.interop.keras_hub_names import name_table
 from electra_tf.interop.networks import Network
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel
+from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import TokenizerConfig
 
 FORMAT = "keras_hub"
@@ -46,16 +48,16 @@ _FIELDS = {
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
-    if said := output_folder.format_of(folder):
+    if said := format_of(folder):
         return said == FORMAT
     config = folder / CONFIG
-    return config.is_file() and "class_name" in output_folder.read_json(config)
+    return config.is_file() and "class_name" in read_json(config)
 
 
 # ------------------------------------------------------------------------- writing
 
 
-def write(
+def write_keras_hub(
     stored: StoredModel,
     what: str,
     output_dir: str | os.PathLike,
@@ -80,25 +82,19 @@ def write(
     if heads:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
     shown = []
-    with output_folder.new(output_dir) as parent:
+    with new_folder(output_dir) as parent:
         for name, network in found.items():
             folder = parent / name
             folder.mkdir()
-            output_folder.require_room(folder, network.tensors)
+            require_room(folder, network.tensors)
             results, words = _write_encoder(network.encoder(), stored, folder)
-            output_folder.finish(
-                folder,
-                stored,
-                FORMAT,
-                name,
-                results,
-                {
-                    "gelu": "tanh in KerasHub, erf in the source",
-                    "pooler": "identity",
-                    "words_tokenized_otherwise": words._asdict(),
-                },
-            )
-            shown += [r._replace(quantity=f"{name}/{r.quantity}") for r in results]
+            facts = {
+                "gelu": "tanh in KerasHub, erf in the source",
+                "pooler": "identity",
+                "words_tokenized_otherwise": words._asdict(),
+            }
+            verification.write_manifest(folder, stored, FORMAT, name, results, facts)
+            shown += verification.below(name, results)
     verification.show(shown, log)
     log(f"measured with keras_hub's tokenizer: {words}")
     return Path(output_dir)
@@ -150,14 +146,8 @@ def _verify(
 ) -> list[verification.Result]:
     import keras_hub
 
-    shape = network.shape
-    batch = verification.fixed_batch(
-        shape.vocab_size, shape.max_position_embeddings, stored.vocab.pad_id
-    )
-    ours = networks.outputs(network, batch)
-    again = networks.outputs(read_network(folder), batch)
-    results = verification.compare("", "electra_tf", ours, again)
-
+    reread = verification.reread(network, read_network(folder), stored.vocab.pad_id)
+    batch, ours, results = reread
     backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
     as_it_is = _run(backbone, batch)
     # Their states at padding depend on how padding is masked; nobody reads those.
@@ -165,7 +155,7 @@ def _verify(
     for layer in backbone.transformer_layers:
         layer._feedforward_intermediate_dense.activation = _exact_gelu
     results += verification.compare(
-        "", "keras_hub with exact GELU", ours, _run(backbone, batch), real
+        "keras_hub with exact GELU", ours, _run(backbone, batch), real
     )
     gap = verification.difference(ours["hidden"], as_it_is["hidden"], real)
     results.append(verification.Result("hidden", "keras_hub as it is", gap, None))
@@ -200,7 +190,7 @@ def read_network(folder: Path) -> Network:
     """
     import keras_hub
 
-    output_folder.verify(folder)
+    verify_folder(folder, lenient=True)
     shape, embedding_size = _shape_in(folder)
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
@@ -223,7 +213,7 @@ def read_network(folder: Path) -> Network:
 
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
     """(shape, embedding size) by the config.json of a preset."""
-    content = output_folder.read_json(folder / CONFIG)
+    content = read_json(folder / CONFIG)
     if content.get("class_name") != CLASS:
         raise UserError(
             f"{folder / CONFIG} is of the class {content.get('class_name')!r}, not "
@@ -268,7 +258,7 @@ def _tokenizer_config(folder: Path) -> TokenizerConfig | None:
     path = folder / TOKENIZER
     if not path.is_file():
         return None
-    settings = output_folder.read_json(path).get("config") or {}
+    settings = read_json(path).get("config") or {}
     lower = bool(settings.get("lowercase", False))
     strip = bool(settings.get("strip_accents", False))
     if strip and not lower:

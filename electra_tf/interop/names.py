@@ -29,7 +29,7 @@ def to_theirs(
     for name, array in tensors.items():
         entry = entries.get(name)
         if entry is None:
-            raise UserError(f"{name} has no equal in the format to write.")
+            raise UserError(f"{name} has no equivalent in the format to write.")
         array = entry.to_theirs(array) if entry.to_theirs else array
         result[entry.theirs] = np.ascontiguousarray(array)
     return result

@@ -9,7 +9,7 @@ names of its weights begin with `electra/`, `discriminator_predictions/`,
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -173,55 +173,54 @@ def _check_generator_shape(ours: ModelConfig, theirs: ModelConfig, origin) -> No
 
 
 def outputs(
-    network: Network, batch: dict[str, np.ndarray], hidden_act: str | None = None
-) -> dict[str, np.ndarray]:
-    """What a network computes on a batch of `input_ids`, `input_mask`, `segment_ids`.
+    found: Iterable[Network], batch: dict[str, np.ndarray]
+) -> list[dict[str, np.ndarray]]:
+    """What networks compute on a batch of `input_ids`, `input_mask`, `segment_ids`.
 
-    Returns "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
+    Networks of one shape that follow each other are built once.
+
+    Returns of each "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
     "generator" [B, L, V] logits or "classifier" [B, L, labels] logits.
-
-    Args:
-      hidden_act: another activation in the encoder than the network's own.
     """
+    results, built = [], None
+    for network in found:
+        kind = network.shape, network.embedding_size, network.head()
+        if kind != built:
+            (encoder, head), built = _layers(*kind), kind
+        for variable in encoder.variables + (head.variables if head else []):
+            variable.assign(network.tensors[variable.path])
+        inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
+        hidden = encoder(*inputs).sequence_output
+        result = {"hidden": hidden.numpy()}
+        if network.head() == DISCRIMINATOR_HEAD:
+            result[DISCRIMINATOR] = head(hidden).numpy()
+        elif network.head() == GENERATOR_HEAD:
+            table = encoder.embeddings.word_embeddings.value
+            result[GENERATOR] = head.logits(head(hidden), table).numpy()
+        elif network.head() == CLASSIFIER:
+            kernel, bias = (network.tensors[CLASSIFIER + k] for k in ("kernel", "bias"))
+            result["classifier"] = hidden.numpy() @ kernel + bias
+        results.append(result)
+    return results
+
+
+def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
+    """(encoder, its head as a layer or None), built."""
     from electra_tf.model.encoder import TextEncoder
     from electra_tf.pretrain.discriminator import DiscriminatorPredictions
     from electra_tf.pretrain.masked_lm_generator import MaskedLMHead
 
-    shape = network.shape
-    if hidden_act:
-        shape = dataclasses.replace(shape, hidden_act=hidden_act)
-    encoder = TextEncoder(shape, network.embedding_size, dtype="float32")
+    encoder = TextEncoder(shape, embedding_size, dtype="float32")
     encoder.build(None)
-    _assign(encoder, network.tensors)
-    names = ("input_ids", "input_mask", "segment_ids")
-    hidden = encoder(*(batch[name] for name in names)).sequence_output
-    result = {"hidden": hidden.numpy()}
-    head = network.head()
+    width, act = shape.hidden_size, shape.hidden_act
+    layer = None
     if head == DISCRIMINATOR_HEAD:
-        layer = DiscriminatorPredictions(
-            shape.hidden_size, hidden_act=shape.hidden_act, dtype="float32"
-        )
+        layer = DiscriminatorPredictions(width, hidden_act=act, dtype="float32")
         layer.build()
-        _assign(layer, network.tensors)
-        result[DISCRIMINATOR] = layer(hidden).numpy()
     elif head == GENERATOR_HEAD:
+        name = "generator_predictions"
         layer = MaskedLMHead(
-            network.embedding_size,
-            shape.vocab_size,
-            "generator_predictions",
-            shape.hidden_act,
-            dtype="float32",
+            embedding_size, shape.vocab_size, name, act, dtype="float32"
         )
-        layer.build((None, shape.hidden_size))
-        _assign(layer, network.tensors)
-        table = encoder.embeddings.word_embeddings.value
-        result[GENERATOR] = layer.logits(layer(hidden), table).numpy()
-    elif head == CLASSIFIER:
-        kernel, bias = (network.tensors[CLASSIFIER + k] for k in ("kernel", "bias"))
-        result["classifier"] = hidden.numpy() @ kernel + bias
-    return result
-
-
-def _assign(layer, tensors: dict[str, np.ndarray]) -> None:
-    for variable in layer.variables:
-        variable.assign(tensors[variable.path])
+        layer.build((None, width))
+    return encoder, layer

@@ -19,10 +19,11 @@ from electra_tf import startup
 from electra_tf.config import from_shapes
 from electra_tf.config.model import model_config
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import huggingface, keras_hub, networks, output_folder, tf1
+from electra_tf.interop import huggingface, keras_hub, networks, tf1
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.manifest import read_json, verify_folder
 from electra_tf.text.vocabulary import Vocabulary, read_settings
 
 # Of a fine-tuned model's hparams, those of the encoder.
@@ -107,7 +108,7 @@ class FoundModel(NamedTuple):
         if self.read_directory is not None:
             return self.read_directory()
         if self.run is not None:
-            output_folder.read_json(self.run / _CONFIG)  # Without it, too much is open.
+            read_json(self.run / _CONFIG)  # Without it, too much is open.
             if self.settings.vocab_file is not None:
                 Vocabulary.load(self.settings.vocab_file).check_same(
                     self.identity.get("vocab_sha256"),
@@ -206,7 +207,7 @@ def _is_run(folder: Path) -> bool:
     if checkpoint_manifest.has_manifests(folder):
         return True
     config = folder / _CONFIG
-    return config.is_file() and "model_size" in output_folder.read_json(config)
+    return config.is_file() and "model_size" in read_json(config)
 
 
 def _directory(folder: Path, form) -> FoundModel:
@@ -216,7 +217,7 @@ def _directory(folder: Path, form) -> FoundModel:
 
 
 def _exported(folder: Path, prefix: str) -> FoundModel:
-    output_folder.verify(folder)
+    verify_folder(folder, lenient=True)
     return _checkpoint(prefix)
 
 
@@ -235,7 +236,7 @@ def _checkpoint(prefix: str) -> FoundModel:
     manifest = Path(prefix + checkpoint_manifest.MANIFEST)
     if not manifest.is_file():
         return FoundModel(prefix, settings, None, {})
-    identity = output_folder.read_json(manifest).get("identity", {})
+    identity = read_json(manifest).get("identity", {})
     run = manifest.parent.absolute()
     return FoundModel(prefix, _settings_of_run(run, settings), run, identity)
 
@@ -244,10 +245,10 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
     """The hparams of a run, and the vocabulary of its data directory."""
     if not (run / _CONFIG).is_file():
         return beside
-    hparams = output_folder.read_json(run / _CONFIG)
-    usual = run.parents[1] / output_folder.VOCABULARY
+    hparams = read_json(run / _CONFIG)
+    usual = run.parents[1] / tf1.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
-        usual = run.parents[3] / output_folder.VOCABULARY
+        usual = run.parents[3] / tf1.VOCABULARY
         hparams = {k: v for k, v in hparams.items() if k in _OF_FINETUNED}
     vocab_file = hparams.pop("vocab_file", None) or beside.vocab_file
     if vocab_file is None and usual.is_file():

@@ -7,6 +7,7 @@ weights a checkpoint has `global_step` and two Adam slots per weight.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,11 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import output_folder, verification
+from electra_tf.interop import verification
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
 from electra_tf.storage import checkpoint_manifest
+from electra_tf.storage.manifest import read_json
+from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.stored_tensors import of_checkpoint
+from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
+HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 STEP = "global_step"
 SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
@@ -49,7 +54,13 @@ def prefix_in(directory: str | os.PathLike) -> str | None:
 
 def settings_of(prefix: str) -> Settings:
     """What lies beside a checkpoint."""
-    return output_folder.read_settings(Path(prefix).parent)
+    folder = Path(prefix).parent
+    path = folder / HPARAMS
+    hparams = read_json(path) if path.is_file() else {}
+    vocab_file = str(folder / VOCABULARY)
+    if not os.path.isfile(vocab_file):
+        return Settings(hparams, None, None)
+    return Settings(hparams, read_settings(vocab_file), vocab_file)
 
 
 def read(prefix: str, slots: bool = True) -> Contents:
@@ -99,7 +110,7 @@ def read_tensors(prefix: str, without: tuple[str, ...] = ()) -> dict[str, np.nda
     return tensors
 
 
-def write(
+def write_tf1(
     stored: StoredModel,
     what: str,
     output_dir: str | os.PathLike,
@@ -115,16 +126,16 @@ def write(
             f"--what {what} with --format tf1: a checkpoint of the original holds the "
             "whole model; leave --what out."
         )
-    with output_folder.new(output_dir) as folder:
+    with new_folder(output_dir) as folder:
         prefix = folder / checkpoint_manifest.name_of(stored.step)
         save_tensors(prefix, stored)
         pointer = checkpoint_manifest.pointer_to([prefix.name])
         (folder / checkpoint_manifest.POINTER).write_text(pointer)
-        output_folder.write_settings(folder, stored)
+        _write_hparams(folder, stored)
         again = assemble(read(str(prefix)), None)
         results = verification.tensors(stored, again)
         results += verification.outputs(stored, again)
-        output_folder.finish(folder, stored, "tf1", "all", results)
+        verification.write_manifest(folder, stored, "tf1", "all", results)
     verification.show(results, log)
     if not stored.slots:
         log(
@@ -132,6 +143,18 @@ def write(
             "its pre-training needs them."
         )
     return Path(output_dir)
+
+
+def _write_hparams(folder: Path, stored: StoredModel) -> None:
+    """Vocabulary, tokenizer settings and hparams, as our own readers want them."""
+    vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
+    write_settings(vocab, stored.tokenizer_config)
+    stored.config.save(str(folder / HPARAMS))
+    hparams = read_json(folder / HPARAMS)
+    for name in ("vocab_file", "model_dir", "init_checkpoint"):
+        hparams.pop(name, None)
+    text = json.dumps(hparams, indent=2) + "\n"
+    (folder / HPARAMS).write_text(text, encoding="utf-8")
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:

@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks
+from electra_tf.interop.networks import Network
 from electra_tf.interop.stored_model import StoredModel
+from electra_tf.storage import manifest
 
 TOLERANCE = 1e-5
+_PACKAGES = (
+    "electra-tf", "tensorflow", "keras", "keras-hub", "numpy", "safetensors",
+    "tokenizers", "torch", "transformers",
+)  # fmt: skip
 
 
 class Result(NamedTuple):
@@ -21,7 +29,7 @@ class Result(NamedTuple):
     quantity: str
     read_by: str  # the library that read and ran the files
     difference: float  # greatest absolute difference
-    tolerance: float | None  # None: measured, not judged
+    tolerance: float | None  # None: only measured
 
 
 class Words(NamedTuple):
@@ -52,42 +60,37 @@ def words_tokenized_otherwise(
     return Words(different, len(words))
 
 
-def fixed_batch(
-    vocab_size: int, max_length: int, pad_id: int = 0, types: int = 2
-) -> dict[str, np.ndarray]:
+def fixed_batch(shape: ModelConfig, pad_id: int) -> dict[str, np.ndarray]:
     """Four rows of ids with padding and two segments, int32 [4, L]."""
-    length = min(max_length, 32)
+    length = min(shape.max_position_embeddings, 32)
     rng = np.random.default_rng(6)
-    ids = rng.integers(0, vocab_size, (4, length)).astype(np.int32)
+    ids = rng.integers(0, shape.vocab_size, (4, length)).astype(np.int32)
     real = np.linspace(length, max(3, length // 3), 4).astype(int)[:, None]
     mask = (np.arange(length) < real).astype(np.int32)
     segments = ((np.arange(length) >= real // 2) * mask).astype(np.int32)
-    ids = np.where(mask == 1, ids, pad_id).astype(np.int32)
     return {
-        "input_ids": ids,
+        "input_ids": np.where(mask == 1, ids, pad_id).astype(np.int32),
         "input_mask": mask,
-        "segment_ids": segments % types,
+        "segment_ids": segments % shape.type_vocab_size,
     }
 
 
-def batch_for(stored: StoredModel) -> dict[str, np.ndarray]:
-    """`fixed_batch` for a model."""
-    shape = stored.config.model_config()
-    return fixed_batch(
-        shape.vocab_size, shape.max_position_embeddings, stored.vocab.pad_id
-    )
-
-
-def difference(ours: np.ndarray, theirs: np.ndarray, mask=None) -> float:
-    """The greatest absolute difference, infinite for other shapes or no numbers.
+def difference(expected, found, mask=None, relative: bool = False) -> float:
+    """The greatest absolute difference, infinite for another shape, text or no number.
 
     Args:
       mask: [B, L], where the first two axes count; None: everywhere.
+      relative: whether it is divided by expected numbers beyond 1.
     """
-    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-    if ours.shape != theirs.shape:
+    expected, found = np.asarray(expected), np.asarray(found)
+    if expected.shape != found.shape:
         return float("inf")
-    gap = np.abs(ours - theirs)
+    if expected.dtype.kind in "SUO":
+        same = np.array_equal(expected.astype(object), found.astype(object))
+        return 0.0 if same else float("inf")
+    gap = np.abs(found.astype(np.float64) - expected)
+    if relative:
+        gap /= np.maximum(1.0, np.abs(expected))
     if mask is not None:
         gap = gap[np.asarray(mask, bool)]
     worst = float(np.max(gap, initial=0.0))
@@ -95,12 +98,10 @@ def difference(ours: np.ndarray, theirs: np.ndarray, mask=None) -> float:
 
 
 def compare(
-    prefix: str,
     read_by: str,
     ours: dict[str, np.ndarray],
     theirs: dict[str, np.ndarray],
     mask=None,
-    tolerance: float = TOLERANCE,
 ) -> list[Result]:
     """Results for outputs by name; raises `UserError` (65) beyond the tolerance.
 
@@ -110,7 +111,7 @@ def compare(
     for name, expected in ours.items():
         found = difference(expected, theirs[name], mask)
         scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        results.append(Result(f"{prefix}{name}", read_by, found, tolerance * scale))
+        results.append(Result(name, read_by, found, TOLERANCE * scale))
     require(results)
     return results
 
@@ -120,8 +121,8 @@ def require(results: Iterable[Result]) -> None:
     for r in results:
         if r.tolerance is not None and not r.difference <= r.tolerance:
             raise UserError(
-                f"{r.quantity} as read by {r.read_by} differs by {r.difference:.3g}; "
-                f"{r.tolerance:.3g} are allowed.\nNothing was written. Is another "
+                f"{r.quantity} differs by {r.difference:.3g} as read by {r.read_by}; "
+                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is another "
                 "version of that library installed?",
                 EXIT_DAMAGED,
             )
@@ -154,17 +155,58 @@ def tensors(stored: StoredModel, again: StoredModel) -> list[Result]:
     return results
 
 
+class Reread(NamedTuple):
+    """A network and what was written of it, on a fixed batch."""
+
+    batch: dict[str, np.ndarray]
+    ours: dict[str, np.ndarray]  # of the network, as `networks.outputs`
+    results: list[Result]
+
+
+def reread(network: Network, again: Network, pad_id: int) -> Reread:
+    """Compares a network with what its files were read to.
+
+    Raises `UserError` (65) if it does not compute the same.
+    """
+    batch = fixed_batch(network.shape, pad_id)
+    ours, theirs = networks.outputs([network, again], batch)
+    return Reread(batch, ours, compare("electra_tf", ours, theirs))
+
+
+def below(folder: str, results: Iterable[Result]) -> list[Result]:
+    """The same results, with the folder that they are of in their names."""
+    return [r._replace(quantity=f"{folder}/{r.quantity}") for r in results]
+
+
 def outputs(stored: StoredModel, again: StoredModel) -> list[Result]:
     """Hidden states and heads of all networks on a fixed batch."""
-    batch = batch_for(stored)
     what = "all" if networks.is_representable(stored) else networks.DISCRIMINATOR
     theirs = networks.split(again, what)
     results = []
-    for folder, network in networks.split(stored, what).items():
-        results += compare(
-            f"{folder}/",
-            "electra_tf",
-            networks.outputs(network, batch),
-            networks.outputs(theirs[folder], batch),
-        )
+    for name, network in networks.split(stored, what).items():
+        found = reread(network, theirs[name], stored.vocab.pad_id)
+        results += below(name, found.results)
     return results
+
+
+def write_manifest(
+    folder: Path,
+    stored: StoredModel,
+    kind: str,
+    what: str,
+    results: list[Result],
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes the manifest: what the folder is, how it was verified, every checksum."""
+    content = {
+        "format": kind,
+        "what": what,
+        "model": stored.name,
+        "step": stored.step,
+        "vocab_sha256": stored.vocab.sha256,
+        **stored.tokenizer_config._asdict(),
+        **(facts or {}),
+        "max_difference": max((r.difference for r in results), default=0.0),
+        "verification": [r._asdict() for r in results],
+    }
+    manifest.write_manifest(folder, content, _PACKAGES)

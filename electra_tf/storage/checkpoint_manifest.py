@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.storage.files import sync_directory
-from electra_tf.storage.versions import installed_versions
+from electra_tf.storage.manifest import installed_versions
 
 FORMAT = 1
 POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes and checksums of an exported directory, and whether they still hold.
+"""The manifest of a written folder: versions, time, the checksum of every file.
 
 TensorFlow is not needed to check what it wrote.
 """
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import hashlib
 import json
-import os
+from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,43 +20,94 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 MANIFEST = "manifest.json"
 
 
+def installed_versions(*packages: str) -> dict[str, str]:
+    """Package -> version, of those that are installed."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
 def sha256(path: Path) -> str:
     """The sha256 of a file, in hexadecimal."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def checksums(directory: Path) -> dict[str, dict[str, Any]]:
-    """Size and sha256 of every file in a directory, by its path there."""
-    found = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and path.name != MANIFEST:
-            name = path.relative_to(directory).as_posix()
-            found[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    return found
+def write_manifest(
+    folder: Path, content: Mapping[str, Any], packages: tuple[str, ...]
+) -> None:
+    """Writes `content`, versions of packages, time, and the checksums of all files.
 
-
-def verify_checksums(directory: str | os.PathLike) -> dict[str, Any]:
-    """The manifest of an export whose files are those that were written.
-
-    Raises UserError (65) naming the first file that is missing, new or changed.
+    To be called when the folder is complete, within `new_folder`, which syncs it.
     """
-    directory = Path(directory)
-    path = directory / MANIFEST
+    now = datetime.datetime.now().astimezone()
+    whole = {
+        **content,
+        "versions": installed_versions(*packages),
+        "created": now.isoformat(timespec="seconds"),
+        "files": {name: _record(path) for name, path in _files(folder).items()},
+    }
+    text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
+    (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file; `UserError` (65) if there is none in it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        promised = content["files"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}): {directory} is not an intact export.\n"
-            "Export it again.",
-            EXIT_DAMAGED,
-        ) from None
-    found = checksums(directory)
-    for name in sorted(set(promised) | set(found)):
-        if promised.get(name) != found.get(name):
-            state = "missing" if name not in found else "not what was written"
-            raise UserError(
-                f"{directory / name} is {state}.\nExport it again.", EXIT_DAMAGED
-            )
+        if not isinstance(content, dict):
+            raise ValueError("not an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {error}.", EXIT_DAMAGED) from None
     return content
+
+
+def format_of(folder: Path) -> str | None:
+    """The format that a folder's manifest names, if it has one."""
+    path = folder / MANIFEST
+    return read_json(path).get("format") if path.is_file() else None
+
+
+def verify_folder(folder: Path, *, lenient: bool = False) -> dict[str, Any]:
+    """The manifest of a folder whose files are those that were written.
+
+    Args:
+      lenient: for folders that others may have made or added to: one without a manifest
+        passes (the result is {}), and so do files that the manifest does not list.
+
+    Raises `UserError` (65) naming the first file that is missing, new or changed.
+    """
+    path = folder / MANIFEST
+    if lenient and not path.is_file():
+        return {}
+    content = read_json(path)
+    promised = content.get("files")
+    if not isinstance(promised, dict):
+        raise UserError(f"{path} has no list of files.", EXIT_DAMAGED)
+    there = _files(folder)
+    for name in sorted(promised if lenient else promised.keys() | there.keys()):
+        if name not in there:
+            state = "is missing"
+        elif name not in promised:
+            state = "is new"
+        elif _record(there[name]) != promised[name]:
+            state = "is not what was written: its checksum differs"
+        else:
+            continue
+        raise UserError(
+            f"{folder / name} {state} ({MANIFEST} there).\nExport or copy it again.",
+            EXIT_DAMAGED,
+        )
+    return content
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The files that a manifest lists, by their path in the folder."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {p.relative_to(folder).as_posix(): p for p in paths if p.name != MANIFEST}
+
+
+def _record(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

@@ -3,7 +3,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +11,12 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import (
+    conversions,
     finetuned,
     question_answering,
     saved_models,
-    token_classifier,
 )
+from electra_tf.export.formats import ExportRequest
 from electra_tf.finetune import qa, task_facts, task_names
 from electra_tf.finetune.classification import InputExample
 from electra_tf.finetune.model import build_finetuning_model
@@ -101,9 +101,9 @@ def exports(data, runs, tmp_path_factory):
     found = {"cola": folder / "cola" / "1"}
     for name in ("sts", "chunk", "squad", "plain"):
         config, task, _ = runs[name]
-        source = finetuned.read(_path(config), task.name)
+        source = finetuned.read_task(_path(config), task.name)
         made = saved_models.TASKS[source.facts.kind](source)
-        found[name] = saved_models.writing.write(made, source.source, name, folder)
+        found[name] = saved_models.write_saved_model(made, source.source, name, folder)
     return found
 
 
@@ -243,7 +243,7 @@ def test_answers_are_those_of_evaluation(runs, answers, name):
     config, task, _ = runs[name]
     outputs = answers[0][name][0]["ok"]
     asked, contexts = questions()
-    source = finetuned.read(_path(config), "squad")
+    source = finetuned.read_task(_path(config), "squad")
     for row, (question, context) in enumerate(zip(asked, contexts, strict=True)):
         words, _ = qa.split_words(context)
         example = qa.QAExample(0, "q", question, words, None, None, "", False)
@@ -296,10 +296,8 @@ def test_labels_stand_in_the_manifest(exports):
 
 def test_which_model(data, runs):
     def request(what, init_checkpoint=None):
-        return SimpleNamespace(
-            what=what,
-            init_checkpoint=init_checkpoint,
-            model_dir=str(data / "models" / "m"),
+        return ExportRequest(
+            "saved_model", "out", str(data), "m", init_checkpoint, what=what
         )
 
     assert finetuned.trial_dir_of(request("cola")) == _path(runs["cola"][0])
@@ -310,7 +308,7 @@ def test_which_model(data, runs):
     with pytest.raises(UserError, match="no directory of a fine-tuned model"):
         finetuned.trial_dir_of(request("cola", str(data)))
     with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
-        finetuned.read(_path(runs["cola"][0]), "squad")
+        finetuned.read_task(_path(runs["cola"][0]), "squad")
 
 
 def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
@@ -318,10 +316,10 @@ def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
     facts = task_facts.read(folder)
     kept = (folder / task_facts.FILE).read_text()
     (folder / task_facts.FILE).unlink()
-    assert finetuned.read(folder, "chunk").facts == facts[2]
+    assert finetuned.read_task(folder, "chunk").facts == facts[2]
     (folder / task_facts.FILE).write_text(kept[:50])
     with pytest.raises(UserError, match="cannot be read"):
-        finetuned.read(folder, "chunk")
+        finetuned.read_task(folder, "chunk")
     (folder / task_facts.FILE).write_text(kept)
 
 
@@ -330,9 +328,11 @@ def test_a_tagger_becomes_a_token_classifier(data, runs, tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     config = runs["chunk"][0]
-    task = finetuned.read(_path(config), "chunk")
+    task = finetuned.read_task(_path(config), "chunk")
     lines = []
-    token_classifier.write(task, _path(config), tmp_path / "out", lines.append)
+    conversions.write_token_classifier(
+        task, _path(config), tmp_path / "out", lines.append
+    )
     folder = str(tmp_path / "out" / "chunk")
     model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -350,9 +350,9 @@ def test_a_tagger_becomes_a_token_classifier(data, runs, tmp_path):
 def test_other_heads_have_no_equal_but_the_encoder_has(runs, tmp_path):
     folder = _path(runs["cola"][0])
     for name in ("cola", "sts"):
-        task = finetuned.read(folder, name)
+        task = finetuned.read_task(folder, name)
         with pytest.raises(UserError, match="--what encoder"):
-            token_classifier.write(task, folder, tmp_path / "out")
+            conversions.write_token_classifier(task, folder, tmp_path / "out")
     stored = sources.read(folder, log=lambda line: None)
     assert all(name.startswith("electra/") for name in stored.tensors)
     word_embeddings = "electra/embeddings/word_embeddings"

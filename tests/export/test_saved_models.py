@@ -16,7 +16,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
-from electra_tf.export import saved_models, warmup, writing
+from electra_tf.export import saved_models, warmup
 from electra_tf.export.encoder import python_pack
 from electra_tf.interop import sources
 from electra_tf.storage import manifest
@@ -74,7 +74,7 @@ def used(source, exported, strings, tmp_path_factory):
     folder = tmp_path_factory.mktemp("used")
     texts, vocab = strings
     speller = tiny_source(vocab=vocab)
-    speller = saved_models.export_saved_model(speller, "preprocessor", folder)
+    speller = saved_models.write_part(speller, "preprocessor", folder)
     models = {k: exported[k] for k in ("preprocessor", "encoder")}
     inputs = {k: v.tolist() for k, v in packed(source, TEXTS).items()}
     segments = {"first": FIRST, "second": SECOND, "lengths": [2, 3, 4, 7, 12, 32]}
@@ -203,12 +203,12 @@ def test_saved_model_cli_runs_the_encoder(source, exported, tmp_path):
 class TestWriting:
     def test_versions_follow_each_other(self, source, tmp_path):
         (tmp_path / "preprocessor" / "3").mkdir(parents=True)
-        found = saved_models.export_saved_model(source, "preprocessor", tmp_path)
+        found = saved_models.write_part(source, "preprocessor", tmp_path)
         assert found == tmp_path / "preprocessor" / "4"
         assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
 
     def test_manifest(self, source, exported):
-        content = manifest.verify_checksums(exported["detector"])
+        content = manifest.verify_folder(exported["detector"])
         assert content["what"] == "detector" and content["step"] == 7
         assert 0 <= content["max_difference"] < 1e-5
         assert content["differences"]["serving_default/starts"] == 0
@@ -234,7 +234,7 @@ class TestWriting:
             target = copy / "assets" / "more.txt"
             target.write_text("")
         with pytest.raises(UserError, match=target.name) as caught:
-            manifest.verify_checksums(copy)
+            manifest.verify_folder(copy)
         assert caught.value.exit_code == EXIT_DAMAGED
 
     def test_what_is_not_the_model_is_not_put_in_place(self, source, tmp_path):
@@ -242,13 +242,13 @@ class TestWriting:
         other = saved_models.WHAT["encoder"](tiny_source(layers=2, seed=1))
         wrong = saved_models.WHAT["encoder"](source)._replace(checks=other.checks)
         with pytest.raises(UserError, match="serving_default/sequence_output differs"):
-            writing.write(wrong, source, "encoder", tmp_path)
+            saved_models.write_saved_model(wrong, source, "encoder", tmp_path)
         assert list((tmp_path / "encoder").iterdir()) == []
 
     def test_no_room_leaves_nothing(self, source, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(UserError, match="cannot write") as caught:
-            saved_models.export_saved_model(source, "preprocessor", tmp_path / "file")
+            saved_models.write_part(source, "preprocessor", tmp_path / "file")
         assert caught.value.exit_code == EXIT_CANNOT_WRITE
 
     def test_warm_up_requests(self, exported):
@@ -275,18 +275,16 @@ class TestWhatAModelHas:
         source = tiny_source("mlm")
         for what in ("detector", "scorer"):
             with pytest.raises(UserError, match=f"there is no {what} to export"):
-                saved_models.export_saved_model(source, what, tmp_path)
+                saved_models.write_part(source, what, tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     def test_uniform_generator(self, tmp_path):
         with pytest.raises(UserError, match="no generator to export"):
-            saved_models.export_saved_model(
-                tiny_source("uniform"), "generator", tmp_path
-            )
+            saved_models.write_part(tiny_source("uniform"), "generator", tmp_path)
 
     def test_electra_gives_no_likelihoods(self, source, tmp_path):
         with pytest.raises(UserError, match="electric_objective"):
-            saved_models.export_saved_model(source, "scorer", tmp_path)
+            saved_models.write_part(source, "scorer", tmp_path)
 
     def test_kinds(self, source):
         assert (
@@ -301,18 +299,16 @@ class TestWhatAModelHas:
         tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
         source = saved_models.source_of(stored._replace(tensors=tensors))
         assert saved_models.kinds_of(source) == ["encoder", "preprocessor"]
-        saved_models.export_saved_model(source, "encoder", tmp_path / "exports")
+        saved_models.write_part(source, "encoder", tmp_path / "exports")
         with pytest.raises(UserError, match="no generator to export"):
-            saved_models.export_saved_model(source, "generator", tmp_path / "exports")
+            saved_models.write_part(source, "generator", tmp_path / "exports")
 
     def test_bfloat16_says_what_it_loses(self, tmp_path):
         stored = sources.read(write_run(tmp_path, tiny_source()))
         source = saved_models.source_of(stored, "mixed_bfloat16")
         exact = saved_models.source_of(stored)
-        found = saved_models.export_saved_model(
-            source, "encoder", tmp_path / "out", exact
-        )
-        content = manifest.verify_checksums(found)
+        found = saved_models.write_part(source, "encoder", tmp_path / "out", exact)
+        content = manifest.verify_folder(found)
         assert content["precision"] == "mixed_bfloat16"
         lost = content["differences_from_float32"]["serving_default/sequence_output"]
         # 8 bits of numbers of about 1; in float32 the difference would be 1e-6.
@@ -320,7 +316,7 @@ class TestWhatAModelHas:
 
     def test_unknown(self, source, tmp_path):
         with pytest.raises(UserError, match="'encodr' is none of encoder, "):
-            saved_models.export_saved_model(source, "encodr", tmp_path)
+            saved_models.write_part(source, "encodr", tmp_path)
 
 
 class TestCommand:
@@ -340,7 +336,7 @@ class TestCommand:
         found = sorted(p.name for p in tmp_path.iterdir())
         assert found == ["encoder", "generator", "preprocessor"]
         for kind in found:
-            content = manifest.verify_checksums(tmp_path / kind / "1")
+            content = manifest.verify_folder(tmp_path / kind / "1")
             assert content["step"] == 7 and content["model"] == "tiny"
             gap = content["max_difference"]
             assert gap < 1e-5 and f"{gap:.1e}" in done.stdout

@@ -3,7 +3,6 @@
 
 import json
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export import tflite
+from electra_tf.export.formats import ExportRequest
 from tests.helpers.exporting import LENGTH, NAMES, tiny_source, write_run
 from tests.helpers.runs import run_script
 
@@ -22,16 +22,8 @@ def run(tmp_path_factory):
 
 
 def request(run, folder, **changes):
-    values = {
-        "model_dir": str(run),
-        "init_checkpoint": None,
-        "vocab_file": None,
-        "hparams": {},
-        "what": None,
-        "output_dir": str(folder),
-        "precision": "float32",
-    }
-    return SimpleNamespace(**(values | changes))
+    data = str(run.parent.parent)
+    return ExportRequest("tflite", str(folder), data, run.name, **changes)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +37,7 @@ def test_files_compute_what_the_model_does(
     run, tmp_path, capsys, what, precision, output, most
 ):
     folder = tmp_path / "out"
-    tflite.write(request(run, folder, what=what, precision=precision))
+    tflite.export_tflite(request(run, folder, what=what, precision=precision))
     printed = capsys.readouterr().out
     assert f"TensorFlow Lite, {precision}: {output}, max diff" in printed
     names = sorted(p.name for p in folder.iterdir())
@@ -79,13 +71,13 @@ def test_beyond_the_tolerance_nothing_is_written(run, tmp_path, monkeypatch):
         lambda *args: tflite.verification.require([wrong]),
     )
     with pytest.raises(UserError, match="differs by 0.2"):
-        tflite.write(request(run, tmp_path / "out"))
+        tflite.export_tflite(request(run, tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes(run, tmp_path):
     with pytest.raises(UserError, match="encoder, detector"):
-        tflite.write(request(run, tmp_path / "out", what="scorer"))
+        tflite.export_tflite(request(run, tmp_path / "out", what="scorer"))
     flags = ["--data-dir", str(run.parent.parent), "--model-name", "tiny"]
     flags += ["--output-dir", str(tmp_path / "out"), "--format", "tf1"]
     done = run_script("export_model.py", *flags, "--precision", "int8")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from electra_tf.export import saved_models
-from electra_tf.export.exported import Source
+from electra_tf.export.exported import ExportedModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -44,14 +44,14 @@ def tiny_vocabulary(size=VOCAB_SIZE) -> Vocabulary:
     return Vocabulary(tuple(tokens))
 
 
-def tiny_source(variant="electra", vocab=None, **changes) -> Source:
+def tiny_source(variant="electra", vocab=None, **changes) -> ExportedModel:
     model = tiny_model(variant, **changes)
     vocab = vocab or tiny_vocabulary()
-    return Source(variant, vocab, TokenizerConfig(), LENGTH, model, {"step": 7})
+    return ExportedModel(variant, vocab, TokenizerConfig(), LENGTH, model, {"step": 7})
 
 
 @functools.cache
-def shared_source(variant="electra") -> Source:
+def shared_source(variant="electra") -> ExportedModel:
     """A model that tests may look at, not change."""
     return tiny_source(variant, dropout=0.2, layers=2)
 
@@ -65,10 +65,10 @@ def _shared_folder(variant) -> tempfile.TemporaryDirectory:
 def shared_export(variant, what) -> Path:
     """A SavedModel of that model; made once for all tests of a process."""
     folder = _shared_folder(variant).name
-    return saved_models.export_saved_model(shared_source(variant), what, folder)
+    return saved_models.write_part(shared_source(variant), what, folder)
 
 
-def write_run(data: Path, source: Source, **hparams) -> Path:
+def write_run(data: Path, source: ExportedModel, **hparams) -> Path:
     """Puts the model into a data directory, as the 7th step of a run called tiny."""
     model_dir = data / "models" / "tiny"
     model_dir.mkdir(parents=True)

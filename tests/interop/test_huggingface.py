@@ -34,7 +34,9 @@ def exported(tmp_path_factory):
     def make(run, what="all"):
         if (run, what) not in made:
             folder = parent / f"{run}_{what}"
-            made[run, what] = huggingface.write(golden(run), what, folder, **quiet)
+            made[run, what] = huggingface.write_huggingface(
+                golden(run), what, folder, **quiet
+            )
         return made[run, what]
 
     return make
@@ -151,7 +153,7 @@ def test_a_model_that_transformers_wrote_is_read(tmp_path):
         stored = sources.read(folder, VOCAB, **quiet)
         assert stored.config.model_config().num_attention_heads == 3
         [network] = networks.split(stored).values()
-        ours = networks.outputs(network, batch)
+        [ours] = networks.outputs([network], batch)
         hidden = theirs.hidden_states[-1].numpy()
         np.testing.assert_allclose(ours["hidden"], hidden, rtol=1e-5, atol=2e-5)
         if kind:
@@ -170,7 +172,7 @@ TOKENIZERS = [
 def test_the_tokenizer_gives_the_same_ids(tmp_path, config):
     transformers = pytest.importorskip("transformers")
     vocab = Vocabulary.load(VOCAB)
-    huggingface_tokenizer.write(tmp_path, vocab, config, 512)
+    huggingface_tokenizer.write_tokenizer(tmp_path, vocab, config, 512)
     (tmp_path / "config.json").write_text('{"model_type": "electra"}')
     theirs = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
     ours = Tokenizer(vocab, *config)
@@ -199,14 +201,16 @@ def test_the_manifest_says_how_it_was_verified(exported):
 
 def test_two_towers_are_refused_unless_left_out(tmp_path):
     with pytest.raises(UserError, match="two-tower generator"):
-        huggingface.write(golden("electric"), "all", tmp_path / "o", **quiet)
+        huggingface.write_huggingface(
+            golden("electric"), "all", tmp_path / "o", **quiet
+        )
     assert not (tmp_path / "o").exists()
 
 
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "mine.txt").write_text("dear")
     with pytest.raises(UserError, match="in use"):
-        huggingface.write(golden("mlm"), "all", tmp_path, **quiet)
+        huggingface.write_huggingface(golden("mlm"), "all", tmp_path, **quiet)
     assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -227,7 +231,7 @@ def test_an_export_that_computes_something_else_is_not_put_in_place(
 
     monkeypatch.setattr(huggingface, "name_table", wrong)
     with pytest.raises(UserError, match="differs by"):
-        huggingface.write(golden("mlm"), "all", tmp_path / "o", **quiet)
+        huggingface.write_huggingface(golden("mlm"), "all", tmp_path / "o", **quiet)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -31,7 +31,7 @@ quiet = {"log": lambda line: None}
 def exported(tmp_path_factory):
     """Presets of the recorded model, made once."""
     folder = tmp_path_factory.mktemp("presets") / "out"
-    return presets.write(golden("electra_tiny"), "all", folder, **quiet)
+    return presets.write_keras_hub(golden("electra_tiny"), "all", folder, **quiet)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_the_manifest_states_the_difference(exported):
 def test_out_and_in_again_is_the_identity(run, tmp_path):
     stored = golden(run)
     what = "generator" if run == "mlm" else "discriminator"
-    out = presets.write(stored, what, tmp_path / "out", **quiet)
+    out = presets.write_keras_hub(stored, what, tmp_path / "out", **quiet)
     again = sources.read(out / what, **quiet)
     encoder = networks.split(stored, what)[what].encoder()
     assert again.tensors.keys() == encoder.tensors.keys()
@@ -89,10 +89,12 @@ def test_out_and_in_again_is_the_identity(run, tmp_path):
 
 def test_heads_are_left_out_aloud(tmp_path):
     lines = []
-    presets.write(golden("uniform"), "all", tmp_path / "out", lines.append)
+    presets.write_keras_hub(golden("uniform"), "all", tmp_path / "out", lines.append)
     assert any("discriminator_predictions/" in line for line in lines)
     with pytest.raises(UserError, match="two-tower"):
-        presets.write(golden("electric"), "all", tmp_path / "electric", **quiet)
+        presets.write_keras_hub(
+            golden("electric"), "all", tmp_path / "electric", **quiet
+        )
     with pytest.raises(UserError, match="single encoders"):
         sources.read(tmp_path / "out", **quiet)
 
@@ -135,7 +137,10 @@ def folded_alike(config):
 )
 def test_the_tokenizer_gives_the_same_ids(tmp_path, config, scripts):
     stored = golden("uniform")._replace(tokenizer_config=config)
-    out = presets.write(stored, "encoder", tmp_path / "out", **quiet) / "encoder"
+    out = (
+        presets.write_keras_hub(stored, "encoder", tmp_path / "out", **quiet)
+        / "encoder"
+    )
     theirs = keras_hub.models.Tokenizer.from_preset(str(out))
     assert theirs.lowercase == config.do_lower_case
     ours = Tokenizer(stored.vocab, *config)

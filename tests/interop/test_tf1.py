@@ -64,7 +64,7 @@ def test_networks_compute_what_the_original_recorded(run):
     }.get(run, {"discriminator", "generator"})
     for name, network in found.items():
         judge = name == "discriminator"
-        computed = networks.outputs(network, inputs(record, corrupted=judge))
+        [computed] = networks.outputs([network], inputs(record, corrupted=judge))
         hidden = record["disc_sequence_output" if judge else "gen_sequence_output"]
         np.testing.assert_allclose(computed["hidden"], hidden, rtol=1e-5, atol=2e-5)
         if judge:
@@ -88,7 +88,7 @@ def test_taking_networks_apart_and_joining_them_is_the_identity(run):
 @pytest.mark.parametrize("run", ["electra_tiny", "electric", "mlm", "uniform"])
 def test_what_is_written_is_read_back_bit_by_bit(run, tmp_path):
     stored = golden(run)
-    tf1.write(stored, "all", tmp_path / "out", **quiet)
+    tf1.write_tf1(stored, "all", tmp_path / "out", **quiet)
     again = sources.read(tmp_path / "out", **quiet)
     assert again.tensors.keys() == stored.tensors.keys()
     for name, array in stored.tensors.items():
@@ -105,7 +105,7 @@ def test_slots_and_step_survive(tmp_path):
     assert set(stored.slots) == {
         f"{name}/{slot}" for name in stored.tensors for slot in ("adam_m", "adam_v")
     }
-    out = tf1.write(stored, "all", tmp_path / "out", **quiet)
+    out = tf1.write_tf1(stored, "all", tmp_path / "out", **quiet)
     reader = tf.train.load_checkpoint(str(out / "model.ckpt-3"))
     source = tf.train.load_checkpoint(
         prefix_of("electra_untied_embeddings", "after3.ckpt")
@@ -121,7 +121,7 @@ def test_slots_and_step_survive(tmp_path):
 def test_a_graph_of_the_originals_kind_restores_it(tmp_path):
     """As TensorFlow 1 does: a Saver over variables of these names in a graph."""
     stored = golden("electra_untied_embeddings", "after3.ckpt")
-    out = tf1.write(stored, "all", tmp_path / "out", **quiet)
+    out = tf1.write_tf1(stored, "all", tmp_path / "out", **quiet)
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         named = {**stored.tensors, **stored.slots}

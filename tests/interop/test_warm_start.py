@@ -58,10 +58,10 @@ def test_every_weight_from_every_format(tmp_path, form):
     stored = golden("electra_tiny")
     path = prefix_of("electra_tiny")
     if form == "tf1":
-        path = tf1.write(stored, "all", tmp_path / "o", **quiet)
+        path = tf1.write_tf1(stored, "all", tmp_path / "o", **quiet)
     elif form == "huggingface":
         pytest.importorskip("safetensors")
-        path = huggingface.write(stored, "all", tmp_path / "o", **quiet)
+        path = huggingface.write_huggingface(stored, "all", tmp_path / "o", **quiet)
     started = Started(path)
     started.equal(stored.tensors, stored.tensors)
     report = started.report
@@ -110,7 +110,7 @@ def test_the_position_table_grows_by_repetition(rows):
 
 def test_rows_of_another_vocabulary_are_matched_by_token(tmp_path):
     stored = golden("electra_tiny")
-    source = tf1.write(stored, "all", tmp_path / "o", **quiet)
+    source = tf1.write_tf1(stored, "all", tmp_path / "o", **quiet)
     old = list(stored.vocab.tokens)
     new = [*old[:5], "brandnew", *reversed(old[7:]), "brandnewer"]
     (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in new))
@@ -158,7 +158,7 @@ def test_another_size_is_an_error_naming_both(tmp_path):
     with pytest.raises(UserError) as error:
         Started(prefix_of("electra_tiny"), overrides={"hidden_size": 128})
     assert "64" in str(error.value) and "128" in str(error.value)
-    source = tf1.write(golden("electra_tiny"), "all", tmp_path / "o", **quiet)
+    source = tf1.write_tf1(golden("electra_tiny"), "all", tmp_path / "o", **quiet)
     with pytest.raises(UserError, match="num_attention_heads is 4.*2 here"):
         Started(source, overrides={"num_attention_heads": 2})
 

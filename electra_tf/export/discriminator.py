@@ -15,30 +15,24 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.encoder import need_discriminator
 from electra_tf.export.exported import (
+    NO_OFFSET,
     PROBES,
     Check,
-    Export,
-    Source,
-    probe_ids,
-    reusable_root,
+    ExportedModel,
+    Servable,
+    encoded,
+    ids_check,
+    padded,
+    servable,
 )
-from electra_tf.export.inputs import (
-    NAMES,
-    EncoderInputs,
-    checked,
-    encoder_specs,
-)
+from electra_tf.export.inputs import TEXT, EncoderInputs
 from electra_tf.export.packing import map_windows, windows_of
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
-# Where a padded row has no token.
-NO_OFFSET = -1
 
-
-def detector(source: Source) -> Export:
+def detector(source: ExportedModel) -> Servable:
     """How much each token of a text looks replaced.
 
     `serving_default`: text string [B] -> tokens string [B, T] (as they stand in the
@@ -75,7 +69,7 @@ def detector(source: Source) -> Export:
     return _text_export(source, variables, logits, answer, ids_answer, to_numbers)
 
 
-def scorer(source: Source) -> Export:
+def scorer(source: ExportedModel) -> Servable:
     """Electric's pseudo-log-likelihood of each text, in one pass (section 2.4).
 
     `serving_default`: text string [B] -> score float32 [B], the sum of token_scores
@@ -113,14 +107,23 @@ def scorer(source: Source) -> Export:
     return _text_export(source, variables, scores, answer, ids_answer, to_numbers)
 
 
+def need_discriminator(source: ExportedModel, what: str) -> None:
+    """Raises UserError for a model that has no discriminator."""
+    if source.pretrainer.discriminator_predictions is None:
+        raise UserError(
+            f"{source.name} has no discriminator: there is no {what} to export.\n"
+            "It has --what encoder and preprocessor, and generator if it has one."
+        )
+
+
 def _text_export(
-    source: Source,
+    source: ExportedModel,
     variables: list,
     network: Callable[[EncoderInputs], tf.Tensor],
     answer: Callable[[TokensInText, tf.Tensor], dict[str, tf.Tensor]],
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     to_numbers: Callable[[np.ndarray], dict[str, np.ndarray]],
-) -> Export:
+) -> Servable:
     """A SavedModel with a signature for texts and one for ids.
 
     Args:
@@ -129,13 +132,9 @@ def _text_export(
       ids_answer: the outputs for ids.
       to_numbers: the same from NumPy arrays, to check the first output.
     """
-    tokenizer, limits = source.tf_tokenizer(), source.limits
-    size = source.max_seq_length - 2
-    root = reusable_root(variables)
+    tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
 
-    @tf.function(
-        autograph=False, input_signature=[tf.TensorSpec([None], tf.string, name="text")]
-    )
+    @tf.function(autograph=False, input_signature=[TEXT])
     def of_texts(text):
         tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
         windows = windows_of(tokens.ids, size)
@@ -147,29 +146,13 @@ def _text_export(
             "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
         }
 
-    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
-    def of_ids(input_word_ids, input_mask, input_type_ids):
-        inputs = (input_word_ids, input_mask, input_type_ids)
-        return ids_answer(checked(dict(zip(NAMES, inputs, strict=True)), limits))
-
-    root.__call__ = of_texts
-    root.ids = of_ids
-    ids = probe_ids(source)
-    expected_of_ids = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
+    texts = {"text": encoded(PROBES)}
+    expected = _expected_of_texts(source, network, to_numbers)
     checks = [
-        Check(
-            "serving_default",
-            {"text": np.array([text.encode() for text in PROBES])},
-            _expected_of_texts(source, network, to_numbers),
-        ),
-        Check("ids", ids, {k: np.asarray(v) for k, v in expected_of_ids.items()}),
+        Check("serving_default", texts, expected),
+        ids_check(source, ids_answer),
     ]
-    return Export(
-        root,
-        {"serving_default": of_texts, "ids": of_ids},
-        checks,
-        {"window": size},
-    )
+    return servable(source, variables, of_texts, ids_answer, checks, {"window": size})
 
 
 def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
@@ -200,9 +183,3 @@ def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
     }
     expected["num_tokens"] = np.array([len(row["tokens"]) for row in rows])
     return expected
-
-
-def padded(rows: list[list], fill) -> np.ndarray:
-    """Rows of unlike length as one array."""
-    width = max(map(len, rows))
-    return np.array([row + [fill] * (width - len(row)) for row in rows])

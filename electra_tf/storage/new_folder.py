@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of files that appears whole or not at all.
+
+Nothing that exists is overwritten or deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+
+
+def check_free(output_dir: str | os.PathLike) -> None:
+    """Raises `UserError` (73) unless the directory is absent or empty."""
+    path = Path(output_dir)
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if path.exists():
+        found = next(path.iterdir()).name if path.is_dir() else "it is a file"
+        raise UserError(
+            f"{path} is in use already ({found}); nothing is overwritten.\nGive a new "
+            "or empty --output-dir.",
+            EXIT_CANNOT_WRITE,
+        )
+
+
+@contextlib.contextmanager
+def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
+    """A temporary folder that becomes `output_dir` when the block ends well.
+
+    Until then it lies beside `output_dir`, as `.<name>.<letters>.partial`; it is synced
+    before it is renamed.
+
+    Raises `UserError` (73) if the directory is in use or cannot be written.
+    """
+    check_free(output_dir)
+    final = Path(output_dir).absolute()
+    partial = None
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        name = tempfile.mkdtemp(PARTIAL, f".{final.name}.", final.parent)
+        partial = Path(name)
+        yield partial
+        _sync(partial)
+        os.replace(partial, final)
+        sync_directory(final.parent)
+    except OSError as error:
+        raise cannot_write(final, error) from error
+    finally:
+        if partial is not None:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    """Makes a folder's content durable, with the usual permissions."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in (folder, *folder.rglob("*")):
+        if path.is_dir():
+            path.chmod(0o777 & ~umask)
+            sync_directory(path)
+        else:
+            path.chmod(0o666 & ~umask)  # Some libraries make private files.
+            with open(path, "rb+") as f:
+                os.fsync(f.fileno())
+
+
+def require_room(folder: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises `OSError` unless there is room for tensors and what comes with them.
+
+    To be asked before a library writes that does not survive a full disk: h5py crashes.
+    """
+    size = sum(tensor.nbytes + 20_000 for tensor in tensors.values()) + 4_000_000
+    path = folder / f"room{PARTIAL}"
+    try:
+        with open(path, "wb") as f:
+            os.posix_fallocate(f.fileno(), 0, size)
+    finally:
+        path.unlink(missing_ok=True)
