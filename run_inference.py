@@ -174,7 +174,10 @@ def detect(model_dir: str) -> int:
 
     html_parts: list[str] = []
     if _FORMAT.value == "terminal":
-        emit(verdicts.terminal_legend(_CORRUPT.value, colour) + "\n")
+        drawn = ""
+        if _CORRUPT.value:
+            drawn = f" (replacements drawn at temperature {model.config.temperature:g})"
+        emit(verdicts.terminal_legend(_CORRUPT.value, colour) + drawn + "\n")
     total = verdicts.Score(0, 0, 0)
     for number, texts in enumerate(chunks(passages())):
         for text, tokens in zip(texts, judged(model, number, texts), strict=True):
