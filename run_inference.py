@@ -161,7 +161,7 @@ def detect(model_dir: str) -> None:
         for line in detection.show(
             detected,
             _FORMAT.value,
-            is_corrupted=_CORRUPT.value,
+            temperature=model.config.temperature if _CORRUPT.value else None,
             threshold=_THRESHOLD.value,
             colour=in_terminal or "FORCE_COLOR" in os.environ,
         ):

@@ -49,7 +49,7 @@ def show(
     detected: Iterable[tuple[str, Sequence[TokenVerdict]]],
     form: str,
     *,
-    is_corrupted: bool,
+    temperature: float | None = None,
     threshold: float,
     colour: bool,
 ) -> Iterator[str]:
@@ -58,10 +58,12 @@ def show(
     Args:
       detected: texts with the predictions for their tokens.
       form: one of FORMATS.
-      is_corrupted: whether the generator replaced tokens.
+      temperature: at which the generator drew the replacements; None: the texts are as
+        they were.
       threshold: probability from which a token of an untouched text is marked.
       colour: mark with colours in the terminal, rather than with signs.
     """
+    is_corrupted = temperature is not None
     if form == "jsonl":
         for text, tokens in detected:
             yield json.dumps(verdicts.to_json(text, tokens), ensure_ascii=False)
@@ -70,7 +72,9 @@ def show(
         legend = verdicts.html_legend(is_corrupted)
         yield html_report.page("Replaced tokens", [legend, *parts])
     else:
-        yield verdicts.terminal_legend(is_corrupted, colour) + "\n"
+        legend = verdicts.terminal_legend(is_corrupted, colour)
+        drawn = f" (replacements drawn at temperature {temperature:g})"
+        yield legend + (drawn if is_corrupted else "") + "\n"
         total = verdicts.Score(0, 0, 0)
         for text, tokens in detected:
             score = verdicts.score(tokens)

@@ -66,9 +66,10 @@ def write_report(
         replaced, caught = sum(s.replaced for s in total), sum(s.caught for s in total)
         parts += [
             "<h2>What the discriminator caught</h2>",
-            '<p class="summary">The generator replaced '
-            f"{replaced} tokens; {caught} of them are among the {replaced} that look "
-            "most replaced to the discriminator.</p>",
+            f'<p class="summary">The generator replaced {replaced} tokens '
+            f"(drawn at temperature {config.get('temperature', 1.0):g}); {caught} of "
+            f"them are among the {replaced} that look most replaced to the "
+            "discriminator.</p>",
             verdicts.html_legend(is_corrupted=True),
             *(verdicts.to_html(text, tokens) for text, tokens in passages),
         ]

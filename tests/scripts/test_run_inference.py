@@ -11,7 +11,7 @@ import pytest
 
 from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 
-STEPS = TINY | {"num_train_steps": 3, "eval_batch_size": 4}
+STEPS = TINY | {"num_train_steps": 3, "eval_batch_size": 4, "temperature": 1.25}
 PASSAGES = ["w1 w2 w3 w4 w5 w6 w7 w8", "<w9> & w10"]
 
 
@@ -65,6 +65,7 @@ def test_detect_in_the_terminal(data, tmp_path):
     assert run.returncode == 0, run.stderr
     legend, first, second, summary = filter(None, run.stdout.splitlines())
     assert "replaced, caught" in legend and "\x1b[" in first
+    assert "drawn at temperature 1.25" in legend
     assert first != second  # other positions are masked in the next passage
     assert "replaced tokens are among the" in summary
     assert "Stopped after 2 passages: --max-passages." in run.stderr
@@ -101,6 +102,7 @@ def test_report(data, tmp_path):
     results = json.loads((path.parent / "results/unsup_results.json").read_text())
     assert f"{results['metrics']['disc_auc']:.4f}" in page
     assert "data:image/png;base64," in page
+    assert "drawn at temperature 1.25" in page
     assert tags_of(page).count("p") >= 2 + len(PASSAGES)
 
 

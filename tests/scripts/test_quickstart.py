@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What quickstart.sh runs of examples/: the author task, and asking a SavedModel."""
+
+import collections
+import json
+import os
+import subprocess
+import sys
+
+import tensorflow as tf
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.finetune.own_tasks import make_own_task
+from tests.helpers.runs import ROOT
+
+EXAMPLES = ROOT / "examples"
+
+
+def run(*arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_author_task_is_balanced_and_its_dev_set_is_held_out(tmp_path):
+    run(EXAMPLES / "author_task.py", tmp_path)
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    hparams = json.loads((EXAMPLES / "author_task.json").read_text())
+    config = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
+    task = make_own_task("author", config, None)
+    train, dev = task.examples("train"), task.examples("dev")
+    for examples, count in (train, 400), (dev, 200):
+        labels = collections.Counter(example.label for example in examples)
+        assert labels == {"Doyle": count, "Burnett": count}
+    assert not {e.text_a for e in train} & {e.text_a for e in dev}
+    assert len({e.text_a for e in train + dev}) == 1200
+
+
+def test_fine_tuning_has_the_shape_of_the_pre_trained_model():
+    pretraining, finetuning = (
+        json.loads((EXAMPLES / name).read_text())
+        for name in ("quickstart.json", "author_task.json")
+    )
+    pretrained = PretrainingConfig.from_hparams("d", "m", pretraining).model_config()
+    tuned = FinetuningConfig.from_hparams("d", "m", finetuning).model_config()
+    for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
+        assert getattr(pretrained, name) == getattr(tuned, name)
+    assert pretrained.intermediate_size == tuned.intermediate_size
+
+
+class Classifier(tf.Module):
+    """Answers as an exported classification task does."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
+    def __call__(self, text):
+        good = tf.strings.regex_full_match(text, ".*good.*")
+        return {
+            "label": tf.where(good, "positive", "negative"),
+            "probability": tf.where(good, 0.75, 0.5),
+        }
+
+
+def test_asking_a_saved_model_needs_no_electra_tf(tmp_path):
+    classifier = Classifier()
+    tf.saved_model.save(
+        classifier, tmp_path / "model", {"serving_default": classifier.__call__}
+    )
+    (tmp_path / "electra_tf.py").write_text("raise ImportError('not to be used')\n")
+    script, texts = EXAMPLES / "ask_saved_model.py", ("a good film", "a bad one")
+    printed = run(script, tmp_path / "model", *texts, PYTHONPATH=str(tmp_path))
+    assert printed.splitlines() == [
+        "positive (75%): a good film",
+        "negative (50%): a bad one",
+    ]
