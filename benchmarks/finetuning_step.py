@@ -67,7 +67,10 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     import keras
     import tensorflow as tf
 
-    from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
+    from electra_tf.finetune.model import (
+        TrainableFinetuningModel,
+        build_finetuning_model,
+    )
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
@@ -89,7 +92,7 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     results = []
     for length in sorted(lengths, reverse=True):
         step = training_step.TrainingStep(
-            FinetuningTask(model), state, placement, seed=config.seed
+            TrainableFinetuningModel(model), state, placement, seed=config.seed
         )
         batches = iter(make_batches(tf, config, length))
         count = itertools.count()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_tf.config.generators import GENERATORS, by_scopes
-from electra_tf.config.model import SIZES, ModelConfig
+from electra_tf.config.model import SIZES
 from electra_tf.errors import UserError
 
 _WORDS = "electra/embeddings/word_embeddings"
@@ -171,10 +171,3 @@ def _check_equal(name, value, derived, origin, place) -> None:
         equal = there == value
     if not equal:
         raise UserError(f"{name} is {there} in {origin}, {value} in {place}.")
-
-
-def from_model_config(shape: ModelConfig) -> dict[str, Any]:
-    """What the shapes cannot say, for `merge`'s `from_files`."""
-    return {
-        "model_hparam_overrides": {name: getattr(shape, name) for name in _FROM_FILES}
-    }

@@ -152,8 +152,8 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
     )
 
 
-class FinetuningTask:
-    """Trains a FinetuningModel (see `train.step`)."""
+class TrainableFinetuningModel:
+    """Trains a FinetuningModel (see `train.step.Trainable`)."""
 
     metrics = (Metric("loss", "loss", "the mean loss of the examples", short="loss"),)
 
@@ -186,13 +186,3 @@ class FinetuningTask:
             / np.maximum(sums[f"{name}/examples"], 1.0)
             for name in self.task_names
         }
-
-    def evaluation_sums(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Sums over one batch, without dropout."""
-        output = self.model(batch)
-        real = tf.cast(batch["task_id"] < len(self.task_names), tf.float32)
-        return {"loss": output.total_loss, "examples": tf.reduce_sum(real)}
-
-    def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
-        """The mean loss; scores come from the tasks' scorers."""
-        return {"loss": float(sums["loss"] / np.maximum(sums["examples"], 1.0))}

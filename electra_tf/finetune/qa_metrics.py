@@ -10,13 +10,11 @@ from __future__ import annotations
 import collections
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-Metric = Callable[[str, str], float]  # (gold, predicted) -> score
 
 
 def normalize(text: str) -> str:

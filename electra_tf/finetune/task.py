@@ -46,10 +46,6 @@ class Scorer:
         """(metric, value), in the original's order."""
         raise NotImplementedError
 
-    def results_str(self) -> str:
-        """The results as the original prints them."""
-        return " - ".join(f"{name}: {value:.2f}" for name, value in self.get_results())
-
     @property
     def is_degenerate(self) -> bool:
         """Whether all predictions are the same."""

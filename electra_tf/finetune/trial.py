@@ -23,7 +23,7 @@ from electra_tf.finetune import (
     preprocessing,
     task_facts,
 )
-from electra_tf.finetune.model import FinetuningTask, build_finetuning_model
+from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
 from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.interop.sources import FoundModel
@@ -156,7 +156,7 @@ def build(run: Run, trial: int, steps: int):
         model = build_finetuning_model(run.config, run.tasks)
         optimizer = optimization.create_finetuning_optimizer(run.config, steps)
         state = training_step.TrainState(model, optimizer)
-    return FinetuningTask(model), state
+    return TrainableFinetuningModel(model), state
 
 
 def _load(run: Run, trial: int):

@@ -215,7 +215,6 @@ class TextEncoder(keras.layers.Layer):
         self.hidden_act = config.hidden_act
         self.initializer_range = config.initializer_range
         self.embedding_size = embedding_size
-        self.owns_embeddings = embeddings is None
         self.embeddings = embeddings or make_embeddings(
             config, embedding_size, dtype=self.dtype_policy
         )

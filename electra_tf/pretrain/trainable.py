@@ -11,7 +11,7 @@ from electra_tf.pretrain.pretraining import ElectraPretrainer, LossWeights
 
 
 class TrainablePretrainer:
-    """Trains and evaluates an ElectraPretrainer (see `train.step.Trainable`)."""
+    """Trains and evaluates an ElectraPretrainer (see `train.step.Evaluable`)."""
 
     def __init__(self, pretrainer: ElectraPretrainer):
         self.model = pretrainer

@@ -305,20 +305,6 @@ def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSourc
     )
 
 
-def read_tfds(
-    spec: str,
-    data_dir: str | os.PathLike | None = None,
-    start: int = 0,
-    end: int | None = None,
-) -> Iterator[str]:
-    """Yields the documents of the split "train" in their order, `start` to `end`.
-
-    Raises UserError as `open_tfds` does. Bytes that are not UTF-8 become U+FFFD.
-    """
-    for data in _tfds_bytes(spec, data_dir, start, end):
-        yield data.decode("utf-8", "replace")
-
-
 def read_tfds_documents(
     spec: str,
     data_dir: str | os.PathLike | None,
@@ -326,18 +312,21 @@ def read_tfds_documents(
     end: int,
     encoding_errors: str = "strict",
 ) -> Iterator[TextReader]:
-    """Yields a reader for each of the documents `start` to `end`."""
+    """Yields a reader for each of the documents `start` to `end` of the split "train".
+
+    Raises UserError as `open_tfds` does.
+    """
     for index, data in enumerate(_tfds_bytes(spec, data_dir, start, end), start):
         yield TextReader(io.BytesIO(data), f"{spec}[{index}]", encoding_errors)
 
 
 def _tfds_bytes(
-    spec: str, data_dir: str | os.PathLike | None, start: int, end: int | None
+    spec: str, data_dir: str | os.PathLike | None, start: int, end: int
 ) -> Iterator[bytes]:
     import tensorflow_datasets as tfds
 
     source = open_tfds(spec, data_dir)
-    end = source.num_examples if end is None else min(end, source.num_examples)
+    end = min(end, source.num_examples)
     if start >= end:
         return
     documents = _tfds_builder(spec, data_dir).as_dataset(

@@ -22,7 +22,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import Placement
 from electra_tf.train.nonfinite import NonfiniteGuard
 from electra_tf.train.reporting import Report
-from electra_tf.train.step import Task, TrainingStep
+from electra_tf.train.step import Evaluable, TrainingStep
 from electra_tf.train.stopping import StopRequest
 
 # How long the loop stays inside the graph: as long as a signal waits for its answer.
@@ -185,7 +185,7 @@ class _Stopwatch:
 
 
 def evaluate(
-    task: Task,
+    task: Evaluable,
     batches: Iterator,
     *,
     placement: Placement,

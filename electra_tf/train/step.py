@@ -30,7 +30,7 @@ MAX_SUMS = 64
 Batch = dict[str, tf.Tensor]
 
 
-class Task(Protocol):
+class Trainable(Protocol):
     """What the loop must know of the model that it trains."""
 
     model: keras.Model
@@ -46,6 +46,10 @@ class Task(Protocol):
 
     def training_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Metrics from the sums over the global batch; arrays with a value per step."""
+
+
+class Evaluable(Trainable, Protocol):
+    """What the loop must know of a model that it evaluates, too."""
 
     def evaluation_sums(self, batch: Batch) -> dict[str, tf.Tensor]:
         """Sums that add up over batches and replicas, of any shape."""
@@ -108,7 +112,7 @@ class TrainingStep:
 
     def __init__(
         self,
-        task: Task,
+        task: Trainable,
         state: TrainState,
         placement: Placement,
         *,

@@ -15,7 +15,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.finetune.heads import QuestionAnsweringHead
 from electra_tf.finetune.model import (
     FinetuningModel,
-    FinetuningTask,
+    TrainableFinetuningModel,
     build_finetuning_model,
 )
 from electra_tf.model.transformer_layer import gelu
@@ -177,7 +177,7 @@ def test_ends_are_scored_as_by_one_wide_layer():
 
 
 def test_task_counts_examples_by_task():
-    task = FinetuningTask(make_model())
+    task = TrainableFinetuningModel(make_model())
     batch = make_batch()
     assert float(task.loss_weights(batch)) == 7
     loss, sums = task.training_sums(batch, None, None)

@@ -199,15 +199,20 @@ def tfds_dir(tmp_path_factory):
     return str(path)
 
 
+def documents(spec, folder, start=0, end=40):
+    readers = corpus.read_tfds_documents(spec, folder, start, end)
+    return ["\n".join(line for block in reader for line in block) for reader in readers]
+
+
 def test_tfds_documents(tfds_dir):
     source = corpus.open_tfds("tiny_texts:text", tfds_dir)
     assert (source.name, source.num_examples) == ("tiny_texts/1.0.0", 40)
-    texts = list(corpus.read_tfds("tiny_texts:text", tfds_dir))
+    texts = documents("tiny_texts:text", tfds_dir)
     expected = {f"Page {i}.\n\nAn é in {i}." for i in range(40)}
     assert set(texts) == expected and len(texts) == 40
-    assert list(corpus.read_tfds("tiny_texts:text", tfds_dir, 7, 12)) == texts[7:12]
-    assert list(corpus.read_tfds("tiny_texts:text", tfds_dir, 38, 99)) == texts[38:]
-    nested = list(corpus.read_tfds("tiny_texts:more/title", tfds_dir))
+    assert documents("tiny_texts:text", tfds_dir, 7, 12) == texts[7:12]
+    assert documents("tiny_texts:text", tfds_dir, 38, 99) == texts[38:]
+    nested = documents("tiny_texts:more/title", tfds_dir)
     assert set(nested) == {f"Title {i}" for i in range(40)}
 
 
@@ -225,4 +230,4 @@ def test_tfds_documents(tfds_dir):
 )
 def test_tfds_that_cannot_be_read(tfds_dir, spec, problem):
     with pytest.raises(UserError, match=problem):
-        list(corpus.read_tfds(spec, tfds_dir))
+        documents(spec, tfds_dir)
