@@ -64,12 +64,13 @@ _THRESHOLD = flags.DEFINE_float(
 _MAX_PASSAGES = flags.DEFINE_integer(
     "max_passages", 1000, "Passages read from the input, so that a page stays readable."
 )
-_WAY = flags.DEFINE_enum(
-    "way",
+_METHOD = flags.DEFINE_enum(
+    "method",
     None,
     ["electric", "two_tower", "mask_each", "discriminator"],
     "How texts are scored; a model offers some of these. Default: electric.",
 )
+flags.DEFINE_alias("way", "method")  # its name in version 0.1
 _OVERLAP = flags.DEFINE_integer(
     "overlap",
     0,
@@ -102,9 +103,9 @@ _FLAGS = {
         *(_FORMAT, _CORRUPT, _THRESHOLD),
     ),
     "report": (*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
-    "score": (*_PASSAGE_FLAGS, _WAY, _OVERLAP, _TOKENS),
+    "score": (*_PASSAGE_FLAGS, _METHOD, _OVERLAP, _TOKENS),
     "rerank": (
-        *(*_MODEL_FLAGS, _ENCODING_ERRORS, _OUTPUT, _WAY, _OVERLAP),
+        *(*_MODEL_FLAGS, _ENCODING_ERRORS, _OUTPUT, _METHOD, _OVERLAP),
         *(_NBEST, _COSTS, _REFERENCES, _WEIGHT, _TUNE, _BEST),
     ),
 }
@@ -185,7 +186,7 @@ def score(model_dir: str) -> None:
     """Writes a JSON object for each line of the input."""
     from electra_tf.inference import pretrained_model, scoring
 
-    scorer = pretrained_model.load(model_dir).scorer(_WAY.value)
+    scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
     texts, copy = itertools.tee(input_lines())
     of_texts = scorer.score_tokens if _TOKENS.value else scorer.score_texts
     empty = unknown = 0
@@ -221,7 +222,7 @@ def rerank(model_dir: str) -> None:
         missing = len(lists) - with_reference
         print(f"No word error rate: {missing} lists lack a reference.", file=sys.stderr)
 
-    scorer = pretrained_model.load(model_dir).scorer(_WAY.value)
+    scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
     texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
     scored = list(scorer.score_texts(texts, _OVERLAP.value))
     scores = reranking.score_lists(lists, (one.score for one in scored))

@@ -128,7 +128,7 @@ class Electra(nn.Module):
         self.transform_norm = layer_norm(sizes.embedding)
         self.output_bias = nn.Parameter(torch.zeros(sizes.vocab))
         h = sizes.discriminator.hidden
-        self.verdict = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
+        self.prediction = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
@@ -153,14 +153,14 @@ class Electra(nn.Module):
             corrupted = ids.scatter(1, positions, sampled.view_as(positions))
             replaced = corrupted != ids
         hidden = self.discriminator(self.embeddings(corrupted, segments), bias)
-        verdict = self.verdict(hidden)[..., 0].float()
+        prediction = self.prediction(hidden)[..., 0].float()
         losses = F.binary_cross_entropy_with_logits(
-            verdict, replaced.float(), reduction="none"
+            prediction, replaced.float(), reduction="none"
         )
         loss = generator_loss + 50.0 * (losses * mask).sum() / mask.sum()
 
         with torch.no_grad():
-            said = verdict > 0
+            said = prediction > 0
             metrics = torch.stack(
                 [
                     loss.float(),

@@ -7,10 +7,10 @@
 Each sentence is compared with two spoilt copies: one word replaced by a random word of
 similar frequency in the same texts (at most 1.5 times as frequent or as rare), and two
 adjacent words exchanged. Replaced word and replacement are single tokens of the first
-model's vocabulary, so that all three texts are equally long. Every way of scoring that
-a model offers is a row.
+model's vocabulary, so that all three texts are equally long. Every scoring method that a
+model offers is a row.
 
-Speed is measured on texts of --fast-tokens, --rounds times, the ways in turn.
+Speed is measured on texts of --fast-tokens, --rounds times, the methods in turn.
 """
 
 import collections
@@ -80,19 +80,19 @@ def main(_):
     )
 
     scorers = {
-        (name, way): model.scorer(way)
+        (name, method): model.scorer(method)
         for name, model in models.items()
-        for way in ways_of(model)
+        for method in methods_of(model)
     }
     compared = {key: preferred(scorer, triples) for key, scorer in scorers.items()}
     speeds = sentences_per_second(scorers, fast)
     print_table(compared, speeds, len(triples))
 
 
-def ways_of(model) -> list[str]:
+def methods_of(model) -> list[str]:
     from electra_tf.inference import pseudo_likelihood
 
-    return pseudo_likelihood.ways_of(model.pretrainer)
+    return pseudo_likelihood.methods_of(model.pretrainer)
 
 
 # Sentences
@@ -238,8 +238,8 @@ def sentences_per_second(scorers: dict, texts: list[str]) -> dict:
 
 def print_table(compared: dict, speeds: dict, number: int) -> None:
     print(
-        "\n| model | way | rather than one word replaced | rather than two swapped | "
-        f"texts of {FLAGS.fast_tokens} tokens per second |\n|---|---|---|---|---|"
+        "\n| model | method | rather than one word replaced | rather than two swapped "
+        f"| texts of {FLAGS.fast_tokens} tokens per second |\n|---|---|---|---|---|"
     )
     for key, shares in compared.items():
         cells = [

@@ -72,11 +72,11 @@ class Sizes:
             for network in (self.discriminator, self.generator)
         )
         h = self.discriminator.hidden
-        verdict = 2 * h * h + 2 * h
+        prediction = 2 * h * h + 2 * h
         transform = 2 * self.generator.hidden * self.embedding
         softmax = 2 * self.embedding * self.vocab
         masked = self.batch * self.masked
-        return 3 * (tokens * (encoders + verdict) + masked * (transform + softmax))
+        return 3 * (tokens * (encoders + prediction) + masked * (transform + softmax))
 
 
 def memory_now() -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the house that a machine can hold: imports, sizes, forbidden calls."""
+"""The rules that a machine can check: imports, sizes, forbidden calls."""
 
 import ast
 import dataclasses

@@ -73,7 +73,7 @@ class Task:
         if self.config.on_bad_example == "stop":
             raise UserError(
                 f"{where}: {what}.\n"
-                'Mend it, or leave such examples out by "on_bad_example": "skip".'
+                'Fix it, or leave such examples out by "on_bad_example": "skip".'
             )
         listed = self.skipped.setdefault(split, [])
         if f"{where}: {what}" not in listed:

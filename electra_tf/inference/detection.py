@@ -8,8 +8,8 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from electra_tf.inference import html_report, verdicts
-from electra_tf.inference.pretrained_model import PretrainedModel, TokenVerdict
+from electra_tf.inference import html_report, rendering
+from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
 
 FORMATS = ("terminal", "jsonl", "html")
 # Passages per call of the model, so that output appears while a long input is read.
@@ -27,7 +27,7 @@ def passages(lines: Iterable[str], limit: int) -> Iterator[str]:
 
 def detect(
     model: PretrainedModel, texts: Iterable[str], corruption_seed: int | None = None
-) -> Iterator[tuple[str, list[TokenVerdict]]]:
+) -> Iterator[tuple[str, list[TokenPrediction]]]:
     """Each text with the predictions for its tokens, read as it is needed.
 
     Args:
@@ -46,7 +46,7 @@ def detect(
 
 
 def show(
-    detected: Iterable[tuple[str, Sequence[TokenVerdict]]],
+    detected: Iterable[tuple[str, Sequence[TokenPrediction]]],
     form: str,
     *,
     temperature: float | None = None,
@@ -66,20 +66,20 @@ def show(
     is_corrupted = temperature is not None
     if form == "jsonl":
         for text, tokens in detected:
-            yield json.dumps(verdicts.to_json(text, tokens), ensure_ascii=False)
+            yield json.dumps(rendering.to_json(text, tokens), ensure_ascii=False)
     elif form == "html":
-        parts = [verdicts.to_html(*pair, threshold) for pair in detected]
-        legend = verdicts.html_legend(is_corrupted)
+        parts = [rendering.to_html(*pair, threshold) for pair in detected]
+        legend = rendering.html_legend(is_corrupted)
         yield html_report.page("Replaced tokens", [legend, *parts])
     else:
-        legend = verdicts.terminal_legend(is_corrupted, colour)
+        legend = rendering.terminal_legend(is_corrupted, colour)
         drawn = f" (replacements drawn at temperature {temperature:g})"
         yield legend + (drawn if is_corrupted else "") + "\n"
-        total = verdicts.Score(0, 0, 0)
+        total = rendering.Score(0, 0, 0)
         for text, tokens in detected:
-            score = verdicts.score(tokens)
-            total = verdicts.Score(*map(sum, zip(total, score, strict=True)))
-            yield verdicts.to_terminal(text, tokens, threshold, colour) + "\n"
+            score = rendering.score(tokens)
+            total = rendering.Score(*map(sum, zip(total, score, strict=True)))
+            yield rendering.to_terminal(text, tokens, threshold, colour) + "\n"
         if total.replaced:
             yield (
                 f"{total.caught} of {total.replaced} replaced tokens are among the "

@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from electra_tf.inference import verdicts
-from electra_tf.inference.pretrained_model import TokenVerdict
+from electra_tf.inference import rendering
+from electra_tf.inference.pretrained_model import TokenPrediction
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import plot_curves
@@ -40,20 +40,20 @@ def page(title: str, parts: Sequence[str]) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}{verdicts.STYLE}</style></head>\n"
+        f"<style>{_STYLE}{rendering.STYLE}</style></head>\n"
         f"<body>\n{body}\n</body></html>"
     )
 
 
 def write_report(
     model_dir: Path,
-    passages: Sequence[tuple[str, Sequence[TokenVerdict]]],
+    passages: Sequence[tuple[str, Sequence[TokenPrediction]]],
     output: str | os.PathLike,
 ) -> None:
     """Writes the page of the run in `model_dir`.
 
     Args:
-      passages: texts and the verdicts on their corrupted tokens.
+      passages: texts and the predictions on their corrupted tokens.
       output: the HTML file; it needs no other files.
 
     Raises `UserError` (73) when it cannot be written.
@@ -62,7 +62,7 @@ def write_report(
     parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
     results = _results(model_dir)
     if passages:
-        total = [verdicts.score(tokens) for _, tokens in passages]
+        total = [rendering.score(tokens) for _, tokens in passages]
         replaced, caught = sum(s.replaced for s in total), sum(s.caught for s in total)
         parts += [
             "<h2>What the discriminator caught</h2>",
@@ -70,8 +70,8 @@ def write_report(
             f"(drawn at temperature {config.get('temperature', 1.0):g}); {caught} of "
             f"them are among the {replaced} that look most replaced to the "
             "discriminator.</p>",
-            verdicts.html_legend(is_corrupted=True),
-            *(verdicts.to_html(text, tokens) for text, tokens in passages),
+            rendering.html_legend(is_corrupted=True),
+            *(rendering.to_html(text, tokens) for text, tokens in passages),
         ]
     if results:
         parts += ["<h2>Evaluation</h2>", _metrics_table(results)]

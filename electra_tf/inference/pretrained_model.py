@@ -33,7 +33,7 @@ from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
 
-class TokenVerdict(NamedTuple):
+class TokenPrediction(NamedTuple):
     """One token of a text and what the discriminator thinks of it."""
 
     text: str  # as it stands in the text
@@ -90,28 +90,28 @@ class PretrainedModel:
 
     def detect(
         self, texts: str | Iterable[str], batch_size: int = 32
-    ) -> list[list[TokenVerdict]]:
+    ) -> list[list[TokenPrediction]]:
         """How much each token of each text looks replaced, as it stands.
 
         Raises `UserError` for a model without discriminator (`electra_objective`
         false).
         """
         texts = self._texts(texts)
-        verdicts: list[list[TokenVerdict]] = [[] for _ in texts]
+        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
         for windows, packed in self._batches(texts, batch_size):
             probs = self._detect(*packed).numpy()
             for row, (window, offsets) in enumerate(windows):
                 for place, (start, end) in enumerate(offsets, start=1):
                     text = texts[window.text][start:end]
                     probability = float(probs[row, place])
-                    verdict = TokenVerdict(text, start, end, probability)
-                    verdicts[window.text].append(verdict)
-        return verdicts
+                    prediction = TokenPrediction(text, start, end, probability)
+                    predictions[window.text].append(prediction)
+        return predictions
 
     def corrupt(
         self, texts: str | Iterable[str], seed: int = 0, batch_size: int = 32
-    ) -> list[list[TokenVerdict]]:
-        """Lets the generator replace tokens as in training; the verdicts on the result.
+    ) -> list[list[TokenPrediction]]:
+        """Lets the generator replace tokens as in training, and detects them.
 
         Tokens whose sample is the original stay as they are.  Raises `UserError` as
         `detect` does, and for a model without generator.
@@ -124,7 +124,7 @@ class PretrainedModel:
             )
         # There must be room for as many positions as masking draws.
         least = self.config.max_predictions_per_seq
-        verdicts: list[list[TokenVerdict]] = [[] for _ in texts]
+        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
         parts = self._batches(texts, batch_size, least)
         for number, (windows, packed) in enumerate(parts):
             batch = packed._asdict()
@@ -132,8 +132,8 @@ class PretrainedModel:
             for row, (window, offsets) in enumerate(windows):
                 for place, (start, end) in enumerate(offsets, start=1):
                     replaced = ids[row, place] != window.ids[place - 1]
-                    verdicts[window.text].append(
-                        TokenVerdict(
+                    predictions[window.text].append(
+                        TokenPrediction(
                             texts[window.text][start:end],
                             start,
                             end,
@@ -141,35 +141,35 @@ class PretrainedModel:
                             self.vocab.tokens[ids[row, place]] if replaced else None,
                         )
                     )
-        return verdicts
+        return predictions
 
-    def scorer(self, way: str | None = None) -> TextScorer:
-        """What scores texts in a way of `pseudo_likelihood`; by default Electric's.
+    def scorer(self, method: str | None = None) -> TextScorer:
+        """What scores texts by a method of `pseudo_likelihood`; by default Electric's.
 
-        Raises `UserError`, naming the ways that this model offers, if it is another.
+        Raises `UserError`, naming the methods that this model offers, if it is another.
         """
-        if way not in self._scorers:
-            self._scorers[way] = TextScorer(
+        if method not in self._scorers:
+            self._scorers[method] = TextScorer(
                 self.pretrainer,
                 self.vocab,
                 self.tokenizer,
                 self.config.max_seq_length,
-                way,
+                method,
                 self.name,
             )
-        return self._scorers[way]
+        return self._scorers[method]
 
     def score_tokens(
-        self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
+        self, texts: str | Iterable[str], method: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
         """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
-        return self.scorer(way).score_tokens(texts, overlap)
+        return self.scorer(method).score_tokens(texts, overlap)
 
     def score_texts(
-        self, texts: str | Iterable[str], way: str | None = None, overlap: int = 0
+        self, texts: str | Iterable[str], method: str | None = None, overlap: int = 0
     ) -> Iterator[TextScore]:
         """The score of each text, in order; see `TextScorer.score_texts`."""
-        return self.scorer(way).score_texts(texts, overlap)
+        return self.scorer(method).score_texts(texts, overlap)
 
     def _texts(self, texts: str | Iterable[str]) -> list[str]:
         if self.pretrainer.discriminator_predictions is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log-probability of each token given all others, in the ways a model offers.
+"""Log-probability of each token given all others, by the methods a model offers.
 
-| way | model | passes over a text of n tokens |
+| method | model | passes over a text of n tokens |
 |---|---|---|
 | electric | Electric: minus the energy | 1 |
 | two_tower | Electric's generator, its own log-probabilities | 1 |
@@ -22,10 +22,10 @@ _TEXTS = [tf.TensorSpec([None, None], tf.int32)] * 3  # as `text.packing` packs 
 _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 
-def ways_of(pretrainer: ElectraPretrainer) -> list[str]:
-    """The keys of WAYS that a model offers, the best one first."""
+def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
+    """The keys of METHODS that a model offers, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
-    return [name for name in WAYS if name in offered]
+    return [name for name in METHODS if name in offered]
 
 
 def electric(pretrainer: ElectraPretrainer):
@@ -87,11 +87,11 @@ def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
     return scores
 
 
-# Ways that score all tokens of a text in one pass.
+# Methods that score all tokens of a text in one pass.
 ONE_PASS = {
     "electric": electric,
     "two_tower": two_tower,
     "discriminator": discriminator,
 }
 # The best one first.
-WAYS = ("electric", "two_tower", "mask_each", "discriminator")
+METHODS = ("electric", "two_tower", "mask_each", "discriminator")

@@ -108,15 +108,16 @@ class TextWindow(NamedTuple):
 
 
 class TextScorer:
-    """Scores texts with one model in one way; see `score_tokens`.
+    """Scores texts with one model by one method; see `score_tokens`.
 
     Args:
       pretrainer: an ElectraPretrainer.
       max_tokens: tokens of the longest window, [CLS] and [SEP] included.
-      way: a way of `pseudo_likelihood`; by default "electric".
+      method: a method of `pseudo_likelihood`; by default "electric".
       name: of the model, for messages.
 
-    Raises `UserError` if the model does not offer the way, naming those that it does.
+    Raises `UserError` if the model does not offer the method, naming those that
+    it does.
     """
 
     def __init__(
@@ -125,18 +126,18 @@ class TextScorer:
         vocab: Vocabulary,
         tokenizer: Tokenizer,
         max_tokens: int,
-        way: str | None = None,
+        method: str | None = None,
         name: str = "this model",
     ):
         from electra_tf.inference import pseudo_likelihood
 
-        self.way = _checked_way(pretrainer, way, name)
+        self.method = _checked_method(pretrainer, method, name)
         self.vocab, self.tokenizer, self.name = vocab, tokenizer, name
         self.window_size = max_tokens - 2
-        if self.way == "mask_each":
+        if self.method == "mask_each":
             self._mask_each = pseudo_likelihood.mask_each(pretrainer, vocab.mask_id)
         else:
-            self._one_pass = pseudo_likelihood.ONE_PASS[self.way](pretrainer)
+            self._one_pass = pseudo_likelihood.ONE_PASS[self.method](pretrainer)
 
     def score_tokens(
         self, texts: str | Iterable[str], overlap: int = 0
@@ -206,7 +207,7 @@ class TextScorer:
         ]
         windows.sort(key=lambda window: len(window.ids))
         score = self._all_at_once
-        if self.way == "mask_each":
+        if self.method == "mask_each":
             score = self._one_by_one
         for window, values in zip(windows, score(windows), strict=True):
             count = window.last - window.first
@@ -268,23 +269,24 @@ def batches(items: Iterable, length_of) -> Iterator[list]:
         yield batch
 
 
-def _checked_way(pretrainer, way: str | None, name: str) -> str:
-    """`way`, or "electric", if the model offers it."""
+def _checked_method(pretrainer, method: str | None, name: str) -> str:
+    """`method`, or "electric", if the model offers it."""
     from electra_tf.inference import pseudo_likelihood
 
-    offered = pseudo_likelihood.ways_of(pretrainer)
-    way = way or "electric"
-    if way not in pseudo_likelihood.WAYS:
+    offered = pseudo_likelihood.methods_of(pretrainer)
+    method = method or "electric"
+    if method not in pseudo_likelihood.METHODS:
         raise UserError(
-            f"there is no way of scoring {way!r}; {name} offers {', '.join(offered)}."
+            f"there is no scoring method {method!r}; "
+            f"{name} offers {', '.join(offered)}."
         )
-    if way in offered:
-        return way
+    if method in offered:
+        return method
     kind = {"electric": "an Electric", "electra": "an ELECTRA"}.get(
         pretrainer.objective.name, "a masked language model"
     )
     listed = "; ".join(f"{offer} ({_EXPLAINED[offer]})" for offer in offered)
     raise UserError(
-        f"{name} is {kind} and has no scores of the way {way!r}.\n"
+        f"{name} is {kind} and has no scores by the method {method!r}.\n"
         f"It offers: {listed or 'none; only detect'}."
     )

@@ -17,7 +17,7 @@ from electra_tf.model.transformer_layer import activation, initializer
 
 
 class DiscriminatorOutput(NamedTuple):
-    """Verdicts on each token of a batch."""
+    """Predictions on each token of a batch."""
 
     net_logits: tf.Tensor  # float32 [B, L], the head's own output
     logits: tf.Tensor  # float32 [B, L]; for Electric net_logits + log q + log odds

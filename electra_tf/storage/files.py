@@ -28,7 +28,7 @@ def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
         room = ""
     return UserError(
         f"cannot write {path}: {reason}\n{room}What was saved before is intact; "
-        "make room or mend the permissions and run the command again.",
+        "make room or fix the permissions and run the command again.",
         EXIT_CANNOT_WRITE,
     )
 

@@ -82,7 +82,7 @@ def test_an_unfinished_build_of_other_settings(text, tmp_path):
     error, code = fail(folder, output, "--num-out-files=2", "--seed=1")
     assert "seed 42, now 1" in error and code == 2
     assert "corpus" in fail(text, output, "--num-out-files=2")[0]
-    # The file is mended with as many bytes: the build goes on.
+    # The file is fixed with as many bytes: the build goes on.
     (folder / "1.txt").write_bytes(b"a\n")
     succeed(folder, output, "--num-out-files=2")
     assert "build.json" not in content(output)

@@ -103,7 +103,7 @@ def test_a_full_disk(tiny_data, straight, small_disk, fault, step, what):
     assert checkpoints.steps() == [0, 20]
     for saved in checkpoints.steps():
         checkpoints.verify(saved)
-    # Still full: no way to go on, and still nothing is lost.
+    # Still full: the run cannot continue, and what was saved is intact.
     again = pretrain(tiny_data, "full_disk", hparams).wait()
     assert again.returncode == 73, again.stderr
     assert Checkpoints(run_directory, read_only=True).newest_intact().step == 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 anywhere, again and again: nothing is lost and nothing starts over."""
+"""kill -9 anywhere, many times: the run continues from what it saved."""
 
 import functools
 import os

@@ -9,8 +9,8 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.inference import verdicts
-from electra_tf.inference.pretrained_model import TokenVerdict
+from electra_tf.inference import rendering
+from electra_tf.inference.pretrained_model import TokenPrediction
 from electra_tf.interop import huggingface, sources, tf1
 from electra_tf.storage.checkpoint_manifest import name_of
 from tests.helpers.runs import TINY, pretrain
@@ -173,47 +173,47 @@ def test_a_run_without_a_whole_checkpoint_is_damaged(run, tmp_path):
 # Marks.
 
 
-def verdict(text, start, probability, replacement=None):
-    return TokenVerdict(text, start, start + len(text), probability, replacement)
+def prediction(text, start, probability, replacement=None):
+    return TokenPrediction(text, start, start + len(text), probability, replacement)
 
 
 CORRUPTED = "a <b> cd"
 TOKENS = [
-    verdict("a", 0, 0.9, "x"),  # caught
-    verdict("<", 2, 0.1, "##y"),  # missed
-    verdict("b", 3, 0.6),  # a false alarm: second of two
-    verdict(">", 4, 0.2),
-    verdict("cd", 6, 0.3),
+    prediction("a", 0, 0.9, "x"),  # caught
+    prediction("<", 2, 0.1, "##y"),  # missed
+    prediction("b", 3, 0.6),  # a false alarm: second of two
+    prediction(">", 4, 0.2),
+    prediction("cd", 6, 0.3),
 ]
 
 
 def test_as_many_are_flagged_as_were_replaced():
-    assert verdicts.flagged(TOKENS) == {0, 2}
-    assert verdicts.score(TOKENS) == (2, 1, 2)
+    assert rendering.flagged(TOKENS) == {0, 2}
+    assert rendering.score(TOKENS) == (2, 1, 2)
     untouched = [token._replace(replacement=None) for token in TOKENS]
-    assert verdicts.flagged(untouched) == {0, 2}
-    assert verdicts.flagged(untouched, threshold=0.7) == {0}
+    assert rendering.flagged(untouched) == {0, 2}
+    assert rendering.flagged(untouched, threshold=0.7) == {0}
 
 
 def test_terminal():
-    plain = verdicts.to_terminal(CORRUPTED, TOKENS, colour=False)
+    plain = rendering.to_terminal(CORRUPTED, TOKENS, colour=False)
     assert plain == "*x*[a] ?y?[<]!b!> cd"
-    coloured = verdicts.to_terminal(CORRUPTED, TOKENS)
+    coloured = rendering.to_terminal(CORRUPTED, TOKENS)
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == "x[a] y[<]b> cd"
     for kind in ("replaced, caught", "replaced, missed", "false alarm"):
-        code = re.search(rf"\x1b\[([\d;]+)m{kind}", verdicts.terminal_legend(True))[1]
+        code = re.search(rf"\x1b\[([\d;]+)m{kind}", rendering.terminal_legend(True))[1]
         assert f"\x1b[{code}m" in coloured
 
 
 def test_html_is_escaped():
-    page = verdicts.to_html(CORRUPTED, TOKENS)
+    page = rendering.to_html(CORRUPTED, TOKENS)
     assert '<span class="caught" title="90% replaced">x</span><s>a</s>' in page
     assert '<span class="missed" title="10% replaced">y</span><s>&lt;</s>' in page
     assert '<span class="alarm"' in page and "<b>" not in page
 
 
 def test_json():
-    row = verdicts.to_json(CORRUPTED, TOKENS)
+    row = rendering.to_json(CORRUPTED, TOKENS)
     assert row["text"] == CORRUPTED
     assert row["tokens"][0] == {
         "token": "a",

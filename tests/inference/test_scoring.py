@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of tokens and texts: each way against its definition, and the hard inputs."""
+"""Scores of tokens and texts: each method against its definition, and hard inputs."""
 
 import itertools
 import math
@@ -16,7 +16,7 @@ from tests.helpers.tiny_scoring import scoring_model, word_vocabulary
 
 IDS = [6, 40, 1, 7, 7, 90]  # "?" is not in the vocabulary: [UNK]
 TEXT = "w1 w35 ? w2 w2 w85"
-WAYS = {
+METHODS = {
     "electric": ["electric", "two_tower"],
     "electra": ["mask_each", "discriminator"],
     "tied_all": ["mask_each", "discriminator"],
@@ -24,8 +24,10 @@ WAYS = {
     "two_tower": ["two_tower", "discriminator"],
     "uniform": ["discriminator"],
 }
-EVERY = [(variant, way) for variant, ways in WAYS.items() for way in ways]
-every_way = pytest.mark.parametrize(("variant", "way"), EVERY)
+EVERY = [
+    (variant, method) for variant, methods in METHODS.items() for method in methods
+]
+every_method = pytest.mark.parametrize(("variant", "method"), EVERY)
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def vocab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(vocab):
-    return {variant: scoring_model(variant, vocab) for variant in WAYS}
+    return {variant: scoring_model(variant, vocab) for variant in METHODS}
 
 
 def texts_of(lengths, seed=0):
@@ -58,14 +60,14 @@ def net(pretrainer, ids):
     return np.asarray(pretrainer.discriminator_predictions(hidden))[0, 1:-1]
 
 
-def by_definition(model, way, ids):
+def by_definition(model, method, ids):
     """Scores of a text that fits the model, without batches, padding or chunks."""
     pretrainer, generator = model.pretrainer, model.pretrainer.generator
-    if way == "electric":
+    if method == "electric":
         return -net(pretrainer, ids)
-    if way == "discriminator":
+    if method == "discriminator":
         return -np.log1p(np.exp(net(pretrainer, ids)))
-    if way == "two_tower":
+    if method == "two_tower":
         before = np.asarray(generator.ltr(*packed(ids)).sequence_output)[0]
         after = np.asarray(generator.rtl(*packed(ids)).sequence_output)[0]
         states = np.concatenate([before[:-2], after[2:]], axis=-1)
@@ -82,10 +84,10 @@ def by_definition(model, way, ids):
     return log_p[places, ids]
 
 
-@every_way
-def test_tokens_get_what_the_definition_says(models, variant, way):
-    (tokens,) = models[variant].score_tokens(TEXT, way)
-    expected = by_definition(models[variant], way, IDS)
+@every_method
+def test_tokens_get_what_the_definition_says(models, variant, method):
+    (tokens,) = models[variant].score_tokens(TEXT, method)
+    expected = by_definition(models[variant], method, IDS)
     assert np.ptp(expected) > 0.1, "all alike: the test would not notice an exchange"
     np.testing.assert_allclose([t.score for t in tokens], expected, atol=2e-5)
     assert [t.text for t in tokens] == TEXT.split()
@@ -93,20 +95,20 @@ def test_tokens_get_what_the_definition_says(models, variant, way):
     assert [t.is_unknown for t in tokens] == [i == 1 for i in IDS]
 
 
-@every_way
-def test_a_text_is_the_sum_of_its_tokens_in_any_company(models, variant, way):
+@every_method
+def test_a_text_is_the_sum_of_its_tokens_in_any_company(models, variant, method):
     """Order, batches and padding change nothing; texts without tokens stay in line."""
     texts = texts_of([3, 30, 1, 75, 0, 12, 29, 31, 0, 8])
     model = models[variant]
-    together = list(model.score_texts(texts, way))
+    together = list(model.score_texts(texts, method))
     assert len(together) == len(texts)
     for text, score in zip(texts, together, strict=True):
         ids = [int(word[1:]) + 5 for word in text.split()]
         parts = [ids[i : i + 30] for i in range(0, len(ids), 30)]
-        expected = sum(by_definition(model, way, part).sum() for part in parts)
+        expected = sum(by_definition(model, method, part).sum() for part in parts)
         assert score.score == pytest.approx(expected, abs=2e-3)
         assert (score.num_tokens, score.num_unknown) == (len(ids), 0)
-    by_token = model.score_tokens(texts, way)
+    by_token = model.score_tokens(texts, method)
     sums = [sum(token.score for token in tokens) for tokens in by_token]
     assert sums == pytest.approx([score.score for score in together], abs=1e-3)
 
@@ -119,13 +121,13 @@ def test_electric_is_the_default(models):
     assert list(model.score_tokens(TEXT)) == list(electra_tf.score_tokens(TEXT, model))
 
 
-@pytest.mark.parametrize("way", WAYS["electric"])
-def test_padding_is_not_looked_at(models, monkeypatch, way):
+@pytest.mark.parametrize("method", METHODS["electric"])
+def test_padding_is_not_looked_at(models, monkeypatch, method):
     """A short text beside long ones in one batch; scores of its padding are dropped."""
     monkeypatch.setattr(scoring, "BATCH_TOKENS", 10_000)
     texts = texts_of([2, 30, 30])
-    scores = [s.score for s in models["electric"].score_texts(texts, way)]
-    alone = [next(models["electric"].score_texts([t], way)).score for t in texts]
+    scores = [s.score for s in models["electric"].score_texts(texts, method)]
+    alone = [next(models["electric"].score_texts([t], method)).score for t in texts]
     assert scores == pytest.approx(alone, abs=1e-4)
 
 
@@ -180,14 +182,14 @@ def test_windows_count_every_token_once(length, overlap):
             assert (to_end >= to_begin) if in_one else (to_begin >= to_end)
 
 
-@pytest.mark.parametrize(("variant", "way"), EVERY[:3])
-def test_overlapping_windows_of_long_texts(models, variant, way):
+@pytest.mark.parametrize(("variant", "method"), EVERY[:3])
+def test_overlapping_windows_of_long_texts(models, variant, method):
     (text,) = texts_of([50])
     ids = [int(word[1:]) + 5 for word in text.split()]
-    (tokens,) = models[variant].score_tokens(text, way, overlap=11)
-    first = by_definition(models[variant], way, ids[:30])
-    second = by_definition(models[variant], way, ids[19:49])
-    third = by_definition(models[variant], way, ids[38:])
+    (tokens,) = models[variant].score_tokens(text, method, overlap=11)
+    first = by_definition(models[variant], method, ids[:30])
+    second = by_definition(models[variant], method, ids[19:49])
+    third = by_definition(models[variant], method, ids[38:])
     expected = [*first[:25], *second[6:25], *third[6:]]
     assert [t.score for t in tokens] == pytest.approx(expected, abs=2e-5)
 
@@ -223,14 +225,14 @@ def test_other_models_say_what_they_offer(models, variant, kind, offers):
     message = str(caught.value)
     assert kind in message and f"{offers} (" in message
     assert len(message.splitlines()) <= 3
-    for way in WAYS[variant]:
-        assert f"{way} (" in message
+    for method in METHODS[variant]:
+        assert f"{method} (" in message
 
 
 def test_electric_cannot_mask(models):
     with pytest.raises(UserError, match=r"mask_each.*\n.*electric \(.*two_tower \("):
         models["electric"].score_tokens(["w1"], "mask_each")
-    with pytest.raises(UserError, match="no way of scoring 'pll'"):
+    with pytest.raises(UserError, match="no scoring method 'pll'"):
         models["electric"].score_tokens(["w1"], "pll")
 
 

@@ -76,8 +76,10 @@ def test_transformers_computes_what_the_original_recorded(
         str(folder), output_loading_info=True
     )
     assert not any(loading[k] for k in ("missing_keys", "unexpected_keys"))
-    record, judge = recorded(run), what != "generator"
-    batch = {k: torch.tensor(v).long() for k, v in inputs(record, judge).items()}
+    record, discriminator = recorded(run), what != "generator"
+    batch = {
+        k: torch.tensor(v).long() for k, v in inputs(record, discriminator).items()
+    }
     with torch.no_grad():
         output = model.eval()(
             input_ids=batch["input_ids"],
@@ -85,7 +87,7 @@ def test_transformers_computes_what_the_original_recorded(
             token_type_ids=batch["segment_ids"],
             output_hidden_states=True,
         )
-    hidden = record["disc_sequence_output" if judge else "gen_sequence_output"]
+    hidden = record["disc_sequence_output" if discriminator else "gen_sequence_output"]
     close = {"rtol": 1e-5, "atol": 2e-5}
     np.testing.assert_allclose(output.hidden_states[-1].numpy(), hidden, **close)
     if what == "discriminator":

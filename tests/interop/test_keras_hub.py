@@ -43,8 +43,8 @@ def copy(exported, tmp_path):
 @pytest.mark.parametrize("what", ["discriminator", "generator"])
 def test_keras_hub_computes_what_the_original_recorded(exported, what):
     backbone = keras_hub.models.ElectraBackbone.from_preset(str(exported / what))
-    record, judge = recorded("electra_tiny"), what == "discriminator"
-    batch = inputs(record, judge)
+    record, discriminator = recorded("electra_tiny"), what == "discriminator"
+    batch = inputs(record, discriminator)
     output = backbone(
         {
             "token_ids": batch["input_ids"],
@@ -52,7 +52,7 @@ def test_keras_hub_computes_what_the_original_recorded(exported, what):
             "padding_mask": batch["input_mask"],
         }
     )
-    hidden = record["disc_sequence_output" if judge else "gen_sequence_output"]
+    hidden = record["disc_sequence_output" if discriminator else "gen_sequence_output"]
     real = batch["input_mask"] == 1
     ours = np.asarray(output["sequence_output"])
     gap = np.abs(ours - hidden)[real].max()

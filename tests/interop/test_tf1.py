@@ -63,11 +63,15 @@ def test_networks_compute_what_the_original_recorded(run):
         "uniform": {"discriminator"},
     }.get(run, {"discriminator", "generator"})
     for name, network in found.items():
-        judge = name == "discriminator"
-        [computed] = networks.outputs([network], inputs(record, corrupted=judge))
-        hidden = record["disc_sequence_output" if judge else "gen_sequence_output"]
+        is_discriminator = name == "discriminator"
+        [computed] = networks.outputs(
+            [network], inputs(record, corrupted=is_discriminator)
+        )
+        hidden = record[
+            "disc_sequence_output" if is_discriminator else "gen_sequence_output"
+        ]
         np.testing.assert_allclose(computed["hidden"], hidden, rtol=1e-5, atol=2e-5)
-        if judge:
+        if is_discriminator:
             ours, theirs = computed[name], record["disc_net_logits"]
         else:
             ours, theirs = at_masked(record, computed[name]), record["mlm_logits"]

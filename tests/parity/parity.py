@@ -71,10 +71,10 @@ def main(argv: list[str] | None = None) -> int:
             if not args.all:
                 shown = [r for r in rows if not within(r)] or [max(rows, key=used)]
             for row in shown:
-                verdict = "ok" if within(row) else "BEYOND"
+                outcome = "ok" if within(row) else "BEYOND"
                 print(
                     f"  {row.quantity:<58} {row.deviation:10.3g}"
-                    f" / {row.tolerance:<9.3g} {verdict}"
+                    f" / {row.tolerance:<9.3g} {outcome}"
                 )
             if len(rows) > len(shown):
                 print(f"    worst of {len(rows)} in {group}")

@@ -27,7 +27,7 @@ RECORDINGS = GOLDEN / "pretrain"
 SEED = (5, 6)
 
 
-def with_judge():
+def with_discriminator():
     return [name for name in VARIANTS if name != "mlm"]
 
 
@@ -139,7 +139,7 @@ def test_uniform_samples(disallow_correct):
     assert abs(chi_square - (VOCAB_SIZE - 1)) < 5 * np.sqrt(2 * VOCAB_SIZE)
 
 
-@pytest.mark.parametrize("variant", with_judge())
+@pytest.mark.parametrize("variant", with_discriminator())
 def test_discriminator_loss(variant):
     """Cross-entropy over the real tokens, special ones included."""
     model, batch = tiny_model(variant), tiny_batch()
@@ -195,7 +195,7 @@ def test_electric_adds_log_q_and_prior(variant, mask_prob):
     assert np.abs(log_q).max() > 1
 
 
-@pytest.mark.parametrize("variant", with_judge())
+@pytest.mark.parametrize("variant", with_discriminator())
 def test_replaced_logits_are_those_of_a_batch_without_replacements(variant):
     model, batch = tiny_model(variant), tiny_batch()
     batch["sampled_ids"] = batch["masked_lm_ids"]
@@ -223,7 +223,7 @@ def is_generator(path):
     return path.startswith(("generator", "cloze"))
 
 
-@pytest.mark.parametrize("variant", with_judge())
+@pytest.mark.parametrize("variant", with_discriminator())
 def test_discriminator_loss_teaches_no_generator(variant):
     """Sampling and log q stop the gradient."""
     model, batch = tiny_model(variant), tiny_batch()
@@ -371,8 +371,8 @@ def test_generator_and_discriminator_have_dropout_of_their_own():
 
     model.electra.call = record
     model(batch, training=True, seed=tf.constant(SEED))
-    generator, judge = seen
-    assert np.abs(generator - judge).mean() > 0.1
+    generator, discriminator = seen
+    assert np.abs(generator - discriminator).mean() > 0.1
     seen.clear()
     model(batch)
     np.testing.assert_array_equal(*seen)

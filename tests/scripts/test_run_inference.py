@@ -124,7 +124,11 @@ def test_mistakes_are_said_in_words(data, tmp_path):
     [
         ("detect", ["--nbest", "x"], "--nbest is not used by detect but by rerank."),
         ("detect", ["--tokens"], "--tokens is not used by detect but by score."),
-        ("report", ["--max_passages=3", "--way", "electric"], "by score and rerank."),
+        (
+            "report",
+            ["--max_passages=3", "--method", "electric"],
+            "by score and rerank.",
+        ),
         ("score", ["--no-corrupt"], "--corrupt is not used by score but by detect."),
         ("rerank", ["--input", "x"], "but by detect, report and score."),
     ],

@@ -69,7 +69,7 @@ def test_score_tokens_of_a_file_into_a_file(runs, model, tmp_path):
     (tmp_path / "in.txt").write_bytes("\ufeffW7 «w8»\r\nw1".encode())
     where = ("--data-dir", runs.parent, "--model-name", "scoring")
     flags = ("--input", tmp_path / "in.txt", "--output", tmp_path / "new/out.jsonl")
-    run = infer("score", *where, *flags, "--tokens", "--way", "two_tower")
+    run = infer("score", *where, *flags, "--tokens", "--method", "two_tower")
     assert run.stdout == "" and os.listdir(tmp_path / "new") == ["out.jsonl"]
     rows = [
         json.loads(x) for x in (tmp_path / "new/out.jsonl").read_text().split("\n")[:-1]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on the tokens of a text, as coloured terminal text, HTML and JSON.
+"""Predictions on the tokens of a text, as coloured terminal text, HTML and JSON.
 
 In a corrupted text as many tokens are flagged as were replaced: those that look most
 replaced.  So a flagged token is caught or a false alarm, and the numbers of misses and
@@ -12,7 +12,7 @@ import html
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from electra_tf.inference.pretrained_model import TokenVerdict
+from electra_tf.inference.pretrained_model import TokenPrediction
 
 # ANSI colours: what was replaced and flagged, replaced only, flagged only.
 _CAUGHT, _MISSED, _ALARM, _DIM, _PLAIN = "1;30;42", "1;30;43", "4;31", "2", "0"
@@ -36,7 +36,7 @@ class Score(NamedTuple):
     flagged: int
 
 
-def flagged(tokens: Sequence[TokenVerdict], threshold: float = 0.5) -> set[int]:
+def flagged(tokens: Sequence[TokenPrediction], threshold: float = 0.5) -> set[int]:
     """Indices of the tokens the discriminator calls replaced.
 
     In a corrupted text the most suspicious ones, as many as were replaced; otherwise
@@ -49,14 +49,14 @@ def flagged(tokens: Sequence[TokenVerdict], threshold: float = 0.5) -> set[int]:
     return {i for i in order if tokens[i].probability > threshold}
 
 
-def score(tokens: Sequence[TokenVerdict]) -> Score:
+def score(tokens: Sequence[TokenPrediction]) -> Score:
     """Counts of one text."""
     found = flagged(tokens)
     replaced = {i for i, token in enumerate(tokens) if token.is_replaced}
     return Score(len(replaced), len(replaced & found), len(found))
 
 
-def _pieces(text: str, tokens: Sequence[TokenVerdict], threshold: float):
+def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float):
     """(gap before, shown text, kind, original) of each token, then the last gap."""
     found, last = flagged(tokens, threshold), 0
     for i, token in enumerate(tokens):
@@ -76,7 +76,7 @@ def _pieces(text: str, tokens: Sequence[TokenVerdict], threshold: float):
 
 def to_terminal(
     text: str,
-    tokens: Sequence[TokenVerdict],
+    tokens: Sequence[TokenPrediction],
     threshold: float = 0.5,
     colour: bool = True,
 ) -> str:
@@ -116,7 +116,9 @@ def terminal_legend(is_corrupted: bool, colour: bool = True) -> str:
     return " ".join(f"\x1b[{code}m{name}\x1b[{_PLAIN}m" for code, name in samples)
 
 
-def to_html(text: str, tokens: Sequence[TokenVerdict], threshold: float = 0.5) -> str:
+def to_html(
+    text: str, tokens: Sequence[TokenPrediction], threshold: float = 0.5
+) -> str:
     """The text as an HTML fragment; STYLE colours it; the mouse shows probabilities."""
     parts = ['<p class="passage">']
     for gap, shown, kind, token in _pieces(text, tokens, threshold):
@@ -142,7 +144,7 @@ def html_legend(is_corrupted: bool) -> str:
     )
 
 
-def to_json(text: str, tokens: Sequence[TokenVerdict]) -> dict[str, Any]:
+def to_json(text: str, tokens: Sequence[TokenPrediction]) -> dict[str, Any]:
     """One JSON object per text: its tokens with character offsets."""
     rows = []
     for token in tokens:
