@@ -7,8 +7,8 @@
 Each sentence is compared with two spoilt copies: one word replaced by a random word of
 similar frequency in the same texts (at most 1.5 times as frequent or as rare), and two
 adjacent words exchanged. Replaced word and replacement are single tokens of the first
-model's vocabulary, so that all three texts are equally long. Every scoring method that a
-model offers is a row.
+model's vocabulary, so that all three texts have the same length. Every scoring method
+that a model offers is a row.
 
 Speed is measured on texts of --fast-tokens, --rounds times, the methods in turn.
 """
