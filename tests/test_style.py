@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that a machine can check: imports, sizes, forbidden calls."""
+"""Rules that a machine can check: folders, imports, names, sizes, forbidden calls."""
 
 import ast
 import dataclasses
@@ -18,22 +18,19 @@ from electra_tf.config.pretraining import PretrainingConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FOLDERS = ("electra_tf", "tests", "benchmarks", "examples")
-MAX_FILE_LINES = 450
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
-# From the bottom up; a module may use its own level and those below. What is not named
-# here stands wherever its imports put it, and may not take part in a cycle.
-LEVELS = (
-    (
-        "config errors tokenization vocabulary masking pretrain_data optimization "
-        "distribution checkpoints reporting hparams cli"
-    ),
-    "modeling",
-    "generators discriminator",
-    "pretrain interop",
-    "finetune export",
+# The folders of electra_tf, bottom up: a module imports from its own folder and from
+# those before it. "" stands for ROOT_MODULES; the package itself names what is public,
+# so it stands above all, and the scripts above it.
+ORDER = (
+    *("", "storage", "config", "text", "model", "train", "data", "pretrain"),
+    *("interop", "inference", "finetune", "export"),
 )
-LEVEL = {name: i for i, names in enumerate(LEVELS) for name in names.split()}
+ROOT_MODULES = ("errors", "console", "startup", "cli")
+# Tests in these folders of tests/ are not those of one module.
+FREE_TESTS = ("faults", "parity")
 
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "joblib", "shelve", "marshal"}
 # Only to show that a UserError survives the journey between processes.
@@ -103,32 +100,133 @@ def graph():
     return found
 
 
-def reachable(name):
-    seen, todo = set(), [name]
-    while todo:
-        for other in graph()[todo.pop()] - seen:
-            seen.add(other)
-            todo.append(other)
-    return seen
+def folder_of(name):
+    """The folder of a module; "" for one of ROOT_MODULES, None if it is unknown."""
+    _, *folders, last = name.split(".")
+    if not folders:
+        return "" if last in ROOT_MODULES else last if last in ORDER else None
+    return folders[0] if len(folders) == 1 and folders[0] in ORDER else None
 
 
-def level(name):
-    return LEVEL.get(name.split(".")[1]) if "." in name else None
+def homeless(names):
+    """Modules that are in no folder of ORDER."""
+    return [n for n in names if n != "electra_tf" and folder_of(n) is None]
 
 
-def test_the_graph_sees_imports():
+def upward(imported):
+    """Imports from a folder that stands above: (module, module that it imports)."""
+    place = {name: len(ORDER) for name in imported}
+    for name in imported:
+        if name != "electra_tf" and folder_of(name) is not None:
+            place[name] = ORDER.index(folder_of(name))
+    return [
+        (name, other)
+        for name, others in sorted(imported.items())
+        for other in sorted(others)
+        if place[other] > place[name]
+    ]
+
+
+def circles(imported):
+    """Modules that import themselves through others."""
+
+    def reachable(name):
+        seen, todo = set(), [name]
+        while todo:
+            for other in imported[todo.pop()] - seen:
+                seen.add(other)
+                todo.append(other)
+        return seen
+
+    return [name for name in sorted(imported) if name in reachable(name)]
+
+
+def test_every_module_is_in_a_folder_of_the_order():
+    assert homeless(graph()) == []
+    assert {folder_of(n) for n in graph() if n != "electra_tf"} == set(ORDER)
+
+
+def test_imports_run_one_way():
+    assert upward(graph()) == []
+
+
+def test_there_are_no_circles():
+    assert circles(graph()) == []
+
+
+def test_the_checks_of_imports_can_fail():
     assert "electra_tf.errors" in graph()["electra_tf.cli"]
-    assert "electra_tf.config.hparams" in reachable("electra_tf.config.pretraining")
-    assert len(FILES) > 15
+    assert len(graph()) > 100
+    made_up = {
+        "electra_tf": {"electra_tf.export.a"},
+        "electra_tf.cli": {"electra_tf.storage.a"},
+        "electra_tf.storage.a": {"electra_tf.text"},
+        "electra_tf.text": set(),
+        "electra_tf.export.a": {"electra_tf.storage.a", "electra_tf.export.b"},
+        "electra_tf.export.b": {"electra_tf.export.a"},
+        "electra_tf.text.deep.b": set(),
+        "electra_tf.utils": set(),
+        "electra_tf.new.a": set(),
+    }
+    assert homeless(made_up) == [
+        "electra_tf.text.deep.b",
+        "electra_tf.utils",
+        "electra_tf.new.a",
+    ]
+    assert upward(made_up) == [
+        ("electra_tf.cli", "electra_tf.storage.a"),
+        ("electra_tf.storage.a", "electra_tf.text"),
+    ]
+    assert circles(made_up) == ["electra_tf.export.a", "electra_tf.export.b"]
 
 
-@pytest.mark.parametrize("name", sorted(graph()))
-def test_imports_run_one_way(name):
-    below = reachable(name)
-    assert name not in below, f"{name} imports itself in a circle"
-    if level(name) is not None:
-        above = {n for n in below if level(n) is not None and level(n) > level(name)}
-        assert not above, f"{name} imports {sorted(above)}, which stand above it"
+def test_every_folder_says_what_it_is_for():
+    for folder in ORDER:
+        path = os.path.join("electra_tf", folder, "__init__.py")
+        assert ast.get_docstring(tree(path)), path
+
+
+def misnamed(tests, names):
+    """Test files that are not named after a module of their folder, or a script.
+
+    Args:
+      tests: paths of all files of tests.
+      names: folder of tests -> what a file in it may be named after.
+    """
+    for path in tests:
+        _, *folders, last = path.split(os.sep)
+        folder = "/".join(folders)
+        if not last.startswith("test_") or folder in FREE_TESTS:
+            continue
+        subject = last.removeprefix("test_").removesuffix(".py")
+        known = names.get(folder, ())
+        if not any(subject == n or subject.startswith(f"{n}_") for n in known):
+            yield path
+
+
+def test_tests_are_named_after_what_they_test():
+    names = {folder: [] for folder in ORDER} | {"scripts": ["benchmarks", "examples"]}
+    names[""].append("style")
+    for name in graph():
+        if name.count(".") and folder_of(name) != name.rpartition(".")[2]:
+            names[folder_of(name)].append(name.rpartition(".")[2])
+    names["scripts"] += [p.removesuffix(".py") for p in FILES if os.sep not in p]
+    paths = [p for p in FILES if p.startswith("tests" + os.sep)]
+    assert list(misnamed(paths, names)) == []
+
+
+def test_the_check_of_names_can_fail():
+    names = {"": ["cli"], "text": ["corpus"], "scripts": ["run_it"]}
+    right = (
+        "tests/test_cli.py tests/text/test_corpus.py tests/text/test_corpus_tfds.py "
+        "tests/helpers/runs.py tests/faults/test_kill.py tests/scripts/test_run_it.py"
+    )
+    wrong = (
+        "tests/test_corpus.py tests/text/test_corpustfds.py tests/scripts/test_cli.py "
+        "tests/new/test_cli.py"
+    )
+    paths = [path.replace("/", os.sep) for path in f"{right} {wrong}".split()]
+    assert list(misnamed(paths, names)) == paths[-4:]
 
 
 @pytest.mark.parametrize("name", sorted(graph()))

@@ -15,6 +15,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,8 +94,8 @@ def _features(directory: str) -> Iterator[Row]:
     task = _task(name, raw, described["hparams"], _vocabulary(directory))
     for split, recorded in _read(directory, "featurize.json").items():
         examples = task.examples(split)
-        # The original loses the last sentence of a file without a last blank line.
-        lost = isinstance(task, tagging.TaggingTask) and split == "train"
+        tagged = isinstance(task, tagging.TaggingTask)
+        lost = tagged and _ends_in_a_sentence(task.path(split))
         yield Row(f"examples/{split}", len(examples) - len(recorded) - lost, 0.0)
         for number, (example, golden) in enumerate(
             zip(examples, recorded, strict=False)
@@ -114,6 +115,13 @@ def _features(directory: str) -> Iterator[Row]:
             for ours, window in zip(found, theirs, strict=False):
                 count += _differing(task, ours, window)
             yield Row(f"features/{split}/{number}", float(count), 0.0)
+
+
+def _ends_in_a_sentence(path: Path) -> bool:
+    """Whether the original loses the last sentence: no blank line ends it."""
+    text = path.read_text(encoding="utf-8").removesuffix("\n")
+    words = text.split("\n")[-1].split()
+    return bool(words) and words[0] != "-DOCSTART-"
 
 
 def _by_text(found: dict[int, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import GOLDEN, ROOT
-from tests.parity import helper_functions, parity, pretraining
+from tests.parity import finetune_data, helper_functions, parity, pretraining
 
 RECORDINGS = list(parity.recordings([str(GOLDEN)]))
 
@@ -121,6 +121,31 @@ def test_a_changed_number_is_reported(tmp_path):
     assert len(reported) == 1
     assert reported[0].split()[0] == "discriminator/logits"
     assert "1 beyond their tolerance" in run.stdout
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n \n"])
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_the_original_loses_a_sentence_that_no_blank_line_ends(tmp_path, split, end):
+    source = GOLDEN / "finetune"
+    for name in ("chunk", "raw/chunk"):
+        shutil.copytree(source / name, tmp_path / name)
+    shutil.copy(GOLDEN / "vocab_tiny.txt", tmp_path)
+    text = tmp_path / "raw" / "chunk" / f"{split}.txt"
+    text.write_text("a DT B-NP\ncat NN I-NP\n\nit PRP B-NP" + end)
+    recording = tmp_path / "chunk" / "featurize.json"
+    recorded = json.loads(recording.read_text())
+
+    def sentences_beyond_those_recorded(count):
+        recorded[split] = recorded[split][:1] * count
+        recording.write_text(json.dumps(recorded))
+        rows = {
+            row.quantity: row for row in finetune_data.replay(str(tmp_path / "chunk"))
+        }
+        return rows[f"examples/{split}"].deviation
+
+    lost = end in ("", "\n")
+    assert sentences_beyond_those_recorded(2 - lost) == 0
+    assert sentences_beyond_those_recorded(1 + lost) != 0
 
 
 @pytest.mark.parametrize(
