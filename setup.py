@@ -37,6 +37,8 @@ setup(
         "keras>=3.15.1,<4",
         "keras-hub>=0.21,<1",  # the successor of keras-nlp
         "tensorflow-datasets>=4.9.7,<5",
+        # tensorflow-datasets imports it there without requiring it.
+        'importlib_resources>=6; python_version >= "3.12"',
         "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
         "safetensors>=0.4,<1",  # export_model.py --format huggingface
