@@ -37,7 +37,8 @@ setup(
         "keras>=3.15.1,<3.16",  # train/optimization.py overrides a method of it
         "keras-hub>=0.21,<1",  # the successor of keras-nlp
         "tensorflow-datasets>=4.9.7,<5",
-        "importlib-resources>=5",  # tensorflow-datasets 4.9.10 imports it unsaid
+        # tensorflow-datasets imports it without requiring it.
+        "importlib-resources>=6",
         "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
         "safetensors>=0.4,<1",  # export_model.py --format huggingface

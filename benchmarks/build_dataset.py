@@ -20,9 +20,8 @@ import time
 from pathlib import Path
 
 from absl import flags
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from measurement import ROOT
+from preparation import train_vocabulary
 
 from electra_tf import cli
 from electra_tf.data import tfrecord
@@ -46,7 +45,8 @@ def main(_):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         size = repeat(FLAGS.corpus_dir, folder / "corpus", FLAGS.megabytes * 1e6) / 1e6
-        vocab = FLAGS.vocab_file or train_vocabulary(folder)
+        vocab = FLAGS.vocab_file
+        vocab = vocab or train_vocabulary(FLAGS.corpus_dir, folder / "vocab.txt", 8192)
         print(f"{size:.1f} MB of text, max_seq_length {FLAGS.max_seq_length}\n")
         print("processes   MB/s   MB per CPU second   largest process")
         for processes in FLAGS.num_processes:
@@ -76,14 +76,6 @@ def repeat(source: str, target: Path, num_bytes: float) -> int:
                 break
         copies += 1
     return size
-
-
-def train_vocabulary(folder: Path) -> str:
-    path = folder / "vocab.txt"
-    flags_ = ["--vocab-size=8192", f"--output-file={path}"]
-    command = [sys.executable, str(ROOT / "build_vocab.py"), *flags_]
-    subprocess.run([*command, f"--corpus-dir={FLAGS.corpus_dir}"], check=True)
-    return str(path)
 
 
 def build(folder: Path, vocab: str, processes: str) -> tuple[float, float, int]:

@@ -19,7 +19,6 @@ Stopping: SIGTERM at a random time, until the process has ended.
 import json
 import os
 import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,19 +26,15 @@ import time
 from pathlib import Path
 
 from absl import flags
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from measurement import ROOT, median, print_table, save
+from preparation import make_loop, numbers, write_shards
 
 from electra_tf import cli, startup
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_PREEMPTED, UserError
 from electra_tf.storage.checkpoint_manifest import MANIFEST, name_of
-from electra_tf.text.vocabulary import (
-    SPECIAL_TOKENS,
-    Vocabulary,
-)
+from electra_tf.text.vocabulary import write_tokens
 
 FLAGS = flags.FLAGS
 VOCAB_SIZE = 30522
@@ -68,7 +63,10 @@ def main(_):
         hparams = {"num_train_steps": 2_000_000} | read_hparams(FLAGS.hparams)
         hparams["vocab_size"] = VOCAB_SIZE
         config = PretrainingConfig.from_hparams(str(data), "benchmark", hparams)
-        write_data(data, config.max_seq_length)
+        write_tokens(config.vocab_file, numbers(VOCAB_SIZE).tokens)
+        shards = data / "pretrain_tfrecords"
+        shards.mkdir()
+        write_shards(shards, VOCAB_SIZE, config.max_seq_length, EXAMPLES)
         if "saving" in FLAGS.what:
             results["saving"] = measure_saving(config)
             print_saving(results["saving"])
@@ -78,26 +76,7 @@ def main(_):
         if "stopping" in FLAGS.what:
             results["stopping"] = measure_stopping(data, hparams)
             print_stopping(results["stopping"])
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
-
-
-def write_data(data: Path, length: int) -> None:
-    """A vocabulary and examples of random ids."""
-    import numpy as np
-
-    from electra_tf.data import tfrecord
-
-    words = [*SPECIAL_TOKENS, *map(str, range(VOCAB_SIZE - len(SPECIAL_TOKENS)))]
-    (data / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
-    shape = (EXAMPLES, length)
-    ids = np.random.default_rng(1).integers(5, VOCAB_SIZE, shape)
-    ids[:, 0], ids[:, -1] = 2, 3
-    records = tfrecord.encode_examples(ids, np.ones(shape, int), np.zeros(shape, int))
-    folder = data / "pretrain_tfrecords"
-    folder.mkdir()
-    path = folder / "pretrain_data.tfrecord-00000-of-00001"
-    path.write_bytes(b"".join(map(tfrecord.frame, records)))
+    save(FLAGS.json, results)
 
 
 # ------------------------------------------------------------------------- saving
@@ -108,14 +87,15 @@ def measure_saving(config: PretrainingConfig) -> dict:
     from electra_tf.storage.background_saving import BackgroundSaver
     from electra_tf.storage.checkpoints import Checkpoints
 
-    state, run = make_run(config)
+    run, state = make_loop(config)
+    variables = state.variables()
     checkpoints = Checkpoints(
         config.model_dir, keep=config.keep_checkpoint_max, log=lambda text: None
     )
     saver = BackgroundSaver(checkpoints)
     for _ in range(3):
         run(1)
-    size = sum(v.shape.num_elements() * v.dtype.size for v in state.values())
+    size = sum(v.shape.num_elements() * v.dtype.size for v in variables.values())
     found = {"bytes": size, "interval": config.save_checkpoints_steps, "rounds": []}
     for number in range(FLAGS.rounds):
         row = {}
@@ -125,7 +105,7 @@ def measure_saving(config: PretrainingConfig) -> dict:
 
         waited = saver.blocked_seconds
         started = time.perf_counter()
-        saver.save(2 * number + 1, state)
+        saver.save(2 * number + 1, variables)
         row["copy_s"] = saver.blocked_seconds - waited
         steps = 0
         while saver.is_writing() or not steps:
@@ -137,76 +117,38 @@ def measure_saving(config: PretrainingConfig) -> dict:
         row["write_s"] = saver.seconds
 
         started = time.perf_counter()
-        saver.save(2 * number + 2, state)
+        saver.save(2 * number + 2, variables)
         saver.wait()
         row["alone_s"] = time.perf_counter() - started
         found["rounds"].append(row)
     return found
 
 
-def make_run(config: PretrainingConfig):
-    """Returns the state's variables and a function that makes a number of steps."""
-    import keras
-
-    from electra_tf.pretrain import pretrain_data, pretraining
-    from electra_tf.pretrain.trainable import TrainablePretrainer
-    from electra_tf.train import distribution, optimization
-    from electra_tf.train import step as training_step
-
-    vocab = Vocabulary.load(config.vocab_file)
-    distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
-    placement = distribution.create_strategy(config)
-    print(distribution.describe(placement, config.precision), flush=True)
-    keras.utils.set_random_seed(config.seed)
-    with placement.strategy.scope():
-        model = pretraining.build_pretrainer(
-            config, (vocab.cls_id, vocab.sep_id, vocab.mask_id)
-        )
-        state = training_step.TrainState(model, optimization.create_optimizer(config))
-    step = training_step.TrainingStep(
-        TrainablePretrainer(model), state, placement, seed=config.seed
-    )
-    batches = iter(
-        pretrain_data.make_dataset(
-            config.pretrain_tfrecords,
-            batch_size=config.train_batch_size,
-            max_seq_length=config.max_seq_length,
-            vocab=vocab,
-            seed=config.seed,
-            mask_prob=config.mask_prob,
-            max_predictions_per_seq=config.max_predictions_per_seq,
-        )
-    )
-    return state.variables(), lambda count: step.run(batches, state.step, count)
-
-
-def extra_seconds(row: dict) -> float:
-    """By how much a save lengthened the steps beside it."""
-    return row["beside_s"] - row["beside_steps"] * row["step_s"]
-
-
 def print_saving(found: dict) -> None:
     """Medians over the rounds, and the share of a run at the interval."""
-
-    def median(value) -> float:
-        return statistics.median(map(value, found["rounds"]))
-
-    step = median(lambda row: row["step_s"])
+    rounds = found["rounds"]
+    for row in rounds:
+        # By how much a save lengthened the steps beside it.
+        row["extra_s"] = row["beside_s"] - row["beside_steps"] * row["step_s"]
     costs = {
-        "step": step,
-        "copy, training waits": median(lambda row: row["copy_s"]),
-        "write, beside training": median(lambda row: row["write_s"]),
-        "cost of a save": median(extra_seconds),
-        "save that training waits for": median(lambda row: row["alone_s"]),
+        "step": "step_s",
+        "copy, training waits": "copy_s",
+        "write, beside training": "write_s",
+        "cost of a save": "extra_s",
+        "save that training waits for": "alone_s",
     }
     size, interval = found["bytes"] / 1e6, found["interval"]
-    print(f"\n| {size:.0f} MB of state, a save in {interval} steps | s | share |")
-    print("|---|---|---|")
-    for name, seconds in costs.items():
-        share = seconds / (interval * step)
-        text = "" if name == "step" else f"{100 * share:.2f} %"
-        print(f"| {name} | {seconds:.3f} | {text} |")
+    run = interval * median(rounds, "step_s")
+
+    def share(name, seconds):
+        return "" if name == "step" else f"{100 * seconds / run:.2f} %"
+
+    columns = {
+        f"{size:.0f} MB of state, a save in {interval} steps": lambda name, _: name,
+        "s": lambda _, seconds: f"{seconds:.3f}",
+        "share": share,
+    }
+    print_table(((name, median(rounds, key)) for name, key in costs.items()), columns)
 
 
 # ----------------------------------------------------------------------- resuming
@@ -314,12 +256,13 @@ def last_row(metrics: Path) -> dict:
 
 def print_resuming(found: dict) -> None:
     """Medians of the rounds: seconds from the start of the process."""
-    print("\n| s since the start, from step | checked | built | first step |")
-    print("|---|---|---|---|")
-    for name, rows in found.items():
-        columns = ("checked_s", "built_s", "first_step_s")
-        times = [statistics.median(row[key] for row in rows) for key in columns]
-        print(f"| {name} | {' | '.join(f'{t:.2f}' for t in times)} |")
+    columns = {
+        "s since the start, from step": lambda name, _: name,
+        "checked": lambda _, rows: f"{median(rows, 'checked_s'):.2f}",
+        "built": lambda _, rows: f"{median(rows, 'built_s'):.2f}",
+        "first step": lambda _, rows: f"{median(rows, 'first_step_s'):.2f}",
+    }
+    print_table(found.items(), columns)
 
 
 # ----------------------------------------------------------------------- stopping
@@ -365,11 +308,12 @@ def print_stopping(rows: list[dict]) -> None:
         "to_end_s": "step to end",
         "stopped_s": "SIGTERM to end",
     }
-    print(f"\n| {len(rows)} runs, s | median | worst |")
-    print("|---|---|---|")
-    for name, text in names.items():
-        times = [row[name] for row in rows]
-        print(f"| {text} | {statistics.median(times):.2f} | {max(times):.2f} |")
+    columns = {
+        f"{len(rows)} runs, s": lambda key, text: text,
+        "median": lambda key, _: f"{median(rows, key):.2f}",
+        "worst": lambda key, _: f"{max(row[key] for row in rows):.2f}",
+    }
+    print_table(names.items(), columns)
 
 
 if __name__ == "__main__":

@@ -15,41 +15,25 @@ backward products at each position that ELECTRA does not mask; what is computed 
 in the backward pass is not counted.
 """
 
+import functools
 import json
-import os
 import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
 
+import measurement
 from absl import flags
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from step_process import measure, xla_buffers
-from step_tables import processor
+from measurement import median, print_table
+from preparation import define_process_flags, define_step_flags, measure
 
 from electra_tf import cli
-from electra_tf.config.pretraining import (
-    PretrainingConfig,
-    read_hparams,
-)
-from electra_tf.errors import UserError
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 
 FLAGS = flags.FLAGS
 ELECTRIC = {"electra_objective": False, "electric_objective": True}
 VARIANTS = {"ELECTRA": {}, "Electric, chunks": ELECTRIC, "Electric, direct": ELECTRIC}
 TIME_FACTOR, MEMORY_FACTOR = 1.35, 1.3
 
-flags.DEFINE_string("hparams", "{}", "Hparams of run_pretraining.py, for all variants.")
-flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
-flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
-flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
-flags.DEFINE_boolean("xla_buffers", True, "Another process asks XLA for its buffers.")
-flags.DEFINE_string("json", None, "File for all that was measured.")
-flags.DEFINE_string("variant", None, "Used by the script itself: the one to measure.")
+define_step_flags("run_pretraining.py, for all variants")
+define_process_flags()
 
 
 def main(_):
@@ -59,27 +43,23 @@ def main(_):
     config = config_of("ELECTRA")
     shape = config.model_config()
     print(
-        f"{processor()}, {len(os.sched_getaffinity(0))} cores, "
-        f"load {os.getloadavg()[0]:.1f}\n"
+        f"{measurement.machine()}\n"
         f"{shape.num_hidden_layers} layers of {shape.hidden_size}, generator "
         f"{config.generator_config().hidden_size}, {config.train_batch_size} x "
         f"{config.max_seq_length} tokens, vocabulary {config.vocab_size}",
         flush=True,
     )
-    results: dict[str, list[dict]] = {name: [] for name in VARIANTS}
-    for repeat in range(FLAGS.repeats):
-        for name in list(VARIANTS)[:: -1 if repeat % 2 else 1]:
-            results[name].append(run_variant(name))
-            seconds = statistics.median(results[name][-1]["seconds"])
-            print(f"  {name}: {seconds:.4g} s", flush=True)
+    results = measurement.in_turns(
+        {name: functools.partial(run_variant, name) for name in VARIANTS},
+        FLAGS.repeats,
+        lambda name, run: f"  {name}: {median([run], 'seconds'):.4g} s",
+    )
     if FLAGS.xla_buffers:
         for name, runs in results.items():
-            runs[0]["xla_buffers"] = xla_buffers(
-                lambda environment, name=name: run_variant(name, environment)
-            )
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
-    print_table(results)
+            first = functools.partial(run_variant, name)
+            runs[0]["xla_buffers"] = measurement.xla_buffers(first)
+    measurement.save(FLAGS.json, results)
+    print_variants(results)
     print_goals(results, extra_flops(config))
 
 
@@ -98,37 +78,16 @@ def extra_flops(config: PretrainingConfig) -> float:
 
 def run_variant(name: str, environment: dict | None = None) -> dict:
     """Measures a variant in a new process; with an environment only its first step."""
-    variant = {"name": name, "launched": time.time(), "compile_only": bool(environment)}
-    done = subprocess.run(
-        [
-            sys.executable,
-            __file__,
-            f"--variant={json.dumps(variant)}",
-            f"--hparams={FLAGS.hparams}",
-            f"--batch_size={FLAGS.batch_size}",
-            f"--steps={FLAGS.steps}",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | (environment or {}),
-        check=False,
-    )
-    if done.returncode:
-        raise UserError(f"{name} ended with code {done.returncode}.", 1)
-    return json.loads(done.stdout.splitlines()[-1])
+    variant = {"name": name, "compile_only": bool(environment)}
+    command = measurement.this_script(variant)
+    return measurement.in_process(name, command, environment)
 
 
 def measure_here(variant: dict) -> dict:
     if variant["name"] == "Electric, direct":
         form_all_scores()
-    return measure(
-        config_of(variant["name"]),
-        "step",
-        0.0,  # Operations are not counted: times are compared.
-        FLAGS.steps,
-        variant["launched"],
-        variant["compile_only"],
-    )
+    # Operations are not counted: times are compared.
+    return measure(config_of(variant["name"]), 0.0, FLAGS.steps, variant)
 
 
 def form_all_scores() -> None:
@@ -147,10 +106,6 @@ def form_all_scores() -> None:
     generators.log_normalizer = direct
 
 
-def median_seconds(runs: list[dict]) -> float:
-    return statistics.median(s for run in runs for s in run["seconds"])
-
-
 def cpu_seconds(runs: list[dict]) -> float:
     """Least of all threads together: what is left when other programs run, too."""
     return min(s for run in runs for s in run["cpu_seconds"])
@@ -159,44 +114,45 @@ def cpu_seconds(runs: list[dict]) -> float:
 def peak(runs: list[dict]) -> float:
     """Peak memory of the process in steps after the first, on the device if one is."""
     key = "gpu_peak_steps" if "gpu_peak_steps" in runs[0] else "peak_steps"
-    return statistics.median(run[key] for run in runs)
+    return median(runs, key)
 
 
-def print_table(results: dict[str, list[dict]]) -> None:
+def print_variants(results: dict[str, list[dict]]) -> None:
     base = results["ELECTRA"]
-    print(
-        "\n| variant | s/step, median | minimum | x ELECTRA | CPU s/step | x ELECTRA | "
-        "peak, GB | x ELECTRA | XLA's buffers, GB | x ELECTRA | loss |\n"
-        f"{'|---' * 11}|"
-    )
-    for name, runs in results.items():
-        seconds = median_seconds(runs)
-        cells = [
-            f"{seconds:.4g}",
-            f"{min(s for run in runs for s in run['seconds']):.4g}",
-            f"{seconds / median_seconds(base):.2f}",
-            f"{cpu_seconds(runs):.4g}",
-            f"{cpu_seconds(runs) / cpu_seconds(base):.2f}",
-            f"{peak(runs) / 1e9:.2f}",
-            f"{peak(runs) / peak(base):.2f}",
-        ]
-        buffers = runs[0].get("xla_buffers")
-        known = buffers and base[0]["xla_buffers"]
-        cells.append(f"{buffers / 1e9:.2f}" if buffers else "")
-        cells.append(f"{buffers / base[0]['xla_buffers']:.2f}" if known else "")
-        cells.append(f"{runs[0]['loss'][0]:.3f}")
-        print(f"| {name} | {' | '.join(cells)} |")
+
+    def seconds(runs):
+        return median(runs, "seconds")
+
+    def buffers(runs):
+        return runs[0].get("xla_buffers", 0) / 1e9
+
+    columns = {
+        "variant": lambda name, runs: name,
+        "s/step, median": lambda _, runs: f"{seconds(runs):.4g}",
+        "minimum": lambda _, runs: f"{min(s for r in runs for s in r['seconds']):.4g}",
+        "x ELECTRA": lambda _, runs: f"{seconds(runs) / seconds(base):.2f}",
+        "CPU s/step": lambda _, runs: f"{cpu_seconds(runs):.4g}",
+        "x ELECTRA ": lambda _, runs: f"{cpu_seconds(runs) / cpu_seconds(base):.2f}",
+        "peak, GB": lambda _, runs: f"{peak(runs) / 1e9:.2f}",
+        "x ELECTRA  ": lambda _, runs: f"{peak(runs) / peak(base):.2f}",
+    }
+    if buffers(base):
+        columns["XLA's buffers, GB"] = lambda _, runs: f"{buffers(runs):.2f}"
+        columns["x ELECTRA   "] = lambda _, runs: f"{buffers(runs) / buffers(base):.2f}"
+    columns["loss"] = lambda _, runs: f"{runs[0]['loss'][0]:.3f}"
+    print_table(results.items(), columns)
 
 
 def print_goals(results: dict[str, list[dict]], flops: float) -> None:
     electra, ours = results["ELECTRA"], results["Electric, chunks"]
     rate = statistics.median(r for run in electra for r in run["rates"]["during"])
     extra = flops / rate
-    goal = TIME_FACTOR * median_seconds(electra) + extra
-    met = "reached" if median_seconds(ours) <= goal else "missed"
+    base, seconds = median(electra, "seconds"), median(ours, "seconds")
+    goal = TIME_FACTOR * base + extra
+    met = "reached" if seconds <= goal else "missed"
     print(
-        f"\nTime: {median_seconds(ours):.4g} s, goal {goal:.4g} s ({TIME_FACTOR} x "
-        f"{median_seconds(electra):.4g} s and {flops / 1e9:.1f} GFLOP at "
+        f"\nTime: {seconds:.4g} s, goal {goal:.4g} s ({TIME_FACTOR} x "
+        f"{base:.4g} s and {flops / 1e9:.1f} GFLOP at "
         f"{rate / 1e9:,.0f} GFLOP/s = {extra:.3g} s): {met}."
     )
     goal = MEMORY_FACTOR * peak(electra)

@@ -9,25 +9,17 @@ The step is the one that run_finetuning.py makes, with its clipping, layer-wise 
 and metrics, on random tokens padded to each length: what a batch costs that is padded
 to a bucket's length, beside one that is padded to max_seq_length. The first step counts
 apart, because XLA compiles each length. Operations are counted as in
-benchmarks/step_measurement.py, heads included; large matrix products are timed in the
+benchmarks/measurement.py, heads included; large matrix products are timed in the
 same process before, between and after the steps.
 """
 
 import itertools
-import json
-import statistics
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 from absl import flags
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from step_measurement import Encoder, time_steps
-from step_process import make_matmul
+from measurement import Encoder, median, print_table, save, time_steps
+from preparation import define_step_flags, make_matmul, place
 
 from electra_tf import cli, startup
 from electra_tf.config.finetuning import FinetuningConfig
@@ -39,10 +31,7 @@ KINDS = {"classification": 2, "regression": 0, "tagging": 23, "qa": 0}
 
 flags.DEFINE_enum("kind", "classification", list(KINDS), "Kind of the task.")
 flags.DEFINE_list("lengths", "32,64,128", "Tokens that sequences are padded to.")
-flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
-flags.DEFINE_string("hparams", "{}", "Hparams of run_finetuning.py.")
-flags.DEFINE_string("json", None, "File for all that was measured.")
+define_step_flags("run_finetuning.py")
 
 
 def main(_):
@@ -57,43 +46,34 @@ def main(_):
     )
     startup.import_tensorflow()
     results = measure(config, lengths)
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
-    print_table(results)
+    save(FLAGS.json, results)
+    print_lengths(results)
 
 
 def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     """A row per length, longest first, so that shorter ones meet a warm program."""
-    import keras
     import tensorflow as tf
 
     from electra_tf.finetune.model import (
         TrainableFinetuningModel,
         build_finetuning_model,
     )
-    from electra_tf.train import distribution, optimization
+    from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
-    distribution.configure_devices(config)
-    distribution.set_precision(config.precision)
-    placement = distribution.create_strategy(config)
-    print(distribution.describe(placement, config.precision), flush=True)
-    keras.utils.set_random_seed(config.seed)
     head = SimpleNamespace(kind=FLAGS.kind, num_labels=KINDS[FLAGS.kind])
-    with placement.strategy.scope():
-        model = build_finetuning_model(
-            config, [SimpleNamespace(name="task", head=head)]
-        )
-        optimizer = optimization.create_finetuning_optimizer(config, 100_000)
-        state = training_step.TrainState(model, optimizer)
+    given = [SimpleNamespace(name="task", head=head)]
+    task, state, placement = place(
+        config,
+        lambda: TrainableFinetuningModel(build_finetuning_model(config, given)),
+        lambda: optimization.create_finetuning_optimizer(config, 100_000),
+    )
     matmul, matmul_flops = make_matmul(
         config.precision, bool(tf.config.list_physical_devices("GPU"))
     )
     results = []
     for length in sorted(lengths, reverse=True):
-        step = training_step.TrainingStep(
-            TrainableFinetuningModel(model), state, placement, seed=config.seed
-        )
+        step = training_step.TrainingStep(task, state, placement, seed=config.seed)
         batches = iter(make_batches(tf, config, length))
         count = itertools.count()
 
@@ -112,12 +92,6 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
 def step_flops(config: FinetuningConfig, length: int) -> int:
     """Forward and backward pass of encoder and head."""
     shape = config.model_config()
-    encoder = Encoder(
-        shape.num_hidden_layers,
-        shape.hidden_size,
-        shape.intermediate_size,
-        shape.num_attention_heads,
-    )
     tokens = config.train_batch_size * length
     width = shape.hidden_size
     head = {
@@ -127,7 +101,7 @@ def step_flops(config: FinetuningConfig, length: int) -> int:
         # The end's hidden layer sees each end once and each start once.
         "qa": tokens * 2 * 512 * (width + 1),
     }[FLAGS.kind]
-    encoded = tokens * encoder.flops_per_token(length, config.embedding_size)
+    encoded = tokens * Encoder.of(shape).flops_per_token(length, config.embedding_size)
     return 3 * (encoded + head)
 
 
@@ -157,24 +131,26 @@ def make_batches(tf, config: FinetuningConfig, length: int):
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
-def print_table(results: list[dict]) -> None:
-    """Medians, as Markdown."""
-    print(
-        f"\n{FLAGS.kind}, batches of {FLAGS.batch_size}\n\n"
-        "| length | GFLOP per step | first step, s | step, s | seq/s "
-        "| share of the matmul rate | speed relative to the longest |\n"
-        "|---|---|---|---|---|---|---|"
-    )
-    longest = statistics.median(results[0]["seconds"])
-    for result in results:
-        seconds = statistics.median(result["seconds"])
-        rate = statistics.median(result["rates"]["during"])
-        print(
-            f"| {result['length']} | {result['flops'] / 1e9:.1f} "
-            f"| {result['first_s']:.1f} | {seconds:.4f} "
-            f"| {FLAGS.batch_size / seconds:.1f} "
-            f"| {result['flops'] / seconds / rate:.0%} | {longest / seconds:.2f} |"
+def print_lengths(results: list[dict]) -> None:
+    """Medians."""
+    print(f"\n{FLAGS.kind}, batches of {FLAGS.batch_size}")
+    longest = median(results[:1], "seconds")
+
+    def share(row):
+        return (
+            row["flops"] / median([row], "seconds") / median([row["rates"]], "during")
         )
+
+    columns = {
+        "length": lambda row, _: str(row["length"]),
+        "GFLOP per step": lambda row, _: f"{row['flops'] / 1e9:.1f}",
+        "first step, s": lambda row, _: f"{row['first_s']:.1f}",
+        "step, s": lambda _, seconds: f"{seconds:.4f}",
+        "seq/s": lambda _, seconds: f"{FLAGS.batch_size / seconds:.1f}",
+        "share of the matmul rate": lambda row, _: f"{share(row):.0%}",
+        "speed relative to the longest": lambda _, seconds: f"{longest / seconds:.2f}",
+    }
+    print_table(((row, median([row], "seconds")) for row in results), columns)
 
 
 if __name__ == "__main__":

@@ -11,21 +11,15 @@ variants take turns, and the table has the median of several rounds.
 
 import os
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from absl import flags
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from preparation import numbers, write_shards
 
 from electra_tf import cli, startup
-from electra_tf.text.vocabulary import (
-    SPECIAL_TOKENS,
-    Vocabulary,
-)
+from electra_tf.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
 
@@ -41,30 +35,11 @@ def main(_):
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     startup.import_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
-        vocab = Vocabulary((*SPECIAL_TOKENS, *map(str, range(30517))))
-        if FLAGS.vocab_file:
-            vocab = Vocabulary.load(FLAGS.vocab_file)
-        pattern = FLAGS.pattern or make_shards(folder, len(vocab))
+        given = FLAGS.vocab_file
+        vocab = Vocabulary.load(given) if given else numbers(30522)
+        sizes = len(vocab), FLAGS.max_seq_length, 60_000, 4
+        pattern = FLAGS.pattern or write_shards(Path(folder), *sizes)
         measure(variants(pattern, vocab))
-
-
-def make_shards(folder: str, vocab_size: int, count: int = 60_000) -> str:
-    """Writes examples of random ids with two segments, in four shards."""
-    import numpy as np
-
-    from electra_tf.data import tfrecord
-
-    rng = np.random.default_rng(1)
-    shape = (count // 4, FLAGS.max_seq_length)
-    for shard in range(4):
-        ids = rng.integers(5, vocab_size, shape)
-        ids[:, 0], ids[:, shape[1] // 2], ids[:, -1] = 2, 3, 3
-        segments = np.zeros(shape, int)
-        segments[:, shape[1] // 2 + 1 :] = 1
-        records = tfrecord.encode_examples(ids, np.ones(shape, int), segments)
-        path = Path(folder) / f"pretrain_data.tfrecord-{shard:05d}-of-00004"
-        path.write_bytes(b"".join(map(tfrecord.frame, records)))
-    return f"{folder}/pretrain_data.tfrecord*"
 
 
 def variants(pattern: str, vocab: Vocabulary) -> dict:

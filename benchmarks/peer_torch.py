@@ -17,14 +17,7 @@ import time
 
 import torch
 import torch.nn.functional as F
-from step_measurement import (
-    Encoder,
-    Sizes,
-    memory_now,
-    peak_memory,
-    reset_peak_memory,
-    time_steps,
-)
+from measurement import Device, Encoder, Sizes, measure_steps
 from torch import nn
 
 TYPES = {"float32": torch.float32, "mixed_bfloat16": torch.bfloat16}
@@ -128,7 +121,7 @@ class Electra(nn.Module):
         self.transform_norm = layer_norm(sizes.embedding)
         self.output_bias = nn.Parameter(torch.zeros(sizes.vocab))
         h = sizes.discriminator.hidden
-        self.prediction = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
+        self.replaced = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
@@ -153,14 +146,14 @@ class Electra(nn.Module):
             corrupted = ids.scatter(1, positions, sampled.view_as(positions))
             replaced = corrupted != ids
         hidden = self.discriminator(self.embeddings(corrupted, segments), bias)
-        prediction = self.prediction(hidden)[..., 0].float()
+        logits_replaced = self.replaced(hidden)[..., 0].float()
         losses = F.binary_cross_entropy_with_logits(
-            prediction, replaced.float(), reduction="none"
+            logits_replaced, replaced.float(), reduction="none"
         )
         loss = generator_loss + 50.0 * (losses * mask).sum() / mask.sum()
 
         with torch.no_grad():
-            said = prediction > 0
+            said = logits_replaced > 0
             metrics = torch.stack(
                 [
                     loss.float(),
@@ -208,7 +201,9 @@ class Trainer:
 
     def __init__(self, job: dict, fused: bool, device: str):
         torch.manual_seed(42)
-        self.sizes, self.device = Sizes.from_dict(job["sizes"]), device
+        main, generator, *others = job["sizes"]
+        self.sizes = Sizes(Encoder(*main), Encoder(*generator), *others)
+        self.device = device
         self.model = Electra(self.sizes, job["dropout"], fused).to(device)
         self.optimizer = AdamWeightDecay(self.model)
         self.forward = torch.compile(self.model) if job["jit"] else self.model
@@ -266,33 +261,27 @@ def measure(job: dict) -> dict:
     if "fused" not in job:
         return {"fused": faster_attention(job, device)}
     trainer = Trainer(job, job["fused"], device)
-    ready = time.time()
-    result = {"device": "CPU", "version": f"PyTorch {torch.__version__}"}
-    result |= {"start_s": ready - job["launched"], "memory_start": memory_now()}
-    reset_peak_memory()
-    loss = trainer.run(1)
-    result |= {"first_s": time.time() - ready, "peak_first": peak_memory()}
-    result["memory_first"] = memory_now()
-    reset_peak_memory()
-    if device == "cuda":
-        result["device"] = torch.cuda.get_device_name()
-        result["gpu_peak_first"] = torch.cuda.max_memory_allocated()
+
+    def make_matmul():
+        rows, inner, columns = (8192,) * 3 if device == "cuda" else (4096, 1024, 1024)
+        a = torch.randn(rows, inner, device=device).to(TYPES[job["precision"]])
+        b = torch.randn(inner, columns, device=device).to(a.dtype)
+        return lambda: (a @ b)[0, 0].item(), 2.0 * rows * inner * columns
+
+    def gpu_peak():
+        peak = torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-    rows, inner, columns = (8192,) * 3 if device == "cuda" else (4096, 1024, 1024)
-    a = torch.randn(rows, inner, device=device).to(TYPES[job["precision"]])
-    b = torch.randn(inner, columns, device=device).to(a.dtype)
-    result["flops"] = trainer.sizes.step_flops()
-    result |= time_steps(
-        trainer.run,
-        lambda: (a @ b)[0, 0].item(),
-        2.0 * rows * inner * columns,
-        job["steps"],
+        return peak
+
+    gpu = device == "cuda"
+    place = Device(
+        torch.cuda.get_device_name() if gpu else "CPU",
+        f"PyTorch {torch.__version__}",
+        make_matmul,
+        gpu_peak if gpu else None,
     )
-    result["peak_steps"] = peak_memory()
-    if device == "cuda":
-        result["gpu_peak_steps"] = torch.cuda.max_memory_allocated()
-    result["loss"] = [loss, trainer.run(1)]
-    return result
+    flops = trainer.sizes.step_flops()
+    return measure_steps(trainer.run, place, flops, job["steps"], job)
 
 
 if __name__ == "__main__":

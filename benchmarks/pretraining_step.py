@@ -9,39 +9,26 @@
 The step is the one that run_pretraining.py makes: masking, sampling, both networks,
 clipping, optimizer and metrics, on random tokens. Every variant runs in a process of
 its own, one at a time, the order reversed from one repeat to the next. What counts as a
-floating point operation stands in benchmarks/step_measurement.py; large matrix products
+floating point operation stands in benchmarks/measurement.py; large matrix products
 are timed in the same process before, between and after the steps.
 """
 
-import dataclasses
 import functools
 import itertools
 import json
-import os
+import platform
+import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import measurement
 from absl import flags
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from step_measurement import Encoder, Sizes
-from step_process import PARTS, measure, xla_buffers
-from step_tables import (
-    print_header,
-    print_ratios,
-    print_tables,
-    progress_line,
-)
+from measurement import ROOT, Encoder, Sizes, median, print_table
+from preparation import PARTS, define_process_flags, define_step_flags, measure
 
 from electra_tf import cli
-from electra_tf.config.pretraining import (
-    PretrainingConfig,
-    read_hparams,
-)
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -59,14 +46,9 @@ flags.DEFINE_list(
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
 flags.DEFINE_string("peer_python", sys.executable, "A Python that has PyTorch.")
 flags.DEFINE_boolean("peer_compile", False, "Also times it under torch.compile.")
-flags.DEFINE_integer("steps", 10, "Loops of steps that are timed.", lower_bound=1)
-flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
-flags.DEFINE_integer("batch_size", 32, "Sequences of a step.", lower_bound=1)
 flags.DEFINE_integer("layers", None, "Of both networks.", lower_bound=1)
-flags.DEFINE_string("hparams", "{}", "Hparams of run_pretraining.py.")
-flags.DEFINE_boolean("xla_buffers", True, "Another process asks XLA for its buffers.")
-flags.DEFINE_string("json", None, "File for all that was measured.")
-flags.DEFINE_string("variant", None, "Used by the script itself: the one to measure.")
+define_step_flags("run_pretraining.py")
+define_process_flags()
 
 
 def main(_):
@@ -74,29 +56,24 @@ def main(_):
         variant = json.loads(FLAGS.variant)
         config = config_of(variant)
         flops = sizes_of(config).step_flops()
-        compile_only = variant.get("compile_only", False)
-        given = variant["part"], flops, FLAGS.steps, variant["launched"], compile_only
-        print(json.dumps(measure(config, *given)))
+        print(json.dumps(measure(config, flops, FLAGS.steps, variant)))
         return
     chosen = variants()
     print_header(sizes_of(config_of(chosen[0])))
-    results = {variant["name"]: [] for variant in chosen}
     for variant in chosen:
         if variant["framework"] == "torch":
             variant["fused"] = run_variant(variant)["fused"]
-    for repeat in range(FLAGS.repeats):
-        for variant in chosen[:: -1 if repeat % 2 else 1]:
-            result = run_variant(variant)
-            results[variant["name"]].append(result)
-            print(progress_line(variant["name"], result), flush=True)
+    makers = {v["name"]: functools.partial(run_variant, v) for v in chosen}
+    results = measurement.in_turns(makers, FLAGS.repeats, progress_line)
     for variant in chosen:
         compiled = variant["jit"] and variant["framework"] == "tensorflow"
         if FLAGS.xla_buffers and compiled:
             first = functools.partial(run_variant, variant | {"compile_only": True})
-            results[variant["name"]][0]["xla_buffers"] = xla_buffers(first)
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(results, indent=1) + "\n")
-    print_tables(results, FLAGS.batch_size)
+            buffers = measurement.xla_buffers(first)
+            results[variant["name"]][0]["xla_buffers"] = buffers
+    measurement.save(FLAGS.json, results)
+    print_speed(results)
+    print_memory(results)
     if FLAGS.peer and "step" in FLAGS.part:
         print_ratios(results)
 
@@ -119,16 +96,9 @@ def variants() -> list[dict]:
         name = f"{precision}, jit {jit}"
         name += f", dropout {dropout:g}" if len(rates) > 1 or dropout != 0.1 else ""
         name += f", {part}" if part != "step" else ""
-        found.append(
-            {
-                "framework": "tensorflow",
-                "name": name,
-                "precision": precision,
-                "jit": jit == "on",
-                "dropout": dropout,
-                "part": part,
-            }
-        )
+        settings = {"precision": precision, "jit": jit == "on", "dropout": dropout}
+        settings |= {"framework": "tensorflow", "name": name, "part": part}
+        found.append(settings)
     return found + (peers(rates[-1]) if FLAGS.peer else [])
 
 
@@ -143,17 +113,12 @@ def peers(dropout: float) -> list[dict]:
             "Install it there, or name another interpreter with --peer-python."
         )
     compiled = (False, True) if FLAGS.peer_compile else (False,)
-    return [
-        {
-            "framework": "torch",
-            "name": f"PyTorch, {precision}" + (", torch.compile" if jit else ""),
-            "precision": precision,
-            "jit": jit,
-            "dropout": dropout,
-            "part": "step",
-        }
-        for precision, jit in itertools.product(FLAGS.precision, compiled)
-    ]
+    found = []
+    for precision, jit in itertools.product(FLAGS.precision, compiled):
+        name = f"PyTorch, {precision}" + (", torch.compile" if jit else "")
+        settings = {"precision": precision, "jit": jit, "dropout": dropout}
+        found.append(settings | {"framework": "torch", "name": name, "part": "step"})
+    return found
 
 
 def config_of(variant: dict) -> PretrainingConfig:
@@ -178,17 +143,9 @@ def config_of(variant: dict) -> PretrainingConfig:
 
 
 def sizes_of(config: PretrainingConfig) -> Sizes:
-    def encoder(shape):
-        return Encoder(
-            shape.num_hidden_layers,
-            shape.hidden_size,
-            shape.intermediate_size,
-            shape.num_attention_heads,
-        )
-
     return Sizes(
-        encoder(config.model_config()),
-        encoder(config.generator_config()),
+        Encoder.of(config.model_config()),
+        Encoder.of(config.generator_config()),
         config.embedding_size,
         config.vocab_size,
         config.train_batch_size,
@@ -199,30 +156,118 @@ def sizes_of(config: PretrainingConfig) -> Sizes:
 
 def run_variant(variant: dict, environment: dict | None = None) -> dict:
     """Measures a variant in a new process."""
+    command = measurement.this_script(variant)
     if variant["framework"] == "torch":
-        sizes = dataclasses.asdict(sizes_of(config_of(variant)))
+        sizes = sizes_of(config_of(variant))
         job = variant | {"sizes": sizes, "steps": FLAGS.steps, "launched": time.time()}
-        command = [FLAGS.peer_python, str(HERE / "peer_torch.py"), json.dumps(job)]
-    else:
-        command = [
-            sys.executable,
-            __file__,
-            f"--variant={json.dumps(variant | {'launched': time.time()})}",
-            f"--hparams={FLAGS.hparams}",
-            f"--batch_size={FLAGS.batch_size}",
-            f"--steps={FLAGS.steps}",
-            *([f"--layers={FLAGS.layers}"] if FLAGS.layers else []),
-        ]
-    done = subprocess.run(
-        command,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | (environment or {}),
-        check=False,
+        peer = str(ROOT / "benchmarks" / "peer_torch.py")
+        command = [FLAGS.peer_python, peer, json.dumps(job)]
+    return variant | measurement.in_process(variant["name"], command, environment)
+
+
+# Printing.
+
+
+def print_header(sizes: Sizes) -> None:
+    """Names the machine and the model, and warns when the machine is busy."""
+    print(f"{measurement.machine()}; {platform.platform()}")
+    if measurement.is_busy():
+        print("Other programs are running: times and rates are not to be quoted.")
+    network = sizes.discriminator
+    print(
+        f"{network.layers} layers of {network.hidden}, generator "
+        f"{sizes.generator.hidden}, {sizes.batch} x {sizes.length} tokens, "
+        f"{sizes.masked} masked: {sizes.step_flops() / 1e9:.1f} GFLOP per step",
+        flush=True,
     )
-    if done.returncode:
-        raise UserError(f"{variant['name']} ended with code {done.returncode}.", 1)
-    return variant | json.loads(done.stdout.splitlines()[-1])
+
+
+def progress_line(name: str, result: dict) -> str:
+    return (
+        f"  {name}: {result['version']} on {result['device']}, "
+        f"{median([result], 'seconds'):.4g} s, "
+        f"loss {result['loss'][0]:.3f} to {result['loss'][1]:.3f}, "
+        f"{result['faults']:,.0f} page faults per step"
+    )
+
+
+def print_speed(results: dict[str, list[dict]]) -> None:
+    """Medians over the processes of each variant."""
+
+    def rate(run, when):
+        return median([run["rates"]], when)
+
+    def rates(runs):
+        for when in ("before", "during", "after"):
+            yield f"{statistics.median(rate(run, when) for run in runs) / 1e9:,.0f}"
+
+    def gigaflops(runs):
+        return runs[0]["flops"] / median(runs, "seconds") / 1e9
+
+    def fraction(run):
+        """The step's rate relative to that of the products made between the steps."""
+        return run["flops"] / median([run], "seconds") / rate(run, "during")
+
+    def of_whole(cell):
+        """The operations of the forward pass alone are not counted."""
+        return lambda _, runs: "" if runs[0]["part"] == "forward" else cell(runs)
+
+    columns = {
+        "variant": lambda name, _: name,
+        "seq/s": lambda _, runs: f"{FLAGS.batch_size / median(runs, 'seconds'):,.1f}",
+        "s/step, median": lambda _, runs: f"{median(runs, 'seconds'):.4g}",
+        "minimum": lambda _, runs: f"{min(s for r in runs for s in r['seconds']):.4g}",
+        "GFLOP/s": of_whole(lambda runs: f"{gigaflops(runs):,.0f}"),
+        "matmul GFLOP/s before / during / after": lambda _, r: " / ".join(rates(r)),
+        "fraction": of_whole(lambda r: f"{statistics.median(map(fraction, r)):.2f}"),
+    }
+    print_table(results.items(), columns)
+
+
+def print_memory(results: dict[str, list[dict]]) -> None:
+    """Start and memory; medians over the processes."""
+
+    def gigabytes(key):
+        return lambda _, runs: (
+            f"{median(runs, key) / 1e9:.2f}" if key in runs[0] else ""
+        )
+
+    columns = {
+        "variant": lambda name, _: name,
+        "start, s": lambda _, runs: f"{median(runs, 'start_s'):.1f}",
+        "first step, s": lambda _, runs: f"{median(runs, 'first_s'):.1f}",
+        "memory before it, GB": gigabytes("memory_start"),
+        "peak in it": gigabytes("peak_first"),
+        "after it": gigabytes("memory_first"),
+        "peak in later steps": gigabytes("peak_steps"),
+        "XLA's buffers": lambda *row: gigabytes("xla_buffers")(row[0], row[1][:1]),
+    }
+    if any("gpu_peak_steps" in runs[0] for runs in results.values()):
+        columns["on the device: peak in it"] = gigabytes("gpu_peak_first")
+        columns["later"] = gigabytes("gpu_peak_steps")
+    print_table(results.items(), columns)
+
+
+def print_ratios(results: dict[str, list[dict]]) -> None:
+    """The fastest whole step of each precision, here and in PyTorch."""
+
+    def best(**wanted):
+        return min(
+            (median(runs, "seconds"), name)
+            for name, runs in results.items()
+            if wanted.items() <= runs[0].items()
+        )
+
+    torch = [run for run, *_ in results.values() if run["framework"] == "torch"]
+    for precision in dict.fromkeys(run["precision"] for run in torch):
+        wanted = {"precision": precision, "part": "step"}
+        theirs = best(framework="torch", **wanted)
+        wanted["dropout"] = results[theirs[1]][0]["dropout"]
+        ours = best(framework="tensorflow", **wanted)
+        print(
+            f"\n{precision}: {theirs[0] / ours[0]:.2f} times as fast as PyTorch "
+            f"({ours[1]}: {ours[0]:.4g} s; {theirs[1]}: {theirs[0]:.4g} s)"
+        )
 
 
 if __name__ == "__main__":

@@ -20,17 +20,11 @@ import os
 import random
 import re
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from step_tables import processor
+from measurement import machine, print_table
 
 import electra_tf
 from electra_tf import cli
@@ -73,26 +67,20 @@ def main(_):
     fast = of_length(texts, first.tokenizer, FLAGS.fast_sentences)
     words = statistics.mean(len(triple.real.split()) for triple in triples)
     print(
-        f"{processor()}, {len(os.sched_getaffinity(0))} cores, "
-        f"load {os.getloadavg()[0]:.1f}; {len(triples)} sentences of {words:.1f} words "
-        f"from {len(files)} files",
+        f"{machine()}; {len(triples)} sentences of {words:.1f} words from {len(files)} "
+        "files",
         flush=True,
     )
+    from electra_tf.inference import pseudo_likelihood
 
     scorers = {
         (name, method): model.scorer(method)
         for name, model in models.items()
-        for method in methods_of(model)
+        for method in pseudo_likelihood.methods_of(model.pretrainer)
     }
     compared = {key: preferred(scorer, triples) for key, scorer in scorers.items()}
     speeds = sentences_per_second(scorers, fast)
-    print_table(compared, speeds, len(triples))
-
-
-def methods_of(model) -> list[str]:
-    from electra_tf.inference import pseudo_likelihood
-
-    return pseudo_likelihood.methods_of(model.pretrainer)
+    print_scores(compared, speeds, len(triples))
 
 
 # Sentences
@@ -236,17 +224,20 @@ def sentences_per_second(scorers: dict, texts: list[str]) -> dict:
     return {key: statistics.median(values) for key, values in speeds.items()}
 
 
-def print_table(compared: dict, speeds: dict, number: int) -> None:
-    print(
-        "\n| model | method | rather than one word replaced | rather than two swapped "
-        f"| texts of {FLAGS.fast_tokens} tokens per second |\n|---|---|---|---|---|"
-    )
-    for key, shares in compared.items():
-        cells = [
-            f"{share:.1%} \u00b1 {math.sqrt(share * (1 - share) / number):.1%}"
-            for share in shares
-        ]
-        print(f"| {' | '.join(key)} | {' | '.join(cells)} | {speeds[key]:,.0f} |")
+def print_scores(compared: dict, speeds: dict, number: int) -> None:
+    def percent(share):
+        return f"{share:.1%} \u00b1 {math.sqrt(share * (1 - share) / number):.1%}"
+
+    columns = {
+        "model": lambda key, _: key[0],
+        "method": lambda key, _: key[1],
+        "rather than one word replaced": lambda _, shares: percent(shares[0]),
+        "rather than two swapped": lambda _, shares: percent(shares[1]),
+        f"texts of {FLAGS.fast_tokens} tokens per second": (
+            lambda key, _: f"{speeds[key]:,.0f}"
+        ),
+    }
+    print_table(compared.items(), columns)
     one_pass = [key for key in speeds if key[1] == "electric"]
     for ours in one_pass:
         for slow in speeds:

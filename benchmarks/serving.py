@@ -22,9 +22,8 @@ import time
 from pathlib import Path
 
 from absl import flags
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+from measurement import ROOT, save
+from preparation import train_vocabulary
 
 from electra_tf import cli, startup
 from electra_tf.errors import UserError
@@ -76,8 +75,7 @@ def main(_):
         found = compare(workers, requests)
         for worker in workers.values():
             worker.close()
-    if FLAGS.json:
-        Path(FLAGS.json).write_text(json.dumps(found, indent=1))
+    save(FLAGS.json, found)
     return 0
 
 
@@ -102,17 +100,7 @@ def stored_model(folder: Path):
     from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
     vocab_file = folder / "vocab.txt"
-    subprocess.run(
-        [
-            sys.executable,
-            str(ROOT / "build_vocab.py"),
-            f"--corpus-dir={ROOT / 'examples' / 'corpus'}",
-            f"--output-file={vocab_file}",
-            "--vocab-size=8000",
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    train_vocabulary(ROOT / "examples" / "corpus", vocab_file, 8000)
     vocab = Vocabulary.load(vocab_file)
     hparams = {"vocab_size": len(vocab), "vocab_file": str(vocab_file)}
     config = PretrainingConfig.from_hparams(

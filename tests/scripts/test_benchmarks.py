@@ -19,7 +19,7 @@ from tests.helpers.runs import ROOT, TINY, pretrain
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
-from step_measurement import (  # noqa: E402
+from measurement import (  # noqa: E402
     Encoder,
     Sizes,
     memory_now,
@@ -78,12 +78,8 @@ def cells(text: str, start: str) -> list[list[str]]:
 def test_every_benchmark_is_run_here():
     with open(__file__, encoding="utf-8") as f:
         text = f.read()
-    parts = {
-        "step_measurement.py",
-        "step_tables.py",
-        "step_process.py",
-        "peer_torch.py",
-    }  # of pretraining_step.py and electric_step.py
+    shared = {"measurement.py", "preparation.py"}
+    parts = shared | {"peer_torch.py"}  # of pretraining_step.py
     for path in BENCHMARKS.glob("*.py"):
         assert f'printed("{path.name}"' in text.replace("\n        ", "") or (
             path.name in parts
