@@ -9,6 +9,7 @@ TensorFlow: what it says is checked before any work begins.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -206,13 +207,16 @@ def _is_run(folder: Path) -> bool:
     if checkpoint_manifest.has_manifests(folder):
         return True
     config = folder / _CONFIG
-    return config.is_file() and "model_size" in output_folder.read_json(config)
+    if not config.is_file() or output_folder.format_of(folder):
+        return False
+    return "model_size" in output_folder.read_json(config)
 
 
 def _directory(folder: Path, form) -> FoundModel:
     """Of Hugging Face or KerasHub, `form` being its module."""
     settings = form.settings_of(folder)
-    return FoundModel(str(folder), settings, None, {}, lambda: form.read(folder))
+    read_directory = functools.partial(form.read, folder, settings)
+    return FoundModel(str(folder), settings, None, {}, read_directory)
 
 
 def _exported(folder: Path, prefix: str) -> FoundModel:
