@@ -197,7 +197,6 @@ def read_network(folder: Path) -> Network:
     Raises `UserError`: 2 for another model family or a head without equivalent here, 65
     for damaged or incomplete files.
     """
-    verify_folder(folder, lenient=True)
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
     tensors = _without_repetition(_read_weights(folder / WEIGHTS), folder)
@@ -298,8 +297,9 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def settings_of(folder: Path) -> Settings:
-    """What the JSON files of a directory say; see `read`."""
-    part = _parts(folder)[0]
+    """What the JSON files of a directory say, once all its files are verified."""
+    for part in reversed(_parts(folder)):
+        verify_folder(part, lenient=True)
     config = read_json(part / CONFIG)
     shape, embedding_size = shape_of(config, part)
     overrides = dataclasses.asdict(shape)
@@ -308,7 +308,7 @@ def settings_of(folder: Path) -> Settings:
     return Settings(hparams, *huggingface_tokenizer.read(part))
 
 
-def read(folder: Path) -> Contents:
+def read(folder: Path, settings: Settings) -> Contents:
     """A directory, or one with directories `discriminator` and `generator`."""
     found, notes = {}, []
     for part in _parts(folder):
@@ -323,6 +323,6 @@ def read(folder: Path) -> Contents:
         tensors=networks.join(found, str(folder)),
         slots={},
         step=0,
-        settings=settings_of(folder),
+        settings=settings,
         notes=notes,
     )

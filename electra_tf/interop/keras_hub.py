@@ -190,7 +190,6 @@ def read_network(folder: Path) -> Network:
     """
     import keras_hub
 
-    verify_folder(folder, lenient=True)
     shape, embedding_size = _shape_in(folder)
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
@@ -232,7 +231,8 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
 
 
 def settings_of(folder: Path) -> Settings:
-    """What the JSON files of a preset say."""
+    """What the JSON files of a preset say, once all its files are verified."""
+    verify_folder(folder, lenient=True)
     shape, embedding_size = _shape_in(folder)
     fields = (*_FIELDS.values(), "attention_probs_dropout_prob", "hidden_act")
     overrides = {name: getattr(shape, name) for name in fields if name != "vocab_size"}
@@ -242,14 +242,14 @@ def settings_of(folder: Path) -> Settings:
     return Settings(hparams, _tokenizer_config(folder), vocab_file)
 
 
-def read(folder: Path) -> Contents:
+def read(folder: Path, settings: Settings) -> Contents:
     """An encoder with its tokenizer."""
     return Contents(
         origin=str(folder),
         tensors=read_network(folder).tensors,
         slots={},
         step=0,
-        settings=settings_of(folder),
+        settings=settings,
         notes=["left out: the pooler, which the original does not have"],
     )
 

@@ -9,6 +9,7 @@ TensorFlow: what it says is checked before any work begins.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -23,7 +24,7 @@ from electra_tf.interop import huggingface, keras_hub, networks, tf1
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.manifest import read_json, verify_folder
+from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.text.vocabulary import Vocabulary, read_settings
 
 # Of a fine-tuned model's hparams, those of the encoder.
@@ -207,13 +208,16 @@ def _is_run(folder: Path) -> bool:
     if checkpoint_manifest.has_manifests(folder):
         return True
     config = folder / _CONFIG
-    return config.is_file() and "model_size" in read_json(config)
+    if not config.is_file() or format_of(folder):
+        return False
+    return "model_size" in read_json(config)
 
 
 def _directory(folder: Path, form) -> FoundModel:
     """Of Hugging Face or KerasHub, `form` being its module."""
     settings = form.settings_of(folder)
-    return FoundModel(str(folder), settings, None, {}, lambda: form.read(folder))
+    read_directory = functools.partial(form.read, folder, settings)
+    return FoundModel(str(folder), settings, None, {}, read_directory)
 
 
 def _exported(folder: Path, prefix: str) -> FoundModel:
