@@ -32,42 +32,41 @@ run() {  # shows the command that one would type, and runs it
 }
 
 heading "1/9  Vocabulary" \
-  "Finds the words and pieces of words that the texts of the model will consist of."
+  "Chooses the words and pieces of words (tokens) that the model reads text in."
 if [[ -e "$out/vocab.txt" ]]; then
   echo "$out/vocab.txt is there."
 else
   mkdir -p "$out"
-  run build_vocab.py --corpus-dir examples/corpus --vocab-size 8192 \
+  run build_vocab.py --corpus-dir examples/corpus --vocab-size 1024 \
     --output-file "$out/vocab.txt"
 fi
 
 heading "2/9  TFRecords" \
-  "Turns four novels into sequences of 64 tokens to learn from, a fifth to be tested on."
+  "Turns four novels into sequences of 32 tokens to learn from, part of a fifth to test on."
 for part in corpus:pretrain heldout:heldout; do
   records="$out/${part#*:}_tfrecords"
   if [[ -e "$records/manifest.json" ]]; then
     echo "$records is there."
   else
     run build_pretraining_dataset.py --corpus-dir "examples/${part%:*}" \
-      --vocab-file "$out/vocab.txt" --output-dir "$records" --max-seq-length 64 \
+      --vocab-file "$out/vocab.txt" --output-dir "$records" --max-seq-length 32 \
       --num-processes 2
   fi
 done
 
 heading "3/9  Pre-training" \
-  "A generator replaces some words; a discriminator learns to tell which (gen, disc: \
-their losses)."
+  "A generator replaces some tokens, a discriminator learns which (gen, disc: losses)."
 run run_pretraining.py --data-dir "$out" --model-name $name \
   --config examples/quickstart.json
 
 heading "4/9  Evaluation" \
-  "Measures both on the fifth novel, of which they have not seen a word."
+  "Measures both on the fifth novel, which they have not read."
 run run_pretraining.py --data-dir "$out" --model-name $name \
-  --config examples/quickstart.json --hparams "{\"do_train\": false, \"do_eval\": true,
-  \"eval_tfrecords\": \"$out/heldout_tfrecords/pretrain_data.tfrecord*\"}"
+  --config examples/quickstart.json --hparams "{\"do_train\": false, \"do_eval\": true, \
+\"eval_tfrecords\": \"$out/heldout_tfrecords/pretrain_data.tfrecord*\"}"
 
 heading "5/9  A look at it" \
-  "The generator replaces words of that novel; colours show what the discriminator says."
+  "The generator replaces tokens of that novel; colours show what was caught."
 passage="$out/passage.txt"
 sed -n '40,46p' examples/heldout/lost_world_opening.txt > "$passage"
 FORCE_COLOR=1 run run_inference.py detect --data-dir "$out" --model-name $name \
@@ -108,10 +107,9 @@ def results(name):
         return json.load(f)
 auc = results("unsup")["metrics"]["disc_auc_tokens"]
 accuracy = results("author")["trials"][0]["scores"]["author"]["accuracy"]
-print(f"Replaced words of an unseen novel are found with an AUC of {auc:.3f} (chance: 0.5).")
-print(f"Sentences of unseen novels are given to the right author in {accuracy:.1f} % of "
-      "400 cases (chance: 50 %).")
+print(f"AUC of the discriminator on held-out text: {auc:.3f} (chance: 0.5).")
+print(f"Right author of sentences from other novels: {accuracy:.1f} % (chance: 50 %).")
 if auc < 0.75 or accuracy < 60:
-    sys.exit("error: an AUC of at least 0.75 and an accuracy of at least 60 % were expected.")
+    sys.exit("error: an AUC >= 0.75 and an accuracy >= 60 % were expected.")
 PYTHON
 echo "To go on with commands of your own: source ${VENV:-.venv}/bin/activate"
