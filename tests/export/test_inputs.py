@@ -6,7 +6,7 @@ import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.inference.scoring import Scorer
+from electra_tf.inference.scoring import TextScorer
 from tests.helpers.exporting import (
     NAMES,
     Failed,
@@ -203,7 +203,7 @@ def test_score_is_the_sum_of_negative_energies(answers, sources):
 
 def test_scores_are_those_of_score_texts(answers, sources):
     source = sources["electric"]
-    scorer = Scorer(
+    scorer = TextScorer(
         source.pretrainer, source.vocab, source.tokenizer(), source.max_seq_length
     )
     _, _, long, *alone = answers["electric", "scorer"][: 2 + len(TEXTS)]

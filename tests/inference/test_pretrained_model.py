@@ -121,8 +121,8 @@ def exported(run, tmp_path_factory):
     """Format -> the directory of the run's model in it."""
     folder = tmp_path_factory.mktemp("formats")
     stored, quiet = sources.read(run), {"log": lambda line: None}
-    huggingface.write(stored, "all", folder / "huggingface", **quiet)
-    tf1.write(stored, "all", folder / "tf1", **quiet)
+    huggingface.write_huggingface(stored, "all", folder / "huggingface", **quiet)
+    tf1.write_tf1(stored, "all", folder / "tf1", **quiet)
     return folder
 
 
@@ -152,7 +152,9 @@ def test_what_a_model_lacks_is_said(exported, tmp_path, run):
     alone = electra_tf.load(exported / "huggingface" / "discriminator")
     with pytest.raises(UserError, match="without its generator"):
         alone.corrupt(TEXT)
-    huggingface.write(sources.read(run), "encoder", tmp_path / "e", log=print)
+    huggingface.write_huggingface(
+        sources.read(run), "encoder", tmp_path / "e", log=print
+    )
     with pytest.raises(UserError, match="holds an encoder without heads"):
         electra_tf.load(tmp_path / "e")
 
