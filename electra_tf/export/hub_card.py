@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.pretrain.metrics import ALL_METRICS
+from electra_tf.pretrain.objectives import OBJECTIVES
 
 REPOSITORY = "electra_tf"
 
@@ -92,7 +93,7 @@ class RunFacts(NamedTuple):
     """What is known of how a model came about."""
 
     step: int
-    objective: str  # "electra", "electric" or "mlm"
+    objective: str  # a key of OBJECTIVES
     sizes: dict[str, Any]  # ModelConfig and embedding_size
     tokenizer: str  # "uncased, accents stripped", ...
     max_seq_length: int
@@ -229,22 +230,14 @@ trained on sequences of {facts.max_seq_length}.
 
 
 def _front_matter(facts: RunFacts, licence: str) -> str:
-    tags = ["electra"]
-    if facts.objective != "electra":
-        tags.append({"electric": "electric", "mlm": "fill-mask"}[facts.objective])
+    tags = ["electra", *filter(None, [OBJECTIVES[facts.objective].tag])]
     lines = ["---", f"license: {licence}", "library_name: tensorflow", "tags:"]
     lines += [f"- {tag}" for tag in [*tags, "tf-keras"]]
     return "\n".join([*lines, "---"])
 
 
 def _overview(facts: RunFacts) -> str:
-    kind = {
-        "electra": "ELECTRA: a generator replaced tokens, the model learned which "
-        "(Clark et al., ICLR 2020)",
-        "electric": "Electric: an energy-based cloze model, trained by noise-"
-        "contrastive estimation (Clark et al., EMNLP 2020)",
-        "mlm": "a masked language model, trained as BERT",
-    }[facts.objective]
+    kind = OBJECTIVES[facts.objective].description
     sizes = facts.sizes
     return (
         f"{kind}. Pre-trained for {facts.step:,} steps with {REPOSITORY}. "

@@ -282,11 +282,9 @@ def _checked_method(pretrainer, method: str | None, name: str) -> str:
         )
     if method in offered:
         return method
-    kind = {"electric": "an Electric", "electra": "an ELECTRA"}.get(
-        pretrainer.objective.name, "a masked language model"
-    )
     listed = "; ".join(f"{offer} ({_EXPLAINED[offer]})" for offer in offered)
     raise UserError(
-        f"{name} is {kind} and has no scores by the method {method!r}.\n"
+        f"{name} is {pretrainer.objective.model} and has no scores by the method "
+        f"{method!r}.\n"
         f"It offers: {listed or 'none; only detect'}."
     )

@@ -31,6 +31,9 @@ class Objective:
 
     Attributes:
       name: the value of `PretrainingConfig.objective`.
+      model: what a model trained with it is called, for messages.
+      description: how such a model was trained, for model cards.
+      tag: of model cards, None for none beside "electra".
       scoring: the name in `pseudo_likelihood` of the scores that the main network's
         own predictions give, None if they give none.
       needs_log_q: whether the generator must have `log_q`.
@@ -38,6 +41,9 @@ class Objective:
     """
 
     name: str
+    model: str
+    description: str
+    tag: str | None = None
     scoring: str | None = None
     needs_log_q = False
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
@@ -89,12 +95,20 @@ class MaskedLM(Objective):
     """Masked language modeling, as in BERT: the tied generator is all there is."""
 
     name = "mlm"
+    model = "a masked language model"
+    description = "a masked language model, trained as BERT"
+    tag = "fill-mask"
 
 
 class Electra(Objective):
     """Replaced token detection (ELECTRA paper, section 2)."""
 
     name = "electra"
+    model = "an ELECTRA"
+    description = (
+        "ELECTRA: a generator replaced tokens, the model learned which "
+        "(Clark et al., ICLR 2020)"
+    )
     scoring = "discriminator"
     metrics = (*Objective.metrics, *metrics.DISCRIMINATOR_METRICS)
 
@@ -145,6 +159,12 @@ class Electric(Electra):
     """
 
     name = "electric"
+    model = "an Electric"
+    description = (
+        "Electric: an energy-based cloze model, trained by noise-contrastive "
+        "estimation (Clark et al., EMNLP 2020)"
+    )
+    tag = "electric"
     scoring = "electric"
     needs_log_q = True
 
