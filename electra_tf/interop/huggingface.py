@@ -27,7 +27,7 @@ from electra_tf.interop import (
     networks,
     verification,
 )
-from electra_tf.interop.huggingface_names import name_table
+from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import CLASSIFIER, Network
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
@@ -53,6 +53,32 @@ _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _TASK_HEADS = ("classifier.", "qa_outputs.", "sequence_summary.")
 _LAYER_NORM_EPSILON = 1e-12
 
+# Our names of the weights; `_name_table` has theirs.
+_TABLES = (
+    "electra/embeddings/word_embeddings",
+    "electra/embeddings/position_embeddings",
+    "electra/embeddings/token_type_embeddings",
+)
+_DENSE = (
+    "electra/embeddings_project",
+    "discriminator_predictions/dense",
+    "discriminator_predictions/dense_1",
+    "generator_predictions/dense",
+    "classifier",
+)
+_NORMS = ("electra/embeddings/LayerNorm", "generator_predictions/LayerNorm")
+_LAYER_DENSE = (
+    "attention/self/query",
+    "attention/self/key",
+    "attention/self/value",
+    "attention/output/dense",
+    "intermediate/dense",
+    "output/dense",
+)
+_LAYER_NORMS = ("attention/output/LayerNorm", "output/LayerNorm")
+# The scores of the vocabulary are the word embeddings transposed, plus this bias.
+_OUTPUT_BIAS = Entry("generator_predictions/output_bias", "generator_lm_head.bias")
+
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
@@ -62,6 +88,33 @@ def is_directory_of(folder: Path) -> bool:
         return True
     config = folder / CONFIG
     return config.is_file() and "model_type" in read_json(config)
+
+
+def _name_table(num_layers: int) -> list[Entry]:
+    """Every weight that a network of `num_layers` can have.
+
+    Kernels of dense layers are transposed.
+    """
+    layers = [f"electra/encoder/layer_{i}/" for i in range(num_layers)]
+    dense = [*_DENSE, *(layer + name for layer in layers for name in _LAYER_DENSE)]
+    norms = [*_NORMS, *(layer + name for layer in layers for name in _LAYER_NORMS)]
+    table = [Entry(ours, f"{_their_name(ours)}.weight") for ours in _TABLES]
+    table.append(_OUTPUT_BIAS)
+    flip = np.transpose
+    for ours in dense:
+        theirs = _their_name(ours)
+        table.append(Entry(f"{ours}/kernel", f"{theirs}.weight", flip, flip))
+        table.append(Entry(f"{ours}/bias", f"{theirs}.bias"))
+    for ours in norms:
+        theirs = _their_name(ours)
+        table.append(Entry(f"{ours}/gamma", f"{theirs}.weight"))
+        table.append(Entry(f"{ours}/beta", f"{theirs}.bias"))
+    return table
+
+
+def _their_name(ours: str) -> str:
+    theirs = ours.replace("/layer_", "/layer/").replace("dense_1", "dense_prediction")
+    return theirs.replace("/", ".")
 
 
 # ------------------------------------------------------------------------- writing
@@ -129,7 +182,7 @@ def _write_network(
     from safetensors.numpy import save_file
 
     theirs = names.to_theirs(
-        name_table(network.shape.num_hidden_layers), network.tensors
+        _name_table(network.shape.num_hidden_layers), network.tensors
     )
     if network.head() is None:
         theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
@@ -206,7 +259,7 @@ def read_network(folder: Path) -> Network:
             for name, array in tensors.items()
         }
     ours = names.to_ours(
-        name_table(shape.num_hidden_layers), tensors, str(folder / WEIGHTS)
+        _name_table(shape.num_hidden_layers), tensors, str(folder / WEIGHTS)
     )
     labels = config.get("id2label") or {}
     network = Network(shape, embedding_size, ours)
