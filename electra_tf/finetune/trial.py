@@ -19,7 +19,6 @@ from electra_tf.console import Console
 from electra_tf.finetune import (
     batches,
     initial_weights,
-    length_buckets,
     preprocessing,
     task_facts,
 )
@@ -131,7 +130,7 @@ def score(run: Run, model, task, split: str, stop: loop.StopRequest):
         seed=config.seed,
         shuffle=False,
         num_batches=count,
-        length_buckets=length_buckets.evaluation_buckets(config, store.lengths),
+        length_buckets=batches.evaluation_buckets(config, store.lengths),
     )
     scorer = task.scorer(split)
     for outputs in predict(
@@ -231,7 +230,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
         accumulation=config.gradient_accumulation_steps,
     )
 
-    buckets = length_buckets.training_buckets(
+    buckets = batches.training_buckets(
         config,
         store.lengths,
         steps=steps,
