@@ -16,15 +16,11 @@ import keras
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console
-from electra_tf.finetune import (
-    batches,
-    initial_weights,
-    preprocessing,
-    task_facts,
-)
+from electra_tf.finetune import batches, initial_weights, preprocessing
 from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
 from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
+from electra_tf.finetune.task import write_facts
 from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
@@ -221,7 +217,7 @@ def _train(run: Run, trial: int):
 def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
-    task_facts.write(config.trial_dir(trial), run.tasks)
+    write_facts(config.trial_dir(trial), run.tasks)
     step = training_step.TrainingStep(
         task,
         state,
