@@ -9,6 +9,7 @@ own reading of what was written.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -21,7 +22,6 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface_card,
-    huggingface_peer,
     huggingface_tokenizer,
     names,
     networks,
@@ -161,7 +161,7 @@ def write_networks(
             shown += verification.below(name, results)
     verification.show(shown, log)
     log(f"measured with the package tokenizers: {words}")
-    if not huggingface_peer.installed():
+    if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
     return Path(output_dir)
 
@@ -200,11 +200,48 @@ def _write_network(
     (folder / "README.md").write_text(card, encoding="utf-8")
 
     found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
-    if not huggingface_peer.installed():
+    if not _peer_installed():
         return found.results
-    theirs = huggingface_peer.outputs(folder, config["architectures"][0], found.batch)
-    compared = verification.compare(huggingface_peer.NAME, found.ours, theirs)
-    return found.results + compared
+    theirs = _peer_outputs(folder, config["architectures"][0], found)
+    return found.results + verification.compare("transformers", found.ours, theirs)
+
+
+def _peer_installed() -> bool:
+    """Whether transformers can read and run what was written."""
+    return all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
+
+
+def _peer_outputs(
+    folder: Path, architecture: str, found: verification.Reread
+) -> dict[str, np.ndarray]:
+    """The outputs `found.ours` by transformers, on the same batch.
+
+    Raises `UserError` (65) if it finds names missing or left over.
+    """
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    model, loading = getattr(transformers, architecture).from_pretrained(
+        str(folder), output_loading_info=True, local_files_only=True
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if loading[kind]:
+            raise UserError(
+                f"{folder}: transformers finds {kind.replace('_', ' ')} "
+                f"{sorted(loading[kind])[0]}.",
+                EXIT_DAMAGED,
+            )
+    theirs = {
+        "input_ids": "input_ids",
+        "attention_mask": "input_mask",
+        "token_type_ids": "segment_ids",
+    }
+    inputs = {k: torch.tensor(found.batch[v]).long() for k, v in theirs.items()}
+    with torch.no_grad():
+        result = model.eval()(**inputs, output_hidden_states=True)
+    hidden = result.hidden_states[-1].numpy()
+    return {k: hidden if k == "hidden" else result.logits.numpy() for k in found.ours}
 
 
 def config_of(network: Network, pad_id: int) -> dict[str, Any]:
