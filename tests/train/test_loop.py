@@ -12,7 +12,6 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.pretrain import pretrain_data, pretraining
-from electra_tf.pretrain.trainable import TrainablePretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop as training
@@ -36,7 +35,7 @@ class Trained:
         model = pretraining.build_pretrainer(self.config, special_ids)
         optimizer = optimization.create_optimizer(self.config)
         self.state = TrainState(model, optimizer)
-        self.task = TrainablePretrainer(model)
+        self.task = pretraining.TrainablePretrainer(model)
         self.step = TrainingStep(
             self.task,
             self.state,
