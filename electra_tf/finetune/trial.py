@@ -10,15 +10,18 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.console import Console
+from electra_tf.console import Console, Progress
+from electra_tf.errors import as_user_error
 from electra_tf.finetune import batches, initial_weights, preprocessing
 from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
-from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import write_facts
 from electra_tf.interop.sources import FoundModel
@@ -129,19 +132,41 @@ def score(run: Run, model, task, split: str, stop: loop.StopRequest):
         length_buckets=batches.evaluation_buckets(config, store.lengths),
     )
     scorer = task.scorer(split)
-    for outputs in predict(
-        model,
-        task.name,
-        dataset,
-        num_batches=count,
-        batch_size=config.eval_batch_size,
-        console=run.console,
-        is_stopped=lambda: stop.signal is not None,
-    ):
+    for outputs in _predictions(run, model, task.name, dataset, count, stop):
         scorer.update(outputs)
     if stop.signal:
         raise Interrupted
     return scorer
+
+
+def _predictions(
+    run: Run, model, task_name: str, dataset, num_batches: int, stop: loop.StopRequest
+) -> Iterator[dict[str, Any]]:
+    """Yields the head's outputs for each example, in order, without padding.
+
+    Everything is computed on one device. Ends early after a signal.
+    """
+
+    # One trace for batches of all lengths.
+    @tf.function(input_signature=[dataset.element_spec], autograph=False)
+    def outputs_of(batch):
+        found = dict(model(batch, training=False).outputs[task_name])
+        return found | {"task_id": batch["task_id"]}
+
+    padding, size = len(model.heads), run.config.eval_batch_size
+    progress = Progress(run.console, num_batches, 0, size, num_batches)
+    try:
+        for number, batch in enumerate(dataset.take(num_batches), start=1):
+            if stop.signal is not None:
+                return
+            arrays = {k: v.numpy() for k, v in outputs_of(batch).items()}
+            for row in np.flatnonzero(arrays["task_id"] != padding):
+                yield {k: v[row] for k, v in arrays.items() if k != "task_id"}
+            progress.update(number, {})
+    except tf.errors.OpError as error:
+        raise as_user_error(error) or error from error
+    finally:
+        progress.close()
 
 
 def build(run: Run, trial: int, steps: int):
