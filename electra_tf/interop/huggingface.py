@@ -53,7 +53,7 @@ _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _TASK_HEADS = ("classifier.", "qa_outputs.", "sequence_summary.")
 _LAYER_NORM_EPSILON = 1e-12
 
-# Our names of the weights; `_name_table` has theirs.
+# Our names of the weights; `name_table` has theirs.
 _TABLES = (
     "electra/embeddings/word_embeddings",
     "electra/embeddings/position_embeddings",
@@ -90,7 +90,7 @@ def is_directory_of(folder: Path) -> bool:
     return config.is_file() and "model_type" in read_json(config)
 
 
-def _name_table(num_layers: int) -> list[Entry]:
+def name_table(num_layers: int) -> list[Entry]:
     """Every weight that a network of `num_layers` can have.
 
     Kernels of dense layers are transposed.
@@ -182,7 +182,7 @@ def _write_network(
     from safetensors.numpy import save_file
 
     theirs = names.to_theirs(
-        _name_table(network.shape.num_hidden_layers), network.tensors
+        name_table(network.shape.num_hidden_layers), network.tensors
     )
     if network.head() is None:
         theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
@@ -296,7 +296,7 @@ def read_network(folder: Path) -> Network:
             for name, array in tensors.items()
         }
     ours = names.to_ours(
-        _name_table(shape.num_hidden_layers), tensors, str(folder / WEIGHTS)
+        name_table(shape.num_hidden_layers), tensors, str(folder / WEIGHTS)
     )
     labels = config.get("id2label") or {}
     network = Network(shape, embedding_size, ours)

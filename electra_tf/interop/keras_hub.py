@@ -45,7 +45,7 @@ _FIELDS = {
     "num_segments": "type_vocab_size",
 }
 
-# Our names of the weights and theirs; a layer's attention is in `_name_table`.
+# Our names of the weights and theirs; a layer's attention is in `name_table`.
 _EMBEDDINGS = (
     ("embeddings/word_embeddings", "token_embedding/embeddings"),
     ("embeddings/position_embeddings", "position_embedding/embeddings"),
@@ -76,7 +76,7 @@ def is_directory_of(folder: Path) -> bool:
     return config.is_file() and "class_name" in read_json(config)
 
 
-def _name_table(shape: ModelConfig) -> list[Entry]:
+def name_table(shape: ModelConfig) -> list[Entry]:
     """Every weight that an encoder of a shape can have; kernels are split by head."""
     table = [Entry(f"electra/{ours}", theirs) for ours, theirs in _EMBEDDINGS]
     width, heads = shape.hidden_size, shape.num_attention_heads
@@ -154,7 +154,7 @@ def _write_encoder(
     import keras_hub
 
     backbone = _backbone(network)
-    theirs = names.to_theirs(_name_table(network.shape), network.tensors)
+    theirs = names.to_theirs(name_table(network.shape), network.tensors)
     width = network.shape.hidden_size
     theirs[_POOLER + "kernel"] = np.eye(width, dtype=np.float32)
     theirs[_POOLER + "bias"] = np.zeros(width, np.float32)
@@ -254,7 +254,7 @@ def read_network(folder: Path) -> Network:
         for weight in backbone.weights
         if not weight.path.startswith(_POOLER)
     }
-    ours = names.to_ours(_name_table(shape), tensors, str(folder / WEIGHTS))
+    ours = names.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
     return Network(shape, embedding_size, ours)
 
 
