@@ -149,7 +149,6 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     import keras
 
     from electra_tf.pretrain import pretraining
-    from electra_tf.pretrain.trainable import TrainablePretrainer
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
@@ -167,7 +166,7 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
         )
     count = sum(v.shape.num_elements() for v in pretrainer.trainable_variables)
     console.log(f"Model: {count:,} parameters")
-    return placement, TrainablePretrainer(pretrainer), state
+    return placement, pretraining.TrainablePretrainer(pretrainer), state
 
 
 def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0):

@@ -84,8 +84,7 @@ def main(_):
 
 def measure_saving(config: PretrainingConfig) -> dict:
     """Times steps alone, steps beside a save, and saves alone."""
-    from electra_tf.storage.background_saving import BackgroundSaver
-    from electra_tf.storage.checkpoints import Checkpoints
+    from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
 
     run, state = make_loop(config)
     variables = state.variables()

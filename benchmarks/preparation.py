@@ -129,7 +129,6 @@ def make_loop(config: PretrainingConfig, part: str = "step"):
     import tensorflow as tf
 
     from electra_tf.pretrain import pretraining
-    from electra_tf.pretrain.trainable import TrainablePretrainer
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
@@ -146,7 +145,9 @@ def make_loop(config: PretrainingConfig, part: str = "step"):
 
     task, state, placement = place(
         config,
-        lambda: TrainablePretrainer(pretraining.build_pretrainer(config, (2, 3, 4))),
+        lambda: pretraining.TrainablePretrainer(
+            pretraining.build_pretrainer(config, (2, 3, 4))
+        ),
         make_optimizer,
     )
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)

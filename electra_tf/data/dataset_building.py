@@ -11,16 +11,18 @@ import concurrent.futures
 import contextlib
 import fcntl
 import glob
+import hashlib
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import threading
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import numpy as np
 
-from electra_tf.data import build_plan, shards, token_counts
+from electra_tf.data import build_plan, tfrecord, token_counts
 from electra_tf.data.build_plan import Corpus, Unit
 from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import (
@@ -286,9 +288,9 @@ class _Run:
         parts = [self._part_path(index, i) for i in range(len(group.parts()))]
         temporary = [self._temporary(shard) for shard in group.shards]
         if len(group.shards) == 1:
-            files = [shards.join(parts, temporary[0], counts.examples)]
+            files = [_join(parts, temporary[0], counts.examples)]
         else:
-            files = shards.deal(parts, temporary)
+            files = _deal(parts, temporary)
         for file, shard in zip(files, group.shards, strict=True):
             file["name"] = os.path.basename(self._shard_path(shard))
         token_counts.write(self._counts_path(index), tokens)
@@ -368,6 +370,55 @@ class _Run:
                 os.unlink(os.path.join(self._dir, file["name"]))
         self._remove_group_counts()
         os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
+
+
+def _join(parts: list[str], path: str, num_examples: int) -> dict:
+    """Writes files one after the other to `path`."""
+    digest = hashlib.sha256()
+    with open(path, "wb") as f:
+        for part in parts:
+            with open(part, "rb") as source:
+                while block := source.read(4 << 20):
+                    digest.update(block)
+                    f.write(block)
+        return _closed(f, num_examples, digest)
+
+
+def _deal(parts: list[str], paths: list[str]) -> list[dict]:
+    """Deals the records of files to several files in turn, as the original does."""
+    counts = [0] * len(paths)
+    turn = 0
+    buffers: list[list[bytes]] = [[] for _ in paths]
+    for path in paths:
+        open(path, "wb").close()
+    for part in parts:
+        for record in tfrecord.read_records(part):
+            buffers[turn].append(tfrecord.frame(record))
+            counts[turn] += 1
+            turn = (turn + 1) % len(paths)
+        # A thousand files are too many to keep open.
+        for path, buffer in zip(paths, buffers, strict=True):
+            if buffer:
+                with open(path, "ab") as f:
+                    f.write(b"".join(buffer))
+                buffer.clear()
+    files = []
+    for path, count in zip(paths, counts, strict=True):
+        with open(path, "r+b") as f:
+            files.append(_closed(f, count, hashlib.file_digest(f, "sha256")))
+    return files
+
+
+def _closed(f: BinaryIO, num_examples: int, digest) -> dict:
+    """Makes a shard durable; returns its entry in the manifest, without its name."""
+    f.flush()
+    os.fsync(f.fileno())
+    return {
+        "name": "",
+        "examples": num_examples,
+        "bytes": os.fstat(f.fileno()).st_size,
+        "sha256": digest.hexdigest(),
+    }
 
 
 def _names(text: Corpus, limit: int = 1000) -> list[str]:

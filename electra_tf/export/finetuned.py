@@ -14,9 +14,9 @@ from electra_tf.errors import UserError
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import EncoderInputs
-from electra_tf.finetune import initial_weights, task_facts, task_names
+from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.model import FinetuningModel, build_finetuning_model
-from electra_tf.finetune.task_facts import TaskFacts
+from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -128,10 +128,10 @@ def read_task(folder: Path, task: str, precision: str = "float32") -> ExportedTa
     data_dir, model_name = str(folder.parents[3]), folder.parents[1].name
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)
-    if (folder / task_facts.FILE).is_file():
-        facts = task_facts.read(folder)
+    if (folder / FACTS_FILE).is_file():
+        facts = read_facts(folder)
     else:
-        facts = [task_facts.facts_of(t) for t in task_names.make_tasks(config, vocab)]
+        facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
     found = initial_weights.find(str(folder), lambda line: None)
     initial_weights.check(found, config, vocab)
     model = build_finetuning_model(config, facts, dtype=precision)

@@ -2,20 +2,34 @@
 """Features -> batches, each padded to the shortest length that holds it.
 
 As in pre-training, batch k is a function of (seed, k): a run that is taken up again
-reads what it would have read.
+reads what it would have read. Which examples form a batch does not depend on the
+lengths, and padding changes no output; but XLA compiles the step anew for each length,
+so a run under XLA gets two at most.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.preprocessing import FeatureStore
 from electra_tf.pretrain.pretrain_data import batch_indices
 
 _ENDLESS = 1 << 62
 # Features with a number for each token; batches are cut to the tokens they have.
 _PER_TOKEN = ("input_ids", "input_mask", "segment_ids")
+# Lengths are multiples of this: products of odd sizes are slow.
+_MULTIPLE = 8
+# Without XLA any number of lengths is free; finer steps gain little.
+_STEP = 16
+# With XLA a second length pays from so many steps on, and from this gain on.
+_MIN_STEPS = 200
+_MIN_GAIN = 0.1
+# Batches that are looked at to choose the second length.
+_SAMPLE = 2000
 
 
 def make_dataset(
@@ -105,3 +119,61 @@ class _BatchLoader:
             is_real = real.reshape(-1, *[1] * (rows.ndim - 1))
             found.append(np.where(is_real, rows, fill).astype(array.dtype))
         return found
+
+
+def training_buckets(
+    config: FinetuningConfig,
+    lengths: np.ndarray,
+    *,
+    steps: int,
+    seed: int,
+    is_compiled: bool,
+) -> tuple[int, ...]:
+    """The lengths for a training run of `steps` batches.
+
+    Args:
+      lengths: int [n], tokens of each example.
+    """
+    if config.length_buckets is not None:
+        return _given(config)
+    longest = _rounded(int(lengths.max()), config)
+    if config.gradient_accumulation_steps > 1:
+        return (longest,)  # its parts are cut from batches of one known length
+    if not is_compiled:
+        return _all_up_to(longest, config)
+    size, n = config.train_batch_size, len(lengths)
+    first = (batch_indices(k, size, n, seed) for k in range(min(steps, _SAMPLE)))
+    maxima = np.array([lengths[batch].max() for batch in first])
+    candidates = range(_rounded(1, config), longest, _MULTIPLE)
+    costs = {c: np.where(maxima <= c, c, longest).mean() for c in candidates}
+    if costs and steps >= _MIN_STEPS:
+        best = min(costs, key=costs.get)
+        if costs[best] < (1 - _MIN_GAIN) * longest:
+            return (best, longest)
+    return (longest,)
+
+
+def evaluation_buckets(
+    config: FinetuningConfig, lengths: np.ndarray
+) -> tuple[int, ...]:
+    """The lengths for an evaluation, which is not compiled."""
+    if config.length_buckets is not None:
+        return _given(config)
+    return _all_up_to(_rounded(int(lengths.max()), config), config)
+
+
+def _given(config: FinetuningConfig) -> tuple[int, ...]:
+    """The lengths that the user chose, and max_seq_length."""
+    shorter = {n for n in config.length_buckets if n < config.max_seq_length}
+    return (*sorted(shorter), config.max_seq_length)
+
+
+def _all_up_to(longest: int, config: FinetuningConfig) -> tuple[int, ...]:
+    first = _rounded(_STEP, config)
+    return (*range(first, longest, _STEP), longest)
+
+
+def _rounded(length: int, config: FinetuningConfig) -> int:
+    """Up to a multiple; long enough for the beam of question answering."""
+    length = max(length, min(config.beam_size, config.max_seq_length))
+    return min(math.ceil(length / _MULTIPLE) * _MULTIPLE, config.max_seq_length)

@@ -10,22 +10,20 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
+import numpy as np
+import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.console import Console
-from electra_tf.finetune import (
-    batches,
-    initial_weights,
-    length_buckets,
-    preprocessing,
-    task_facts,
-)
+from electra_tf.console import Console, Progress
+from electra_tf.errors import as_user_error
+from electra_tf.finetune import batches, initial_weights, preprocessing
 from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
-from electra_tf.finetune.prediction import predict
 from electra_tf.finetune.results import TrialResult, scores_text
+from electra_tf.finetune.task import write_facts
 from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
@@ -131,22 +129,44 @@ def score(run: Run, model, task, split: str, stop: loop.StopRequest):
         seed=config.seed,
         shuffle=False,
         num_batches=count,
-        length_buckets=length_buckets.evaluation_buckets(config, store.lengths),
+        length_buckets=batches.evaluation_buckets(config, store.lengths),
     )
     scorer = task.scorer(split)
-    for outputs in predict(
-        model,
-        task.name,
-        dataset,
-        num_batches=count,
-        batch_size=config.eval_batch_size,
-        console=run.console,
-        is_stopped=lambda: stop.signal is not None,
-    ):
+    for outputs in _predictions(run, model, task.name, dataset, count, stop):
         scorer.update(outputs)
     if stop.signal:
         raise Interrupted
     return scorer
+
+
+def _predictions(
+    run: Run, model, task_name: str, dataset, num_batches: int, stop: loop.StopRequest
+) -> Iterator[dict[str, Any]]:
+    """Yields the head's outputs for each example, in order, without padding.
+
+    Everything is computed on one device. Ends early after a signal.
+    """
+
+    # One trace for batches of all lengths.
+    @tf.function(input_signature=[dataset.element_spec], autograph=False)
+    def outputs_of(batch):
+        found = dict(model(batch, training=False).outputs[task_name])
+        return found | {"task_id": batch["task_id"]}
+
+    padding, size = len(model.heads), run.config.eval_batch_size
+    progress = Progress(run.console, num_batches, 0, size, num_batches)
+    try:
+        for number, batch in enumerate(dataset.take(num_batches), start=1):
+            if stop.signal is not None:
+                return
+            arrays = {k: v.numpy() for k, v in outputs_of(batch).items()}
+            for row in np.flatnonzero(arrays["task_id"] != padding):
+                yield {k: v[row] for k, v in arrays.items() if k != "task_id"}
+            progress.update(number, {})
+    except tf.errors.OpError as error:
+        raise as_user_error(error) or error from error
+    finally:
+        progress.close()
 
 
 def build(run: Run, trial: int, steps: int):
@@ -222,7 +242,7 @@ def _train(run: Run, trial: int):
 def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
-    task_facts.write(config.trial_dir(trial), run.tasks)
+    write_facts(config.trial_dir(trial), run.tasks)
     step = training_step.TrainingStep(
         task,
         state,
@@ -231,7 +251,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
         accumulation=config.gradient_accumulation_steps,
     )
 
-    buckets = length_buckets.training_buckets(
+    buckets = batches.training_buckets(
         config,
         store.lengths,
         steps=steps,

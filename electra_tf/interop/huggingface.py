@@ -9,6 +9,7 @@ own reading of what was written.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 from collections.abc import Callable
@@ -21,13 +22,12 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface_card,
-    huggingface_peer,
     huggingface_tokenizer,
     names,
     networks,
     verification,
 )
-from electra_tf.interop.huggingface_names import name_table
+from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import CLASSIFIER, Network
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
@@ -53,6 +53,32 @@ _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _TASK_HEADS = ("classifier.", "qa_outputs.", "sequence_summary.")
 _LAYER_NORM_EPSILON = 1e-12
 
+# Our names of the weights; `name_table` has theirs.
+_TABLES = (
+    "electra/embeddings/word_embeddings",
+    "electra/embeddings/position_embeddings",
+    "electra/embeddings/token_type_embeddings",
+)
+_DENSE = (
+    "electra/embeddings_project",
+    "discriminator_predictions/dense",
+    "discriminator_predictions/dense_1",
+    "generator_predictions/dense",
+    "classifier",
+)
+_NORMS = ("electra/embeddings/LayerNorm", "generator_predictions/LayerNorm")
+_LAYER_DENSE = (
+    "attention/self/query",
+    "attention/self/key",
+    "attention/self/value",
+    "attention/output/dense",
+    "intermediate/dense",
+    "output/dense",
+)
+_LAYER_NORMS = ("attention/output/LayerNorm", "output/LayerNorm")
+# The scores of the vocabulary are the word embeddings transposed, plus this bias.
+_OUTPUT_BIAS = Entry("generator_predictions/output_bias", "generator_lm_head.bias")
+
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
@@ -62,6 +88,33 @@ def is_directory_of(folder: Path) -> bool:
         return True
     config = folder / CONFIG
     return config.is_file() and "model_type" in read_json(config)
+
+
+def name_table(num_layers: int) -> list[Entry]:
+    """Every weight that a network of `num_layers` can have.
+
+    Kernels of dense layers are transposed.
+    """
+    layers = [f"electra/encoder/layer_{i}/" for i in range(num_layers)]
+    dense = [*_DENSE, *(layer + name for layer in layers for name in _LAYER_DENSE)]
+    norms = [*_NORMS, *(layer + name for layer in layers for name in _LAYER_NORMS)]
+    table = [Entry(ours, f"{_their_name(ours)}.weight") for ours in _TABLES]
+    table.append(_OUTPUT_BIAS)
+    flip = np.transpose
+    for ours in dense:
+        theirs = _their_name(ours)
+        table.append(Entry(f"{ours}/kernel", f"{theirs}.weight", flip, flip))
+        table.append(Entry(f"{ours}/bias", f"{theirs}.bias"))
+    for ours in norms:
+        theirs = _their_name(ours)
+        table.append(Entry(f"{ours}/gamma", f"{theirs}.weight"))
+        table.append(Entry(f"{ours}/beta", f"{theirs}.bias"))
+    return table
+
+
+def _their_name(ours: str) -> str:
+    theirs = ours.replace("/layer_", "/layer/").replace("dense_1", "dense_prediction")
+    return theirs.replace("/", ".")
 
 
 # ------------------------------------------------------------------------- writing
@@ -108,7 +161,7 @@ def write_networks(
             shown += verification.below(name, results)
     verification.show(shown, log)
     log(f"measured with the package tokenizers: {words}")
-    if not huggingface_peer.installed():
+    if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
     return Path(output_dir)
 
@@ -147,11 +200,48 @@ def _write_network(
     (folder / "README.md").write_text(card, encoding="utf-8")
 
     found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
-    if not huggingface_peer.installed():
+    if not _peer_installed():
         return found.results
-    theirs = huggingface_peer.outputs(folder, config["architectures"][0], found.batch)
-    compared = verification.compare(huggingface_peer.NAME, found.ours, theirs)
-    return found.results + compared
+    theirs = _peer_outputs(folder, config["architectures"][0], found)
+    return found.results + verification.compare("transformers", found.ours, theirs)
+
+
+def _peer_installed() -> bool:
+    """Whether transformers can read and run what was written."""
+    return all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
+
+
+def _peer_outputs(
+    folder: Path, architecture: str, found: verification.Reread
+) -> dict[str, np.ndarray]:
+    """The outputs `found.ours` by transformers, on the same batch.
+
+    Raises `UserError` (65) if it finds names missing or left over.
+    """
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    model, loading = getattr(transformers, architecture).from_pretrained(
+        str(folder), output_loading_info=True, local_files_only=True
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if loading[kind]:
+            raise UserError(
+                f"{folder}: transformers finds {kind.replace('_', ' ')} "
+                f"{sorted(loading[kind])[0]}.",
+                EXIT_DAMAGED,
+            )
+    theirs = {
+        "input_ids": "input_ids",
+        "attention_mask": "input_mask",
+        "token_type_ids": "segment_ids",
+    }
+    inputs = {k: torch.tensor(found.batch[v]).long() for k, v in theirs.items()}
+    with torch.no_grad():
+        result = model.eval()(**inputs, output_hidden_states=True)
+    hidden = result.hidden_states[-1].numpy()
+    return {k: hidden if k == "hidden" else result.logits.numpy() for k in found.ours}
 
 
 def config_of(network: Network, pad_id: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import names, networks, verification
-from electra_tf.interop.keras_hub_names import name_table
+from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import Network
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
@@ -45,6 +45,28 @@ _FIELDS = {
     "num_segments": "type_vocab_size",
 }
 
+# Our names of the weights and theirs; a layer's attention is in `name_table`.
+_EMBEDDINGS = (
+    ("embeddings/word_embeddings", "token_embedding/embeddings"),
+    ("embeddings/position_embeddings", "position_embedding/embeddings"),
+    ("embeddings/token_type_embeddings", "segment_embedding/embeddings"),
+    ("embeddings/LayerNorm/gamma", "embeddings_layer_norm/gamma"),
+    ("embeddings/LayerNorm/beta", "embeddings_layer_norm/beta"),
+    ("embeddings_project/kernel", "embeddings_projection/kernel"),
+    ("embeddings_project/bias", "embeddings_projection/bias"),
+)
+_LAYER = (
+    ("attention/output/dense/bias", "self_attention_layer/attention_output/bias"),
+    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma"),
+    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta"),
+    ("intermediate/dense/kernel", "feedforward_intermediate_dense/kernel"),
+    ("intermediate/dense/bias", "feedforward_intermediate_dense/bias"),
+    ("output/dense/kernel", "feedforward_output_dense/kernel"),
+    ("output/dense/bias", "feedforward_output_dense/bias"),
+    ("output/LayerNorm/gamma", "feedforward_layer_norm/gamma"),
+    ("output/LayerNorm/beta", "feedforward_layer_norm/beta"),
+)
+
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
@@ -52,6 +74,32 @@ def is_directory_of(folder: Path) -> bool:
         return said == FORMAT
     config = folder / CONFIG
     return config.is_file() and "class_name" in read_json(config)
+
+
+def name_table(shape: ModelConfig) -> list[Entry]:
+    """Every weight that an encoder of a shape can have; kernels are split by head."""
+    table = [Entry(f"electra/{ours}", theirs) for ours, theirs in _EMBEDDINGS]
+    width, heads = shape.hidden_size, shape.num_attention_heads
+    each, square = width // heads, (width, width)
+    for i in range(shape.num_hidden_layers):
+        layer, their_layer = f"electra/encoder/layer_{i}", f"transformer_layer_{i}"
+        table += [Entry(f"{layer}/{o}", f"{their_layer}/{t}") for o, t in _LAYER]
+        attention = f"{their_layer}/self_attention_layer"
+        for name in ("query", "key", "value"):
+            ours, theirs = f"{layer}/attention/self/{name}/", f"{attention}/{name}/"
+            split = width, heads, each
+            table.append(_reshaped(ours + "kernel", theirs + "kernel", square, split))
+            table.append(_reshaped(ours + "bias", theirs + "bias", (width,), split[1:]))
+        ours, theirs = "attention/output/dense/kernel", "attention_output/kernel"
+        ours, theirs = f"{layer}/{ours}", f"{attention}/{theirs}"
+        table.append(_reshaped(ours, theirs, square, (heads, each, width)))
+    return table
+
+
+def _reshaped(ours: str, theirs: str, shape: tuple, their_shape: tuple) -> Entry:
+    return Entry(
+        ours, theirs, lambda a: a.reshape(their_shape), lambda a: a.reshape(shape)
+    )
 
 
 # ------------------------------------------------------------------------- writing

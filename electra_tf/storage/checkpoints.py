@@ -26,9 +26,13 @@ import json
 import os
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
 from electra_tf.storage import checkpoint_manifest
@@ -309,6 +313,76 @@ class Checkpoints:
         """The text file that `tf.train.latest_checkpoint` reads; we never do."""
         text = checkpoint_manifest.pointer_to([name_of(s) for s in self.steps()])
         atomic_write(self.directory / POINTER, text)
+
+
+class BackgroundSaver:
+    """Saves to `checkpoints` while training goes on, one after the other.
+
+    Training waits only for the copy of the variables; the rest is the work of a thread,
+    in the order and with the guarantees of `Checkpoints.save`.
+
+    Attributes:
+      checkpoints: where to.
+      seconds: how long the last save took, from the copy to the last rename.
+      blocked_seconds: how long training has waited for saves, all together.
+    """
+
+    def __init__(self, checkpoints: Checkpoints):
+        self.checkpoints = checkpoints
+        self.seconds = 0.0
+        self.blocked_seconds = 0.0
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._step = checkpoints.last_saved_step
+
+    def save(self, step: int, variables: Mapping[str, Any]) -> None:
+        """Copies the variables and starts to write them; waits for an earlier save.
+
+        Raises what the earlier save failed with.
+        """
+        import tensorflow as tf
+
+        self.wait()
+        if step == self._step:
+            return
+        self._step = step
+        started = time.monotonic()
+        # The host must hold the state twice: the copy lives until it is written.
+        with tf.device("CPU:0"):
+            copies = {k: np.array(tf.identity(v)) for k, v in variables.items()}
+        self._thread = threading.Thread(
+            target=self._write, args=(step, copies, started), name="checkpoint"
+        )
+        self._thread.start()
+        self.blocked_seconds += time.monotonic() - started
+
+    def _write(self, step: int, copies: dict[str, np.ndarray], started: float) -> None:
+        try:
+            self.checkpoints.save(step, copies)
+        except BaseException as error:  # raised again where training sees it
+            self._error = error
+        self.seconds = time.monotonic() - started
+
+    def is_writing(self) -> bool:
+        """Whether a save is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raises what a save that has ended failed with."""
+        if not self.is_writing():
+            self.wait()
+
+    def wait(self) -> None:
+        """Returns when nothing is being written; raises what the save failed with."""
+        started = time.monotonic()
+        thread, self._thread = self._thread, None
+        if thread:
+            thread.join()
+        self.blocked_seconds += time.monotonic() - started
+        error, self._error = self._error, None
+        if error:
+            self._step = self.checkpoints.last_saved_step
+            raise error
 
 
 def _differences(

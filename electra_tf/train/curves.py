@@ -11,7 +11,7 @@ import numpy as np
 
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.metrics import STEP_METRICS, Metric
-from electra_tf.train.metrics_file import read_metrics
+from electra_tf.train.reporting import read_metrics
 
 # More points than this cannot be told apart in the picture.
 _MAX_POINTS = 2000

@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from electra_tf.console import Console, Progress
 from electra_tf.errors import UserError, as_user_error
-from electra_tf.storage.background_saving import BackgroundSaver
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
 from electra_tf.train.distribution import Placement
 from electra_tf.train.nonfinite import NonfiniteGuard
 from electra_tf.train.reporting import Report

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.storage.background_saving import BackgroundSaver
+from electra_tf.storage.checkpoints import BackgroundSaver
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.reporting import Report
 

@@ -1,20 +1,169 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run writes down: the metrics of each step, results."""
+"""What a run writes: metrics.jsonl, TensorBoard's curves and its results."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from electra_tf.console import Console, Progress
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.train.metrics import Metric
-from electra_tf.train.metrics_file import MetricsFile, finite
-from electra_tf.train.tensorboard_events import TensorBoardEvents
+
+
+class MetricsFile:
+    """metrics.jsonl: one JSON object per step, each step once.
+
+    Args:
+      path: the file; made when missing.
+      step: the steps that the run has behind it; later lines are cut off,
+        so that a restart continues from its checkpoint.
+
+    Raises `UserError` (73) when it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike, step: int):
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "a+b")
+            _cut_after(self._file, step)
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def write(self, rows: list[dict[str, float]]) -> None:
+        """Appends rows; each has a "step"."""
+        text = "".join(json.dumps(finite(row)) + "\n" for row in rows)
+        try:
+            self._file.write(text.encode())
+            self._file.flush()
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def sync(self) -> None:
+        """Makes what was written durable."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        # What a full disk kept from being written was reported then, and is not
+        # promised; the file is closed all the same.
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def finite(row: Mapping[str, float]) -> dict[str, float | None]:
+    """The metrics as JSON can hold them: null for what is not finite."""
+    return {k: v if math.isfinite(v) else None for k, v in row.items()}
+
+
+def _cut_after(file, step: int) -> None:
+    """Cuts a metrics file after the line of `step`, looking from its end."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        start = _line_start(file, end)
+        file.seek(start)
+        line = file.read(end - start)
+        try:
+            if line.endswith(b"\n") and json.loads(line)["step"] <= step:
+                break
+        except (ValueError, KeyError, TypeError):
+            pass  # A torn or damaged line goes.
+        end = start
+    file.truncate(end)
+    file.seek(end)
+
+
+def _line_start(file, end: int, block: int = 4096) -> int:
+    """Offset of the line that ends at `end`."""
+    position = end - 1  # the line's own newline does not count
+    while position > 0:
+        size = min(block, position)
+        file.seek(position - size)
+        newline = file.read(size).rfind(b"\n")
+        if newline >= 0:
+            return position - size + newline + 1
+        position -= size
+    return 0
+
+
+def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
+    """The rows of a metrics file; a torn last line is left out."""
+    with open(path, "rb") as f:
+        for line in f:
+            try:
+                yield json.loads(line)
+            except ValueError:
+                continue
+
+
+class TensorBoardEvents:
+    """An event file that TensorBoard reads.
+
+    Written as the TFRecord of events that it is, without `tf.summary`: that would need
+    the tensorboard package and 0.1 ms per value. A restart announces from which step on
+    earlier files no longer hold, so curves show each step once.
+
+    Args:
+      directory: of the event files; each start of a run adds one.
+      step: the steps that the run has behind it.
+      tags: metric -> its tag; for others it is training/<name>.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike, step: int, tags: Mapping[str, str]
+    ):
+        import tensorflow as tf
+
+        self._tags = tags
+        self._tf = tf.compat.v1
+        self._directory = Path(directory)
+        name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            self._writer = tf.io.TFRecordWriter(str(self._directory / name))
+            self._write(file_version="brain.Event:2")
+            start = self._tf.SessionLog(status=self._tf.SessionLog.START)
+            self._write(step=step + 1, session_log=start)
+            self._writer.flush()
+        except (OSError, tf.errors.OpError) as error:
+            raise cannot_write(self._directory, error) from error
+
+    def _write(self, **fields) -> None:
+        event = self._tf.Event(wall_time=time.time(), **fields)
+        try:
+            self._writer.write(event.SerializeToString())
+        except self._tf.errors.OpError as error:
+            raise cannot_write(self._directory, error) from error
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds the metrics of a step."""
+        values = [
+            self._tf.Summary.Value(
+                tag=self._tags.get(name) or f"training/{name}", simple_value=value
+            )
+            for name, value in metrics.items()
+        ]
+        self._write(step=step, summary=self._tf.Summary(value=values))
+
+    def flush(self) -> None:
+        """Lets TensorBoard see what was written."""
+        try:
+            self._writer.flush()
+        except self._tf.errors.OpError as error:
+            raise cannot_write(self._directory, error) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(self._tf.errors.OpError):  # as in MetricsFile.close
+            self._writer.close()
 
 
 class Report:

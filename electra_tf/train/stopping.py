@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import signal
 import time
-from typing import Any
+from typing import Self
 
 from electra_tf.errors import EXIT_PREEMPTED, UserError
 
@@ -34,32 +34,32 @@ def parse_duration(text: str, flag: str) -> float:
     return float(seconds)
 
 
-class LeaveAtOnce:
-    """While entered, SIGTERM and SIGINT end the process with exit code 42.
+class _Handler:
+    """Handles SIGTERM and SIGINT by `_handle` while it is entered."""
 
-    For the time before and after training, in which there is nothing to save.
-    """
-
-    def __init__(self):
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> LeaveAtOnce:
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._leave)
+    def __enter__(self) -> Self:
+        self._before = {n: signal.signal(n, self._handle) for n in _SIGNALS}
         return self
 
     def __exit__(self, *_) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _leave(self, number, frame) -> None:
+
+class LeaveAtOnce(_Handler):
+    """While entered, SIGTERM and SIGINT end the process with exit code 42.
+
+    For the time before and after training, in which there is nothing to save.
+    """
+
+    def _handle(self, number, frame) -> None:
         del frame
         name = signal.Signals(number).name
         print(f"{name}: nothing to save. Run the same command again.", flush=True)
         raise SystemExit(EXIT_PREEMPTED)
 
 
-class StopRequest:
+class StopRequest(_Handler):
     """Notes SIGTERM and SIGINT while it is entered; a second one acts at once.
 
     Args:
@@ -72,21 +72,11 @@ class StopRequest:
 
     def __init__(self, max_seconds: float | None = None, since: float | None = None):
         self.signal: signal.Signals | None = None
-        self._before: dict[signal.Signals, Any] = {}
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
 
-    def __enter__(self) -> StopRequest:
-        for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number, frame) -> None:
+    def _handle(self, number, frame) -> None:
         self.signal = signal.Signals(number)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -17,10 +17,11 @@ from electra_tf.export import (
     saved_models,
 )
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import qa, task_facts, task_names
+from electra_tf.finetune import qa, task_names
 from electra_tf.finetune.classification import InputExample
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.tagging import TaggingExample
+from electra_tf.finetune.task import FACTS_FILE, read_facts, write_facts
 from electra_tf.interop import sources
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
@@ -63,7 +64,7 @@ def write_run(data, hparams):
     weights["global_step"] = tf.Variable(9, dtype=tf.int64)
     Checkpoints(folder, log=lambda line: None).save(9, weights)
     config.save(f"{folder}/config.json")
-    task_facts.write(folder, tasks)
+    write_facts(folder, tasks)
     return config, tasks, model
 
 
@@ -313,14 +314,14 @@ def test_which_model(data, runs):
 
 def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
     folder = _path(runs["chunk"][0])
-    facts = task_facts.read(folder)
-    kept = (folder / task_facts.FILE).read_text()
-    (folder / task_facts.FILE).unlink()
+    facts = read_facts(folder)
+    kept = (folder / FACTS_FILE).read_text()
+    (folder / FACTS_FILE).unlink()
     assert finetuned.read_task(folder, "chunk").facts == facts[2]
-    (folder / task_facts.FILE).write_text(kept[:50])
+    (folder / FACTS_FILE).write_text(kept[:50])
     with pytest.raises(UserError, match="cannot be read"):
         finetuned.read_task(folder, "chunk")
-    (folder / task_facts.FILE).write_text(kept)
+    (folder / FACTS_FILE).write_text(kept)
 
 
 def test_a_tagger_becomes_a_token_classifier(data, runs, tmp_path):

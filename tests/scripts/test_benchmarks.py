@@ -32,7 +32,6 @@ from electra_tf.pretrain import (
     masking,
     pretraining,  # noqa: E402
 )
-from electra_tf.pretrain.trainable import TrainablePretrainer  # noqa: E402
 
 TINY_STEP = {
     "max_seq_length": 16,
@@ -338,7 +337,9 @@ def test_operations_are_those_of_the_graph(changes):
     config = PretrainingConfig.from_hparams(
         "", "m", TINY_STEP | {"train_batch_size": 3} | changes
     )
-    task = TrainablePretrainer(pretraining.build_pretrainer(config, (2, 3, 4)))
+    task = pretraining.TrainablePretrainer(
+        pretraining.build_pretrainer(config, (2, 3, 4))
+    )
     ids = tf.random.uniform([3, 16], 5, 300, tf.int32)
     batch = masking.mask_batch(
         {

@@ -12,14 +12,13 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.pretrain import pretrain_data, pretraining
-from electra_tf.pretrain.trainable import TrainablePretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop as training
 from electra_tf.train import optimization
 from electra_tf.train.distribution import create_strategy
-from electra_tf.train.metrics_file import read_metrics
 from electra_tf.train.nonfinite import MAX_SKIPPED_IN_A_ROW
+from electra_tf.train.reporting import read_metrics
 from electra_tf.train.step import TrainingStep, TrainState, _next_loss_scale
 from tests.helpers.runs import NO_DROPOUT, tiny
 
@@ -36,7 +35,7 @@ class Trained:
         model = pretraining.build_pretrainer(self.config, special_ids)
         optimizer = optimization.create_optimizer(self.config)
         self.state = TrainState(model, optimizer)
-        self.task = TrainablePretrainer(model)
+        self.task = pretraining.TrainablePretrainer(model)
         self.step = TrainingStep(
             self.task,
             self.state,

@@ -14,8 +14,7 @@ from electra_tf.console import Console, Progress
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.train import reporting
 from electra_tf.train.curves import plot_curves, smooth
-from electra_tf.train.metrics_file import MetricsFile
-from electra_tf.train.reporting import Report
+from electra_tf.train.reporting import MetricsFile, Report
 
 METRICS = {
     "loss": 12.34567,

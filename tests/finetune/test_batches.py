@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which lengths batches are padded to."""
+"""The lengths that batches are padded to."""
 
 import numpy as np
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune import length_buckets
+from electra_tf.finetune import batches
 
 # Mostly short, like the sentences of CoLA; one long example.
 SHORT = np.concatenate([np.full(5000, 9), np.full(20, 30), [61]])
@@ -16,7 +16,7 @@ def config(**hparams):
 
 
 def training(lengths=SHORT, *, steps=1000, is_compiled=True, **hparams):
-    return length_buckets.training_buckets(
+    return batches.training_buckets(
         config(**hparams), lengths, steps=steps, seed=1, is_compiled=is_compiled
     )
 
@@ -30,7 +30,7 @@ def test_a_compiled_run_has_two_lengths_where_that_pays():
 
 def test_a_run_without_xla_has_all_the_lengths_it_wants():
     assert training(is_compiled=False) == (24, 40, 56, 64)
-    assert length_buckets.evaluation_buckets(config(), SHORT) == (24, 40, 56, 64)
+    assert batches.evaluation_buckets(config(), SHORT) == (24, 40, 56, 64)
 
 
 def test_no_length_exceeds_max_seq_length():
@@ -44,5 +44,5 @@ def test_no_length_exceeds_max_seq_length():
 )
 def test_what_is_chosen_by_hand_holds(chosen, expected):
     assert training(length_buckets=chosen) == expected
-    found = length_buckets.evaluation_buckets(config(length_buckets=chosen), SHORT)
+    found = batches.evaluation_buckets(config(length_buckets=chosen), SHORT)
     assert found == expected
