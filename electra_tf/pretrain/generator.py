@@ -20,9 +20,7 @@ from electra_tf.config.generators import GENERATORS
 from electra_tf.config.model import ModelConfig
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.pretrain import masking
-
-# Keeps a mean over no positions at all finite; the original's constant.
-EPSILON = 1e-6
+from electra_tf.pretrain.metrics import EPSILON
 
 
 class MaskedInputs(NamedTuple):

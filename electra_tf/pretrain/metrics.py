@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The metrics of pre-training: the original's, as sums that add up over batches.
 
-An objective names those it has (`objectives.Objective.metrics`). Sums are of one batch
-or of a part of it and add up over batches and replicas.
+An objective names those it has (`Objective.metrics`); `metric_sums` forms the
+sums of a batch. Without TensorFlow, because reports and model cards read it, too.
 
 `python -m electra_tf.pretrain.metrics > docs/metrics.md` writes the page about them.
 """
@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
-from electra_tf.pretrain.generator import EPSILON
 from electra_tf.train.metrics import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 _ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
 
+# Keeps a mean over nothing at all finite; the original's constant.
+EPSILON = 1e-6
 # tf.metrics.auc of the original: 200 thresholds, the outer two beyond 0 and 1.
 NUM_THRESHOLDS = 200
-_THRESHOLDS = np.concatenate(
+THRESHOLDS = np.concatenate(
     [[-1e-7], np.arange(1, NUM_THRESHOLDS - 1) / (NUM_THRESHOLDS - 1), [1 + 1e-7]]
 ).astype(np.float32)
 
@@ -30,7 +30,7 @@ _THRESHOLDS = np.concatenate(
 class Auc(NamedTuple):
     """Area under the ROC curve, by the trapezoidal rule over the thresholds."""
 
-    histogram: str  # a sum made by `_histogram`
+    histogram: str  # a sum made by `metric_sums.histogram`
 
     def __call__(self, sums: Sums) -> float:
         histogram = np.asarray(sums[self.histogram])
@@ -152,67 +152,6 @@ DISCRIMINATOR_METRICS = (
 ALL_METRICS = (LOSS, *GENERATOR_METRICS, *DISCRIMINATOR_METRICS)
 
 
-def generator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Sums and counts of one batch that LOSS and GENERATOR_METRICS need.
-
-    Args:
-      output: `pretraining.PretrainingOutput` of the batch.
-
-    Returns: float32 scalars.
-    """
-    weights = batch["masked_lm_weights"]
-    ids, generated = batch["masked_lm_ids"], output.generated
-    return {
-        "masked": tf.reduce_sum(weights),
-        "masked_correct": _count(generated.predictions == ids, weights),
-        "masked_loss": tf.reduce_sum(generated.per_token_loss * weights),
-        "generator_loss": generated.loss,
-        "batches": tf.ones([]),
-        "loss": output.total_loss,
-    }
-
-
-def discriminator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """What DISCRIMINATOR_METRICS need beside `generator_sums`; histograms too."""
-    found = output.discriminated
-    mask = tf.cast(batch["input_mask"], tf.float32)
-    labels = tf.cast(output.is_replaced, tf.int32)
-    right = found.predictions == labels
-    said = tf.cast(found.predictions, tf.float32) * mask
-    fake = tf.cast(labels, tf.float32) * mask
-    weights = batch["masked_lm_weights"]
-    return {
-        "sampled_correct": _count(
-            output.sampled_ids == batch["masked_lm_ids"], weights
-        ),
-        "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
-        "discriminator_loss": found.loss,
-        "disc_loss": tf.reduce_sum(found.per_example_loss),
-        "tokens": tf.reduce_sum(mask),
-        "disc_correct": _count(right, mask),
-        "disc_said": tf.reduce_sum(said),
-        "disc_said_correct": _count(right, said),
-        "disc_fake": tf.reduce_sum(fake),
-        "disc_fake_correct": _count(right, fake),
-        # The original's AUC counts padding as tokens of label 0 and probability 0.
-        "auc": _histogram(found.probs * mask, fake, tf.ones_like(mask)),
-        "auc_tokens": _histogram(found.probs, fake, mask),
-    }
-
-
-def _count(flags: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-    return tf.reduce_sum(tf.cast(flags, tf.float32) * weights)
-
-
-def _histogram(probs, labels, weights) -> tf.Tensor:
-    """Weight of [negatives, positives] per number of thresholds below the score."""
-    bucket = tf.searchsorted(_THRESHOLDS, tf.reshape(probs, [-1]), side="left")
-    cell = bucket + (NUM_THRESHOLDS + 1) * tf.cast(tf.reshape(labels, [-1]), tf.int32)
-    size = 2 * (NUM_THRESHOLDS + 1)
-    sums = tf.math.unsorted_segment_sum(tf.reshape(weights, [-1]), cell, size)
-    return tf.reshape(sums, [2, NUM_THRESHOLDS + 1])
-
-
 def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float]:
     """The values of metrics, from the sums over any number of batches."""
     return {m.name: float(m.evaluation(sums)) for m in metrics if m.evaluation}
@@ -229,6 +168,9 @@ _PAGE = """\
 
 Evaluation (`results/unsup_results.txt` and `.json`) has the original's names and
 meanings; `metrics.jsonl` and TensorBoard have them per training step, with dropout.
+The event files are written without the package tensorboard; to look at them:
+
+    pip install -e ".[tensorboard]" && tensorboard --logdir $DATA_DIR/models
 
 | name | meaning | healthy |
 |---|---|---|

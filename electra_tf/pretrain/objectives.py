@@ -13,14 +13,14 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.pretrain import metrics
+from electra_tf.pretrain import metric_sums, metrics
 from electra_tf.pretrain.discriminator import (
     DiscriminatorOutput,
     DiscriminatorPredictions,
     discriminator_output,
     noise_contrastive_logits,
 )
-from electra_tf.pretrain.generator import EPSILON, GeneratorOutput, MaskedInputs
+from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs
 from electra_tf.train.metrics import Metric
 
 
@@ -88,7 +88,7 @@ class Objective:
 
     def sums(self, output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The sums of one batch that `metrics` need: scalars and histograms."""
-        return metrics.generator_sums(output, batch)
+        return metric_sums.generator_sums(output, batch)
 
 
 class MaskedLM(Objective):
@@ -139,7 +139,7 @@ class Electra(Objective):
             is_replaced,
             inputs.input_mask,
             weight,
-            EPSILON,
+            metrics.EPSILON,
         )
 
     def logits(self, model, net_logits, generated, ids) -> tf.Tensor:
@@ -149,7 +149,7 @@ class Electra(Objective):
 
     def sums(self, output, batch):
         sums = super().sums(output, batch)
-        return sums | metrics.discriminator_sums(output, batch)
+        return sums | metric_sums.discriminator_sums(output, batch)
 
 
 class Electric(Electra):

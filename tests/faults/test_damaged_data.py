@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.data import tfrecord
+from electra_tf.errors import as_user_error
 from electra_tf.pretrain import pretrain_data
 from tests.helpers.numbered_examples import (
     LENGTH,
@@ -134,7 +135,7 @@ def test_damage_met_while_training(shard):
     with pytest.raises(tf.errors.OpError) as caught:
         for _ in range(10):
             next(found)
-    error = pretrain_data.as_user_error(caught.value)
+    error = as_user_error(caught.value)
     assert f"{path}: record 30 at byte {offsets[30]} is damaged" in str(error)
     assert error.exit_code == 65
 

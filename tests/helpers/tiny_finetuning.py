@@ -37,7 +37,7 @@ def write_data(directory: Path) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     vocab = [*SPECIAL, *WORDS]
     (directory / "vocab.txt").write_text("".join(f"{t}\n" for t in vocab))
-    for split, count in (("train", 96), ("dev", 32), ("test", 20)):
+    for split, count in (("train", 192), ("dev", 32), ("test", 20)):
         _write_cola(directory / "finetuning_data" / "cola", split, count, rng)
         _write_sts(directory / "finetuning_data" / "sts", split, count, rng)
     for split, count in (("train", 40), ("dev", 12)):

@@ -85,7 +85,11 @@ def test_the_command_line_of_the_original(text, tmp_path):
     assert manifest["corpus"]["names"] == [f"{i}.txt" for i in range(6)]
     (file,) = manifest["files"]
     shard = tmp_path / "out" / "pretrain_data.tfrecord-00000-of-00001"
-    assert content(tmp_path / "out").keys() == {shard.name, "manifest.json"}
+    assert content(tmp_path / "out").keys() == {
+        shard.name,
+        "manifest.json",
+        "token_counts.txt",
+    }
     assert file["name"] == shard.name and file["examples"] == len(ids)
     assert file["bytes"] == shard.stat().st_size
     assert file["sha256"] == hashlib.sha256(shard.read_bytes()).hexdigest()
@@ -105,7 +109,7 @@ def test_the_processes_do_not_show(text, tmp_path):
         flags = (f"--num-processes={processes}", "--num-out-files=4")
         succeed(text, tmp_path / str(processes), *flags)
     one = content(tmp_path / "1")
-    assert len(one) == 5
+    assert len(one) == 6
     assert one == content(tmp_path / "2") == content(tmp_path / "3")
     succeed(text, tmp_path / "seed", "--num-out-files=4", "--seed=43")
     other = content(tmp_path / "seed")

@@ -116,8 +116,8 @@ def test_metrics_are_written_as_in_pretraining(several):
     rows = [json.loads(s) for s in (run / "metrics.jsonl").read_text().splitlines()]
     steps = rows[-1]["step"]
     assert [row["step"] for row in rows] == list(range(1, steps + 1))
-    # 96 and twice 96 examples (sts in both orders), 12 epochs of batches of 8.
-    assert steps == 12 * (96 + 2 * 96) // 8
+    # 192 and twice 192 examples (sts in both orders), 12 epochs of batches of 8.
+    assert steps == 12 * (192 + 2 * 192) // 8
     assert {"loss", "cola_loss", "sts_loss", "learning_rate", "global_norm"} <= set(
         rows[0]
     )

@@ -125,7 +125,8 @@ class TestSettings:
         other = vocabulary.write_tokens(vocab.path, [*SPECIAL, "b"])
         with pytest.raises(UserError) as e:
             vocabulary.read_settings(other.path)
-        assert vocab.sha256 in str(e.value) and other.sha256 in str(e.value)
+        for sha256 in (vocab.sha256, other.sha256):
+            assert sha256[:16] in str(e.value)
 
     @pytest.mark.parametrize(
         "text", ["", "{", "[]", '{"do_lower_case": true}', '{"do_lower_case": "no"}']

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sums of a batch that metrics are computed from.
+
+They are of a batch or of a part of it, and add up over batches and replicas.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from electra_tf.pretrain.metrics import NUM_THRESHOLDS, THRESHOLDS
+
+
+def generator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Sums and counts of one batch that LOSS and GENERATOR_METRICS need.
+
+    Args:
+      output: `pretraining.PretrainingOutput` of the batch.
+
+    Returns: float32 scalars.
+    """
+    weights = batch["masked_lm_weights"]
+    ids, generated = batch["masked_lm_ids"], output.generated
+    return {
+        "masked": tf.reduce_sum(weights),
+        "masked_correct": _count(generated.predictions == ids, weights),
+        "masked_loss": tf.reduce_sum(generated.per_token_loss * weights),
+        "generator_loss": generated.loss,
+        "batches": tf.ones([]),
+        "loss": output.total_loss,
+    }
+
+
+def discriminator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """What DISCRIMINATOR_METRICS need beside `generator_sums`; histograms too."""
+    found = output.discriminated
+    mask = tf.cast(batch["input_mask"], tf.float32)
+    labels = tf.cast(output.is_replaced, tf.int32)
+    right = found.predictions == labels
+    said = tf.cast(found.predictions, tf.float32) * mask
+    fake = tf.cast(labels, tf.float32) * mask
+    weights = batch["masked_lm_weights"]
+    return {
+        "sampled_correct": _count(
+            output.sampled_ids == batch["masked_lm_ids"], weights
+        ),
+        "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
+        "discriminator_loss": found.loss,
+        "disc_loss": tf.reduce_sum(found.per_example_loss),
+        "tokens": tf.reduce_sum(mask),
+        "disc_correct": _count(right, mask),
+        "disc_said": tf.reduce_sum(said),
+        "disc_said_correct": _count(right, said),
+        "disc_fake": tf.reduce_sum(fake),
+        "disc_fake_correct": _count(right, fake),
+        # The original's AUC counts padding as tokens of label 0 and probability 0.
+        "auc": histogram(found.probs * mask, fake, tf.ones_like(mask)),
+        "auc_tokens": histogram(found.probs, fake, mask),
+    }
+
+
+def _count(flags: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_sum(tf.cast(flags, tf.float32) * weights)
+
+
+def histogram(probs, labels, weights) -> tf.Tensor:
+    """Weight of [negatives, positives] per number of thresholds below the score."""
+    bucket = tf.searchsorted(THRESHOLDS, tf.reshape(probs, [-1]), side="left")
+    cell = bucket + (NUM_THRESHOLDS + 1) * tf.cast(tf.reshape(labels, [-1]), tf.int32)
+    size = 2 * (NUM_THRESHOLDS + 1)
+    sums = tf.math.unsorted_segment_sum(tf.reshape(weights, [-1]), cell, size)
+    return tf.reshape(sums, [2, NUM_THRESHOLDS + 1])
