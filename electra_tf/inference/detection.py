@@ -73,8 +73,9 @@ def show(
         yield html_report.page("Replaced tokens", [legend, *parts])
     else:
         legend = rendering.terminal_legend(is_corrupted, colour)
-        drawn = f" (replacements drawn at temperature {temperature:g})"
-        yield legend + (drawn if is_corrupted else "") + "\n"
+        if is_corrupted:
+            legend += f" (replacements drawn at temperature {temperature:g})"
+        yield legend + "\n"
         total = rendering.Score(0, 0, 0)
         for text, tokens in detected:
             score = rendering.score(tokens)
