@@ -90,7 +90,7 @@ class PretrainingConfig(RunConfig):
     )
     electric_objective: bool = hparam(
         False,
-        "Electric: noise-contrastive estimation with a two-tower generator.",
+        "Electric: noise-contrastive estimation with the generator as noise.",
         IDENTITY,
     )
     gen_weight: float = hparam(

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import MaskedInputs
+from tests.helpers.statistics import assert_like
 from tests.helpers.tiny_pretraining import VOCAB_SIZE, tiny_batch, tiny_model
-from tests.pretrain.test_masking_sampling import assert_like
 
 # Zipf's law, and tokens that the data do not have.
 COUNTS = (1_000_000 / np.arange(1, VOCAB_SIZE + 1)).astype(np.int64)
