@@ -21,7 +21,7 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string(
+cli.define_path(
     "data_dir", None, "Directory with openwebtext/ and vocab.txt; data goes there too."
 )
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")

@@ -26,7 +26,7 @@ from electra_tf.text.vocabulary import (
     write_tokens,
 )
 
-_CORPUS_DIR = flags.DEFINE_string(
+_CORPUS_DIR = cli.define_path(
     "corpus_dir", None, "Directory of text files (UTF-8), searched to the bottom."
 )
 _TFDS = flags.DEFINE_string(
@@ -35,13 +35,13 @@ _TFDS = flags.DEFINE_string(
     "Instead of --corpus-dir: a data set of tensorflow_datasets and its text field, "
     "such as wikipedia/20230601.en:text.",
 )
-_TFDS_DATA_DIR = flags.DEFINE_string(
+_TFDS_DATA_DIR = cli.define_path(
     "tfds_data_dir", None, "Where tensorflow_datasets keeps its data, if not at home."
 )
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
-_OUTPUT_FILE = flags.DEFINE_string(
+_OUTPUT_FILE = cli.define_path(
     "output_file", None, "Where to write the vocabulary.", required=True
 )
 _LOWER = cli.define_pair(
@@ -103,7 +103,7 @@ def main(argv: list[str]) -> None:
         num_words=num_words,
         num_distinct_words=len(counts.words),
         num_words_forgotten=counts.num_forgotten,
-        num_bytes_not_utf8=counts.num_replaced,
+        num_bytes_not_utf8=counts.replaced_in.total(),
         min_frequency=_MIN_FREQUENCY.value,
         num_unused=_NUM_UNUSED.value + trained.num_padding,
     )
@@ -112,8 +112,8 @@ def main(argv: list[str]) -> None:
         f"{output}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
         f"{len(counts.words):,} of them different."
     )
-    if counts.num_replaced:
-        print(f"{counts.num_replaced:,} bytes were not UTF-8 and were dropped.")
+    if counts.replaced_in:
+        print(f"Left out: {corpus.describe_replaced(counts.replaced_in)}.")
     if trained.num_padding:
         print(
             f"The corpus gave no more than {len(vocab) - trained.num_padding} tokens: "

@@ -19,12 +19,12 @@ from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import EXIT_OK
 from electra_tf.export import formats
 
-flags.DEFINE_string("data_dir", None, "The run's --data-dir.")
+cli.define_path("data_dir", None, "The run's --data-dir.")
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
-flags.DEFINE_string(
+cli.define_path(
     "init_checkpoint", None, "Instead of a run: a checkpoint prefix or a directory."
 )
-flags.DEFINE_string(
+cli.define_path(
     "vocab_file", None, "Vocabulary of --init-checkpoint, if none lies beside it."
 )
 flags.DEFINE_string(
@@ -46,7 +46,7 @@ flags.DEFINE_string(
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
     "on; of tflite: encoder, detector.",
 )
-flags.DEFINE_string("output_dir", None, "Where to write; a new or empty directory.")
+cli.define_path("output_dir", None, "Where to write; a new or empty directory.")
 flags.DEFINE_string(
     "handle", None, "With --format hub: the name to publish under, owner/model."
 )

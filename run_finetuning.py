@@ -18,11 +18,12 @@ from absl import flags
 from electra_tf import cli, startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
+from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
-_DATA_DIR = flags.DEFINE_string(
+_DATA_DIR = cli.define_path(
     "data_dir", None, "Location of data files (vocabulary, task data, models)."
 )
 _MODEL_NAME = flags.DEFINE_string(
@@ -31,7 +32,7 @@ _MODEL_NAME = flags.DEFINE_string(
 _HPARAMS = flags.DEFINE_string(
     "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
 )
-_CONFIG = flags.DEFINE_string(
+_CONFIG = cli.define_path(
     "config", None, "JSON file of hparams that --hparams overrides."
 )
 _SWEEP = flags.DEFINE_boolean(
@@ -96,7 +97,7 @@ def source_of(config: FinetuningConfig, vocab: Vocabulary, console: Console):
 
     if config.init_checkpoint is None:
         return None
-    pretrained = os.path.join(config.data_dir, "models", config.model_name)
+    pretrained = run_directory(config.data_dir, config.model_name)
     if not config.do_train and config.init_checkpoint == pretrained:
         return None
     source = initial_weights.find(config.init_checkpoint, console.log)

@@ -27,17 +27,18 @@ from pathlib import Path
 from absl import flags
 
 from electra_tf import cli
+from electra_tf.config.run import run_directory
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
 from electra_tf.storage.files import line_writer
 
-_DATA_DIR = flags.DEFINE_string("data_dir", None, "Location of data files and models.")
+_DATA_DIR = cli.define_path("data_dir", None, "Location of data files and models.")
 _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
-_MODEL = flags.DEFINE_string(
+_MODEL = cli.define_path(
     "model",
     None,
     "Instead of --data-dir and --model-name: a run's directory or another model.",
 )
-_INPUT = flags.DEFINE_string(
+_INPUT = cli.define_path(
     "input", None, "Text file, one passage a line. Default: standard input."
 )
 _ENCODING_ERRORS = flags.DEFINE_enum(
@@ -46,7 +47,7 @@ _ENCODING_ERRORS = flags.DEFINE_enum(
     ["strict", "replace"],
     "What is not UTF-8 ends the program, or is left out.",
 )
-_OUTPUT = flags.DEFINE_string(
+_OUTPUT = cli.define_path(
     "output",
     None,
     "File to write. Default: standard output; of report: the run's report.html.",
@@ -78,13 +79,13 @@ _OVERLAP = flags.DEFINE_integer(
     lower_bound=0,
 )
 _TOKENS = flags.DEFINE_boolean("tokens", False, "score writes each token's, too.")
-_NBEST = flags.DEFINE_string(
+_NBEST = cli.define_path(
     "nbest", None, "N-best lists for rerank: JSON lines, or with --costs Kaldi's text."
 )
 _COSTS = flags.DEFINE_list(
     "costs", [], "Kaldi's files of costs of the hypotheses, which are added."
 )
-_REFERENCES = flags.DEFINE_string(
+_REFERENCES = cli.define_path(
     "references", None, "What was said: lines of a list's id and words."
 )
 _WEIGHT = flags.DEFINE_float("weight", None, "Of the model's score in rerank, >= 0.")
@@ -127,7 +128,7 @@ def model_directory() -> str:
     if _MODEL.value is not None and not any(by_name):
         return _MODEL.value
     if _MODEL.value is None and all(by_name):
-        return os.path.join(_DATA_DIR.value, "models", _MODEL_NAME.value)
+        return run_directory(_DATA_DIR.value, _MODEL_NAME.value)
     raise UserError(
         "give --data-dir and --model-name, or --model alone.\nTry --help.", EXIT_FLAGS
     )

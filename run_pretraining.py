@@ -26,6 +26,7 @@ from electra_tf.console import Console
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
+from electra_tf.paths import expand
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
@@ -33,7 +34,7 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
 
-_DATA_DIR = flags.DEFINE_string(
+_DATA_DIR = cli.define_path(
     "data_dir", None, "Location of data files (vocabulary, TFRecords, models)."
 )
 _MODEL_NAME = flags.DEFINE_string(
@@ -42,7 +43,7 @@ _MODEL_NAME = flags.DEFINE_string(
 _HPARAMS = flags.DEFINE_string(
     "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
 )
-_CONFIG = flags.DEFINE_string(
+_CONFIG = cli.define_path(
     "config", None, "JSON file of hparams that --hparams overrides, such as configs/*."
 )
 _DRY_RUN = flags.DEFINE_boolean(
@@ -73,19 +74,19 @@ def main(argv: list[str]) -> int:
     vocab = read_vocabulary(config)
     chief = is_chief()
     console = Console(silent=not chief)
+    lock = RunLock(config.model_dir)
     checkpoints = Checkpoints(
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
         settings=config.settings() | data_manifest_sha256(config),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
+        before_save=lock.check,
         log=console.log,
     )
-    if config.do_train and chief and not _DRY_RUN.value:
-        lock = RunLock(config.model_dir)
-    else:
-        lock = contextlib.nullcontext()
-    with LeaveAtOnce() if config.do_train else contextlib.nullcontext(), lock:
+    writes = config.do_train and chief and not _DRY_RUN.value
+    nothing = contextlib.nullcontext()
+    with LeaveAtOnce() if config.do_train else nothing, lock if writes else nothing:
         saved = checkpoints.newest_intact()
         if saved:
             checkpoints.check_identity(saved)
@@ -136,12 +137,11 @@ def is_chief() -> bool:
 
 
 def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
-    """The hash of the data's manifest, where it has one, as a setting."""
-    manifest = Path(config.pretrain_tfrecords).parent / "manifest.json"
-    if not manifest.is_file():
-        return {}
-    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
-    return {"data_manifest_sha256": digest}
+    """The hash of the data's manifests, where there are any, as a setting."""
+    folders = sorted({Path(path).parent for path in expand(config.pretrain_tfrecords)})
+    manifests = [folder / "manifest.json" for folder in folders]
+    found = b"".join(path.read_bytes() for path in manifests if path.is_file())
+    return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
 
 
 def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
@@ -253,12 +253,17 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
     if placement.is_chief:
         run = Path(config.model_dir)
         picture = run / "loss_curves.png"
-        curves.plot_curves(
+        missing = curves.plot_curves(
             run / "metrics.jsonl",
             picture,
             f"Pre-training of {config.model_name}",
             task.metrics,
         )
+        if missing:
+            console.log(
+                f"Note: {run / 'metrics.jsonl'} lacks {missing:,} of the "
+                f"{state.step:,} steps: the file was cut or removed."
+            )
         console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
     return EXIT_OK
 

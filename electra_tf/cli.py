@@ -23,7 +23,9 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
+from electra_tf.console import printable
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_FLAGS, EXIT_PREEMPTED, UserError
+from electra_tf.paths import check_path
 
 # Flags defined through this module belong to the script that asked for them.
 flags.disclaim_key_flags()
@@ -69,6 +71,24 @@ def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
     return flags.DEFINE_boolean(name, default, help)
 
 
+def define_path(name: str, default: str | None, help: str, **kwargs: Any) -> Any:
+    """Defines the flag `--name` of a file or directory; returns absl's FlagHolder.
+
+    `kwargs` are those of `flags.DEFINE`. A path that this program could not open, or
+    would take for another, is refused.
+    """
+    return flags.DEFINE(_PathParser(), name, default, help, **kwargs)
+
+
+class _PathParser(flags.ArgumentParser):
+    def parse(self, argument: str) -> str:
+        check_path(argument)
+        return argument
+
+    def flag_type(self) -> str:
+        return "path"
+
+
 def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
     """Wraps `main` so that the user's mistakes end without a traceback."""
 
@@ -103,7 +123,7 @@ def _leave(code: int) -> NoReturn:
 
 def _exit(message: str, code: int) -> None:
     sys.stdout.flush()
-    print(f"error: {message}", file=sys.stderr, flush=True)
+    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

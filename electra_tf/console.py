@@ -13,6 +13,16 @@ from typing import TextIO
 _QUIET_SECONDS = 60.0
 
 
+_CONTROLS = {c: chr(0x2400 + c) for c in range(0x20) if chr(c) not in "\t\n"}
+_CONTROLS |= dict.fromkeys(range(0x80, 0xA0), "\ufffd") | {0x7F: "\u2421"}
+
+
+def printable(text: str) -> str:
+    """Text from outside, with symbols for what a terminal would take as a command."""
+    text = text.translate(_CONTROLS)
+    return text.encode("utf-8", "backslashreplace").decode()  # names that are not UTF-8
+
+
 def duration(seconds: float) -> str:
     """Seconds as [[days, ]hours:]minutes:seconds."""
     minutes, seconds = divmod(max(0, round(seconds)), 60)

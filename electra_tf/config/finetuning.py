@@ -11,7 +11,7 @@ import os
 from typing import Any
 
 from electra_tf.config.hparams import PLACE, SETTING, hparam, in_another_role, show
-from electra_tf.config.run import RunConfig
+from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 
 LARGE_PRESET = {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9}
@@ -287,7 +287,7 @@ class FinetuningConfig(RunConfig):
 
     @classmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
-        run = os.path.join(values["data_dir"], "models", values["model_name"])
+        run = run_directory(values["data_dir"], values["model_name"])
         names = ",".join(values.get("task_names", ["chunk"]))
         model_dir = os.path.join(run, "finetuning_models", f"{names}_model")
         results = os.path.join(run, "results")

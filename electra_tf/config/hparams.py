@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from electra_tf.errors import UserError
+from electra_tf.paths import check_path
 
 
 class Role(enum.Enum):
@@ -125,6 +126,8 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
         ) from None
     except ValueError as e:
         raise UserError(f"{name}: {e}") from None
+    except RecursionError:
+        raise UserError(f"{name}: nested too deeply to be hparams") from None
     if not isinstance(found, dict):
         raise UserError(f"{name}: found {show(found)}; it must be an object {{...}}")
     return found
@@ -198,6 +201,13 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
             f"{field.name} in {source} is {show(value)}; it must be "
             f"{allowed(field, hint)}\n({field.metadata['doc']})"
         )
+    if field.metadata["role"] is PLACE and isinstance(value, str):
+        try:
+            check_path(value)
+        except ValueError as e:
+            raise UserError(
+                f"{field.name} in {source} is {show(value)}: {e}."
+            ) from None
     return converted
 
 

@@ -20,8 +20,9 @@ from electra_tf.config.hparams import (
     show,
 )
 from electra_tf.config.model import ModelConfig, generator_config
-from electra_tf.config.run import RunConfig, check_heads
+from electra_tf.config.run import RunConfig, check_heads, run_directory
 from electra_tf.errors import UserError
+from electra_tf.paths import escape
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
 
@@ -313,9 +314,11 @@ class PretrainingConfig(RunConfig):
 
     @classmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
-        data_dir, name = values["data_dir"], values["model_name"]
-        records = os.path.join(data_dir, "pretrain_tfrecords/pretrain_data.tfrecord*")
-        model_dir = os.path.join(data_dir, "models", name)
+        data_dir = values["data_dir"]
+        records = os.path.join(
+            escape(data_dir), "pretrain_tfrecords/pretrain_data.tfrecord*"
+        )
+        model_dir = run_directory(data_dir, values["model_name"])
         results = os.path.join(values.get("model_dir", model_dir), "results")
         return {
             "pretrain_tfrecords": records,

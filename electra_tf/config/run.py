@@ -123,6 +123,7 @@ class RunConfig:
         for name, flag in values.items():
             if explicit.pop(name, flag) != flag:
                 raise UserError(f"{name} in the hparams is not the flag's {flag!r}")
+        run_directory(data_dir, model_name)
         values |= cls._presets(explicit) | explicit
         values = cls._default_locations(values) | values
         if "vocab_size" not in explicit:
@@ -225,6 +226,18 @@ class RunConfig:
         if self.vocab_size == type(self).vocab_size:
             return []
         return [f"vocab_size is {self.vocab_size}, as in {self.vocab_file}"]
+
+
+def run_directory(data_dir: str, model_name: str) -> str:
+    """Where the run of that name lies; UserError for a name that leads elsewhere."""
+    models = os.path.join(data_dir, "models")
+    name = os.path.normpath(model_name)
+    if name in (".", "..") or name.startswith(("/", "../")):
+        raise UserError(
+            f"--model-name {model_name!r} is not the name of a directory below "
+            f"{models}."
+        )
+    return os.path.join(models, model_name)
 
 
 def check_heads(which: str, shape: ModelConfig, fix: str) -> None:

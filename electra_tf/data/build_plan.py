@@ -144,7 +144,10 @@ def rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
     A corpus of a single file has those of `random.seed(seed)`, which makes it equal to
     what the original program builds from that file after that call.
     """
-    return random.Random(seed if is_only_unit else f"{seed}/{unit.stream}")
+    if is_only_unit:
+        return random.Random(seed)
+    # Bytes seed as text does, and names of files need not be UTF-8.
+    return random.Random(f"{seed}/{unit.stream}".encode("utf-8", "surrogateescape"))
 
 
 def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[Group]:

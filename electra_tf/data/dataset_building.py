@@ -13,15 +13,13 @@ import fcntl
 import glob
 import hashlib
 import json
-import multiprocessing
-import multiprocessing.connection
 import os
-import threading
 from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
 
+from electra_tf import processes
 from electra_tf.data import build_plan, tfrecord, token_counts
 from electra_tf.data.build_plan import Corpus, Unit
 from electra_tf.data.build_progress import BuildProgress
@@ -34,6 +32,7 @@ from electra_tf.data.record_making import (
 from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
 from electra_tf.storage.manifest import sha256
+from electra_tf.text import corpus
 from electra_tf.text.vocabulary import Vocabulary
 
 _MIN_SEQ_LENGTH = 8
@@ -46,16 +45,7 @@ _maker: RecordMaker | None = None  # of this process
 
 def _start_worker(settings: BuildSettings, is_only_unit: bool) -> None:
     global _maker
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        threading.Thread(target=_die_with, args=(parent.sentinel,), daemon=True).start()
     _maker = RecordMaker(settings, is_only_unit)
-
-
-def _die_with(sentinel: int) -> None:
-    """Ends this process when its parent has ended, however that came about."""
-    multiprocessing.connection.wait([sentinel])
-    os._exit(1)
 
 
 def _make_part(path: str, units: list[Unit]) -> tuple[Counts, np.ndarray]:
@@ -241,25 +231,13 @@ class _Run:
             for part in parts:
                 yield part, _make_part(self._part_path(*part[:2]), part[2])
             return
-        # Fresh processes: a forked copy of one that has used TensorFlow may hang.
-        context = multiprocessing.get_context("spawn")
-        pool = concurrent.futures.ProcessPoolExecutor(
-            num_processes, context, _start_worker, initial
-        )
-        try:
+        with processes.pool(num_processes, _start_worker, *initial) as pool:
             futures = {}
             for part in parts:
                 path = self._part_path(*part[:2])
                 futures[pool.submit(_make_part, path, part[2])] = part
             for future in concurrent.futures.as_completed(futures):
                 yield futures[future], future.result()
-        except concurrent.futures.process.BrokenProcessPool:
-            raise UserError(
-                "a worker process was killed, perhaps for want of memory.\nRun the "
-                "command again with fewer --num-processes; it goes on from here."
-            ) from None
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
 
     def _part_path(self, group: int, part: int) -> str:
         return os.path.join(self._dir, f".part-{os.getpid()}-{group:05d}-{part:05d}")
@@ -434,5 +412,7 @@ def _summary(manifest: dict) -> str:
         f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens used"
     )
     if counts["replaced_bytes"]:
-        text += f"; {counts['replaced_bytes']:,} bytes that were not UTF-8 replaced"
+        # A build of an earlier version did not count by file.
+        where = counts.get("replaced_in") or {"the corpus": counts["replaced_bytes"]}
+        text += f"; left out: {corpus.describe_replaced(where)}"
     return text

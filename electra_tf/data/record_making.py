@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> framed records: what one process does with its share of a corpus."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -52,6 +53,7 @@ class Counts(NamedTuple):
         tokens_kept: of those, in examples.
         text_bytes: read.
         replaced_bytes: not UTF-8, and therefore left out.
+        replaced_in: those bytes by file.
     """
 
     examples: int = 0
@@ -61,9 +63,12 @@ class Counts(NamedTuple):
     tokens_kept: int = 0
     text_bytes: int = 0
     replaced_bytes: int = 0
+    replaced_in: dict[str, int] = {}  # noqa: RUF012 (never changed in place)
 
     def plus(self, other: "Counts") -> "Counts":
-        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+        sums = [a + b for a, b in zip(self[:-1], other[:-1], strict=True)]
+        by_file = Counter(self.replaced_in) + Counter(other.replaced_in)
+        return Counts(*sums, dict(by_file))
 
 
 class RecordMaker:
@@ -123,8 +128,11 @@ def _line_batches(
             counts = counts._replace(
                 lines=counts.lines + len(block),
                 text_bytes=counts.text_bytes + reader.num_bytes - read,
-                replaced_bytes=counts.replaced_bytes + reader.num_replaced - replaced,
             )
+            if new := reader.num_replaced - replaced:
+                counts = counts.plus(
+                    Counts(replaced_bytes=new, replaced_in={reader.name: new})
+                )
             read, replaced = reader.num_bytes, reader.num_replaced
             blank = [not line.strip() for line in block]
             if not settings.blanks_separate_docs:

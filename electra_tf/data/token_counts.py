@@ -5,12 +5,12 @@ Line i is the number of times that the token of id i is in the examples; [PAD], 
 [SEP] and [MASK], which are never replaced, count as 0.
 """
 
-import glob
 import os
 
 import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.paths import expand
 from electra_tf.storage.files import atomic_write
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -50,8 +50,7 @@ def files_beside(pattern: str) -> list[str]:
 
     Raises `UserError`, saying how to get them, if one is missing.
     """
-    shards = [path for part in pattern.split(",") if part for path in glob.glob(part)]
-    folders = sorted({os.path.dirname(path) for path in shards})
+    folders = sorted({os.path.dirname(path) for path in expand(pattern)})
     found = [os.path.join(folder, FILE) for folder in folders]
     for path in found:
         if not os.path.isfile(path):

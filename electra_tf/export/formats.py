@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from electra_tf import startup
+from electra_tf.config.run import run_directory
 from electra_tf.errors import UserError
 from electra_tf.interop import sources
 from electra_tf.interop.stored_model import StoredModel
@@ -64,7 +65,7 @@ class ExportRequest(NamedTuple):
         """The run's directory."""
         if self.init_checkpoint:
             return None
-        return os.path.join(self.data_dir, "models", self.model_name)
+        return run_directory(self.data_dir, self.model_name)
 
     def read_model(self) -> StoredModel:
         """The pre-trained model that is meant."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from electra_tf.export import hub_card, saved_models
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
+from electra_tf.paths import expand
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.new_folder import new_folder
 
@@ -42,8 +43,9 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
         hparams = hub_card.read_json(run_dir / "config.json")
         results = hub_card.read_json(run_dir / "results" / "unsup_results.json")
         records = (hparams or {}).get("pretrain_tfrecords")
-        folder = Path(records).parent if records else None
-        folder = folder or run_dir.parent.parent / "pretrain_tfrecords"
+        folder = run_dir.parent.parent / "pretrain_tfrecords"
+        if shards := expand(records or ""):
+            folder = Path(shards[0]).parent
         data = hub_card.read_json(folder / "manifest.json")
     return hub_card.RunFacts(
         step=source.facts.get("step", 0),

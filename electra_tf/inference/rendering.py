@@ -12,6 +12,7 @@ import html
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from electra_tf.console import printable
 from electra_tf.inference.pretrained_model import TokenPrediction
 
 # ANSI colours: what was replaced and flagged, replaced only, flagged only.
@@ -88,6 +89,7 @@ def to_terminal(
     signs = {"caught": "*", "missed": "?", "alarm": "!"}
     parts = []
     for gap, shown, kind, token in _pieces(text, tokens, threshold):
+        gap, shown = printable(gap), printable(shown)
         parts.append(gap)
         if not kind:
             parts.append(shown)
@@ -95,7 +97,7 @@ def to_terminal(
         mark = f"\x1b[{codes[kind]}m{shown}\x1b[{_PLAIN}m"
         parts.append(mark if colour else f"{signs[kind]}{shown}{signs[kind]}")
         if token.is_replaced:
-            original = f"[{token.text}]"
+            original = f"[{printable(token.text)}]"
             dim = f"\x1b[{_DIM}m{original}\x1b[{_PLAIN}m"
             parts.append(dim if colour else original)
     return "".join(parts)

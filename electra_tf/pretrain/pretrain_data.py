@@ -20,6 +20,7 @@ import tensorflow as tf
 from electra_tf.data import record_index, tfrecord
 from electra_tf.data.permutation import permute
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
+from electra_tf.paths import escape, expand, globs_in
 from electra_tf.pretrain import masking
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -269,15 +270,12 @@ class ExampleSource:
 
 def find_shards(pattern: str) -> list[str]:
     """The files that a comma-separated list of globs names, sorted; at least one."""
-    paths = sorted(
-        {path for part in pattern.split(",") if part for path in glob.glob(part)}
-    )
-    paths = [path for path in paths if os.path.isfile(path)]
+    paths = expand(pattern)
     if paths:
         return paths
-    for folder in {os.path.dirname(part) or "." for part in pattern.split(",")}:
-        if os.path.exists(os.path.join(folder, "build.json")):
-            raise _unfinished(folder)
+    for part in globs_in(pattern):
+        if state := glob.glob(os.path.join(os.path.dirname(part), "build.json")):
+            raise _unfinished(os.path.dirname(state[0]) or ".")
     raise UserError(
         f"no file matches {pattern}.\nBuild the data first "
         '(build_pretraining_dataset.py), or set "pretrain_tfrecords".'
@@ -296,7 +294,8 @@ def _check_manifests(
 ) -> dict[str, dict]:
     """Compares settings with the manifests; returns the entries of listed shards."""
     entries = {}
-    patterns = [os.path.abspath(part) for part in pattern.split(",") if part]
+    here = escape(os.getcwd())
+    patterns = [os.path.normpath(os.path.join(here, p)) for p in globs_in(pattern)]
     for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
         manifest = record_index.read_manifest(folder)
         if manifest is None:

@@ -63,6 +63,7 @@ class Checkpoints:
       settings: the rest of the configuration; differences are logged.
       read_only: neither clears nor renames anything (evaluation beside a running
         training).
+      before_save: called before each save; what it raises prevents the save.
       log: called with one line of text.
     """
 
@@ -74,6 +75,7 @@ class Checkpoints:
         identity: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
         read_only: bool = False,
+        before_save: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = print,
     ):
         self.directory = Path(directory)
@@ -83,6 +85,7 @@ class Checkpoints:
         self.settings = json.loads(json.dumps(settings or {}))
         self.read_only = read_only
         self.last_saved_step: int | None = None
+        self._before_save = before_save
         self._log = log
 
     def prefix(self, step: int) -> str:
@@ -253,6 +256,7 @@ class Checkpoints:
         """
         if step == self.last_saved_step:
             return
+        self._before_save()
         partial = self._partial(step)
         try:
             partial.mkdir(parents=True)

@@ -39,11 +39,7 @@ class RunLock:
         self._lease: Lease | None = None
 
     def __enter__(self) -> RunLock:
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "a+", encoding="utf-8")
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
+        self._open()
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -53,9 +49,36 @@ class RunLock:
                 self._file.close()
                 raise cannot_write(self.path, error) from error
             self._take_lease()
+        if not self._is_in_place():  # removed between opening and locking
+            self.__exit__()
+            return self.__enter__()
         since = datetime.datetime.now().isoformat(timespec="seconds")
         self._write(this_process() | {"since": since})
         return self
+
+    def _open(self) -> None:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self.path, "a+", encoding="utf-8")
+        except OSError as error:
+            raise cannot_write(self.path, error) from error
+
+    def _is_in_place(self) -> bool:
+        """Whether the file that is locked is the one that others would lock."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except OSError:
+            return False
+
+    def check(self) -> None:
+        """Raises `UserError` (75) when the lock was removed: others may write now."""
+        if self._file and not self._is_in_place():
+            raise UserError(
+                f"{self.path} was removed while this process held it, so another one "
+                "may write there.\nNothing more is saved. Leave that file to the "
+                "process that made it, and run the command again.",
+                EXIT_LOCKED,
+            )
 
     def _take_lease(self) -> None:
         self._lease = Lease(self.path.with_name("run.lock.lease"), self._end_process)
@@ -82,6 +105,7 @@ class RunLock:
             self._lease.release()
         with contextlib.suppress(OSError):
             self._file.close()
+        self._file = None
 
     def _write(self, holder: dict[str, Any] | None) -> None:
         try:

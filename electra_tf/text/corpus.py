@@ -4,15 +4,19 @@
 Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
 """
 
+import bz2
 import codecs
+import gzip
 import io
 import lzma
 import os
+import stat
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import BinaryIO, NamedTuple
 
+from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
 
 ENCODING_ERRORS = ("strict", "replace")
@@ -35,7 +39,8 @@ _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 def list_files(corpus_dir: str | os.PathLike) -> list[str]:
     """The files below a directory, sorted by path; hidden ones are left out.
 
-    `corpus_dir` may be a single file. Raises UserError if there is nothing to read.
+    Links are followed. `corpus_dir` may be a single file. Raises UserError if there is
+    nothing to read, or something that cannot be read or would be read twice.
     """
     corpus_dir = os.fspath(corpus_dir)
     if os.path.isfile(corpus_dir):
@@ -46,10 +51,20 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
             "--corpus-dir names a directory of text files."
         )
     paths = []
-    for folder, folders, names in os.walk(corpus_dir, onerror=_unreadable):
+    seen: dict[str, str] = {}  # real path of a folder -> the path that led to it
+    walk = os.walk(corpus_dir, onerror=_unreadable, followlinks=True)
+    for folder, folders, names in walk:
+        first = seen.setdefault(os.path.realpath(folder), folder)
+        if first != folder:
+            raise UserError(
+                f"the corpus has one directory twice, as {folder} and as {first}.\n"
+                "Remove the link that leads to it a second time."
+            )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         visible = (name for name in names if not name.startswith("."))
         paths += [os.path.join(folder, name) for name in visible]
+    for path in paths:
+        _check_file(path)
     if not paths:
         raise UserError(
             f"the corpus directory {corpus_dir} holds no files.\n"
@@ -60,6 +75,19 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
 
 def _unreadable(error: OSError) -> None:
     raise UserError(f"cannot read {error.filename}: {error.strerror}.")
+
+
+def _check_file(path: str) -> None:
+    """Refuses what is no file: broken links, and pipes that would never end."""
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+    except OSError as e:
+        target = f" (a link to {os.readlink(path)})" if os.path.islink(path) else ""
+        raise UserError(
+            f"cannot read {path}{target}: {e.strerror}.\nTake it out of the corpus."
+        ) from None
+    if not is_file:
+        raise UserError(f"{path} is not a file.\nTake it out of the corpus.")
 
 
 def read_lines(
@@ -96,6 +124,7 @@ class TextReader:
       start, end: read the lines that begin in these bytes only.
 
     Attributes:
+        name: as given.
         num_bytes: bytes read so far.
         num_replaced: bytes replaced so far, because they were not UTF-8.
     """
@@ -109,7 +138,7 @@ class TextReader:
         end: int | None = None,
     ):
         self._stream = stream
-        self._name = name
+        self.name = name
         self._errors = encoding_errors
         self._start, self._end = start, end
         self.num_bytes = 0
@@ -118,7 +147,8 @@ class TextReader:
     def __iter__(self) -> Iterator[list[str]]:
         position = self._seek_line()
         rest = b""  # of a line that was cut
-        while self._end is None or position < self._end:
+        in_line = False  # A line that begins before `end` is read to its own end.
+        while in_line or self._end is None or position < self._end:
             wanted = _BLOCK_BYTES
             if self._end is not None:
                 wanted = max(0, min(wanted, self._end - position - len(rest)))
@@ -126,15 +156,13 @@ class TextReader:
             if not block:
                 return
             rest = b""
-            if len(block) >= _MAX_LINE_BYTES and not block.endswith(b"\n"):
+            in_line = not block.endswith(b"\n")
+            if in_line and len(block) >= _MAX_LINE_BYTES:
                 block, rest = _cut(block)
             lines = self._decode(block, position)
             position += len(block)
             self.num_bytes += len(block)
             yield lines
-        if rest:
-            self.num_bytes += len(rest)
-            yield self._decode(rest, position)
 
     def _seek_line(self) -> int:
         """Goes to the first line that begins at or after `start`."""
@@ -152,7 +180,7 @@ class TextReader:
             if not block.endswith(b"\n"):
                 block += self._stream.readline(_MAX_LINE_BYTES)
         except _DAMAGED as e:
-            raise UserError(f"{self._name}: damaged ({e}).", EXIT_DAMAGED) from None
+            raise UserError(f"{self.name}: damaged ({e}).", EXIT_DAMAGED) from None
         return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
@@ -163,7 +191,7 @@ class TextReader:
         except UnicodeDecodeError as e:
             if self._errors == "strict":
                 raise UserError(
-                    f"{self._name}: byte 0x{block[e.start]:02x} at offset "
+                    f"{self.name}: byte 0x{block[e.start]:02x} at offset "
                     f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
                     "file, or go on without such bytes: --encoding-errors replace",
                     EXIT_DAMAGED,
@@ -180,6 +208,16 @@ class TextReader:
     def _replace(self, error: UnicodeDecodeError) -> tuple[str, int]:
         self.num_replaced += error.end - error.start
         return "\ufffd", error.end
+
+
+def describe_replaced(by_file: Mapping[str, int]) -> str:
+    """How many bytes were replaced and where, in a few words; the most first."""
+    most = sorted(by_file, key=by_file.get, reverse=True)
+    files = [f"{name} ({by_file[name]:,})" for name in most[:3]]
+    if len(most) > 3:
+        files.append(f"and {len(most) - 3:,} more files")
+    where = printable(", ".join(files))
+    return f"{sum(by_file.values()):,} bytes that were not UTF-8 in {where}"
 
 
 def _cut(block: bytes) -> tuple[bytes, bytes]:
@@ -212,7 +250,10 @@ def read_archive(
     num_bytes = num_members = 0
     with open_text(path) as raw:
         try:
-            with tarfile.open(fileobj=raw, mode="r|*") as archive:
+            # Not tarfile's own decompression: of what compresses well it makes one
+            # piece, which it then shortens block by block, in quadratic time.
+            text = _decompressed(raw)
+            with text, tarfile.open(fileobj=text, mode="r|") as archive:
                 for member in archive:
                     archive.members = []  # or it would remember them all
                     num_members += 1
@@ -228,6 +269,16 @@ def read_archive(
                 f"({e}).\nFetch the file again, or move it out of the directory.",
                 EXIT_DAMAGED,
             ) from None
+
+
+def _decompressed(raw: BinaryIO) -> BinaryIO:
+    """The content of a file that may be compressed, told by its first bytes."""
+    start = raw.read(6)
+    raw.seek(0)
+    for magic, module in ((b"\xfd7zXZ\0", lzma), (b"\x1f\x8b", gzip), (b"BZh", bz2)):
+        if start.startswith(magic):
+            return module.open(raw)
+    return raw
 
 
 def _check_member(

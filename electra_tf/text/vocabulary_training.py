@@ -11,8 +11,6 @@ and it cuts an alphabet among equally frequent characters at random, unless it i
 before.
 """
 
-import concurrent.futures
-import multiprocessing
 import os
 import sys
 import time
@@ -20,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from electra_tf import processes
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
@@ -49,12 +48,12 @@ class WordCounts(NamedTuple):
 
     Attributes:
         words: normalised word -> count.
-        num_replaced: bytes of the corpus that were not UTF-8 and were replaced.
+        replaced_in: bytes that were not UTF-8 and were left out, by file.
         num_forgotten: occurrences of rare words that were dropped to bound memory.
     """
 
     words: Counter
-    num_replaced: int = 0
+    replaced_in: Counter = Counter()
     num_forgotten: int = 0
 
 
@@ -88,7 +87,7 @@ def count_files(
         words.update(counts.words)
         total = WordCounts(
             words,
-            total.num_replaced + counts.num_replaced,
+            total.replaced_in + counts.replaced_in,
             total.num_forgotten + counts.num_forgotten + _forget_rare(words),
         )
         progress.advance()
@@ -100,12 +99,12 @@ def count_documents(
 ) -> WordCounts:
     """Counts the words of a stream of documents."""
     counter = _WordCounter(config)
-    num_replaced = 0
+    replaced_in: Counter = Counter()
     for document in documents:
         for lines in document:
             counter.add("\n".join(lines))
-        num_replaced += document.num_replaced
-    return counter.result(num_replaced)
+        replaced_in += Counter({document.name: document.num_replaced})
+    return counter.result(replaced_in)
 
 
 def _count_part(
@@ -133,9 +132,9 @@ class _WordCounter:
         if len(self._raw) > _MAX_RAW_WORDS or self._raw_chars > _MAX_RAW_CHARS:
             self._normalize()
 
-    def result(self, num_replaced: int = 0) -> WordCounts:
+    def result(self, replaced_in: Counter) -> WordCounts:
         self._normalize()
-        return WordCounts(self._words, num_replaced, self._num_forgotten)
+        return WordCounts(self._words, replaced_in, self._num_forgotten)
 
     def _normalize(self) -> None:
         for raw, count in self._raw.items():
@@ -163,24 +162,15 @@ def _in_processes(function, tasks: list[tuple], num_processes: int) -> Iterator:
     if num_processes <= 1:
         yield from (function(*task) for task in tasks)
         return
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(num_processes, context) as pool:
-        try:
-            # Few at a time: results that wait for an earlier one take memory.
-            waiting = []
-            for task in tasks:
-                waiting.append(pool.submit(function, *task))
-                if len(waiting) > 2 * num_processes:
-                    yield waiting.pop(0).result()
-            for future in waiting:
-                yield future.result()
-        except concurrent.futures.process.BrokenProcessPool:
-            raise UserError(
-                "a worker process died, perhaps for lack of memory.\n"
-                "Try fewer: --num-processes 1"
-            ) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    with processes.pool(num_processes) as pool:
+        # Few at a time: results that wait for an earlier one take memory.
+        waiting = []
+        for task in tasks:
+            waiting.append(pool.submit(function, *task))
+            if len(waiting) > 2 * num_processes:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
 
 
 class _Progress:

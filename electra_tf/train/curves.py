@@ -22,16 +22,18 @@ def plot_curves(
     png_path: str | os.PathLike,
     title: str,
     metrics: Sequence[Metric],
-) -> None:
+) -> int:
     """Draws metrics over the steps into a PNG, in the panels that they name.
 
+    Returns: how many of the steps up to the last one the file does not have.
+
     The faint line is each step (averaged where there are more steps than pixels), the
-    strong one a moving average. Does nothing for a run without steps.
+    strong one a moving average. Draws nothing for a run without steps.
     """
     drawn = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
-    steps, columns = _read(metrics_path, {metric.name for metric in drawn})
+    steps, missing, columns = _read(metrics_path, {metric.name for metric in drawn})
     if not len(steps):
-        return
+        return 0
     # The Agg canvas draws without a display and leaves pyplot's global state alone.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -49,6 +51,7 @@ def plot_curves(
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     atomic_write(png_path, picture.getvalue())
+    return missing
 
 
 def _draw(axes, name, steps, columns, metrics) -> None:
@@ -87,14 +90,17 @@ def _draw(axes, name, steps, columns, metrics) -> None:
         axes.legend(fontsize=8, frameon=False, loc="best")
 
 
-def _read(path, names: set[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Steps [n] and metrics [n], averaged over neighbours down to _MAX_POINTS."""
+def _read(path, names: set[str]) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
+    """Steps [n], how many are missing, and metrics [n].
+
+    Averaged over neighbours down to _MAX_POINTS.
+    """
     steps, lists = [], {name: [] for name in names}
     for row in read_metrics(path):
         steps.append(row["step"])
         for name, values in lists.items():
             value = row.get(name)
-            values.append(np.nan if value is None else value)
+            values.append(value if isinstance(value, int | float) else np.nan)
     columns = {name: np.array(values, float) for name, values in lists.items()}
     columns = {k: v for k, v in columns.items() if np.isfinite(v).any()}
     parts = np.array_split(np.array(steps, float), min(len(steps), _MAX_POINTS) or 1)
@@ -102,7 +108,8 @@ def _read(path, names: set[str]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         name: np.array([_mean(part) for part in np.array_split(values, len(parts))])
         for name, values in columns.items()
     }
-    return np.array([part.mean() for part in parts if len(part)]), means
+    missing = max(steps, default=0) - len(set(steps))
+    return np.array([part.mean() for part in parts if len(part)]), missing, means
 
 
 def _mean(values: np.ndarray) -> float:

@@ -96,13 +96,15 @@ def _line_start(file, end: int, block: int = 4096) -> int:
 
 
 def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file; a torn last line is left out."""
+    """The rows of a metrics file; lines that are no step's are left out."""
     with open(path, "rb") as f:
         for line in f:
             try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # torn or damaged
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                yield row
 
 
 class TensorBoardEvents:

@@ -295,6 +295,11 @@ def test_json_errors_say_where(text, words):
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
+def test_hparams_nested_without_end():
+    with pytest.raises(UserError, match="nested too deeply"):
+        read_hparams('{"a": ' + "[" * 100_000)
+
+
 def test_hparams_from_a_file(tmp_path):
     path = tmp_path / "h.json"
     path.write_text('\ufeff{"seed": 5}', encoding="utf-8")

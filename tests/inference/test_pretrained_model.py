@@ -207,6 +207,13 @@ def test_terminal():
         assert f"\x1b[{code}m" in coloured
 
 
+def test_a_text_cannot_command_the_terminal():
+    tokens = [token._replace(text="\x1b[2J") for token in TOKENS]
+    for text in ("x\x1b]0;title\x07y", "\x9b2J", "\r\x7f\x08"):
+        shown = rendering.to_terminal(text * 3, tokens, colour=False)
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f]", shown), shown
+
+
 def test_html_is_escaped():
     page = rendering.to_html(CORRUPTED, TOKENS)
     assert '<span class="caught" title="90% replaced">x</span><s>a</s>' in page

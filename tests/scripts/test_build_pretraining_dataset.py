@@ -4,6 +4,7 @@
 import hashlib
 import io
 import json
+import os
 import random
 import tarfile
 from pathlib import Path
@@ -195,6 +196,18 @@ def test_a_line_of_10_mb_and_odd_files(tmp_path):
     assert manifest["corpus"]["lines"] == 40 + 2 + 4 + 2 + 1
 
 
+def test_file_names_that_are_not_utf8(tmp_path):
+    folder = write_corpus(tmp_path / "in", files=2, lines=20)
+    os.rename(folder / "1.txt", os.fsencode(folder) + b"/caf\xe9.txt")
+    succeed(folder, tmp_path / "out", "--num-processes=2")
+    with open(os.fsencode(folder) + b"/caf\xe9.txt", "ab") as f:
+        f.write(b"\xe9\n")
+    error, code = fail(folder, tmp_path / "strict")
+    assert "caf" in error and code == 65
+    said = succeed(folder, tmp_path / "replaced", "--encoding-errors=replace")
+    assert "1 bytes that were not UTF-8" in said
+
+
 # What cannot be built.
 
 
@@ -208,9 +221,10 @@ def test_text_that_is_not_utf8(tmp_path):
         assert f"{folder}/1.txt: byte 0xe9 at offset {len(good) + 3} is" in error
         assert "--encoding-errors replace" in error and code == 65
     output = succeed(folder, tmp_path / "replace", "--encoding-errors", "replace")
-    assert "1 bytes that were not UTF-8 replaced" in output
+    assert f"1 bytes that were not UTF-8 in {folder}/1.txt (1)" in output
     manifest = json.loads((tmp_path / "replace" / "manifest.json").read_text())
     assert manifest["corpus"]["replaced_bytes"] == 1
+    assert manifest["corpus"]["replaced_in"] == {f"{folder}/1.txt": 1}
 
 
 def test_a_corpus_without_text(tmp_path):

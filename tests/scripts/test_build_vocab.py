@@ -137,7 +137,7 @@ def test_text_that_is_not_utf8(corpus_dir, tmp_path):
     assert str(path) in error and "offset 53" in error
     assert not (tmp_path / "vocab.txt").exists()
     said = build(*flags, "--encoding-errors", "replace")
-    assert "2 bytes were not UTF-8" in said
+    assert f"2 bytes that were not UTF-8 in {path} (2)" in said
 
 
 def test_a_data_set_as_corpus(tmp_path):

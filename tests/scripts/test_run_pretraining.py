@@ -3,6 +3,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -64,6 +65,7 @@ def final_state(run_directory, step):
         ({"do_train": True, "do_eval": True}, 2, "do_eval"),
         ({"vocab_size": 61}, 2, "vocab_size is 61, but"),
         ({"vocab_file": "/nowhere/vocab.txt"}, 2, "/nowhere/vocab.txt"),
+        ({"model_dir": "gs://bucket/run"}, 2, "only files of this machine"),
         (EVALUATE, 2, "no checkpoint to evaluate"),
     ],
 )
@@ -80,6 +82,19 @@ def test_flag_errors_need_no_tensorflow(tiny_data, no_tensorflow):
     refused(run, 1, "--data-dir")
     run = pretrain(tiny_data, "x", {}, "--dry-rum", env=no_tensorflow)
     refused(run, 1, "did you mean --dry-run")
+
+
+def test_a_name_that_leads_elsewhere_is_refused(tiny_data, no_tensorflow):
+    for name in ("../../elsewhere", "/elsewhere", "."):
+        run = pretrain(tiny_data, name, TINY, env=no_tensorflow)
+        refused(run, 2, "is not the name of a directory below")
+
+
+def test_a_directory_may_have_any_name(tiny_data, tmp_path):
+    odd = tmp_path / "a[1], b*"
+    shutil.copytree(tiny_data, odd, ignore=shutil.ignore_patterns("models"))
+    run = pretrain(odd, "odd", TINY, "--dry-run")
+    assert run.returncode == 0, run.stderr
 
 
 def test_a_directory_in_use_is_refused_without_tensorflow(tiny_data, no_tensorflow):

@@ -269,3 +269,34 @@ def test_a_file_where_a_directory_should_be(tmp_path):
     with pytest.raises(UserError, match="cannot write") as caught:
         atomic_write(tmp_path / "file" / "config.json", "{}")
     assert caught.value.exit_code == 73
+
+
+def test_a_removed_lock_is_noticed(tmp_path):
+    with RunLock(tmp_path) as first:
+        first.check()
+        first.path.unlink()
+        with pytest.raises(UserError, match="was removed while") as caught:
+            first.check()
+        assert caught.value.exit_code == 75
+        with RunLock(tmp_path) as second:
+            second.check()
+            with pytest.raises(UserError, match="was removed while"):
+                first.check()
+    first.check()  # not held any more: nothing to say
+
+
+def test_a_lock_removed_between_opening_and_locking(tmp_path, monkeypatch):
+    flock, calls = fcntl.flock, []
+
+    def slow_flock(file, operation):
+        if not calls:
+            (tmp_path / "run.lock").unlink()
+        calls.append(operation)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", slow_flock)
+    with RunLock(tmp_path) as lock:
+        lock.check()
+        with pytest.raises(UserError, match="in use"):
+            RunLock(tmp_path).__enter__()
+    assert len(calls) == 3

@@ -14,7 +14,7 @@ from electra_tf.console import Console, Progress
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.train import reporting
 from electra_tf.train.curves import plot_curves, smooth
-from electra_tf.train.reporting import MetricsFile, Report
+from electra_tf.train.reporting import MetricsFile, Report, read_metrics
 
 METRICS = {
     "loss": 12.34567,
@@ -222,13 +222,25 @@ def test_curves_are_a_picture(tmp_path, steps):
     rows = ({"step": s, "learning_rate": 1e-4} | METRICS for s in range(1, steps + 1))
     file.write([{**row, "disc_loss": row["step"] ** -0.5} for row in rows])
     file.close()
-    plot_curves(path, picture, "A run", ALL_METRICS)
+    assert plot_curves(path, picture, "A run", ALL_METRICS) == 0
     pixels = matplotlib.image.imread(picture)
     assert pixels.shape == (840, 1320, 4)
     # Both colours are there: generator and discriminator.
     for colour in ((0xC0, 0x58, 0x2B), (0x2B, 0x6C, 0xB0)):
         near = np.abs(pixels[..., :3] - np.array(colour) / 255).max(-1) < 0.05
         assert near.sum() > (50 if steps > 1 else 0)
+
+
+def test_lines_that_are_no_steps_are_left_out_and_missed(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    rows = [json.dumps({"step": s, "loss": 1.0}) for s in range(1, 11)]
+    rows[2] = '{"loss": 1.0}'
+    rows[4] = rows[4][:9]
+    rows[6] = "[7]"
+    rows[8] = '{"step": 9, "loss": "much"}'
+    path.write_text("\n".join(rows) + "\n")
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 4, 6, 8, 9, 10]
+    assert plot_curves(path, tmp_path / "curves.png", "A run", ALL_METRICS) == 3
 
 
 def test_curves_of_an_empty_run_are_left_out(tmp_path):

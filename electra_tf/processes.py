@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes that end when the process that started them does."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from electra_tf.errors import UserError
+
+
+@contextlib.contextmanager
+def pool(
+    num_processes: int, initializer: Callable[..., Any] | None = None, *args: Any
+) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
+    """An executor of fresh processes, each of which calls `initializer(*args)` first.
+
+    Fresh, because a forked copy of a process that has used TensorFlow may hang. What
+    has not begun at the end of the block is cancelled. Raises `UserError` when a
+    process was killed.
+    """
+    executor = concurrent.futures.ProcessPoolExecutor(
+        num_processes,
+        multiprocessing.get_context("spawn"),
+        _start,
+        (initializer, args),
+    )
+    try:
+        yield executor
+    except concurrent.futures.process.BrokenProcessPool:
+        raise UserError(
+            "a worker process was killed, perhaps for want of memory.\n"
+            "Run the command again with fewer --num-processes."
+        ) from None
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(initializer: Callable[..., Any] | None, args: tuple) -> None:
+    parent = multiprocessing.parent_process().sentinel
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    if initializer:
+        initializer(*args)
+
+
+def _end_with(sentinel: int) -> None:
+    """Ends this process when its parent has ended, however that came about."""
+    multiprocessing.connection.wait([sentinel])
+    os._exit(1)
