@@ -191,6 +191,13 @@ class FinetuningConfig(RunConfig):
         True, "That classifier sees the expected start of the answer.", SETTING
     )
     answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.", SETTING)
+    answer_text: str | None = hparam(
+        None,
+        "How an answer is cut out of its text: original by whole words, offsets by "
+        "characters; null: offsets for tasks of your own, else original.",
+        SETTING,
+        choices=(None, "original", "offsets"),
+    )
 
     # Locations.
     model_dir: str = hparam(
@@ -214,6 +221,23 @@ class FinetuningConfig(RunConfig):
         PLACE,
     )
 
+    @classmethod
+    def weights_of(
+        cls, data_dir: str, model_name: str, explicit: dict[str, Any]
+    ) -> str | None:
+        """Where the model lies whose shape a run has; None: random weights.
+
+        It is init_checkpoint; but where the trials' own models are evaluated, the first
+        of those.
+        """
+        values = {"data_dir": data_dir, "model_name": model_name, **explicit}
+        usual = cls._default_locations(values)
+        path = values.get("init_checkpoint", usual["init_checkpoint"])
+        is_own = path in (None, usual["init_checkpoint"])
+        if is_own and not values.get("do_train", True):
+            return f"{values.get('model_dir', usual['model_dir'])}_1"
+        return path
+
     def raw_data_dir(self, task_name: str) -> str:
         """Where the data files of a task are."""
         return os.path.join(self.data_dir, "finetuning_data", task_name)
@@ -224,14 +248,15 @@ class FinetuningConfig(RunConfig):
 
     def predictions_dir(self, trial: int) -> str:
         """Where predictions on the dev sets go."""
-        directory = os.path.splitext(self.results_txt)[0].removesuffix("_results")
-        return os.path.join(directory + "_predictions", f"trial_{trial}")
+        return self._beside_results("predictions", trial)
 
     def test_predictions_dir(self, trial: int) -> str:
         """Where predictions on a test set go."""
-        parent = os.path.dirname(os.path.dirname(self.results_txt))
-        tasks = ",".join(self.task_names)
-        return os.path.join(parent, "test_predictions", f"{tasks}_{trial}")
+        return self._beside_results("test_predictions", trial)
+
+    def _beside_results(self, what: str, trial: int) -> str:
+        name = os.path.splitext(self.results_txt)[0].removesuffix("_results")
+        return os.path.join(f"{name}_{what}", f"trial_{trial}")
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""

@@ -8,6 +8,7 @@ it was, and those that are finished are not made again.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,11 +20,11 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
-from electra_tf.errors import as_user_error
+from electra_tf.errors import UserError, as_user_error
 from electra_tf.finetune import batches, initial_weights, preprocessing
 from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
 from electra_tf.finetune.results import TrialResult, scores_text
-from electra_tf.finetune.task import write_facts
+from electra_tf.finetune.task import check_trained_for, write_facts
 from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
@@ -60,53 +61,99 @@ def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
 
 
 def run_trial(run: Run, trial: int) -> TrialResult:
-    """Trains and scores one trial.
+    """Trains, or loads, one trial; scores it and predicts its test sets.
 
     Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
     """
-    config, console = run.config, run.console
+    config = run.config
     keras.backend.clear_session()
     if config.do_train:
         with RunLock(config.trial_dir(trial)):
             model, steps, seconds = _train(run, trial)
     else:
-        model, steps, seconds = _load(run, trial), 0, 0.0
-    started = time.monotonic()
-    scores: dict[str, dict[str, float]] = {}
-    degenerate = []
+        model, steps, seconds = _load(run, trial, run.source), 0, 0.0
+    times = {"train": round(seconds, 1)}
+    result = TrialResult(trial, seed_of(config, trial), {}, [], steps, times)
     with loop.StopRequest() as stop:
         if config.do_eval:
-            directory = config.predictions_dir(trial)
-            for task in run.tasks:
-                for split in task.splits("dev"):
-                    scorer = score(run, model, task, split, stop)
-                    name = data_set_name(task, split)
-                    scores[name] = dict(scorer.get_results())
-                    console.log(f"{name}: {scores_text(scores[name])}")
-                    if scorer.is_degenerate:
-                        degenerate.append(name)
-                    task.write_predictions(split, scorer, directory, trial)
-            console.log(f"Predictions of trial {trial}: {directory}")
-        if config.write_test_outputs and trial <= config.n_writes_test:
-            directory = config.test_predictions_dir(trial)
-            for task in run.tasks:
-                if not task.splits("test"):
-                    console.log(f"There is no test set of {task.name}.")
-                for split in task.splits("test"):
-                    scorer = score(run, model, task, split, stop)
-                    task.write_predictions(split, scorer, directory, trial)
-                    console.log(f"Test predictions of {task.name}: {directory}")
+            result = _evaluated(run, model, result, stop)
+        if _wants_test_outputs(config, trial):
+            paths = _test_outputs(run, model, trial, stop)
+            result = result._replace(test_outputs=paths)
+    return result
+
+
+def lacks_test_outputs(config: FinetuningConfig, result: TrialResult) -> bool:
+    """Whether predictions are asked for that a finished trial does not have."""
+    written = result.test_outputs
+    there = written and all(os.path.isfile(path) for path in written)
+    return _wants_test_outputs(config, result.trial) and not there
+
+
+def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
+    """The predictions on test sets of a trial that was finished before.
+
+    Raises `UserError` when its model was not kept.
+    """
+    folder = run.config.trial_dir(result.trial)
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"the model of trial {result.trial}, {folder}, is gone, so it cannot "
+            "predict the test set.\nWith keep_all_models false only the first "
+            "is kept: set n_writes_test to 1."
+        )
+    check_trained_for(folder, run.tasks)
+    keras.backend.clear_session()
+    source = initial_weights.find(folder, run.console.log)
+    model = _load(run, result.trial, source)
+    with loop.StopRequest() as stop:
+        paths = _test_outputs(run, model, result.trial, stop)
+    return result._replace(test_outputs=paths)
+
+
+def discard_model(config: FinetuningConfig, trial: int) -> None:
+    """Removes the model of a trial whose results are written, if it is not to stay."""
     if config.do_train and not config.keep_all_models and trial > 1:
-        shutil.rmtree(config.trial_dir(trial))
-    times = {"train": seconds, "evaluate": time.monotonic() - started}
-    return TrialResult(
-        trial=trial,
-        seed=seed_of(config, trial),
-        scores=scores,
-        degenerate=degenerate,
-        steps=steps,
-        seconds={name: round(value, 1) for name, value in times.items()},
+        shutil.rmtree(config.trial_dir(trial), ignore_errors=True)
+
+
+def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
+    return config.write_test_outputs and trial <= config.n_writes_test
+
+
+def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
+    """A trial's result with the scores on all dev sets; predictions are written."""
+    started = time.monotonic()
+    directory = run.config.predictions_dir(result.trial)
+    scores, details, degenerate = {}, {}, []
+    for task in run.tasks:
+        for split in task.splits("dev"):
+            scorer = score(run, model, task, split, stop)
+            name = data_set_name(task, split)
+            scores[name] = dict(scorer.get_results())
+            details[name] = scorer.details()
+            run.console.log(f"{name}: {scores_text(scores[name])}")
+            if len(scorer) > 1 and scorer.is_degenerate:
+                degenerate.append(name)
+            task.write_predictions(split, scorer, directory, result.trial)
+    run.console.log(f"Predictions of trial {result.trial}: {directory}")
+    seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
+    details = {name: found for name, found in details.items() if found}
+    return result._replace(
+        scores=scores, details=details, degenerate=degenerate, seconds=seconds
     )
+
+
+def _test_outputs(run: Run, model, trial: int, stop) -> list[str]:
+    """Writes the predictions on all test sets; returns the paths."""
+    directory = run.config.test_predictions_dir(trial)
+    paths = []
+    for task in run.tasks:
+        for split in task.splits("test"):
+            scorer = score(run, model, task, split, stop)
+            paths += task.write_predictions(split, scorer, directory, trial)
+            run.console.log(f"Test predictions of {task.name}: {directory}")
+    return paths
 
 
 def data_set_name(task, split: str) -> str:
@@ -179,14 +226,13 @@ def build(run: Run, trial: int, steps: int):
     return TrainableFinetuningModel(model), state
 
 
-def _load(run: Run, trial: int):
-    """A model that was fine-tuned before."""
+def _load(run: Run, trial: int, source: FoundModel | None):
+    """A model that was fine-tuned before; source None: the trial's own."""
     config = run.config
     task, state = build(run, trial, 1)
-    source = run.source
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-        initial_weights.check(source, config, run.vocab)
+    initial_weights.check(source, config, run.vocab)
     initial_weights.load_all(source, state.weights())
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model
