@@ -6,7 +6,7 @@ from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.task_names import make_tasks
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
 from tests.helpers.runs import SPECIAL
 
 WORDS = ("the", "dog", "cat", "ran", "who", "?", ".")
@@ -17,11 +17,15 @@ _KEYS = {
 }
 
 
-def write_files(folder: Path, files: dict, words=WORDS) -> None:
-    """Writes texts, bytes or objects (as JSON), and a vocabulary of the words."""
-    (folder / "vocab.txt").write_text(
-        "".join(f"{token}\n" for token in (*SPECIAL, *words)), encoding="utf-8"
-    )
+def write_files(folder: Path, files: dict, words=WORDS, text=None) -> None:
+    """Writes texts, bytes or objects (as JSON), and a vocabulary of the words.
+
+    Args:
+      text: the TokenizerConfig that stands beside the vocabulary.
+    """
+    vocab = write_tokens(folder / "vocab.txt", [*SPECIAL, *words])
+    if text:
+        write_settings(vocab, text)
     for name, content in files.items():
         if not isinstance(content, (str, bytes)):
             content = json.dumps(content)
@@ -32,17 +36,23 @@ def write_files(folder: Path, files: dict, words=WORDS) -> None:
 
 
 def own_tasks(
-    folder: Path, files: dict, kind="classification", words=WORDS, trained=None, **more
+    folder: Path,
+    files: dict,
+    kind="classification",
+    words=WORDS,
+    trained=None,
+    text=None,
+    **more,
 ) -> list:
     """The task "mine" on files named train, dev and, perhaps, test.
 
     Args:
       more: keys of the description, and hparams (those that a config has).
     """
-    write_files(folder, files, words)
+    write_files(folder, files, words, text)
     description = {"type": kind} | _KEYS.get(kind, {})
     for name in files:
-        description[name.partition(".")[0]] = name
+        description[Path(name).stem] = name
     description.setdefault("dev", description["train"])
     fields = FinetuningConfig.__dataclass_fields__
     description |= {k: v for k, v in more.items() if k not in fields}
