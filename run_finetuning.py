@@ -139,7 +139,8 @@ def make_tasks(
 ) -> list:
     """The tasks, with their data read, checked and made into features."""
     tasks = task_names.make_tasks(config, vocab, trained)
-    kinds = ["dev"] * config.do_eval + ["test"] * config.write_test_outputs
+    scores = config.do_eval or config.eval_every_steps > 0
+    kinds = ["dev"] * scores + ["test"] * config.write_test_outputs
     if "test" in kinds and not any(task.splits("test") for task in tasks):
         raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):

@@ -100,6 +100,24 @@ class FinetuningConfig(RunConfig):
         "Use the features of an earlier run if data and settings are the same.",
         PLACE,
     )
+    eval_every_steps: int = hparam(
+        0,
+        "Steps from one evaluation on the dev sets to the next in training; 0: none.",
+        SETTING,
+        minimum=0,
+    )
+    keep: str = hparam(
+        "last",
+        "Weights that a trial ends with: the last, or the best on the dev sets.",
+        SETTING,
+        choices=("last", "best"),
+    )
+    early_stopping_patience: int = hparam(
+        0,
+        "Evaluations without a better score after which training ends; 0: never.",
+        SETTING,
+        minimum=0,
+    )
     log_examples: bool = hparam(False, "Print the first examples of each task.", PLACE)
 
     # Optimization.
@@ -333,6 +351,13 @@ class FinetuningConfig(RunConfig):
         if not (self.do_train or self.do_eval or self.write_test_outputs):
             raise UserError(
                 "do_train, do_eval and write_test_outputs are all false; nothing to do"
+            )
+        if not self.eval_every_steps and (
+            self.keep == "best" or self.early_stopping_patience
+        ):
+            raise UserError(
+                'keep "best" and early_stopping_patience need evaluations to go by; '
+                "set eval_every_steps"
             )
         super()._check_together()
 

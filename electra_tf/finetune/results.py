@@ -102,7 +102,7 @@ class Results:
             self.txt_path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.json_path, error) from error
-        text = json.dumps(_finite(content), indent=2, allow_nan=False)
+        text = json.dumps(finite(content), indent=2, allow_nan=False)
         atomic_write(self.json_path, text + "\n")
         atomic_write(self.txt_path, self.text())
 
@@ -152,12 +152,12 @@ class Results:
         return "\n".join(lines)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """As JSON can hold it: null for a number that is not finite."""
     if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

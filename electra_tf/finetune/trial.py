@@ -22,6 +22,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
 from electra_tf.errors import UserError, as_user_error
 from electra_tf.finetune import batches, initial_weights, preprocessing
+from electra_tf.finetune.evaluations import Evaluations, main_score
 from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import check_trained_for, write_facts
@@ -32,6 +33,9 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
+
+# In a trial's directory, what a training goes on from where the best weights stay.
+TRAINING = "training"
 
 
 class Run(NamedTuple):
@@ -256,8 +260,10 @@ def _train(run: Run, trial: int):
     config, console = run.config, run.console
     store = preprocessing.features(config, run.tasks, "train", True)
     steps = num_train_steps(config, len(store))
+    folder = config.trial_dir(trial)
     checkpoints = Checkpoints(
-        config.trial_dir(trial),
+        # Where the best weights stay, the trial's directory is theirs.
+        os.path.join(folder, TRAINING) if config.keep == "best" else folder,
         keep=1,
         identity=_identity(run, store),
         settings=config.settings(),
@@ -280,12 +286,78 @@ def _train(run: Run, trial: int):
         f"{config.num_train_epochs:g} epochs"
     )
     started = time.monotonic()
-    if state.step < steps:
-        _train_to_end(run, trial, store, task, state, checkpoints, steps)
-    return task.model, steps, time.monotonic() - started
+    assess = _Assessment(run, trial, state, checkpoints)
+    with assess.stop:
+        if assess.is_due(at_end=False):  # A stop came between a save and its scores.
+            assess(state.step)
+    if state.step < steps and not assess.is_over():
+        _train_to_end(run, trial, store, task, state, checkpoints, steps, assess)
+    with assess.stop:
+        if assess.is_due(at_end=True):
+            assess(state.step)
+    assess.restore_best()
+    return task.model, state.step, time.monotonic() - started
 
 
-def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
+class _Assessment:
+    """Scores a training while it goes on, and keeps its best weights."""
+
+    def __init__(self, run: Run, trial: int, state, checkpoints: Checkpoints):
+        self._run, self._state, self.stop = run, state, loop.StopRequest()
+        folder = run.config.trial_dir(trial)
+        self.evaluations = Evaluations(folder, state.step)
+        self._best = None
+        if run.config.keep == "best":
+            self._best = Checkpoints(
+                folder,
+                keep=1,
+                identity=checkpoints.identity,
+                settings=checkpoints.settings,
+                log=run.console.log,
+            )
+            self._best.clear_partial()
+
+    def is_over(self) -> bool:
+        """Whether nothing better has come for too long."""
+        return self.evaluations.is_over(self._run.config.early_stopping_patience)
+
+    def is_due(self, at_end: bool) -> bool:
+        """Whether the weights of this step are still to be scored."""
+        every, step = self._run.config.eval_every_steps, self._state.step
+        if not every or not step or self.evaluations.has(step):
+            return False
+        return at_end or step % every == 0
+
+    def __call__(self, step: int) -> bool:
+        """Scores this step's weights; returns whether the training should end.
+
+        Raises `Interrupted` when a signal asked to stop.
+        """
+        run, scores = self._run, {}
+        for task in run.tasks:
+            for split in task.splits("dev"):
+                name = data_set_name(task, split)
+                scorer = score(run, self._state.model, task, split, self.stop)
+                scores[name] = dict(scorer.get_results())
+                run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
+        main = main_score(run.tasks, scores)
+        if self._best and self.evaluations.is_better(main):
+            self._best.save(step, self._state.weights())
+        self.evaluations.add(step, main, scores)
+        if self.is_over():
+            best = self.evaluations.best()["step"]
+            run.console.log(f"Ended early at step {step}; step {best} is the best.")
+        return self.is_over()
+
+    def restore_best(self) -> None:
+        """Takes the best weights, if those are to stay."""
+        if self._best:
+            self._best.restore(self._best.newest_intact(), self._state.weights())
+            step = self.evaluations.best()["step"]
+            self._run.console.log(f"The weights of step {step} stay, the best.")
+
+
+def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) -> None:
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
     write_facts(config.trial_dir(trial), run.tasks)
@@ -334,6 +406,9 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
         save_checkpoints_steps=config.save_checkpoints_steps,
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
+        stop=assess.stop,
+        pause_every=config.eval_every_steps,
+        at_pause=assess,
     )
     if not finished:
         raise Interrupted

@@ -43,6 +43,8 @@ def train(
     on_nonfinite: str = "stop",
     stop: StopRequest | None = None,
     constants: Mapping[str, float] | None = None,
+    pause_every: int = 0,
+    at_pause: Callable[[int], bool] | None = None,
 ) -> bool:
     """Trains from the state's step up to `num_train_steps`.
 
@@ -50,6 +52,8 @@ def train(
       make_batches: step -> iterator whose first batch is that of `step`.
       stop: what may end the run early; by default SIGTERM and SIGINT.
       constants: numbers that go into every row of the metrics.
+      at_pause: called with the step at every `pause_every` steps, the state saved;
+        True ends the training there.
 
     Returns: whether the end was reached; False when it was asked to stop, with the
       state saved.
@@ -79,14 +83,19 @@ def train(
             loop.save()
             saver.wait()
             batches = make_batches(loop.done)
-            reason = stop.reason()
-            while loop.done < num_train_steps and not reason:
-                to_save = save_checkpoints_steps - loop.done % save_checkpoints_steps
-                count = min(pace.count(), to_save, num_train_steps - loop.done)
+            reason, is_over = stop.reason(), False
+            intervals = [n for n in (save_checkpoints_steps, pause_every) if n]
+            while loop.done < num_train_steps and not reason and not is_over:
+                to_stop = min(n - loop.done % n for n in intervals)
+                count = min(pace.count(), to_stop, num_train_steps - loop.done)
                 with pace.measure(count):
                     loop.run(batches, count, constants or {})
-                if loop.done % save_checkpoints_steps == 0:
+                pauses = pause_every and loop.done % pause_every == 0
+                if pauses or loop.done % save_checkpoints_steps == 0:
                     loop.save()
+                if pauses:
+                    saver.wait()
+                    is_over = at_pause(loop.done)
                 saver.check()
                 reason = stop.reason(2 * (pace.seconds + saver.seconds))
             loop.save()
@@ -95,9 +104,10 @@ def train(
             raise as_user_error(error) or error from error
         finally:
             _close(saver, report)
-    if loop.done < num_train_steps:
-        console.log(f"{reason}: saved at step {loop.done}.")
-    return loop.done >= num_train_steps
+    if loop.done >= num_train_steps or is_over:
+        return True
+    console.log(f"{reason}: saved at step {loop.done}.")
+    return False
 
 
 class _Loop:
