@@ -21,7 +21,14 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.finetune import initial_weights, label_counts, preprocessing, task_names
+from electra_tf.finetune import (
+    classification,
+    glue_zip,
+    initial_weights,
+    label_counts,
+    preprocessing,
+    task_names,
+)
 from electra_tf.finetune import sweep as sweep_lib
 from electra_tf.storage.files import check_place
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -216,6 +223,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
             return EXIT_PREEMPTED, results
         if config.do_eval:
             results.add(result)
+        if result.test_outputs and any(t.name in classification.GLUE for t in tasks):
+            glue_zip.write(Path(config.results_txt).parent, trial, console.log)
         finetuning.discard_model(config, trial)
     if results.trials:
         console.heading("Results")

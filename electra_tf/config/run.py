@@ -178,7 +178,7 @@ class RunConfig:
         if self.max_seq_length > limit:
             raise UserError(
                 f"max_seq_length {self.max_seq_length} exceeds "
-                f"max_position_embeddings {limit}; raise the latter in "
+                f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
         if self.train_batch_size % self.gradient_accumulation_steps:

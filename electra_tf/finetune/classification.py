@@ -193,13 +193,14 @@ class TextTask(Task):
         else:
             a = a[: length - 2]
         features = packing.join(self.tokenizer.vocab, a, b)._asdict()
-        features["eid"] = example.eid
+        yield features | {"eid": example.eid} | self.answer_features(example)
+
+    def answer_features(self, example: InputExample) -> dict[str, Any]:
+        """What is right: label_ids or targets."""
         if self.labels:
-            features["label_ids"] = self.labels.index(example.label)
-        else:
-            value = float(example.label) - self.lowest
-            features["targets"] = value / (self.highest - self.lowest)
-        yield features
+            return {"label_ids": self.labels.index(example.label)}
+        value = float(example.label) - self.lowest
+        return {"targets": value / (self.highest - self.lowest)}
 
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""

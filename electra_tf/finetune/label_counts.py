@@ -42,6 +42,11 @@ def counts_of(task: Task, number: int, store: FeatureStore) -> collections.Count
     if task.head.kind == "classification":
         labels = store[f"{task.name}_label_ids"]
         labels = labels[np.asarray(store["task_id"]) == number]
+    elif task.head.kind == "multilabel":
+        found = np.asarray(store[f"{task.name}_label_flags"]).sum(axis=0)
+        for name, count in zip(task.labels, found, strict=True):
+            counts[name] = int(count)
+        return counts
     elif task.head.kind == "tagging":
         labels = store[f"{task.name}_labels"]
         labels = labels[np.asarray(store[f"{task.name}_labels_mask"]) > 0]

@@ -4,7 +4,7 @@
     "tasks": {"mytask": {"type": "classification", "train": "train.tsv", "dev":
               "dev.tsv", "text_a": "sentence", "label": "class", "metric": "mcc"}}
 
-Types: classification and regression (of one text, or of two with text_b), tagging
+Types: classification, multilabel, regression (of one text, or two with text_b), tagging
 (words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags), qa
 (files in SQuAD's form). Texts come from TSV or CSV with a header, or from JSONL; paths
 are relative to --data-dir.
@@ -26,6 +26,7 @@ from typing import Any
 from electra_tf.errors import UserError
 from electra_tf.finetune import tag_schemes
 from electra_tf.finetune.classification import InputExample, TextTask
+from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.tagging import Sentence, TaggingTask
 from electra_tf.finetune.task import Task, read_text, shown
@@ -42,6 +43,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Type -> the keys that a description may have beside the files; * must be there.
 KEYS = {
     "classification": ("text_a*", "text_b", "label*", "metric"),
+    "multilabel": ("text_a*", "text_b", "label*", "separator"),
     "regression": ("text_a*", "text_b", "label*", "lowest", "highest"),
     "tagging": ("words", "tags", "scheme"),
     "qa": ("has_impossible",),
@@ -56,6 +58,7 @@ def make_own_task(name: str, config, tokenizer) -> Task:
     description = config.tasks[name]
     check_description(name, description)
     kinds = {"tagging": OwnTaggingTask, "qa": OwnQATask}
+    kinds["multilabel"] = OwnMultilabelTask
     return kinds.get(description["type"], OwnTextTask)(name, config, tokenizer)
 
 
@@ -207,7 +210,7 @@ class OwnTextTask(_OwnFiles, TextTask):
         super().__init__(name, config, tokenizer)
         self.num_texts = 2 if self.description.get("text_b") else 1
         self.metric = self.description.get("metric", "accuracy")
-        self._has_classes = self.description["type"] == "classification"
+        self._has_classes = self.description["type"] != "regression"
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
@@ -288,7 +291,7 @@ class OwnTextTask(_OwnFiles, TextTask):
             elif missing:
                 there = ", ".join(map(str, row))
                 self.bad(split, where, f"no column {missing[0]!r}, only {there}")
-            elif split != "test" and not str(row[self._label]).strip():
+            elif split != "test" and self.label_of(row) == "":
                 self.bad(split, where, f"the column {self._label!r} is empty")
             else:
                 yield where, row
@@ -298,9 +301,9 @@ class OwnTextTask(_OwnFiles, TextTask):
         found = []
         text_b = self.description.get("text_b")
         if split == "test":
-            unknown = self.labels[0] if self.labels else str(self.lowest)
+            unknown = self.unknown_label()
         for eid, (where, row) in enumerate(self._rows(split)):
-            label = unknown if split == "test" else str(row[self._label]).strip()
+            label = unknown if split == "test" else self.label_of(row)
             wrong = None if split == "test" else self._wrong(split, label)
             if wrong:
                 self.bad(split, where, wrong)
@@ -309,6 +312,14 @@ class OwnTextTask(_OwnFiles, TextTask):
             texts.append(str(row[text_b]) if text_b else None)
             found.append(InputExample(eid, *texts, label))
         return found
+
+    def label_of(self, row: dict[str | None, Any]) -> str:
+        """The label of a line, without the spaces around it."""
+        return str(row[self._label]).strip()
+
+    def unknown_label(self) -> str:
+        """What stands for the label of a test set."""
+        return self.labels[0] if self.labels else str(self.lowest)
 
     def _wrong(self, split: str, label: str) -> str | None:
         """What is wrong with a label, as far as the file can tell by itself."""
@@ -319,6 +330,10 @@ class OwnTextTask(_OwnFiles, TextTask):
         if self._has_classes and split == "train" and not self.stored:
             return None
         return self.wrong_label(label)
+
+
+class OwnMultilabelTask(Multilabel, OwnTextTask):
+    """Any number of classes for texts in columns."""
 
 
 def _range(examples: Sequence[InputExample]) -> tuple[float, float]:

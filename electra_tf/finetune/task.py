@@ -34,7 +34,7 @@ class FeatureSpec(NamedTuple):
 
 
 class HeadSpec(NamedTuple):
-    """What stands on the encoder: "classification", "regression", "tagging", "qa"."""
+    """What stands on the encoder: "classification", "multilabel", "tagging", ..."""
 
     kind: str
     num_labels: int = 0

@@ -93,7 +93,8 @@ def test_the_checkpoint_knows_its_shape(data, name):
     if name == "tf1":  # as the original writes it, which is the checkpoint alone
         found = found._replace(settings=Settings({}, None, None))
     known = initial_weights.hparams_of(found, {}, "none", said.append)
-    config = FinetuningConfig.from_hparams(str(data), "m", {}, None, known)
+    short = {"max_seq_length": 24}
+    config = FinetuningConfig.from_hparams(str(data), "m", short, None, known)
     shape = TINY["model_hparam_overrides"] | {"hidden_act": "gelu"}
     if name == "tf1":
         shape["num_attention_heads"] = 1

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tasks of one's own: labels, scales, tags, and what a trained model knows of them."""
 
+import importlib
 import json
+import linecache
+import math
+import sys
 
 import pytest
 
 from electra_tf.errors import UserError
+from electra_tf.finetune import label_counts, preprocessing
 from electra_tf.finetune.task import write_facts
 from tests.helpers.own_task import own_tasks, write_files
 
@@ -124,9 +129,6 @@ class Mine(TextTask):
     def __init__(self, config, tokenizer):
         super().__init__("mine", config, tokenizer)
 """
-    import importlib
-    import sys
-
     monkeypatch.syspath_prepend(tmp_path)
     [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
 
@@ -134,8 +136,6 @@ class Mine(TextTask):
         (tmp_path / "task_of_a_class.py").write_text(text)
         sys.modules.pop("task_of_a_class", None)
         importlib.invalidate_caches()
-        import linecache
-
         linecache.clearcache()
         module = importlib.import_module("task_of_a_class")
         mine = module.Mine(task.config, task.tokenizer)
@@ -147,3 +147,39 @@ class Mine(TextTask):
     fixed = code.replace("    labels", '    version = "1"\n    labels')
     assert settings(fixed) == settings(fixed + "# changed\n") != first
     assert settings(fixed.replace('"1"', '"2"')) != settings(fixed)
+
+
+def test_several_classes_for_a_text(tmp_path):
+    rows = [
+        {"a": "dog", "b": ["x", "y"]},
+        {"a": "cat", "b": []},
+        {"a": "ran", "b": "z"},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    files = {"train.jsonl": lines, "dev.tsv": "a\tb\ndog\tz, x\ncat\t\n"}
+    files["test.tsv"] = "a\ndog\n"
+    keys = {"text_a": "a", "label": "b"}
+    tasks = own_tasks(tmp_path, files, "multilabel", **keys)
+    [task] = tasks
+    assert task.labels == ("x", "y", "z") and task.head == ("multilabel", 3)
+    store = preprocessing.features(task.config, tasks, "train", True)
+    flags = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert store["mine_label_flags"].tolist() == flags
+    assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
+    assert [e.label for e in task.read("test")] == [()]
+    assert label_counts.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
+    scorer = task.scorer("dev")
+    for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
+        gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]
+        row = {"eid": eid, "label_flags": gold, "logits": logits, "loss": 0.5}
+        scorer.update(row)
+    results = dict(scorer.get_results())
+    assert results["f1"] == 50.0 and results["exact_match"] == 50.0
+    assert scorer.details()["classes"]["z"]["recall"] == 0.0
+    [path] = task.write_predictions("dev", scorer, str(tmp_path / "out"), 1)
+    first = json.loads(open(path).readline())
+    assert first["prediction"] == ["x", "y"]
+    assert first["probabilities"]["z"] == pytest.approx(1 / (1 + math.e), rel=1e-5)
+    files["dev.tsv"] = "a\tb\ndog\tw\n"
+    [task] = own_tasks(tmp_path, files, "multilabel", **keys)
+    refused(lambda: task.read("dev"), "dev.tsv, line 2", "'w'", "x, y, z")
