@@ -223,7 +223,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
             return EXIT_PREEMPTED, results
         if config.do_eval:
             results.add(result)
-        if result.test_outputs and any(t.name in classification.GLUE for t in tasks):
+        of_glue = any(task.name in classification.GLUE for task in tasks)
+        if result.test_outputs and of_glue and not _SWEEP.value:
             glue_zip.write(Path(config.results_txt).parent, trial, console.log)
         finetuning.discard_model(config, trial)
     if results.trials:

@@ -18,6 +18,7 @@ from electra_tf.finetune.task import Task
 # Classes that are listed, and pairs of names that are compared.
 _LISTED = 40
 _RARE = 2
+_OUTNUMBERED = 5
 
 
 def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
@@ -72,7 +73,8 @@ def warnings(where: str, counts: Mapping[str, int]) -> Iterator[str]:
             )
     names = sorted(counts, key=counts.get)[: 10 * _LISTED]
     for rare, usual in itertools.combinations(names, 2):
-        if are_alike(rare, usual):
+        # Both well filled, a letter's difference is meant, as in ADJP and ADVP.
+        if are_alike(rare, usual) and counts[rare] * _OUTNUMBERED <= counts[usual]:
             yield (
                 f"Warning: {where}: classes {rare!r} ({counts[rare]:,}) and {usual!r} "
                 f"({counts[usual]:,}) have nearly the same name."

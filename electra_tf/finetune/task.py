@@ -66,6 +66,11 @@ class Scorer:
         """Whether all predictions are the same."""
         raise NotImplementedError
 
+    @property
+    def has_learnt_nothing(self) -> bool:
+        """Whether all predictions are the same, and there are several."""
+        return len(self) > 1 and self.is_degenerate
+
 
 class Task:
     """A task; subclasses say how its files are read and what its head is.

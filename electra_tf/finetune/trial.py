@@ -137,7 +137,7 @@ def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
             scores[name] = dict(scorer.get_results())
             details[name] = scorer.details()
             run.console.log(f"{name}: {scores_text(scores[name])}")
-            if len(scorer) > 1 and scorer.is_degenerate:
+            if scorer.has_learnt_nothing:
                 degenerate.append(name)
             task.write_predictions(split, scorer, directory, result.trial)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
@@ -361,6 +361,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
     write_facts(config.trial_dir(trial), run.tasks)
+    every = config.eval_every_steps
     step = training_step.TrainingStep(
         task,
         state,
@@ -407,8 +408,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
         stop=assess.stop,
-        pause_every=config.eval_every_steps,
-        at_pause=assess,
+        pause=loop.Pause(every, assess) if every else None,
     )
     if not finished:
         raise Interrupted

@@ -21,6 +21,8 @@ def test_typing_mistakes_are_seen(tmp_path):
     assert "class 'positve' has 1 example; is it mistyped?" in text
     assert "'positve' (1) and 'positive' (5) have nearly the same name" in text
     assert text.count("Warning") == 2
+    said_of_both = label_counts.warnings("t", {"ADJP": 100, "ADVP": 120})
+    assert list(said_of_both) == []
 
 
 def test_spans_are_counted_by_their_class(tmp_path):

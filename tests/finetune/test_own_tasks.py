@@ -98,6 +98,14 @@ def test_f1_of_three_classes_of_which_two_are_seen(tmp_path):
     assert found["confusion"] == {"labels": ["x", "y"], "matrix": [[1, 1], [0, 2]]}
 
 
+def test_one_prediction_is_not_all_the_same(tmp_path):
+    [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+    scorer = task.scorer("dev")
+    for several in (False, True):
+        scorer.update({"label_ids": 0, "predictions": 0, "loss": 0.0})
+        assert scorer.has_learnt_nothing == several
+
+
 def test_a_field_of_any_length(tmp_path):
     text = CLASSES + '"' + "dog " * 50_000 + '",pos\n'
     [task] = own_tasks(tmp_path, {"train.csv": text})
