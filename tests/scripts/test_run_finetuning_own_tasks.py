@@ -15,15 +15,21 @@ def sentences(count):
     return [[WORDS[(7 * i + j) % len(WORDS)] for j in range(5)] for i in range(count)]
 
 
+def topics(sentence):
+    """None, one or both."""
+    first, last = sentence[0] < EARLY, sentence[-1] < EARLY
+    return ", ".join(["begin"] * first + ["end"] * last)
+
+
 def write_own_files(folder):
     """Reviews (tsv), names (CoNLL, IOB1) and questions (SQuAD), each with a test."""
     folder.mkdir()
     for split, count in (("train", 24), ("dev", 12), ("test", 6)):
         reviews = [
-            f"{' '.join(s)}\t{'good' if s[0] < EARLY else 'awful'}"
+            f"{' '.join(s)}\t{'good' if s[0] < EARLY else 'awful'}\t{topics(s)}"
             for s in sentences(count)
         ]
-        header = "text\tkind"
+        header = "text\tkind\ttopics"
         if split == "test":
             header, reviews = "text", [r.partition("\t")[0] for r in reviews]
         (folder / f"{split}.tsv").write_text("\n".join([header, *reviews, ""]))
@@ -55,11 +61,12 @@ def files(ending):
 
 TASKS = {
     "reviews": {"type": "classification", "text_a": "text", "label": "kind"},
+    "topics": {"type": "multilabel", "text_a": "text", "label": "topics"},
     "names": {"type": "tagging"},
     "faq": {"type": "qa"},
 }
-for _name, _ending in (("reviews", "tsv"), ("names", "txt"), ("faq", "json")):
-    TASKS[_name] |= files(_ending)
+for _task, _ending in zip(TASKS, ("tsv", "tsv", "txt", "json"), strict=True):
+    TASKS[_task] |= files(_ending)
 HPARAMS = {"task_names": list(TASKS), "tasks": TASKS, "num_train_epochs": 2.0}
 HPARAMS |= {"max_query_length": 4, "beam_size": 5}
 
@@ -89,6 +96,7 @@ def refused(run, *texts):
 def test_classes_are_said_with_their_counts(trained):
     assert "Classes of reviews: " in trained
     assert "Classes of names: PER " in trained
+    assert "Classes of topics: " in trained
 
 
 def test_results_have_each_class(data, trained):
@@ -98,6 +106,7 @@ def test_results_have_each_class(data, trained):
     support = [classes[name]["support"] for name in sorted(classes)]
     assert sum(support) == 12 and "PER" in trial["details"]["names"]["classes"]
     assert trial["test_outputs"] == []
+    assert {"f1", "exact_match", "loss"} <= set(trial["scores"]["topics"])
 
 
 def test_a_finished_run_predicts_its_test_sets(data, trained):
