@@ -361,9 +361,9 @@ class QATask(Task):
         """By exact match and F1."""
         return QAScorer(self, split)
 
-    def answers(self, split: str) -> dict[str, tuple[str, ...]]:
+    def answers(self, split: str) -> dict[str, list[str]]:
         """Question -> right answers."""
-        return {e.question_id: e.answers for e in self.read(split)}
+        return {e.question_id: list(e.answers) for e in self.read(split)}
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
         """Answers, n-best lists and null odds, in SQuAD's form."""
