@@ -11,6 +11,7 @@ in $DATA_DIR/models/<model-name>. The same command again continues an interrupte
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -18,9 +19,18 @@ from absl import flags
 from electra_tf import cli, startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
-from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.finetune import (
+    classification,
+    glue_zip,
+    initial_weights,
+    label_counts,
+    preprocessing,
+    task_names,
+)
+from electra_tf.finetune import sweep as sweep_lib
+from electra_tf.storage.files import check_place
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _DATA_DIR = cli.define_path(
@@ -52,57 +62,65 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 def main(argv: list[str]) -> int:
     """Runs all trials; returns the exit code."""
     del argv
-    config = FinetuningConfig.from_hparams(
-        _DATA_DIR.value,
-        _MODEL_NAME.value,
-        read_hparams(_HPARAMS.value),
-        read_hparams(_CONFIG.value) if _CONFIG.value else None,
-    )
+    console = Console()
     if os.environ.get("TF_CONFIG"):
         raise UserError(
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
             "Unset it."
         )
+    config, source = resolve(read_hparams(_HPARAMS.value), console)
+    check_place(os.path.dirname(config.results_txt))
+    check_place(config.preprocessed_data_dir)
+    if config.do_train:
+        check_place(config.trial_dir(1))
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    console = Console()
     console.heading("Config:")
     for name, value in sorted(config.to_dict().items()):
         console.log(f"{name} {value}")
     for note in config.notes():
         console.log(f"Note: {note}.")
     console.log()
+    if source is not None:
+        initial_weights.check(source, config, vocab)
     if _SWEEP.value:
         return sweep(config, vocab, console)
-    source = source_of(config, vocab, console)
+    trained = None
     if not config.do_train:
+        trained, first = source.run, config.trial_dir(1)
+        if trained == Path(first).absolute() and config.init_checkpoint != first:
+            source = None  # Each trial has its own.
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
     if config.data_source == "tfds":
         # It reads with TensorFlow, whose devices have to be chosen first.
         placement = prepare_devices(config, console)
-        tasks = make_tasks(config, vocab, console)
+        tasks = make_tasks(config, vocab, console, trained)
     else:
-        tasks = make_tasks(config, vocab, console)
+        tasks = make_tasks(config, vocab, console, trained)
         placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
 
 
-def source_of(config: FinetuningConfig, vocab: Vocabulary, console: Console):
-    """The checkpoint to start from; None: random weights, or the trials' own."""
-    from electra_tf.finetune import initial_weights
+def resolve(hparams: dict[str, Any], console: Console):
+    """(config, the checkpoint that it starts from, or that is evaluated; or None).
 
-    if config.init_checkpoint is None:
-        return None
-    pretrained = run_directory(config.data_dir, config.model_name)
-    if not config.do_train and config.init_checkpoint == pretrained:
-        return None
-    source = initial_weights.find(config.init_checkpoint, console.log)
-    initial_weights.check(source, config, vocab)
-    return source
+    What the user leaves open of the model's shape and text, the checkpoint says.
+    """
+    data_dir, model_name = _DATA_DIR.value, _MODEL_NAME.value
+    file = read_hparams(_CONFIG.value) if _CONFIG.value else None
+    explicit = FinetuningConfig.explicit(hparams, file)
+    path = FinetuningConfig.weights_of(data_dir, model_name, explicit)
+    source, known = None, {}
+    if path is not None:
+        source = initial_weights.find(path, console.log)
+        usual = os.path.join(data_dir, "vocab.txt")
+        known = initial_weights.hparams_of(source, explicit, usual, console.log)
+    config = FinetuningConfig.from_hparams(data_dir, model_name, hparams, file, known)
+    return config, source
 
 
 def log_examples(store, tasks: list, console: Console) -> None:
@@ -120,25 +138,34 @@ def log_examples(store, tasks: list, console: Console) -> None:
                 console.log(f"  {spec.name}: {shown}")
 
 
-def make_tasks(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> list:
-    """The tasks, with their data read and made into features."""
-    from electra_tf.finetune import task_names
-
-    tasks = task_names.make_tasks(config, vocab)
-    build_features(config, tasks, console)
+def make_tasks(
+    config: FinetuningConfig,
+    vocab: Vocabulary,
+    console: Console,
+    trained: Path | None = None,
+) -> list:
+    """The tasks, with their data read, checked and made into features."""
+    tasks = task_names.make_tasks(config, vocab, trained)
+    scores = config.do_eval or config.eval_every_steps > 0
+    kinds = ["dev"] * scores + ["test"] * config.write_test_outputs
+    if "test" in kinds and not any(task.splits("test") for task in tasks):
+        raise UserError("write_test_outputs is set, but no task has a test set.")
+    for note in (note for task in tasks for note in task.notes(kinds)):
+        console.log(f"Note: {note}.")
+    build_features(config, tasks, kinds, console)
     return tasks
 
 
-def build_features(config: FinetuningConfig, tasks: list, console: Console) -> None:
+def build_features(config, tasks: list, kinds: list[str], console: Console) -> None:
     """Builds all features that will be needed, so that bad data are found at once."""
-    from electra_tf.finetune import preprocessing
-
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
         log_features(store, "training", console)
+        for number, task in enumerate(tasks):
+            for line in label_counts.lines(task, number, store):
+                console.log(line)
         if config.log_examples:
             log_examples(store, tasks, console)
-    kinds = ["dev"] * config.do_eval + ["test"] * config.write_test_outputs
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
@@ -180,17 +207,26 @@ def run_trials(config, vocab, tasks, source, placement, console):
     if config.do_train:
         results.load()
     for trial in range(1, config.num_trials + 1):
-        if trial in results.trials and config.do_train and config.do_eval:
+        done = results.trials.get(trial) if config.do_train and config.do_eval else None
+        if done:
             console.log(f"Trial {trial} is finished; its results are kept.")
-            continue
+            if not finetuning.lacks_test_outputs(config, done):
+                continue
         console.heading(f"Trial {trial} of {config.num_trials}")
         try:
-            result = finetuning.run_trial(run, trial)
+            if done:
+                result = finetuning.with_test_outputs(run, done)
+            else:
+                result = finetuning.run_trial(run, trial)
         except finetuning.Interrupted:
             console.log("Run the same command again to continue.")
             return EXIT_PREEMPTED, results
         if config.do_eval:
             results.add(result)
+        of_glue = any(task.name in classification.GLUE for task in tasks)
+        if result.test_outputs and of_glue and not _SWEEP.value:
+            glue_zip.write(Path(config.results_txt).parent, trial, console.log)
+        finetuning.discard_model(config, trial)
     if results.trials:
         console.heading("Results")
         console.log(results.table())
@@ -200,31 +236,24 @@ def run_trials(config, vocab, tasks, source, placement, console):
 
 def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
     """Fine-tunes from every checkpoint of a pre-training run, task by task."""
-    from electra_tf.finetune import sweep as sweep_lib
-
     if not (config.do_train and config.do_eval):
         raise UserError("--sweep needs do_train and do_eval.")
-    source_of(config, vocab, console)  # Refuses what does not fit before the work.
     placement = prepare_devices(config, console)
     scores: sweep_lib.Scores = {}
     for task_name in config.task_names:
         hparams = read_hparams(_HPARAMS.value) | {"task_names": [task_name]}
-        own = FinetuningConfig.from_hparams(
-            config.data_dir,
-            config.model_name,
-            hparams,
-            read_hparams(_CONFIG.value) if _CONFIG.value else None,
-        )
+        own, _ = resolve(hparams, console)
         tasks = make_tasks(own, vocab, console)
         for step, prefix in sweep_lib.checkpoints_of(own):
             console.heading(f"{task_name} from step {step}")
             here = sweep_lib.config_at(own, step, prefix)
-            source = source_of(here, vocab, console)
+            source = initial_weights.find(prefix, console.log)
+            initial_weights.check(source, here, vocab)
             code, results = run_trials(here, vocab, tasks, source, placement, console)
             if code != EXIT_OK:
                 return code
             for name, metrics in results.statistics().items():
-                metric = sweep_lib.main_metric(metrics)
+                metric = tasks[0].main_metric or next(iter(metrics))
                 by_step = scores.setdefault(f"{name}: {metric}", {})
                 by_step[step] = metrics[metric]
     json_path = Path(config.results_txt).parent / "sweep" / "sweep.json"

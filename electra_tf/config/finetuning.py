@@ -100,6 +100,24 @@ class FinetuningConfig(RunConfig):
         "Use the features of an earlier run if data and settings are the same.",
         PLACE,
     )
+    eval_every_steps: int = hparam(
+        0,
+        "Steps from one evaluation on the dev sets to the next in training; 0: none.",
+        SETTING,
+        minimum=0,
+    )
+    keep: str = hparam(
+        "last",
+        "Weights that a trial ends with: the last, or the best on the dev sets.",
+        SETTING,
+        choices=("last", "best"),
+    )
+    early_stopping_patience: int = hparam(
+        0,
+        "Evaluations without a better score after which training ends; 0: never.",
+        SETTING,
+        minimum=0,
+    )
     log_examples: bool = hparam(False, "Print the first examples of each task.", PLACE)
 
     # Optimization.
@@ -191,6 +209,13 @@ class FinetuningConfig(RunConfig):
         True, "That classifier sees the expected start of the answer.", SETTING
     )
     answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.", SETTING)
+    answer_text: str | None = hparam(
+        None,
+        "How an answer is cut out of its text: original by whole words, offsets by "
+        "characters; null: offsets for tasks of your own, else original.",
+        SETTING,
+        choices=(None, "original", "offsets"),
+    )
 
     # Locations.
     model_dir: str = hparam(
@@ -214,6 +239,23 @@ class FinetuningConfig(RunConfig):
         PLACE,
     )
 
+    @classmethod
+    def weights_of(
+        cls, data_dir: str, model_name: str, explicit: dict[str, Any]
+    ) -> str | None:
+        """Where the model lies whose shape a run has; None: random weights.
+
+        It is init_checkpoint; but where the trials' own models are evaluated, the first
+        of those.
+        """
+        values = {"data_dir": data_dir, "model_name": model_name, **explicit}
+        usual = cls._default_locations(values)
+        path = values.get("init_checkpoint", usual["init_checkpoint"])
+        is_own = path in (None, usual["init_checkpoint"])
+        if is_own and not values.get("do_train", True):
+            return f"{values.get('model_dir', usual['model_dir'])}_1"
+        return path
+
     def raw_data_dir(self, task_name: str) -> str:
         """Where the data files of a task are."""
         return os.path.join(self.data_dir, "finetuning_data", task_name)
@@ -224,14 +266,15 @@ class FinetuningConfig(RunConfig):
 
     def predictions_dir(self, trial: int) -> str:
         """Where predictions on the dev sets go."""
-        directory = os.path.splitext(self.results_txt)[0].removesuffix("_results")
-        return os.path.join(directory + "_predictions", f"trial_{trial}")
+        return self._beside_results("predictions", trial)
 
     def test_predictions_dir(self, trial: int) -> str:
         """Where predictions on a test set go."""
-        parent = os.path.dirname(os.path.dirname(self.results_txt))
-        tasks = ",".join(self.task_names)
-        return os.path.join(parent, "test_predictions", f"{tasks}_{trial}")
+        return self._beside_results("test_predictions", trial)
+
+    def _beside_results(self, what: str, trial: int) -> str:
+        name = os.path.splitext(self.results_txt)[0].removesuffix("_results")
+        return os.path.join(f"{name}_{what}", f"trial_{trial}")
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
@@ -308,6 +351,13 @@ class FinetuningConfig(RunConfig):
         if not (self.do_train or self.do_eval or self.write_test_outputs):
             raise UserError(
                 "do_train, do_eval and write_test_outputs are all false; nothing to do"
+            )
+        if not self.eval_every_steps and (
+            self.keep == "best" or self.early_stopping_patience
+        ):
+            raise UserError(
+                'keep "best" and early_stopping_patience need evaluations to go by; '
+                "set eval_every_steps"
             )
         super()._check_together()
 

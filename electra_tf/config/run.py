@@ -102,6 +102,7 @@ class RunConfig:
         model_name: str,
         hparams: dict[str, Any] | None = None,
         config: dict[str, Any] | None = None,
+        known: dict[str, Any] | None = None,
     ) -> Self:
         """Resolves and checks the settings of a run.
 
@@ -113,12 +114,13 @@ class RunConfig:
             model_name: the original's --model-name.
             hparams: explicit values, from --hparams.
             config: explicit values, from the --config file.
+            known: what else is known, such as the shape of the model to start from;
+                whoever gives it has compared it with the explicit values.
 
         Raises:
             UserError: naming the hparam, its value and what is allowed.
         """
-        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
-        explicit = merge(*(cls._checked(*pair) for pair in given))
+        explicit = cls.explicit(hparams, config) | (known or {})
         values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
         for name, flag in values.items():
             if explicit.pop(name, flag) != flag:
@@ -135,6 +137,14 @@ class RunConfig:
             resolved = dataclasses.replace(resolved, embedding_size=width)
         resolved._check_together()
         return resolved
+
+    @classmethod
+    def explicit(
+        cls, hparams: dict[str, Any] | None, config: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """What a user has set, each value checked by itself; as `from_hparams`."""
+        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
+        return merge(*(cls._checked(*pair) for pair in given))
 
     @classmethod
     def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
@@ -169,7 +179,7 @@ class RunConfig:
         if self.max_seq_length > limit:
             raise UserError(
                 f"max_seq_length {self.max_seq_length} exceeds "
-                f"max_position_embeddings {limit}; raise the latter in "
+                f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
         if self.train_batch_size % self.gradient_accumulation_steps:

@@ -32,13 +32,15 @@ def text_classifier(task: ExportedTask) -> Servable:
 
     `serving_default`: text (and text_b, if the task has pairs) string [B] -> label
     string [B], probability float32 [B], labels string [B, C], probabilities float32
-    [B, C]; of a regression value float32 [B]. What is too long is cut as in training.
+    [B, C]; where a text has several classes, these two alone, each probability by
+    itself; of a regression value float32 [B]. What is too long is cut as in training.
     `ids`: the encoder's inputs -> logits and probabilities [B, C], or value [B].
     """
     source, facts = task.source, task.facts
     tokenizer = source.tf_tokenizer()
     room = source.max_seq_length - 1 - facts.num_texts
     names = tf.constant(list(facts.labels), tf.string)
+    shares = tf.nn.sigmoid if facts.kind == "multilabel" else tf.nn.softmax
 
     def numbers(inputs: EncoderInputs) -> tf.Tensor:
         outputs = task.outputs(inputs)
@@ -48,8 +50,11 @@ def text_classifier(task: ExportedTask) -> Servable:
         if not facts.labels:
             share = tf.clip_by_value(values[:, 0], 0.0, 1.0)
             return {"value": facts.lowest + share * (facts.highest - facts.lowest)}
-        probs = tf.nn.softmax(values)
+        probs = shares(values)
         best = tf.argmax(values, axis=-1)
+        if facts.kind == "multilabel":
+            names_of = tf.broadcast_to(names, tf.shape(probs))
+            return {"labels": names_of, "probabilities": probs}
         return {
             "label": tf.gather(names, best),
             "probability": tf.reduce_max(probs, axis=-1),
@@ -75,7 +80,7 @@ def text_classifier(task: ExportedTask) -> Servable:
         values = numbers(inputs)
         if not facts.labels:
             return answer(values)
-        return {"logits": values, "probabilities": tf.nn.softmax(values)}
+        return {"logits": values, "probabilities": shares(values)}
 
     texts = {"text": PROBES, "text_b": PROBES[::-1]}
     texts = dict(list(texts.items())[: facts.num_texts])

@@ -20,6 +20,7 @@ _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 # Why the heads of other tasks have no equivalent at Hugging Face.
 _REASONS = {
     "classification": "ElectraForSequenceClassification has a layer more than its head",
+    "multilabel": "ElectraForSequenceClassification has a layer more than its head",
     "regression": "ElectraForSequenceClassification has a layer more than its head",
     "qa": "ElectraForQuestionAnswering knows no joint prediction and no null answers",
 }

@@ -55,6 +55,7 @@ class ExportedTask(NamedTuple):
             "labels_mask": tf.zeros(shape),
             "labeled_positions": tf.broadcast_to(tf.range(shape[1])[None], shape),
             "targets": tf.zeros(shape[:1]),
+            "label_flags": tf.zeros([shape[0], len(self.facts.labels)]),
             **dict.fromkeys(
                 "label_ids eid start_positions end_positions is_impossible".split(),
                 none,

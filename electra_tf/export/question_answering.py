@@ -124,7 +124,11 @@ def _null_odds(lowest, score, config) -> dict[str, tf.Tensor]:
 
 
 def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
-    """The windows of `QATask`: as long as fits beside the question, a stride apart."""
+    """The windows of `QATask`: as long as fits beside the question, a stride apart.
+
+    Raises `UserError` where a long question leaves no room for any.
+    """
+    qa.check_window(config)
     total = tf.cast(document.row_lengths(), tf.int32)
     room = config.max_seq_length - tf.cast(query.row_lengths(), tf.int32) - 3
     stride = tf.minimum(room, config.doc_stride)
@@ -284,7 +288,7 @@ def answer_in_python(
     config, source = task.config, task.source
     reader = qa.QATask(task.facts.name, config, source.tokenizer())
     words, _ = qa.split_words(context)
-    example = qa.QAExample(0, "", question, words, None, None, "", False)
+    example = qa.QAExample(0, "", question, words, None, None, "", False, context)
     outputs = []
     for features in reader.featurize(example, False):
         row = packing.Row(features["input_ids"], features["segment_ids"])
@@ -294,10 +298,9 @@ def answer_in_python(
     answers = qa_decoding.nbest(
         reader.windows(example),
         outputs,
-        words,
+        reader.text_of(example),
         joint=config.joint_prediction,
         n_best_size=config.n_best_size,
         max_answer_length=config.max_answer_length,
-        do_lower_case=config.do_lower_case,
     )
     return answers[0]

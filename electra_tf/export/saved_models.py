@@ -39,6 +39,7 @@ WHAT = {
 # By the kind of a fine-tuned task.
 TASKS = {
     "classification": classifier.text_classifier,
+    "multilabel": classifier.text_classifier,
     "regression": classifier.text_classifier,
     "tagging": classifier.tagger,
     "qa": question_answering.question_answering,

@@ -15,7 +15,9 @@ from electra_tf.finetune.task import (
     HeadSpec,
     Scorer,
     Task,
+    class_details,
     read_text,
+    shown,
     write_jsonl,
 )
 from electra_tf.storage.files import atomic_write
@@ -69,11 +71,14 @@ class ClassificationScorer(Scorer):
     """Accuracy, Matthews' correlation or F1, by scikit-learn.
 
     F1 is that of the second of two classes; of more classes, the mean over them.
+
+    Args:
+      labels: the names of the classes.
     """
 
-    def __init__(self, metric: str):
+    def __init__(self, metric: str, labels: Sequence[str] = ()):
         super().__init__()
-        self.metric = metric
+        self.metric, self.labels = metric, labels
 
     def get_results(self) -> list[tuple[str, float]]:
         """The metric and the mean loss."""
@@ -84,7 +89,7 @@ class ClassificationScorer(Scorer):
         if self.metric == "mcc":
             value = metrics.matthews_corrcoef(labels, predictions)
         elif self.metric == "f1":
-            average = "binary" if max(*labels, *predictions) < 2 else "macro"
+            average = "binary" if len(self.labels) == 2 else "macro"
             value = metrics.f1_score(
                 labels, predictions, average=average, zero_division=0.0
             )
@@ -92,6 +97,14 @@ class ClassificationScorer(Scorer):
             value = metrics.accuracy_score(labels, predictions)
         loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
         return [(self.metric, 100.0 * float(value)), ("loss", float(loss))]
+
+    def details(self) -> dict[str, Any]:
+        """Each class's precision, recall and F1, and which is taken for which."""
+        both = (
+            [self.labels[int(row[name])] for row in self.rows]
+            for name in ("label_ids", "predictions")
+        )
+        return class_details(*both)
 
     @property
     def is_degenerate(self) -> bool:
@@ -134,6 +147,11 @@ class TextTask(Task):
     lowest, highest = 0.0, 1.0
 
     @property
+    def main_metric(self) -> str:
+        """The task's metric; of numbers Pearson's correlation."""
+        return self.metric if self.labels else "pearson"
+
+    @property
     def head(self) -> HeadSpec:
         """One output per class, or one."""
         if self.labels:
@@ -145,14 +163,16 @@ class TextTask(Task):
         if self.labels:
             if label in self.labels:
                 return None
-            return f"unknown label {label!r}; there are {', '.join(self.labels)}"
+            known = "there are" if self.stored is None else "the model was trained for"
+            return f"unknown label {shown(label)}; {known} {', '.join(self.labels)}"
         try:
             right = self.lowest <= float(label) <= self.highest
         except ValueError:
             right = False
         if right:
             return None
-        return f"the score is {label!r}; it must be {self.lowest:g} to {self.highest:g}"
+        allowed = f"{self.lowest:g} to {self.highest:g}"
+        return f"the score is {shown(label)}; it must be {allowed}"
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_ids or targets, and eid."""
@@ -173,18 +193,19 @@ class TextTask(Task):
         else:
             a = a[: length - 2]
         features = packing.join(self.tokenizer.vocab, a, b)._asdict()
-        features["eid"] = example.eid
+        yield features | {"eid": example.eid} | self.answer_features(example)
+
+    def answer_features(self, example: InputExample) -> dict[str, Any]:
+        """What is right: label_ids or targets."""
         if self.labels:
-            features["label_ids"] = self.labels.index(example.label)
-        else:
-            value = float(example.label) - self.lowest
-            features["targets"] = value / (self.highest - self.lowest)
-        yield features
+            return {"label_ids": self.labels.index(example.label)}
+        value = float(example.label) - self.lowest
+        return {"targets": value / (self.highest - self.lowest)}
 
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""
         if self.labels:
-            return ClassificationScorer(self.metric)
+            return ClassificationScorer(self.metric, self.labels)
         return RegressionScorer()
 
     def answer(self, row: dict[str, Any]) -> str:
@@ -223,6 +244,13 @@ class GlueTask(TextTask):
             return list(self.glue.submission)
         mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
         return ["dev", "dev_mismatched"] if mismatched else ["dev"]
+
+    def notes(self, kinds: Sequence[str]) -> list[str]:
+        """Which of mnli's sets is not there."""
+        found = super().notes(kinds)
+        if self.name == "mnli" and "dev" in kinds and len(self.splits("dev")) < 2:
+            found.append("mnli has no dev_mismatched.tsv: only the matched set counts")
+        return found
 
     def path(self, split: str) -> Path:
         """The file of a split."""

@@ -78,6 +78,25 @@ class ClassificationHead(_Head):
         }
 
 
+class MultilabelHead(ClassificationHead):
+    """Any number of `num_labels` classes: a sigmoid for each, the loss their mean."""
+
+    def call(
+        self, hidden: tf.Tensor, features: Features, training: bool, seed=None
+    ) -> dict[str, tf.Tensor]:
+        """Needs label_flags, float32 [B, C]; `seed` switches dropout on."""
+        pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
+        logits = tf.cast(self.output_layer(pooled), tf.float32)
+        flags = features["label_flags"]
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
+        return {
+            "loss": tf.reduce_mean(losses, axis=-1),
+            "logits": logits,
+            "label_flags": flags,
+            "eid": features["eid"],
+        }
+
+
 class RegressionHead(_Head):
     """A number, from the state at [CLS]; dropout before it, squared error."""
 

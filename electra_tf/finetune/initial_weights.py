@@ -50,8 +50,8 @@ def check(model: FoundModel, config: FinetuningConfig, vocab: Vocabulary) -> Non
     vocab.check_same(sha256, f"{model.origin} was trained", advice)
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = model.settings.tokenizer_config or ours
-    cased = model.identity.get("do_lower_case", tokenizer.do_lower_case)
-    if cased != config.do_lower_case:
+    cased = _is_lower(model)
+    if cased not in (None, config.do_lower_case):
         raise UserError(
             f"{model.origin} was trained with do_lower_case {cased}, this run has "
             f"{config.do_lower_case}.\nThese hparams fit it: "
@@ -65,28 +65,80 @@ def check(model: FoundModel, config: FinetuningConfig, vocab: Vocabulary) -> Non
     _check_shape(model, config)
 
 
-def _check_shape(model: FoundModel, config: FinetuningConfig) -> None:
+def hparams_of(
+    model: FoundModel,
+    explicit: Mapping[str, Any],
+    vocab_file: str,
+    log: Callable[[str], None],
+) -> dict[str, Any]:
+    """What a model says of its shape, casing and vocabulary, as hparams.
+
+    Args:
+      explicit: the hparams that the user has set; those of the shape must agree.
+      vocab_file: where the vocabulary usually is; the model's own is taken where there
+        is none.
+
+    Raises `UserError` as `check` does.
+    """
     shape = model.shape()
+    given = explicit.get("model_hparam_overrides", {})
+    size = explicit.get("model_size")
+    here = {**(SIZES[size] if size else {}), **given}
+    if explicit.get("embedding_size"):
+        here["embedding_size"] = explicit["embedding_size"]
+    _compare(model, shape, {k: v for k, v in here.items() if k in shape})
+    found = _hparams_for(shape, size)
+    others = {k: v for k, v in given.items() if k not in shape}
+    overrides = found.get("model_hparam_overrides", {}) | others
+    found["model_hparam_overrides"] = overrides
+    if "num_attention_heads" not in {*shape, *given}:
+        config = model_config(found["model_size"], 1, overrides)
+        log(
+            f"Note: {model.origin} does not say its number of attention heads: "
+            f"{config.num_attention_heads} taken, one per 64 of its width."
+        )
+    if "do_lower_case" not in explicit and (cased := _is_lower(model)) is not None:
+        found["do_lower_case"] = cased
+    theirs = model.settings.vocab_file
+    if "vocab_file" not in explicit and theirs and not os.path.isfile(vocab_file):
+        found["vocab_file"] = theirs
+        log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
+    return found
+
+
+def _is_lower(model: FoundModel) -> bool | None:
+    """do_lower_case as far as a model says it."""
+    tokenizer = model.settings.tokenizer_config
+    said = tokenizer.do_lower_case if tokenizer else None
+    return model.identity.get("do_lower_case", said)
+
+
+def _check_shape(model: FoundModel, config: FinetuningConfig) -> None:
     here = dataclasses.asdict(config.model_config())
-    here["embedding_size"] = config.embedding_size
+    _compare(model, model.shape(), here | {"embedding_size": config.embedding_size})
+
+
+def _compare(model: FoundModel, shape, here: Mapping[str, Any]) -> None:
     for name, value in shape.items():
-        if value != here[name]:
+        if value != here.get(name, value):
             fitting = json.dumps(_hparams_for(shape))[1:-1]
             raise UserError(
                 f"{model.origin} is a model of another shape: {name} is {value!r} "
-                f"there, {here[name]!r} here.\nThese hparams fit it: {fitting}"
+                f"there, {here[name]!r} here.\nLeave the shape out of the hparams: the "
+                f"checkpoint knows it. These hparams fit it: {fitting}"
             )
 
 
-def _hparams_for(shape: Mapping[str, Any]) -> dict[str, Any]:
+def _hparams_for(shape: Mapping[str, Any], size: str | None = None) -> dict[str, Any]:
     """The hparams with the fewest overrides that give a shape."""
     width = shape["hidden_size"]
     found = []
-    for size, preset in SIZES.items():
-        usual = dataclasses.asdict(model_config(size, 1, {"hidden_size": width}))
+    for name in [size] if size else SIZES:
+        preset = SIZES[name]
+        usual = dataclasses.asdict(model_config(name, 1, {"hidden_size": width}))
         usual["hidden_size"] = preset["hidden_size"]
         overrides = {k: v for k, v in shape.items() if v != usual.get(k, v)}
-        hparams = {"model_size": size, "embedding_size": shape["embedding_size"]}
+        hparams = {"model_size": name, "embedding_size": shape["embedding_size"]}
         if overrides:
             hparams["model_hparam_overrides"] = overrides
         found.append((len(overrides), hparams))

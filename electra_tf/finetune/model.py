@@ -19,6 +19,7 @@ from electra_tf.train.metrics import Metric
 
 HEADS = {
     "classification": heads.ClassificationHead,
+    "multilabel": heads.MultilabelHead,
     "regression": heads.RegressionHead,
     "tagging": heads.TaggingHead,
     "qa": heads.QuestionAnsweringHead,
@@ -50,7 +51,7 @@ class FinetuningModel(keras.Model):
     Args:
       config: the encoder's shape.
       embedding_size: width of its embeddings.
-      heads: task name -> kind ("classification", "regression", "tagging", "qa") and
+      heads: task name -> kind ("classification", "multilabel", "regression", ...) and
         the head's arguments, as `{"kind": ..., "num_labels": ...}`.
     """
 

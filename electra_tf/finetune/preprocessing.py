@@ -22,7 +22,7 @@ from electra_tf.errors import UserError
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
 from electra_tf.text import packing
 
-FORMAT = 1
+FORMAT = 2
 # What the features of a split follow from, beside the data and the vocabulary.
 _SETTINGS = (
     "max_seq_length",
@@ -84,14 +84,14 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     for task in chosen:
         facts[f"description of {task.name}"] = config.tasks.get(task.name)
         facts[f"data of {task.name}"] = task.data_hash(split)
-        facts[f"labels of {task.name}"] = list(getattr(task, "labels", []))
+        facts[f"settings of {task.name}"] = task.feature_settings()
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _build(directory, config, tasks, chosen, split, is_training, digest) -> None:
     rows: list[tuple[Any, dict[str, Any]]] = []
     for task in chosen:
-        for example in task.examples(split):
+        for example in task.read(split):
             rows += [(task, found) for found in task.featurize(example, is_training)]
     if not rows:
         names = ", ".join(task.name for task in chosen)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,11 @@ class Window(NamedTuple):
     tokens: list[str]
     words: dict[int, int]  # token -> word of the document
     max_context: dict[int, bool]  # token -> whether no other window shows more around
+    shift: int = 0  # from a token's place in the document to that in the window
+
+
+# (window, first token of a span in it, last token) -> the span's text
+TextOf = Callable[[Window, int, int], str]
 
 
 def best_indexes(scores: np.ndarray, count: int) -> list[int]:
@@ -48,19 +53,18 @@ def softmax(scores: Sequence[float]) -> list[float]:
 def nbest(
     windows: Sequence[Window],
     outputs: Sequence[dict[str, Any]],
-    document: Sequence[str],
+    text_of: TextOf,
     *,
     joint: bool,
     n_best_size: int,
     max_answer_length: int,
-    do_lower_case: bool,
 ) -> list[Answer]:
     """The best different answers to a question, best first; at least one.
 
     Args:
       windows: the windows on its document.
       outputs: the head's outputs for each.
-      document: the words.
+      text_of: what finds the text of a span.
     """
     spans = []
     for number, (window, output) in enumerate(zip(windows, outputs, strict=True)):
@@ -78,14 +82,26 @@ def nbest(
     for number, start, end, start_logit, end_logit in spans:
         if len(found) >= n_best_size:
             break
-        window = windows[number]
-        text = " ".join(window.tokens[start : end + 1])
-        text = " ".join(text.replace(" ##", "").replace("##", "").split())
-        words = document[window.words[start] : window.words[end] + 1]
-        text = final_text(text, " ".join(words), do_lower_case)
+        text = text_of(windows[number], start, end)
         if text not in found:
             found[text] = Answer(text, start_logit, end_logit)
     return list(found.values()) or [Answer(NO_SPAN, 0.0, 0.0)]
+
+
+def original_text(words: Sequence[str], config: TokenizerConfig) -> TextOf:
+    """The original's way: the words of a document that hold the tokens of a span.
+
+    Args:
+      config: of the tokenizer, by whose rules the tokens are found in the words.
+    """
+
+    def text_of(window: Window, start: int, end: int) -> str:
+        text = " ".join(window.tokens[start : end + 1])
+        text = " ".join(text.replace(" ##", "").replace("##", "").split())
+        inside = " ".join(words[window.words[start] : window.words[end] + 1])
+        return final_text(text, inside, *config)
+
+    return text_of
 
 
 def _spans(output: dict[str, Any], joint: bool, n_best_size: int):
@@ -104,13 +120,16 @@ def _spans(output: dict[str, Any], joint: bool, n_best_size: int):
             yield start, end, float(start_logits[start]), float(end_logits[end])
 
 
-def final_text(predicted: str, original: str, do_lower_case: bool) -> str:
+def final_text(
+    predicted: str, original: str, do_lower_case: bool, strip_accents: bool = True
+) -> str:
     """The part of `original` that `predicted`, in normalised tokens, stands for.
 
     Normalising a text keeps the order of its characters: the place is found by
     counting those that are no spaces. Where that does not work out, all of `original`.
     """
-    normal = " ".join(basic_tokenize(original, TokenizerConfig(do_lower_case, True)))
+    config = TokenizerConfig(do_lower_case, strip_accents)
+    normal = " ".join(basic_tokenize(original, config))
     start = normal.find(predicted)
     if start < 0:
         return original

@@ -29,6 +29,8 @@ class TrialResult(NamedTuple):
     degenerate: list[str]  # data sets on which all predictions are the same
     steps: int
     seconds: dict[str, float]  # "train" (of the last start) and "evaluate"
+    details: dict[str, dict[str, Any]] = {}  # data set -> what `Scorer.details` says
+    test_outputs: list[str] = []  # paths of the predictions on test sets
 
 
 class Statistics(NamedTuple):
@@ -64,10 +66,10 @@ class Results:
         try:
             content = json.loads(self.json_path.read_text(encoding="utf-8"))
             stored = content["settings"]
-            trials = [TrialResult(**fields) for fields in content["trials"]]
+            trials = [_trial(fields) for fields in content["trials"]]
         except FileNotFoundError:
             return
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{self.json_path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
@@ -100,7 +102,8 @@ class Results:
             self.txt_path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise cannot_write(self.json_path, error) from error
-        atomic_write(self.json_path, json.dumps(content, indent=2) + "\n")
+        text = json.dumps(finite(content), indent=2, allow_nan=False)
+        atomic_write(self.json_path, text + "\n")
         atomic_write(self.txt_path, self.text())
 
     def text(self) -> str:
@@ -147,6 +150,24 @@ class Results:
                     "this run has learnt nothing."
                 )
         return "\n".join(lines)
+
+
+def finite(value: Any) -> Any:
+    """As JSON can hold it: null for a number that is not finite."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _trial(fields: dict[str, Any]) -> TrialResult:
+    """A trial out of JSON."""
+    scores = {
+        name: {metric: math.nan if v is None else v for metric, v in metrics.items()}
+        for name, metrics in fields["scores"].items()
+    }
+    return TrialResult(**{**fields, "scores": scores})
 
 
 def scores_text(scores: Mapping[str, float]) -> str:

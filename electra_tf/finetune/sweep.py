@@ -10,7 +10,6 @@ import dataclasses
 import io
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
@@ -18,9 +17,6 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.results import Statistics
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, cannot_write
-
-# The metric that stands for a data set: the first of these that it has.
-MAIN_METRICS = ("mcc", "f1", "pearson", "accuracy", "exact")
 
 Scores = dict[str, dict[int, Statistics]]  # "task: metric" -> step -> statistics
 
@@ -53,12 +49,6 @@ def config_at(config: FinetuningConfig, step: int, prefix: str) -> FinetuningCon
         model_dir=f"{config.model_dir}_from_{step}",
         results_txt=str(results.parent / "sweep" / f"{results.stem}_from_{step}.txt"),
     )
-
-
-def main_metric(metrics: Mapping[str, Statistics]) -> str:
-    """The metric that is plotted."""
-    chosen = [name for name in MAIN_METRICS if name in metrics]
-    return (chosen or list(metrics))[0]
 
 
 def write(scores: Scores, json_path: Path, title: str) -> Path:

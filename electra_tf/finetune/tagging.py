@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tagging of words in CoNLL files; labels are BIOES, scores count whole spans."""
+"""Tagging of words in CoNLL files; labels are BIOES, scores count whole spans.
+
+Plain tags, such as parts of speech, are labels as they are, scored word by word.
+"""
 
 from __future__ import annotations
 
+import collections
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.errors import UserError
+from electra_tf.finetune.tag_schemes import Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
     Scorer,
     Task,
+    class_details,
     read_text,
+    shown,
     write_jsonl,
 )
+from electra_tf.storage.files import atomic_write
 
-Span = tuple[int, int, str]  # first and last word, class
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
+NO_TAG = "_"  # of a word beyond max_seq_length, where tags are plain
+
+# Where it stands, words, tags: one missing in a bad sentence, None without any.
+Sentence = tuple[str, list[str], list[str] | None]
 
 
 class TaggingExample(NamedTuple):
@@ -29,7 +41,8 @@ class TaggingExample(NamedTuple):
 
     eid: int
     words: list[str]
-    tags: list[str]
+    tags: list[str] | None  # BIOES or plain; None where there are none to read
+    written: Sequence[str] = ()  # the tags as the file has them
 
 
 def spans_of(tags: list[str]) -> list[Span]:
@@ -47,58 +60,70 @@ def spans_of(tags: list[str]) -> list[Span]:
 
 def bioes(spans: list[Span], length: int) -> list[str]:
     """The tags of spans."""
-    tags = ["O"] * length
-    for start, end, name in spans:
-        if start == end:
-            tags[start] = f"S-{name}"
-            continue
-        tags[start], tags[end] = f"B-{name}", f"E-{name}"
-        for i in range(start + 1, end):
-            tags[i] = f"I-{name}"
-    return tags
-
-
-def bio(spans: list[Span], length: int) -> list[str]:
-    """The tags of spans, as the CoNLL tasks have them."""
-    tags = ["O"] * length
-    for start, end, name in spans:
-        tags[start : end + 1] = [f"B-{name}"] + [f"I-{name}"] * (end - start)
-    return tags
+    return tags_of(spans, length)
 
 
 class SpanScorer(Scorer):
-    """Precision, recall and F1 of whole spans."""
+    """Precision, recall and F1 of whole spans.
 
-    def __init__(self, labels: list[str]):
+    Args:
+      labels: the tags, by their numbers.
+      examples: the right tags by example id, those of words that were cut off too;
+        None: as the outputs have them.
+      reading: tags -> spans.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[str],
+        examples: dict[int, TaggingExample] | None = None,
+        reading: Callable[[list[str]], list[Span]] = spans_of,
+    ):
         super().__init__()
-        self.labels = labels
+        self.labels, self._examples, self._reading = labels, examples, reading
 
     def tags(self, row: dict[str, Any], name: str) -> list[str]:
         """The tags of one sentence, "labels" or "predictions"."""
+        if name == "labels" and self._examples is not None:
+            return self._examples[int(row["eid"])].tags or []
         count = int(round(float(np.sum(row["labels_mask"]))))
         return [self.labels[int(i)] for i in row[name][:count]]
 
+    def spans(self, row: dict[str, Any], name: str) -> list[Span]:
+        """The spans of one sentence, "labels" or "predictions"."""
+        return self._reading(self.tags(row, name))
+
+    def _counts(self) -> dict[str, collections.Counter[str]]:
+        """Right, predicted and gold spans of each class."""
+        found = {name: collections.Counter() for name in ("right", "predicted", "gold")}
+        for row in self.rows:
+            ours = set(self.spans(row, "predictions"))
+            theirs = set(self.spans(row, "labels"))
+            both = (ours & theirs, ours, theirs)
+            for counter, spans in zip(found.values(), both, strict=True):
+                counter.update(name for _, _, name in spans)
+        return found
+
     def get_results(self) -> list[tuple[str, float]]:
         """precision, recall, f1 and the loss per word."""
-        right = predicted = gold = words = 0
-        for row in self.rows:
-            ours = set(spans_of(self.tags(row, "predictions")))
-            theirs = set(spans_of(self.tags(row, "labels")))
-            right += len(ours & theirs)
-            predicted += len(ours)
-            gold += len(theirs)
-            words += len(self.tags(row, "labels"))
-        precision = right / predicted if predicted else 0.0
-        recall = right / gold if gold else 0.0
-        both = precision + recall
-        f1 = 2 * precision * recall / both if both else 0.0
+        counts = self._counts().values()
+        found = _precision_recall(*(counter.total() for counter in counts))
+        words = sum(len(self.tags(row, "labels")) for row in self.rows)
         loss = sum(float(row["loss"]) for row in self.rows) / max(words, 1)
-        return [
-            ("precision", 100.0 * precision),
-            ("recall", 100.0 * recall),
-            ("f1", 100.0 * f1),
-            ("loss", loss),
-        ]
+        return [*((k, 100.0 * v) for k, v in found.items()), ("loss", loss)]
+
+    def details(self) -> dict[str, Any]:
+        """Precision, recall and F1 of the spans of each class, and how many there are.
+
+        In percent.
+        """
+        right, predicted, gold = self._counts().values()
+        classes = {}
+        for name in sorted({*predicted, *gold}):
+            found = _precision_recall(right[name], predicted[name], gold[name])
+            classes[name] = {k: 100.0 * v for k, v in found.items()}
+            classes[name]["support"] = gold[name]
+        return {"classes": classes}
 
     @property
     def is_degenerate(self) -> bool:
@@ -107,18 +132,97 @@ class SpanScorer(Scorer):
         return len(seen) == 1
 
 
+def _precision_recall(right: int, predicted: int, gold: int) -> dict[str, float]:
+    precision = right / predicted if predicted else 0.0
+    recall = right / gold if gold else 0.0
+    both = precision + recall
+    f1 = 2 * precision * recall / both if both else 0.0
+    return {"precision": precision, "recall": recall, "f1": f1}
+
+
+class PlainTagScorer(SpanScorer):
+    """The share of words with the right tag; one that was cut off has the wrong one."""
+
+    def _pairs(self) -> Iterator[tuple[str, str]]:
+        for row in self.rows:
+            theirs, ours = self.tags(row, "labels"), self.tags(row, "predictions")
+            ours += [NO_TAG] * (len(theirs) - len(ours))
+            yield from zip(theirs, ours, strict=False)
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """accuracy, and the loss per word."""
+        pairs = list(self._pairs())
+        right = sum(theirs == ours for theirs, ours in pairs)
+        loss = sum(float(row["loss"]) for row in self.rows)
+        count = max(len(pairs), 1)
+        return [("accuracy", 100.0 * right / count), ("loss", loss / count)]
+
+    def details(self) -> dict[str, Any]:
+        """Each tag's precision, recall and F1, and which is taken for which."""
+        return class_details(*zip(*self._pairs(), strict=True))
+
+
 class TaggingTask(Task):
-    """A task whose files have a word and its tag on each line."""
+    """A task whose files have a word and its tag on each line.
+
+    Attributes:
+      reading: tags -> spans.
+      is_frugal: stop early in long sentences, as the original, which counts all words
+        and not those that are left; what was cut off is not scored.
+      is_plain: labels are the tags as they are, one per word.
+    """
+
+    reading = staticmethod(spans_of)
+    is_frugal = True
+    is_plain = False
 
     @functools.cached_property
     def labels(self) -> list[str]:
+        """Those that the model was trained for, else those of the data."""
+        return list(self.stored.labels) if self.stored else self.data_labels()
+
+    def data_labels(self) -> list[str]:
         """All tags of the splits that are there, sorted."""
-        found = set()
-        for split in ("train", "dev", "test"):
-            if split == "train" or self.path(split).is_file():
-                for example in self.examples(split):
-                    found.update(example.tags)
-        return sorted(found)
+        splits = [s for s in ("dev", "test") if self.path(s).is_file()]
+        return sorted(
+            {
+                tag
+                for s in ("train", *splits)
+                for e in self.read(s)
+                for tag in e.tags or ()
+            }
+        )
+
+    @property
+    def main_metric(self) -> str:
+        """F1 of spans, or the accuracy of plain tags."""
+        return "accuracy" if self.is_plain else "f1"
+
+    def check(self) -> None:
+        """A model that is not trained now must know the classes of the dev set."""
+        if not (self.stored and self.config.do_eval):
+            return
+        if unknown := self._unknown("dev"):
+            known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))
+            raise UserError(
+                f"{self.path('dev')} has the class {shown(unknown[0])}, which the "
+                f"model was not trained for; it knows {known}.\nName it as there, or "
+                "train anew."
+            )
+
+    def notes(self, kinds: Sequence[str]) -> list[str]:
+        """Classes that only the dev set has."""
+        unknown = self._unknown("dev") if "dev" in kinds else []
+        return super().notes(kinds) + [
+            f"{self.name}: class {name} is in {self.path('dev')} but not in the "
+            "training file; it can only be missed"
+            for name in unknown
+        ]
+
+    def _unknown(self, split: str) -> list[str]:
+        """The classes of a split that no label stands for."""
+        there = {_class_of(t) for e in self.read(split) for t in e.tags or ()}
+        return sorted(there - {_class_of(tag) for tag in self.labels})
 
     @property
     def head(self) -> HeadSpec:
@@ -133,34 +237,45 @@ class TaggingTask(Task):
         """The file of a split."""
         return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
 
+    def wrong_tag(self, tag: str) -> str | None:
+        """What is wrong with a tag."""
+        if _TAG.fullmatch(tag):
+            return None
+        return "is not O, nor a class with B-, I-, E- or S- before it"
+
     def examples(self, split: str) -> list[TaggingExample]:
         """All sentences; blank lines and -DOCSTART- part them."""
         found: list[TaggingExample] = []
         for where, words, tags in self.sentences(split):
+            if tags is None:
+                found.append(TaggingExample(len(found), words, None))
+                continue
             if len(words) != len(tags):
                 self.bad(split, where, "a word without a tag, or too few columns")
                 continue
-            wrong = [tag for tag in tags if not _TAG.fullmatch(tag)]
-            if wrong:
-                what = "is not O, nor a class with B-, I-, E- or S- before it"
-                self.bad(split, where, f"the tag {wrong[0]!r} {what}")
+            wrong = next((tag for tag in tags if self.wrong_tag(tag)), None)
+            if wrong is not None:
+                what = f"the tag {shown(wrong)} {self.wrong_tag(wrong)}"
+                self.bad(split, where, what)
                 continue
-            marks = bioes(spans_of(tags), len(tags))
-            found.append(TaggingExample(len(found), words, marks))
+            plain = self.is_plain
+            marks = tags if plain else tags_of(self.reading(tags), len(tags))
+            found.append(TaggingExample(len(found), words, marks, tags))
         return found
 
-    def sentences(self, split: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        """(where it stands, words, tags); in a bad sentence a tag is missing."""
+    def sentences(self, split: str) -> Iterator[Sentence]:
+        """All sentences; in a bad one a tag is missing."""
         path = self.required(split)
         words: list[str] = []
         tags: list[str] = []
         where, columns = str(path), 2
+        is_tagged = split != "test" or self._columns("test") >= self._columns("train")
         lines = read_text(path).split("\n")
         for number, line in enumerate([*lines, ""], start=1):
             cells = line.split()
             if not cells or cells[0] == "-DOCSTART-":
                 if words:
-                    yield where, words, tags
+                    yield where, words, tags if is_tagged else None
                 words, tags = [], []
                 continue
             columns = max(columns, len(cells))
@@ -169,6 +284,13 @@ class TaggingTask(Task):
                 where = f"{path}, line {number}"
             words.append(cells[0])
             tags += cells[-1:] if is_whole else []
+
+    def _columns(self, split: str) -> int:
+        """The columns of a file; a test set with fewer than others has no tags."""
+        if not self.path(split).is_file():
+            return 2
+        cells = (line.split() for line in read_text(self.path(split)).split("\n"))
+        return next((len(c) for c in cells if c and c[0] != "-DOCSTART-"), 0)
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""
@@ -190,45 +312,64 @@ class TaggingTask(Task):
         ids: list[int] = []
         positions: list[int] = []
         for number, word in enumerate(pieces):
-            # The original stops early: it counts all words, not those that are left.
-            if len(pieces) + len(ids) + 1 > length:
-                ids.append(vocab.sep_id)
+            if (len(pieces) if self.is_frugal else 1) + len(ids) + 1 > length:
+                ids = [*ids[: length - 1], vocab.sep_id]
                 break
             if 0 < number < len(pieces) - 1:
                 positions.append(len(ids))
             ids += word
         index = {label: i for i, label in enumerate(self.labels)}
+        outside = index.get("O", 0)  # for a class that only this data set has
         yield {
             "input_ids": ids,
             "segment_ids": [1] * len(ids),
-            "labels": [index[tag] for tag in example.tags[:length]],
+            "labels": [
+                index.get(tag, outside) for tag in (example.tags or ())[:length]
+            ],
             "labels_mask": [1.0] * len(positions),
             "labeled_positions": positions,
             "eid": example.eid,
         }
 
     def scorer(self, split: str) -> Scorer:
-        """By spans."""
-        return SpanScorer(self.labels)
+        """By spans, or word by word where tags are plain."""
+        if self.is_frugal:
+            return SpanScorer(self.labels)
+        examples = {e.eid: e for e in self.read(split)}
+        kind = PlainTagScorer if self.is_plain else SpanScorer
+        return kind(self.labels, examples, self.reading)
+
+    def form(self, split: str) -> str:
+        """The scheme that predictions on a split are written in."""
+        letters = {tag[:2] for e in self.read(split) for tag in e.written}
+        return "BIOES" if letters & {"E-", "S-"} else "IOB2"
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
 
-        Tags are BIOES where the data's are, else BIO.
+        Tags are in the scheme of the data; where they have none, only the predicted.
         """
         by_eid = {int(row["eid"]): row for row in scorer.rows}
-        found = {tag[:2] for _, _, tags in self.sentences(split) for tag in tags}
-        form = bioes if found & {"E-", "S-"} else bio
         lines, rows = [], []
-        for example in self.examples(split):
-            found = scorer.tags(by_eid[example.eid], "predictions")
-            found = form(spans_of(found), len(example.words))
-            rows.append({"eid": example.eid, "prediction": found})
-            right = form(spans_of(example.tags), len(example.words))
-            for word, tag, ours in zip(example.words, right, found, strict=True):
-                lines.append(f"{word} {tag} {ours}\n")
+        for example in self.read(split):
+            row, count = by_eid[example.eid], len(example.words)
+            ours = self._written(scorer.tags(row, "predictions"), count, split)
+            rows.append({"eid": example.eid, "prediction": ours})
+            columns = [example.words, ours]
+            if example.tags is not None:
+                columns.insert(1, self._written(example.tags, count, split))
+            lines += [f"{' '.join(cells)}\n" for cells in zip(*columns, strict=True)]
             lines.append("\n")
-        folder = Path(directory)
-        paths = [write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
-        (folder / f"{self.name}_{split}.txt").write_text("".join(lines))
-        return [*paths, str(folder / f"{self.name}_{split}.txt")]
+        path = Path(directory) / f"{self.name}_{split}.txt"
+        atomic_write(path, "".join(lines))
+        return [write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]
+
+    def _written(self, tags: list[str], count: int, split: str) -> list[str]:
+        if self.is_plain:
+            return [*tags, *[NO_TAG] * (count - len(tags))]
+        return tags_of(self.reading(tags), count, self.form(split))
+
+
+def _class_of(tag: str) -> str:
+    """The class in a tag; of a plain tag, and of O, itself."""
+    return tag[2:] if _TAG.fullmatch(tag) and tag != "O" else tag

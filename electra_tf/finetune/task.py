@@ -6,7 +6,9 @@ Standard library only: mistakes in task names and data are said before TensorFlo
 
 from __future__ import annotations
 
+import collections
 import hashlib
+import inspect
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -19,6 +21,8 @@ from electra_tf.storage.files import atomic_write
 from electra_tf.text.tokenization import Tokenizer
 
 FACTS_FILE = "tasks.json"
+# Characters of the data that a message shows.
+_SHOWN = 200
 
 
 class FeatureSpec(NamedTuple):
@@ -30,7 +34,7 @@ class FeatureSpec(NamedTuple):
 
 
 class HeadSpec(NamedTuple):
-    """What stands on the encoder: "classification", "regression", "tagging", "qa"."""
+    """What stands on the encoder: "classification", "multilabel", "tagging", ..."""
 
     kind: str
     num_labels: int = 0
@@ -46,14 +50,26 @@ class Scorer:
         """Takes the head's outputs for one example."""
         self.rows.append(outputs)
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def get_results(self) -> list[tuple[str, float]]:
         """(metric, value), in the original's order."""
         raise NotImplementedError
+
+    def details(self) -> dict[str, Any]:
+        """What the results in JSON say beyond the metrics, such as each class."""
+        return {}
 
     @property
     def is_degenerate(self) -> bool:
         """Whether all predictions are the same."""
         raise NotImplementedError
+
+    @property
+    def has_learnt_nothing(self) -> bool:
+        """Whether all predictions are the same, and there are several."""
+        return len(self) > 1 and self.is_degenerate
 
 
 class Task:
@@ -61,27 +77,62 @@ class Task:
 
     Args:
       name: also the name of its directory and the prefix of its features.
+
+    Attributes:
+      version: of a class of your own, what its features change with; None: the source
+        of its module.
+      main_metric: the metric that one training is better than another by; None: the
+        first of its scorer.
+      stored: what a model that is not trained now was trained for; it rules.
     """
+
+    version: str | None = None
+    main_metric: str | None = None
+    stored: TaskFacts | None = None
 
     def __init__(self, name: str, config: FinetuningConfig, tokenizer: Tokenizer):
         self.name = name
         self.config = config
         self.tokenizer = tokenizer
         # What was left out of a split by "on_bad_example": "skip", line by line.
-        self.skipped: dict[str, list[str]] = {}
+        self.skipped: dict[str, dict[str, None]] = {}
+        self._examples: dict[str, list[Any]] = {}
 
     head: HeadSpec
 
+    def check(self) -> None:
+        """Raises a UserError for data that no training can use, before any work."""
+
+    def notes(self, kinds: Sequence[str]) -> list[str]:
+        """What a user should know of the data sets of these kinds; not errors."""
+        if "test" in kinds and not self.splits("test"):
+            return [f"there is no test set of {self.name}"]
+        return []
+
+    def read(self, split: str) -> list[Any]:
+        """The `examples` of a split, which are read from its file once."""
+        if split not in self._examples:
+            self._examples[split] = self.examples(split)
+        return self._examples[split]
+
+    def feature_settings(self) -> dict[str, Any]:
+        """What features follow from, beside data, vocabulary and shared hparams."""
+        found: dict[str, Any] = {"labels": list(getattr(self, "labels", []))}
+        ours = __name__.partition(".")[0]
+        for cls in type(self).__mro__[:-1]:
+            if cls.__module__.partition(".")[0] != ours:
+                found[cls.__qualname__] = self.version or _source_hash(cls)
+        return found
+
     def bad(self, split: str, where: str, what: str) -> None:
         """Raises a UserError for an example that cannot be used, or notes it."""
+        what = what if len(what) <= _SHOWN else f"{what[:_SHOWN]}..."
         if self.config.on_bad_example == "stop":
             raise UserError(
                 f"{where}: {what}.\n"
                 'Fix it, or leave such examples out by "on_bad_example": "skip".'
             )
-        listed = self.skipped.setdefault(split, [])
-        if f"{where}: {what}" not in listed:
-            listed.append(f"{where}: {what}")
+        self.skipped.setdefault(split, {})[f"{where}: {what}"] = None
 
     def splits(self, kind: str) -> list[str]:
         """The data sets of a kind, "dev" or "test"."""
@@ -127,6 +178,18 @@ class Task:
                 f"task into {path.parent}."
             )
         return path
+
+
+def _source_hash(cls: type) -> str:
+    """Of the module that a class is in."""
+    try:
+        source = inspect.getsource(inspect.getmodule(cls))
+    except (OSError, TypeError) as error:
+        raise UserError(
+            f"the source of {cls.__module__}:{cls.__qualname__} cannot be read: "
+            f"{error}.\nGive the class a `version`, and change it with the code."
+        ) from None
+    return hashlib.sha256(source.encode()).hexdigest()
 
 
 class TaskFacts(NamedTuple):
@@ -182,6 +245,63 @@ def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
     return [facts._replace(labels=tuple(facts.labels)) for facts in found]
 
 
+def check_trained_for(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
+    """Refuses, as `check_facts`, tasks that are not those of a directory's model."""
+    path = Path(directory) / FACTS_FILE
+    stored = read_facts(directory) if path.is_file() else []
+    for task in tasks:
+        for facts in stored:
+            if facts.name == task.name:
+                check_facts(task, facts, str(path))
+
+
+def check_facts(task: Task, stored: TaskFacts, where: str) -> None:
+    """Refuses a task that is not the one that a model was trained for.
+
+    Raises `UserError` naming what differs on both sides.
+    """
+    ours = facts_of(task)
+    for name, theirs in stored._asdict().items():
+        here = getattr(ours, name)
+        if here != theirs:
+            here, theirs = (
+                ", ".join(x) if isinstance(x, tuple) else x for x in (here, theirs)
+            )
+            raise UserError(
+                f"{task.name}: {name} is {theirs} in {where}, which the model was "
+                f"trained for, and {here} by today's data and hparams.\nMake them the "
+                "same, or train anew."
+            )
+
+
+def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, Any]:
+    """Each class's precision, recall and F1 in percent, and the confusion matrix.
+
+    Its rows are the right classes, its columns the predicted ones, both in the order
+    of its labels.
+    """
+    labels = sorted({*gold, *predicted})
+    pairs = collections.Counter(zip(gold, predicted, strict=True))
+    matrix = [[pairs[row, column] for column in labels] for row in labels]
+    classes = {}
+    for number, name in enumerate(labels):
+        right, there = matrix[number][number], sum(matrix[number])
+        said = sum(row[number] for row in matrix)
+        classes[name] = {
+            "precision": 100.0 * right / said if said else 0.0,
+            "recall": 100.0 * right / there if there else 0.0,
+            "f1": 200.0 * right / (said + there),
+            "support": there,
+        }
+    return {"classes": classes, "confusion": {"labels": labels, "matrix": matrix}}
+
+
+def shown(label: Any) -> str:
+    """A value of the data for a message, which may be as long as the file."""
+    text = repr(label)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def read_text(path: Path) -> str:
     """The text of a file in UTF-8, without a byte order mark; lines end in \\n.
 
@@ -196,7 +316,9 @@ def read_text(path: Path) -> str:
             f"{path}, line {line}: not UTF-8 (byte 0x{content[error.start]:02x}).\n"
             "Convert the file, for instance with iconv -t UTF-8."
         ) from None
-    return text.replace("\r\n", "\n")
+    text = text.replace("\r\n", "\n")
+    # Where lines end in \r alone, all do.
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:

@@ -5,20 +5,37 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_source
-from electra_tf.finetune.task import Task
+from electra_tf.finetune.task import (
+    FACTS_FILE,
+    Task,
+    TaskFacts,
+    check_facts,
+    read_facts,
+)
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 
-def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
-    """The tasks that `task_names` names.
+def make_tasks(
+    config: FinetuningConfig, vocab: Vocabulary, trained: Path | None = None
+) -> list[Task]:
+    """The tasks that `task_names` names, their data checked as far as it is read.
 
-    Raises `UserError` for a name that is none, with the nearest that is.
+    Args:
+      trained: the directory of the fine-tuned model that is not trained further; what
+        it was trained for rules over the data, above all the names of labels.
+
+    Raises `UserError` for a name that is none, with the nearest that is, and for a task
+    that is not the one of the model.
     """
+    stored: dict[str, TaskFacts] = {}
+    if trained is not None and (trained / FACTS_FILE).is_file():
+        stored = {facts.name: facts for facts in read_facts(trained)}
     known: dict[str, type[Task]] = {"chunk": tagging.TaggingTask}
     known |= {name: classification.GlueTask for name in classification.GLUE}
     known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
@@ -41,7 +58,12 @@ def make_tasks(config: FinetuningConfig, vocab: Vocabulary) -> list[Task]:
             raise UserError(
                 f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}."
             )
-        _check_answerability(tasks[-1], config)
+        task = tasks[-1]
+        _check_answerability(task, config)
+        if task.name in stored:
+            task.stored = stored[task.name]
+            check_facts(task, task.stored, str(trained / FACTS_FILE))
+        task.check()
     return tasks
 
 

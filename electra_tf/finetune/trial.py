@@ -8,6 +8,7 @@ it was, and those that are finished are not made again.
 from __future__ import annotations
 
 import dataclasses
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,11 +20,12 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
-from electra_tf.errors import as_user_error
+from electra_tf.errors import UserError, as_user_error
 from electra_tf.finetune import batches, initial_weights, preprocessing
+from electra_tf.finetune.evaluations import Evaluations, main_score
 from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
 from electra_tf.finetune.results import TrialResult, scores_text
-from electra_tf.finetune.task import write_facts
+from electra_tf.finetune.task import check_trained_for, write_facts
 from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
@@ -31,6 +33,9 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
+
+# In a trial's directory, what a training goes on from where the best weights stay.
+TRAINING = "training"
 
 
 class Run(NamedTuple):
@@ -60,53 +65,99 @@ def num_train_steps(config: FinetuningConfig, num_examples: int) -> int:
 
 
 def run_trial(run: Run, trial: int) -> TrialResult:
-    """Trains and scores one trial.
+    """Trains, or loads, one trial; scores it and predicts its test sets.
 
     Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
     """
-    config, console = run.config, run.console
+    config = run.config
     keras.backend.clear_session()
     if config.do_train:
         with RunLock(config.trial_dir(trial)):
             model, steps, seconds = _train(run, trial)
     else:
-        model, steps, seconds = _load(run, trial), 0, 0.0
-    started = time.monotonic()
-    scores: dict[str, dict[str, float]] = {}
-    degenerate = []
+        model, steps, seconds = _load(run, trial, run.source), 0, 0.0
+    times = {"train": round(seconds, 1)}
+    result = TrialResult(trial, seed_of(config, trial), {}, [], steps, times)
     with loop.StopRequest() as stop:
         if config.do_eval:
-            directory = config.predictions_dir(trial)
-            for task in run.tasks:
-                for split in task.splits("dev"):
-                    scorer = score(run, model, task, split, stop)
-                    name = data_set_name(task, split)
-                    scores[name] = dict(scorer.get_results())
-                    console.log(f"{name}: {scores_text(scores[name])}")
-                    if scorer.is_degenerate:
-                        degenerate.append(name)
-                    task.write_predictions(split, scorer, directory, trial)
-            console.log(f"Predictions of trial {trial}: {directory}")
-        if config.write_test_outputs and trial <= config.n_writes_test:
-            directory = config.test_predictions_dir(trial)
-            for task in run.tasks:
-                if not task.splits("test"):
-                    console.log(f"There is no test set of {task.name}.")
-                for split in task.splits("test"):
-                    scorer = score(run, model, task, split, stop)
-                    task.write_predictions(split, scorer, directory, trial)
-                    console.log(f"Test predictions of {task.name}: {directory}")
+            result = _evaluated(run, model, result, stop)
+        if _wants_test_outputs(config, trial):
+            paths = _test_outputs(run, model, trial, stop)
+            result = result._replace(test_outputs=paths)
+    return result
+
+
+def lacks_test_outputs(config: FinetuningConfig, result: TrialResult) -> bool:
+    """Whether predictions are asked for that a finished trial does not have."""
+    written = result.test_outputs
+    there = written and all(os.path.isfile(path) for path in written)
+    return _wants_test_outputs(config, result.trial) and not there
+
+
+def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
+    """The predictions on test sets of a trial that was finished before.
+
+    Raises `UserError` when its model was not kept.
+    """
+    folder = run.config.trial_dir(result.trial)
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"the model of trial {result.trial}, {folder}, is gone, so it cannot "
+            "predict the test set.\nWith keep_all_models false only the first "
+            "is kept: set n_writes_test to 1."
+        )
+    check_trained_for(folder, run.tasks)
+    keras.backend.clear_session()
+    source = initial_weights.find(folder, run.console.log)
+    model = _load(run, result.trial, source)
+    with loop.StopRequest() as stop:
+        paths = _test_outputs(run, model, result.trial, stop)
+    return result._replace(test_outputs=paths)
+
+
+def discard_model(config: FinetuningConfig, trial: int) -> None:
+    """Removes the model of a trial whose results are written, if it is not to stay."""
     if config.do_train and not config.keep_all_models and trial > 1:
-        shutil.rmtree(config.trial_dir(trial))
-    times = {"train": seconds, "evaluate": time.monotonic() - started}
-    return TrialResult(
-        trial=trial,
-        seed=seed_of(config, trial),
-        scores=scores,
-        degenerate=degenerate,
-        steps=steps,
-        seconds={name: round(value, 1) for name, value in times.items()},
+        shutil.rmtree(config.trial_dir(trial), ignore_errors=True)
+
+
+def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
+    return config.write_test_outputs and trial <= config.n_writes_test
+
+
+def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
+    """A trial's result with the scores on all dev sets; predictions are written."""
+    started = time.monotonic()
+    directory = run.config.predictions_dir(result.trial)
+    scores, details, degenerate = {}, {}, []
+    for task in run.tasks:
+        for split in task.splits("dev"):
+            scorer = score(run, model, task, split, stop)
+            name = data_set_name(task, split)
+            scores[name] = dict(scorer.get_results())
+            details[name] = scorer.details()
+            run.console.log(f"{name}: {scores_text(scores[name])}")
+            if scorer.has_learnt_nothing:
+                degenerate.append(name)
+            task.write_predictions(split, scorer, directory, result.trial)
+    run.console.log(f"Predictions of trial {result.trial}: {directory}")
+    seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
+    details = {name: found for name, found in details.items() if found}
+    return result._replace(
+        scores=scores, details=details, degenerate=degenerate, seconds=seconds
     )
+
+
+def _test_outputs(run: Run, model, trial: int, stop) -> list[str]:
+    """Writes the predictions on all test sets; returns the paths."""
+    directory = run.config.test_predictions_dir(trial)
+    paths = []
+    for task in run.tasks:
+        for split in task.splits("test"):
+            scorer = score(run, model, task, split, stop)
+            paths += task.write_predictions(split, scorer, directory, trial)
+            run.console.log(f"Test predictions of {task.name}: {directory}")
+    return paths
 
 
 def data_set_name(task, split: str) -> str:
@@ -179,14 +230,13 @@ def build(run: Run, trial: int, steps: int):
     return TrainableFinetuningModel(model), state
 
 
-def _load(run: Run, trial: int):
-    """A model that was fine-tuned before."""
+def _load(run: Run, trial: int, source: FoundModel | None):
+    """A model that was fine-tuned before; source None: the trial's own."""
     config = run.config
     task, state = build(run, trial, 1)
-    source = run.source
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-        initial_weights.check(source, config, run.vocab)
+    initial_weights.check(source, config, run.vocab)
     initial_weights.load_all(source, state.weights())
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model
@@ -210,8 +260,10 @@ def _train(run: Run, trial: int):
     config, console = run.config, run.console
     store = preprocessing.features(config, run.tasks, "train", True)
     steps = num_train_steps(config, len(store))
+    folder = config.trial_dir(trial)
     checkpoints = Checkpoints(
-        config.trial_dir(trial),
+        # Where the best weights stay, the trial's directory is theirs.
+        os.path.join(folder, TRAINING) if config.keep == "best" else folder,
         keep=1,
         identity=_identity(run, store),
         settings=config.settings(),
@@ -234,15 +286,82 @@ def _train(run: Run, trial: int):
         f"{config.num_train_epochs:g} epochs"
     )
     started = time.monotonic()
-    if state.step < steps:
-        _train_to_end(run, trial, store, task, state, checkpoints, steps)
-    return task.model, steps, time.monotonic() - started
+    assess = _Assessment(run, trial, state, checkpoints)
+    with assess.stop:
+        if assess.is_due(at_end=False):  # A stop came between a save and its scores.
+            assess(state.step)
+    if state.step < steps and not assess.is_over():
+        _train_to_end(run, trial, store, task, state, checkpoints, steps, assess)
+    with assess.stop:
+        if assess.is_due(at_end=True):
+            assess(state.step)
+    assess.restore_best()
+    return task.model, state.step, time.monotonic() - started
 
 
-def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
+class _Assessment:
+    """Scores a training while it goes on, and keeps its best weights."""
+
+    def __init__(self, run: Run, trial: int, state, checkpoints: Checkpoints):
+        self._run, self._state, self.stop = run, state, loop.StopRequest()
+        folder = run.config.trial_dir(trial)
+        self.evaluations = Evaluations(folder, state.step)
+        self._best = None
+        if run.config.keep == "best":
+            self._best = Checkpoints(
+                folder,
+                keep=1,
+                identity=checkpoints.identity,
+                settings=checkpoints.settings,
+                log=run.console.log,
+            )
+            self._best.clear_partial()
+
+    def is_over(self) -> bool:
+        """Whether nothing better has come for too long."""
+        return self.evaluations.is_over(self._run.config.early_stopping_patience)
+
+    def is_due(self, at_end: bool) -> bool:
+        """Whether the weights of this step are still to be scored."""
+        every, step = self._run.config.eval_every_steps, self._state.step
+        if not every or not step or self.evaluations.has(step):
+            return False
+        return at_end or step % every == 0
+
+    def __call__(self, step: int) -> bool:
+        """Scores this step's weights; returns whether the training should end.
+
+        Raises `Interrupted` when a signal asked to stop.
+        """
+        run, scores = self._run, {}
+        for task in run.tasks:
+            for split in task.splits("dev"):
+                name = data_set_name(task, split)
+                scorer = score(run, self._state.model, task, split, self.stop)
+                scores[name] = dict(scorer.get_results())
+                run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
+        main = main_score(run.tasks, scores)
+        if self._best and self.evaluations.is_better(main):
+            self._best.save(step, self._state.weights())
+        self.evaluations.add(step, main, scores)
+        if self.is_over():
+            best = self.evaluations.best()["step"]
+            run.console.log(f"Ended early at step {step}; step {best} is the best.")
+        return self.is_over()
+
+    def restore_best(self) -> None:
+        """Takes the best weights, if those are to stay."""
+        if self._best:
+            self._best.restore(self._best.newest_intact(), self._state.weights())
+            step = self.evaluations.best()["step"]
+            self._run.console.log(f"The weights of step {step} stay, the best.")
+
+
+def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) -> None:
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
     write_facts(config.trial_dir(trial), run.tasks)
+    every = config.eval_every_steps
     step = training_step.TrainingStep(
         task,
         state,
@@ -288,6 +407,8 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps) -> None:
         save_checkpoints_steps=config.save_checkpoints_steps,
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
+        stop=assess.stop,
+        pause=loop.Pause(every, assess) if every else None,
     )
     if not finished:
         raise Interrupted

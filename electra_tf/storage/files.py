@@ -33,6 +33,16 @@ def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
     )
 
 
+def check_place(directory: str | os.PathLike) -> None:
+    """Raises a UserError (73) for a directory that cannot be made or written into."""
+    directory = Path(directory).absolute()
+    there = next(p for p in (directory, *directory.parents) if os.path.lexists(p))
+    if not there.is_dir():
+        raise cannot_write(directory, OSError(errno.ENOTDIR, f"{there} is a file"))
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise cannot_write(directory, OSError(errno.EACCES, f"{there} is read-only"))
+
+
 def sync_directory(directory: str | os.PathLike) -> None:
     """Makes renames in `directory` durable."""
     descriptor = os.open(directory, os.O_RDONLY)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -43,6 +44,7 @@ def train(
     on_nonfinite: str = "stop",
     stop: StopRequest | None = None,
     constants: Mapping[str, float] | None = None,
+    pause: Pause | None = None,
 ) -> bool:
     """Trains from the state's step up to `num_train_steps`.
 
@@ -50,6 +52,7 @@ def train(
       make_batches: step -> iterator whose first batch is that of `step`.
       stop: what may end the run early; by default SIGTERM and SIGINT.
       constants: numbers that go into every row of the metrics.
+      pause: what happens between steps, and may end the training.
 
     Returns: whether the end was reached; False when it was asked to stop, with the
       state saved.
@@ -71,22 +74,20 @@ def train(
     guard = NonfiniteGuard(
         on_nonfinite, saver, console, make_batches, placement.strategy
     )
-    loop = _Loop(step, saver if placement.is_chief else None, report, guard)
+    plan = _Plan(num_train_steps, save_checkpoints_steps, pause)
+    loop = _Loop(step, saver if placement.is_chief else None, report, guard, plan)
     pace = Pace(iterations_per_loop)
     with stop or StopRequest() as stop:
         try:
             # Shows before the first hour of work whether the disk takes a checkpoint.
             loop.save()
             saver.wait()
-            batches = make_batches(loop.done)
-            reason = stop.reason()
-            while loop.done < num_train_steps and not reason:
-                to_save = save_checkpoints_steps - loop.done % save_checkpoints_steps
-                count = min(pace.count(), to_save, num_train_steps - loop.done)
+            batches, reason = make_batches(loop.done), stop.reason()
+            while not loop.is_over and not reason:
+                count = min(pace.count(), loop.uninterrupted())
                 with pace.measure(count):
                     loop.run(batches, count, constants or {})
-                if loop.done % save_checkpoints_steps == 0:
-                    loop.save()
+                loop.save_and_pause()
                 saver.check()
                 reason = stop.reason(2 * (pace.seconds + saver.seconds))
             loop.save()
@@ -95,9 +96,27 @@ def train(
             raise as_user_error(error) or error from error
         finally:
             _close(saver, report)
-    if loop.done < num_train_steps:
+    if not loop.is_over:
         console.log(f"{reason}: saved at step {loop.done}.")
-    return loop.done >= num_train_steps
+    return loop.is_over
+
+
+class Pause(NamedTuple):
+    """A pause of the training every so many steps, with the state saved.
+
+    `call` gets the step; True ends the training there.
+    """
+
+    every: int
+    call: Callable[[int], bool]
+
+
+class _Plan(NamedTuple):
+    """Where a training ends, and how often it is saved and paused."""
+
+    total: int
+    save_every: int
+    pause: Pause | None
 
 
 class _Loop:
@@ -109,8 +128,12 @@ class _Loop:
         saver: BackgroundSaver | None,
         report: Report,
         guard: NonfiniteGuard,
+        plan: _Plan,
     ):
         self.done = step.state.step
+        # The last step is made, or a pause has ended the training.
+        self.is_over = self.done >= plan.total
+        self._plan = plan
         self._step = step
         self._saver = saver
         self._report = report
@@ -126,6 +149,22 @@ class _Loop:
         self._guard.check(self.done, metrics, self._report)
         self._report.add(self.done + 1, metrics)
         self.done += count
+
+    def uninterrupted(self) -> int:
+        """How many steps come before the next save or pause, or the end."""
+        total, save_every, pause = self._plan
+        every = [save_every, *([pause.every] if pause else [])]
+        return min(total - self.done, *(n - self.done % n for n in every))
+
+    def save_and_pause(self) -> None:
+        """Does what is due at this step."""
+        total, save_every, pause = self._plan
+        pauses = pause is not None and self.done % pause.every == 0
+        if pauses or self.done % save_every == 0:
+            self.save()
+        if pauses and self._saver:
+            self._saver.wait()
+        self.is_over = bool(pauses and pause.call(self.done)) or self.done >= total
 
     def save(self) -> None:
         """Begins to write a checkpoint, after the metrics up to it."""

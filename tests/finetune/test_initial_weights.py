@@ -6,6 +6,12 @@ import shutil
 
 import pytest
 
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.finetune import initial_weights
+from electra_tf.interop import sources
+from electra_tf.interop.stored_model import Settings
+from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers import forked_runs
 from tests.helpers.runs import tiny, write_tiny_data
 from tests.helpers.tiny_finetuning import TINY, finetune, fork, write_data
@@ -77,6 +83,70 @@ def refusal(data, tmp_path_factory):
         return message
 
     return run
+
+
+@pytest.mark.parametrize("name", [*MODELS, "models/m"])
+def test_the_checkpoint_knows_its_shape(data, name):
+    """Nothing of the shape is in the hparams; the original's has no heads either."""
+    found = sources.find(str(data / name / MODELS.get(name, "")), print)
+    said = []
+    if name == "tf1":  # as the original writes it, which is the checkpoint alone
+        found = found._replace(settings=Settings({}, None, None))
+    known = initial_weights.hparams_of(found, {}, "none", said.append)
+    short = {"max_seq_length": 24}
+    config = FinetuningConfig.from_hparams(str(data), "m", short, None, known)
+    shape = TINY["model_hparam_overrides"] | {"hidden_act": "gelu"}
+    if name == "tf1":
+        shape["num_attention_heads"] = 1
+        assert "does not say its number of attention heads: 1 taken" in said[0]
+    for key, value in shape.items():
+        assert getattr(config.model_config(), key) == value
+    assert config.embedding_size == TINY["embedding_size"]
+    vocab = Vocabulary.load(config.vocab_file)
+    initial_weights.check(found, config, vocab)
+
+
+def test_what_the_user_says_must_agree(data):
+    found = sources.find(str(data / "models" / "m"), print)
+
+    def known(**explicit):
+        return initial_weights.hparams_of(found, explicit, "none", print)
+
+    for wrong in (
+        {"model_size": "base"},
+        {"embedding_size": 64},
+        {"model_hparam_overrides": {"num_attention_heads": 4}},
+    ):
+        with pytest.raises(UserError, match="there, .* here") as caught:
+            known(**wrong)
+        assert str(caught.value).count("\n") <= 2
+    same = TINY["model_hparam_overrides"] | {"hidden_dropout_prob": 0.2}
+    told = known(model_size="small", model_hparam_overrides=same, do_lower_case=True)
+    assert told["model_hparam_overrides"].pop("hidden_dropout_prob") == 0.2
+    assert told | {"do_lower_case": True} == known()
+
+
+def test_no_overrides_are_copied(data):
+    """As a user would: a task, and whatever the checkpoint is."""
+    args = ("--data-dir", str(data), "--model-name", "m")
+    given = {"task_names": ["sts"], "max_seq_length": 24, "num_train_epochs": 0.1}
+    given |= {"model_dir": str(data / "alone" / "sts"), "jit_compile": False}
+    run = forked_runs.Run(
+        data / "logs" / "alone",
+        "run_finetuning.py",
+        *(*args, "--hparams", json.dumps(given)),
+    ).wait()
+    assert run.returncode == 0, run.stdout + run.stderr
+    saved = json.loads((data / "alone" / "sts_1" / "config.json").read_text())
+    assert saved["embedding_size"] == 16
+    # The trial knows its shape as well.
+    given |= {"do_train": False}
+    again = forked_runs.Run(
+        data / "logs" / "again",
+        "run_finetuning.py",
+        *(*args, "--hparams", json.dumps(given)),
+    ).wait()
+    assert again.returncode == 0, again.stdout + again.stderr
 
 
 def fitting(message):

@@ -2,6 +2,7 @@
 """Results of trials: statistics, files, what a re-run takes up; the sweep's files."""
 
 import json
+import math
 import statistics
 
 import pytest
@@ -87,6 +88,24 @@ def test_results_of_other_settings_are_not_mixed(tmp_path):
     assert not other.trials
 
 
+def test_what_is_no_number_is_null_in_json(tmp_path):
+    results = results_in(tmp_path)
+    result = trial(1, float("nan"))._replace(details={"rte": {"f1": float("inf")}})
+    results.add(result)
+
+    def refuse(text):
+        raise AssertionError(text)
+
+    text = (tmp_path / "r" / "x.json").read_text()
+    stored = json.loads(text, parse_constant=refuse)
+    assert stored["trials"][0]["scores"]["rte"]["accuracy"] is None
+    assert stored["statistics"]["rte"]["accuracy"]["median"] is None
+    again = results_in(tmp_path)
+    again.load()
+    assert math.isnan(again.trials[1].scores["rte"]["accuracy"])
+    assert again.table().splitlines()[1].split()[:3] == ["rte", "accuracy", "nan"]
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"settings": {}}', '{"trials": 3}'])
 def test_a_damaged_file_is_named(tmp_path, text):
     results = results_in(tmp_path)
@@ -116,8 +135,6 @@ def test_sweep_finds_the_kept_checkpoints(tmp_path):
 
 
 def test_sweep_writes_numbers_and_picture(tmp_path):
-    assert sweep.main_metric({"loss": 1, "accuracy": 2, "f1": 3}) == "f1"
-    assert sweep.main_metric({"spearman": 1}) == "spearman"
     scores = {
         "rte: accuracy": {200: summary([50.0, 52.0]), 1000: summary([60.0, 61.0])},
         "cola: mcc": {1000: summary([10.0])},

@@ -32,7 +32,8 @@ def write(data, path, text):
 
 
 def tasks_of(data, *names, **hparams):
-    hparams = {"task_names": list(names), "max_seq_length": 12} | hparams
+    short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
+    hparams = {"task_names": list(names)} | short | hparams
     config = FinetuningConfig.from_hparams(str(data), "m", hparams)
     return make_tasks(config, Vocabulary.load(data / "vocab.txt"))
 
@@ -183,7 +184,9 @@ def test_own_classification_finds_its_labels(data):
 
 
 def test_own_regression_scales_to_its_training_data(data):
-    (data / "train.csv").write_text("a,b,score\nthe dog,the cat,-2\nthe,ran,6\n")
+    for split in ("train", "dev"):
+        text = "a,b,score\nthe dog,the cat,-2\nthe,ran,6\n"
+        (data / f"{split}.csv").write_text(text)
     description = own("regression", text_a="a", text_b="b", label="score")
     [task] = tasks_of(data, "mine", tasks=description)
     found = [next(task.featurize(e, True)) for e in task.examples("train")]

@@ -135,6 +135,7 @@ def write_files(directory):
 
 def tasks_of(data, name, source, **hparams):
     hparams |= {"task_names": [name], "data_source": source, "max_seq_length": 24}
+    hparams["max_query_length"] = 12
     if source == "tfds":
         hparams.setdefault("tfds_data_dir", str(data / "tfds"))
     config = FinetuningConfig.from_hparams(str(data), "m", hparams)

@@ -24,7 +24,8 @@ def features(data, files, task="mine", **hparams):
             text = content if isinstance(content, str) else json.dumps(content)
             content = text.encode()
         path.write_bytes(content)
-    hparams = {"task_names": [task], "max_seq_length": 12} | hparams
+    short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
+    hparams = {"task_names": [task]} | short | hparams
     config = FinetuningConfig.from_hparams(str(data), "m", hparams)
     tasks = make_tasks(config, Vocabulary.load(data / "vocab.txt"))
     return preprocessing.features(config, tasks, "train", True)
@@ -74,10 +75,15 @@ def test_an_own_file_in_another_encoding(tmp_path, ending):
         ("tsv", "a\tb\ndog\tx\ncat\tx\n", ["1 labels (x)"]),
         ("tsv", "a\tb\n", ["0 labels"]),
         ("tsv", "", ["no column 'a'"]),
-        ("csv", 'a,b\n"dog,x\ncat,y\n', ["t.csv, line 3", "'b'"]),
+        ("csv", 'a,b\n"dog,x\ncat,y\n', ["t.csv, line 2", "quote"]),
+        ("csv", 'a,b\ncat,y\n"dog,x\nthe,y\n"cat" ran,x\n', ["line 3", "quote"]),
+        ("csv", "a,b\ndog,x\nthe cat, ran,y\n", ["line 3", "'y'", "columns"]),
+        ("tsv", "a\tb\ndog\tx\nthe cat\tran\ty\n", ["line 3", "'y'", "columns"]),
+        ("tsv", "a\tb\tb\ndog\tx\ty\n", ["2 columns 'b'"]),
         ("jsonl", '{"a": null, "b": "x"}\n', ["line 1", "'a'"]),
         ("jsonl", '{"a": "dog", "b": "x"}\n{"a"\n', ["line 2"]),
-        ("jsonl", "[1]\n", ["line 1", "object"]),
+        ("jsonl", "[1]\n", ["line 1", "array", "object"]),
+        ("jsonl", '[\n {"a": "dog", "b": "x"}\n]\n', ["line 1", "array"]),
         ("txt", "a\n", [".tsv, .csv, .jsonl"]),
     ],
 )
@@ -105,7 +111,7 @@ def test_a_score_that_is_no_number(tmp_path, score):
         {"words": ["dog", "cat"], "tags": ["O"]},
         {"words": ["dog"], "tags": [1]},
         {"words": ["dog"], "tags": ["NOUN"]},
-        {"words": ["dog"], "tags": ["U-PER"]},
+        {"words": ["dog"], "tags": ["X-PER"]},
     ],
 )
 def test_tags_that_cannot_be_used(tmp_path, row):

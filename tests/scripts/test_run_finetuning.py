@@ -130,8 +130,9 @@ def test_predictions_carry_their_ids(several):
     for trial in (1, 2):
         written = list((directory / "results").rglob(f"trial_{trial}/*"))
         assert written
-    submitted = list((directory / "test_predictions").rglob("*"))
-    assert any(path.suffix in (".zip", ".tsv") for path in submitted)
+        folder = directory / "results" / "cola,sts_test_predictions"
+        submitted = {path.name for path in (folder / f"trial_{trial}").iterdir()}
+        assert {"CoLA.tsv", "CoLA.zip", "STS-B.tsv", "STS-B.zip"} <= submitted
 
 
 def test_finished_trials_are_kept_and_others_refused(data, several):

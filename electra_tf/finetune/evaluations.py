@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scores on the dev sets while a trial trains, and which step was the best."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.finetune.results import finite
+from electra_tf.finetune.task import Task
+from electra_tf.storage.files import atomic_write
+
+FILE = "evaluations.jsonl"
+
+
+class Evaluations:
+    """What was scored in a trial, a line per evaluation; a resumed trial goes on.
+
+    Args:
+      directory: the trial's.
+      step: that the trial is at; what comes later is made again.
+
+    Raises `UserError` (65) for a file that cannot be read.
+    """
+
+    def __init__(self, directory: str | os.PathLike, step: int):
+        self._path = Path(directory) / FILE
+        self.rows: list[dict[str, Any]] = []
+        try:
+            if self._path.is_file():
+                lines = self._path.read_text(encoding="utf-8").splitlines()
+                rows = [json.loads(line) for line in lines]
+                self.rows = [row for row in rows if row["step"] <= step]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self._path} cannot be read: {error!r}.\nRemove the trial to make it "
+                "anew.",
+                EXIT_DAMAGED,
+            ) from None
+
+    def is_better(self, score: float) -> bool:
+        """Whether a score is higher than all before."""
+        return not self.rows or score > _score(self.best())
+
+    def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
+        """Keeps what was scored at a step."""
+        row = {"step": step, "score": score, "scores": scores}
+        self.rows.append(finite(row))
+        text = "".join(json.dumps(row) + "\n" for row in self.rows)
+        atomic_write(self._path, text)
+
+    def has(self, step: int) -> bool:
+        """Whether a step was scored."""
+        return any(row["step"] == step for row in self.rows)
+
+    def best(self) -> dict[str, Any]:
+        """The evaluation with the highest score, the first of equals."""
+        return max(self.rows, key=_score)
+
+    def is_over(self, patience: int) -> bool:
+        """Whether as many evaluations as this have brought nothing better; 0: never."""
+        if not patience or not self.rows:
+            return False
+        return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
+
+
+def _score(row: dict[str, Any]) -> float:
+    return -math.inf if row["score"] is None else row["score"]
+
+
+def main_score(
+    tasks: Sequence[Task], scores: Mapping[str, Mapping[str, float]]
+) -> float:
+    """The mean of the tasks' main metrics on their (first) dev sets."""
+    of_tasks = (scores[task.name] for task in tasks)
+    return statistics.fmean(
+        found[task.main_metric or next(iter(found))]
+        for task, found in zip(tasks, of_tasks, strict=True)
+    )

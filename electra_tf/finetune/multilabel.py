@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts with any number of classes each, in files of the user's own.
+
+The column of labels has them side by side, parted by a sign; in JSONL it may be a list.
+A text may have none.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, shown, write_jsonl
+
+SEPARATOR = ","
+
+
+def split(label: Any, separator: str) -> tuple[str, ...]:
+    """The labels of one text, without the spaces around them, each once."""
+    parts = label if isinstance(label, list) else str(label).split(separator)
+    found = (str(part).strip() for part in parts)
+    return tuple(dict.fromkeys(part for part in found if part))
+
+
+class MultilabelScorer(Scorer):
+    """F1 over all decisions (micro) and over classes (macro), and whole matches."""
+
+    def __init__(self, labels: tuple[str, ...]):
+        super().__init__()
+        self.labels = labels
+
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        gold = np.array([row["label_flags"] for row in self.rows]) > 0.5
+        return gold, np.array([row["logits"] for row in self.rows]) > 0
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """f1 (micro), f1_macro, exact_match and loss."""
+        from sklearn import metrics
+
+        gold, ours = self._arrays()
+        found = {"f1": "micro", "f1_macro": "macro"}
+        results = [
+            (name, metrics.f1_score(gold, ours, average=average, zero_division=0.0))
+            for name, average in found.items()
+        ]
+        results.append(("exact_match", np.mean(np.all(gold == ours, axis=1))))
+        loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
+        return [*((k, 100.0 * float(v)) for k, v in results), ("loss", float(loss))]
+
+    def details(self) -> dict[str, Any]:
+        """Precision, recall and F1 of each class, in percent."""
+        from sklearn import metrics
+
+        found = metrics.precision_recall_fscore_support(
+            *self._arrays(), average=None, zero_division=0.0
+        )
+        classes = {}
+        for label, (precision, recall, f1, support) in zip(
+            self.labels, zip(*found, strict=True), strict=True
+        ):
+            classes[label] = {
+                "precision": 100.0 * float(precision),
+                "recall": 100.0 * float(recall),
+                "f1": 100.0 * float(f1),
+                "support": int(support),
+            }
+        return {"classes": classes}
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether every text gets the same classes."""
+        return len({row.tobytes() for row in self._arrays()[1]}) == 1
+
+
+class Multilabel:
+    """What an `OwnTextTask` does otherwise where texts have several classes."""
+
+    main_metric = "f1"
+
+    @property
+    def head(self) -> HeadSpec:
+        """One output per class."""
+        return HeadSpec("multilabel", len(self.labels))
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Those that the model was trained for, else those of the training file."""
+        if self.stored:
+            return self.stored.labels
+        return tuple(sorted({name for e in self.read("train") for name in e.label}))
+
+    def feature_specs(self) -> tuple[FeatureSpec, ...]:
+        """label_flags and eid."""
+        flags = FeatureSpec("label_flags", (len(self.labels),), "float32")
+        return (flags, FeatureSpec("eid", (), "int32"))
+
+    def label_of(self, row: dict[str | None, Any]) -> tuple[str, ...]:
+        """The labels of a line."""
+        separator = self.description.get("separator", SEPARATOR)
+        return split(row[self.description["label"]], separator)
+
+    def unknown_label(self) -> tuple[str, ...]:
+        """What stands for the labels of a test set."""
+        return ()
+
+    def wrong_label(self, label: tuple[str, ...]) -> str | None:
+        """What is wrong with the labels of a text."""
+        unknown = [name for name in label if name not in self.labels]
+        if not unknown:
+            return None
+        return f"unknown label {shown(unknown[0])}; there are {', '.join(self.labels)}"
+
+    def answer_features(self, example) -> dict[str, Any]:
+        """The features that say what is right."""
+        return {"label_flags": [float(name in example.label) for name in self.labels]}
+
+    def scorer(self, split: str) -> Scorer:
+        """By F1."""
+        return MultilabelScorer(self.labels)
+
+    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
+        """JSONL with each example's id, classes and probabilities."""
+        rows = []
+        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
+            shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
+            pairs = list(zip(self.labels, shares, strict=True))
+            rows.append(
+                {
+                    "eid": int(row["eid"]),
+                    "prediction": [name for name, share in pairs if share > 0.5],
+                    "probabilities": {name: float(f"{p:.7g}") for name, p in pairs},
+                }
+            )
+        return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One archive with all that GLUE takes."""
+
+import zipfile
+
+from electra_tf.finetune import glue_zip
+
+
+def test_an_archive_of_all_eleven_files(tmp_path):
+    said = []
+    for name in glue_zip.NAMES[:-1]:
+        folder = tmp_path / f"{name.lower()}_test_predictions" / "trial_1"
+        folder.mkdir(parents=True)
+        (folder / f"{name}.tsv").write_text(f"index\tprediction\n0\t{name}\n")
+    last = glue_zip.NAMES[-1]
+    assert glue_zip.write(tmp_path, 1, said.append) is None
+    assert said == [f"No GLUE.zip of trial 1 yet: {last} missing."]
+    (folder / f"{last}.tsv").write_text("index\tprediction\n0\tx\n")
+    path = glue_zip.write(tmp_path, 1, said.append)
+    with zipfile.ZipFile(path) as archive:
+        names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
+        assert sorted(archive.namelist()) == [f"{name}.tsv" for name in names.split()]
+        assert archive.read("CoLA.tsv") == b"index\tprediction\n0\tCoLA\n"
+        rows = archive.read("WNLI.tsv").decode().splitlines()
+    assert rows[0] == "index\tprediction" and len(rows) == 147
+    assert {row.split("\t")[1] for row in rows[1:]} == {"0"}
+    assert glue_zip.write(tmp_path, 2, said.append) is None

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks of one's own: labels, scales, tags, and what a trained model knows of them."""
+
+import importlib
+import json
+import linecache
+import math
+import sys
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.finetune import label_counts, preprocessing
+from electra_tf.finetune.task import write_facts
+from tests.helpers.own_task import own_tasks, write_files
+
+CLASSES = "a,b\nthe dog,pos\nthe cat,neg\nran,pos\n"
+
+
+def refused(function, *words):
+    with pytest.raises(UserError) as caught:
+        function()
+    message = str(caught.value)
+    for word in words:
+        assert word in message, message
+    assert message.count("\n") <= 2 and len(message) < 700
+    return message
+
+
+def test_spaces_around_a_label_are_no_class(tmp_path):
+    text = "a,b\nthe dog,pos \nthe cat, neg\nran,pos\n"
+    [task] = own_tasks(tmp_path, {"train.csv": text})
+    assert task.labels == ("neg", "pos")
+
+
+def test_the_labels_of_a_trained_model_rule(tmp_path):
+    files = {"train.csv": CLASSES, "dev.csv": CLASSES}
+    write_facts(tmp_path / "trial", own_tasks(tmp_path, files))
+    renamed = CLASSES.replace("neg", "zzz")
+    write_files(tmp_path, {"train.csv": renamed})
+    [task] = own_tasks(tmp_path, files, trained=tmp_path / "trial")
+    assert task.labels == ("neg", "pos")  # whatever train.csv says today
+    files["dev.csv"] = renamed
+    [task] = own_tasks(tmp_path, files, trained=tmp_path / "trial")
+    refused(lambda: task.read("dev"), "dev.csv, line 3", "'zzz'", "neg, pos")
+    two = {"text_b": "a"}
+    refused(
+        lambda: own_tasks(tmp_path, files, trained=tmp_path / "trial", **two),
+        *("num_texts is 1", "2 by today", "tasks.json"),
+    )
+
+
+def test_the_tags_of_a_trained_model_rule(tmp_path):
+    lines = "the O\ndog B-PER\n\ncat B-LOC\n\n"
+    files = {"train.txt": lines, "dev.txt": lines}
+    write_facts(tmp_path / "trial", own_tasks(tmp_path, files, "tagging"))
+    files["dev.txt"] = lines.replace("LOC", "PLACE")
+    refused(
+        lambda: own_tasks(tmp_path, files, "tagging", trained=tmp_path / "trial"),
+        *("dev.txt", "'PLACE'", "LOC", "PER"),
+    )
+    del files["dev.txt"]
+    files["train.txt"] = lines.replace("LOC", "AAA")
+    files["dev.txt"] = lines
+    [task] = own_tasks(tmp_path, files, "tagging", trained=tmp_path / "trial")
+    assert task.labels == ["O", "S-LOC", "S-PER"]
+
+
+def test_a_dev_score_outside_the_scale(tmp_path):
+    files = {"train.tsv": "a\tb\ndog\t1\ncat\t2\n"}
+    files["dev.tsv"] = "a\tb\ndog\t0.5\ncat\t5\n"
+    for choice in ("stop", "skip"):
+        message = refused(
+            lambda choice=choice: own_tasks(
+                tmp_path, files, "regression", on_bad_example=choice
+            ),
+            *("dev.tsv", "from 0.5 to 5", '"lowest": 0.5, "highest": 5'),
+        )
+        assert "on_bad_example" not in message
+    scale = {"lowest": 0, "highest": 10}
+    [task] = own_tasks(tmp_path, files, "regression", **scale)
+    targets = [next(task.featurize(e, False))["targets"] for e in task.read("dev")]
+    assert targets == [0.05, 0.5]
+
+
+def test_f1_of_three_classes_of_which_two_are_seen(tmp_path):
+    text = "a,b\ndog,x\ncat,y\nran,z\n"
+    [task] = own_tasks(tmp_path, {"train.csv": text}, metric="f1")
+    scorer = task.scorer("dev")
+    for label, prediction in ((0, 0), (0, 1), (1, 1), (1, 1)):
+        scorer.update({"label_ids": label, "predictions": prediction, "loss": 0.0})
+    # The mean of 2/3 and 4/5; of the second class alone it would be 80.
+    assert dict(scorer.get_results())["f1"] == pytest.approx(100 * (2 / 3 + 4 / 5) / 2)
+    found = scorer.details()
+    assert found["classes"]["x"] == pytest.approx(
+        {"precision": 100.0, "recall": 50.0, "f1": 200 / 3, "support": 2}
+    )
+    assert found["confusion"] == {"labels": ["x", "y"], "matrix": [[1, 1], [0, 2]]}
+
+
+def test_one_prediction_is_not_all_the_same(tmp_path):
+    [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+    scorer = task.scorer("dev")
+    for several in (False, True):
+        scorer.update({"label_ids": 0, "predictions": 0, "loss": 0.0})
+        assert scorer.has_learnt_nothing == several
+
+
+def test_a_field_of_any_length(tmp_path):
+    text = CLASSES + '"' + "dog " * 50_000 + '",pos\n'
+    [task] = own_tasks(tmp_path, {"train.csv": text})
+    assert len(task.read("train")[-1].text_a) == 200_000
+
+
+def test_lines_that_end_in_carriage_returns_alone(tmp_path):
+    [task] = own_tasks(
+        tmp_path, {"train.tsv": CLASSES.replace("\n", "\r").replace(",", "\t")}
+    )
+    assert [e.label for e in task.read("train")] == ["pos", "neg", "pos"]
+    long = "x\t" * 300_000
+    refused(lambda: own_tasks(tmp_path, {"train.tsv": long}), "no column 'a'")
+
+
+def test_many_bad_lines_are_listed_once_each(tmp_path):
+    text = "a,b\n" + "dog\n" * 20_000 + CLASSES.partition("\n")[2]
+    [task] = own_tasks(tmp_path, {"train.csv": text}, on_bad_example="skip")
+    assert len(task.skipped["train"]) == 20_000
+
+
+def test_the_code_of_a_class_counts(tmp_path, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import InputExample, TextTask
+
+class Mine(TextTask):
+    labels = ("x", "y")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("mine", config, tokenizer)
+"""
+    monkeypatch.syspath_prepend(tmp_path)
+    [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+
+    def settings(text):
+        (tmp_path / "task_of_a_class.py").write_text(text)
+        sys.modules.pop("task_of_a_class", None)
+        importlib.invalidate_caches()
+        linecache.clearcache()
+        module = importlib.import_module("task_of_a_class")
+        mine = module.Mine(task.config, task.tokenizer)
+        return json.dumps(mine.feature_settings(), sort_keys=True)
+
+    first = settings(code)
+    assert settings(code) == first
+    assert settings(code + "# changed\n") != first
+    fixed = code.replace("    labels", '    version = "1"\n    labels')
+    assert settings(fixed) == settings(fixed + "# changed\n") != first
+    assert settings(fixed.replace('"1"', '"2"')) != settings(fixed)
+
+
+def test_several_classes_for_a_text(tmp_path):
+    rows = [
+        {"a": "dog", "b": ["x", "y"]},
+        {"a": "cat", "b": []},
+        {"a": "ran", "b": "z"},
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    files = {"train.jsonl": lines, "dev.tsv": "a\tb\ndog\tz, x\ncat\t\n"}
+    files["test.tsv"] = "a\ndog\n"
+    keys = {"text_a": "a", "label": "b"}
+    tasks = own_tasks(tmp_path, files, "multilabel", **keys)
+    [task] = tasks
+    assert task.labels == ("x", "y", "z") and task.head == ("multilabel", 3)
+    store = preprocessing.features(task.config, tasks, "train", True)
+    flags = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
+    assert store["mine_label_flags"].tolist() == flags
+    assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
+    assert [e.label for e in task.read("test")] == [()]
+    assert label_counts.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
+    scorer = task.scorer("dev")
+    for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
+        gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]
+        row = {"eid": eid, "label_flags": gold, "logits": logits, "loss": 0.5}
+        scorer.update(row)
+    results = dict(scorer.get_results())
+    assert results["f1"] == 50.0 and results["exact_match"] == 50.0
+    assert scorer.details()["classes"]["z"]["recall"] == 0.0
+    [path] = task.write_predictions("dev", scorer, str(tmp_path / "out"), 1)
+    first = json.loads(open(path).readline())
+    assert first["prediction"] == ["x", "y"]
+    assert first["probabilities"]["z"] == pytest.approx(1 / (1 + math.e), rel=1e-5)
+    files["dev.tsv"] = "a\tb\ndog\tw\n"
+    [task] = own_tasks(tmp_path, files, "multilabel", **keys)
+    refused(lambda: task.read("dev"), "dev.tsv, line 2", "'w'", "x, y, z")

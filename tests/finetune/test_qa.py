@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Question answering without a model: data, windows, answers cut from their text."""
+
+import json
+import unicodedata
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.export.question_answering import windows_on
+from electra_tf.finetune import qa
+from electra_tf.text import tokenization, vocabulary
+from tests.helpers.own_task import own_tasks
+
+
+def squad(*questions, context="the dog ran . the cat ran ."):
+    return {"data": [{"title": "T", "paragraphs": [paragraph(context, *questions)]}]}
+
+
+def paragraph(context, *questions):
+    return {"context": context, "qas": list(questions)}
+
+
+def question(name="q", text="who ?", answer="dog", start=4, **more):
+    answers = [{"text": answer, "answer_start": start}]
+    return {"id": name, "question": text, "answers": answers} | more
+
+
+def task_on(folder, train, dev=None, test=None, **more):
+    files = {"train.json": train, "dev.json": dev or train}
+    files |= {"test.json": test} if test else {}
+    [task] = own_tasks(folder, files, "qa", **more)
+    return task
+
+
+def refused(function, *words):
+    with pytest.raises(UserError) as caught:
+        function()
+    for word in words:
+        assert word in str(caught.value), caught.value
+    assert str(caught.value).count("\n") <= 2
+
+
+def answered(task, split, places):
+    """The split's scorer, where the answer to question k is the tokens places[k]."""
+    scorer = task.scorer(split)
+    beam = task.config.beam_size
+    for example in task.read(split):
+        for number, features in enumerate(task.featurize(example, False)):
+            first, last = places[example.eid]
+            shift = task.windows(example)[number].shift
+            row = {name: np.full([beam], -50.0) for name in ("start_top_log_probs",)}
+            row |= {"start_top_index": np.full([beam], first + shift)}
+            row |= {"end_top_index": np.full([beam, beam], last + shift)}
+            row |= {"end_top_log_probs": np.full([beam, beam], -50.0)}
+            row["start_top_log_probs"][0] = row["end_top_log_probs"][0, 0] = 0.0
+            scorer.update(row | {"eid": features["eid"], "answerable_logit": -3.0})
+    return scorer
+
+
+def test_predictions_of_a_test_set_need_no_scores(tmp_path):
+    asked = [{"id": n, "question": "who ?"} for n in ("a", "b")]
+    task = task_on(tmp_path, squad(question()), test=squad(*asked))
+    scorer = answered(task, "test", [(1, 1), (5, 6)])
+    paths = task.write_predictions("test", scorer, str(tmp_path / "out"), 1)
+    files = {p.rpartition("_")[2]: json.loads(open(p).read()) for p in paths}
+    assert files["preds.json"] == {"a": "dog", "b": "cat ran"}
+    assert files["nbest.json"]["a"][0]["text"] == "dog"
+
+
+def test_dev_answers_are_needed_before_the_training(tmp_path):
+    bare = {"id": "q", "question": "who ?"}
+    task = task_on(tmp_path, squad(question()), squad(bare))
+    refused(lambda: task.read("dev"), "dev.json", "'T'", "answers")
+    task = task_on(tmp_path, squad(question(text=None)))
+    refused(lambda: task.read("train"), "'T'", "question is None")
+    twice = squad(question("q"), question("q", start=18, answer="cat"))
+    task = task_on(tmp_path, squad(question()), twice)
+    refused(lambda: task.read("dev"), "dev.json", "'q'", "twice")
+
+
+def test_an_empty_context_has_no_answer(tmp_path):
+    dev = squad(question(answers=[], is_impossible=True), context=" ")
+    task = task_on(tmp_path, squad(question()), dev, has_impossible=True)
+    scorer = answered(task, "dev", [(0, 0)])
+    results = dict(scorer.get_results())
+    assert results["exact"] == 100.0 and scorer.null_odds["q"] > 1000
+
+
+@pytest.mark.parametrize("form", ["flat", "table", "list", "lines"])
+def test_hugging_faces_forms(tmp_path, form):
+    row = {"id": "q", "title": "T", "context": "the dog ran", "question": "who ?"}
+    row["answers"] = {"text": ["dog"], "answer_start": [4]}
+    content, name = {"version": "1", "data": [row]}, "train.json"
+    if form == "table":
+        content = squad(question(answers=row["answers"]))
+    elif form == "list":
+        content = [row]
+    elif form == "lines":
+        content, name = json.dumps(row) + "\n", "train.jsonl"
+    [task] = own_tasks(tmp_path, {name: content}, "qa")
+    [example] = task.read("train")
+    assert (example.start, example.end, example.answer) == (1, 1, "dog")
+    [example] = task.read("dev")
+    assert example.answers == ("dog",)
+
+
+def test_an_answer_is_compared_as_the_tokenizer_sees_it(tmp_path):
+    context = "the\u00a0dog\u200b ran"
+    data = squad(question(answer="the dog", start=0), context=context)
+    [example] = task_on(tmp_path, data).read("train")
+    assert (example.start, example.end) == (0, 0)
+    data = squad(question(answer="dog\u2003ran", start=4), context=context)
+    assert task_on(tmp_path, data).read("train")
+
+
+def test_a_question_that_leaves_no_room(tmp_path):
+    for query in (13, 64):
+        refused(
+            lambda query=query: task_on(
+                tmp_path, squad(question()), max_query_length=query
+            ),
+            *(f"max_query_length {query}", "max_seq_length 16", "12 or less"),
+        )
+    refused(lambda: task_on(tmp_path, squad(question()), beam_size=17), "beam_size 17")
+    task = task_on(tmp_path, squad(question(text="who ? " * 20)), max_query_length=12)
+    assert len(list(task.featurize(task.read("train")[0], True))) == 8
+
+    class Settings:
+        max_seq_length, max_query_length, doc_stride = 16, 16, 4
+        joint_prediction, beam_size = True, 5
+
+    ids = tf.ragged.constant([[1] * 20])
+    refused(lambda: windows_on(ids, ids, Settings), "max_query_length 16")
+
+
+def test_more_windows_than_can_be_told_apart(tmp_path):
+    data = squad(question(), context="the dog ran " * 400)
+    task = task_on(tmp_path, data, doc_stride=1)
+    example = task.read("train")[0]
+    refused(lambda: list(task.featurize(example, True)), "1,190", "doc_stride")
+
+
+# Contexts with answers, and how text is to be read. Thai and Chinese have no spaces.
+TEXTS = {
+    "french": "Le café d’Éléonore a été très cher à Orléans, où l’été dure peu.",
+    "vietnamese": "Hà Nội là thủ đô của nước Việt Nam từ năm 1976 đến nay.",
+    "chinese": "北京是中华人民共和国的首都，北京的人口超过两千万，北京很大。",
+    "thai": "กรุงเทพมหานครเป็นเมืองหลวงของประเทศไทยและเป็นเมืองที่ใหญ่ที่สุด",
+}
+
+
+def spans_of_words(text, rng):
+    """Answers: runs of characters that begin and end at no space or accent."""
+
+    def is_mark(character):
+        return unicodedata.category(character) == "Mn"
+
+    edges = [i for i, c in enumerate(text) if not (c.isspace() or is_mark(c))]
+    for _ in range(60):
+        first, last = sorted(rng.choice(edges, 2))
+        end = last + 1
+        while end < len(text) and is_mark(text[end]):
+            end += 1
+        yield int(first), text[first:end]
+
+
+@pytest.mark.parametrize("strip", [True, False])
+@pytest.mark.parametrize("language", TEXTS)
+def test_answers_survive_by_offsets(tmp_path, language, strip):
+    """Answer -> tokens to train on -> text is the answer, in any script."""
+    text = TEXTS[language]
+    config = vocabulary.TokenizerConfig(True, strip)
+    characters = sorted(set("".join(tokenization.basic_tokenize(text, config))))
+    words = [*characters, *(f"##{c}" for c in characters)]
+    rng = np.random.default_rng(1)
+    answers = list(spans_of_words(text, rng))
+    asked = [question(str(n), "?", a, s) for n, (s, a) in enumerate(answers)]
+    data = squad(*asked, context=text)
+    task = task_on(
+        tmp_path,
+        data,
+        max_seq_length=256,
+        words=words,
+        text=config,
+        max_answer_length=99,
+    )
+    assert task.answer_text == "offsets" and task.tokenizer.config == config
+    examples = task.read("train")
+    assert len(examples) == len(asked)
+    places = []
+    for example in examples:
+        [features] = task.featurize(example, True)
+        shift = task.windows(example)[0].shift
+        ends = (features["start_positions"], features["end_positions"])
+        places.append(tuple(place - shift for place in ends))
+    scorer = answered(task, "dev", places)
+    found = [scorer.predictions[str(n)] for n in range(len(answers))]
+    same = np.mean([a == b for a, (_, b) in zip(found, answers, strict=True)])
+    assert same >= 0.995
+
+
+def test_the_original_cuts_by_the_tokenizers_accents(tmp_path):
+    """strip_accents false, and the answer is part of a word with an accent."""
+    config = vocabulary.TokenizerConfig(True, False)
+    words = ["l", "##’", "’", "été", "##é", "dure"]
+    data = squad(question(answer="été", start=2), context="l’été dure")
+    task = task_on(tmp_path, data, words=words, text=config, answer_text="original")
+    scorer = answered(task, "dev", [(2, 2)])
+    assert scorer.predictions == {"q": "été"}
+
+
+def test_windows_and_features_agree(tmp_path):
+    task = task_on(tmp_path, squad(question(), context="the dog ran . " * 30))
+    [example] = task.read("dev")
+    vocab = task.tokenizer.vocab
+    for features, window in zip(
+        task.featurize(example, False), task.windows(example), strict=True
+    ):
+        assert [vocab.tokens[i] for i in features["input_ids"]] == window.tokens
+    assert isinstance(task, qa.QATask) and len(task.windows(example)) > 5

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schemes of tags: random spans, written independently; conlleval."""
+
+import random
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.finetune import tag_schemes
+
+CLASSES = ("PER", "LOC", "X-1")
+
+
+def random_spans(rng, length, touching):
+    """Spans (first, last, class); `touching`: also two of a class side by side."""
+    spans, at = [], 0
+    while at < length:
+        name = rng.choice(CLASSES)
+        end = at + rng.choice((0, 0, 1, 2))
+        apart = not spans or spans[-1][1] < at - 1 or spans[-1][2] != name or touching
+        if rng.random() < 0.5 and end < length and apart:
+            spans.append((at, end, name))
+            at = end
+        at += 1
+    return spans
+
+
+def written(spans, length, scheme):
+    """Tags by the definition of each scheme, word by word."""
+    tags = []
+    for word in range(length):
+        inside = [s for s in spans if s[0] <= word <= s[1]]
+        if not inside:
+            tags.append("O")
+            continue
+        [(start, end, name)] = inside
+        before = [s for s in spans if s[1] == start - 1 and s[2] == name]
+        first, last = word == start, word == end
+        letter = {
+            "IO": "I",
+            "IOB1": "B" if first and before else "I",
+            "IOB2": "B" if first else "I",
+            "BIOES": "S" if first and last else "B" if first else "E" if last else "I",
+            "BILOU": "U" if first and last else "B" if first else "L" if last else "I",
+        }[scheme]
+        tags.append(f"{letter}-{name}")
+    return tags
+
+
+@pytest.mark.parametrize("scheme", tag_schemes.LETTERS)
+def test_random_sequences_of_each_scheme(scheme):
+    rng = random.Random(scheme)
+    sentences = []
+    for _ in range(400):
+        length = rng.randint(1, 12)
+        spans = random_spans(rng, length, touching=scheme != "IO")
+        tags = written(spans, length, scheme)
+        assert tag_schemes.spans_in(tags) == spans, tags
+        assert tag_schemes.tags_of(spans, length, scheme) == tags
+        assert not any(tag_schemes.wrong_tag(tag, scheme) for tag in tags)
+        sentences.append(tags)
+    # IO is IOB1 in which nothing touches.
+    told = tag_schemes.scheme_of(sentences)
+    assert told == ("IOB1" if scheme == "IO" else scheme)
+
+
+def conlleval(tags):
+    """Spans by the rules of the conlleval script, which knows B, I, E, S and O."""
+    spans, start = [], None
+    pairs = [("O", "")] + [
+        tuple(t.split("-", 1)) if t != "O" else ("O", "") for t in tags
+    ]
+    for i, ((p, ptype), (t, ttype)) in enumerate(
+        zip(pairs, [*pairs[1:], ("O", "")], strict=True)
+    ):
+        ends = p in "ES" or (p in "BI" and t in "BSO") or (p != "O" and ptype != ttype)
+        starts = (
+            t in "BS" or (p in "ESO" and t in "EI") or (t != "O" and ptype != ttype)
+        )
+        if start is not None and ends:
+            spans.append((start, i - 1, ptype))
+            start = None
+        if starts:
+            start = i
+    return spans
+
+
+def test_any_sequence_is_read_as_conlleval_reads_it():
+    rng = random.Random(5)
+    tags = ["O", *(f"{letter}-{name}" for letter in "BIES" for name in "XY")]
+    for _ in range(3000):
+        sentence = [rng.choice(tags) for _ in range(rng.randint(1, 8))]
+        assert tag_schemes.spans_in(sentence) == conlleval(sentence), sentence
+
+
+def test_iob1_of_conll_2003():
+    tags = ["I-PER", "I-LOC", "O", "I-ORG", "B-ORG", "I-ORG"]
+    spans = [(0, 0, "PER"), (1, 1, "LOC"), (3, 3, "ORG"), (4, 5, "ORG")]
+    assert tag_schemes.spans_in(tags) == spans
+    assert tag_schemes.scheme_of([tags]) == "IOB1"
+    assert tag_schemes.scheme_of([["B-PER", "O", "B-PER", "I-PER"]]) == "IOB2"
+
+
+def test_names_and_mixtures():
+    names = {"bio": "IOB2", "IOB": "IOB1", "iobes": "BIOES", "BILOU": "BILOU"}
+    for name, scheme in (names | {"Plain": "plain"}).items():
+        assert tag_schemes.scheme_named(name) == scheme
+    with pytest.raises(UserError, match="IOB1.*plain"):
+        tag_schemes.scheme_named("BMEWO")
+    with pytest.raises(UserError, match="BIOES.*BILOU"):
+        tag_schemes.scheme_of([["B-X", "E-X"], ["U-X"]])
+    assert "B-, I-, L-, U-" in tag_schemes.wrong_tag("E-X", "BILOU")
+    assert tag_schemes.wrong_tag("E-X", None) is None

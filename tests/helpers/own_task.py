@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task of one's own on files that a test writes, without training anything."""
+
+import json
+from pathlib import Path
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.finetune.task_names import make_tasks
+from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
+from tests.helpers.runs import SPECIAL
+
+WORDS = ("the", "dog", "cat", "ran", "who", "?", ".")
+# What a description says beside its files.
+_KEYS = {
+    "classification": {"text_a": "a", "label": "b"},
+    "regression": {"text_a": "a", "label": "b"},
+}
+
+
+def write_files(folder: Path, files: dict, words=WORDS, text=None) -> None:
+    """Writes texts, bytes or objects (as JSON), and a vocabulary of the words.
+
+    Args:
+      text: the TokenizerConfig that stands beside the vocabulary.
+    """
+    vocab = write_tokens(folder / "vocab.txt", [*SPECIAL, *words])
+    if text:
+        write_settings(vocab, text)
+    for name, content in files.items():
+        if not isinstance(content, (str, bytes)):
+            content = json.dumps(content)
+        if isinstance(content, str):
+            content = content.encode()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def own_tasks(
+    folder: Path,
+    files: dict,
+    kind="classification",
+    words=WORDS,
+    trained=None,
+    text=None,
+    **more,
+) -> list:
+    """The task "mine" on files named train, dev and, perhaps, test.
+
+    Args:
+      more: keys of the description, and hparams (those that a config has).
+    """
+    write_files(folder, files, words, text)
+    description = {"type": kind} | _KEYS.get(kind, {})
+    for name in files:
+        description[Path(name).stem] = name
+    description.setdefault("dev", description["train"])
+    fields = FinetuningConfig.__dataclass_fields__
+    description |= {k: v for k, v in more.items() if k not in fields}
+    hparams = {"task_names": ["mine"], "tasks": {"mine": description}}
+    hparams |= {"max_seq_length": 16, "max_query_length": 4, "beam_size": 5}
+    hparams |= {k: v for k, v in more.items() if k in fields}
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
+    return make_tasks(config, Vocabulary.load(folder / "vocab.txt"), trained)
