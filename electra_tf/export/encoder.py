@@ -92,7 +92,7 @@ def preprocessor(source: ExportedModel) -> Servable:
     def pack_segments(segments, seq_length=default_length):
         with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
             seq_length = tf.identity(seq_length)
-        kept = truncate(segments, seq_length - _tokens_beside(segments))
+            kept = truncate(segments, seq_length - _tokens_beside(segments))
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()

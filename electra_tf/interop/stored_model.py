@@ -107,7 +107,8 @@ def assemble(
         )
     given = dict(hparams or {})
     merged = from_shapes.merge(derived, settings.hparams, given, origin)
-    tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, given)
+    said = {**settings.hparams, **given}
+    tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
     path = Path(origin)
     name = path.parent.name if split_name(path.name) else path.name
