@@ -37,7 +37,7 @@ _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC B
 
 
 def check(request: ExportRequest) -> None:
-    """Raises `UserError` for an upload that makes no sense, before there is any work."""
+    """Raises `UserError` for an upload that makes no sense, before any work."""
     if not request.publish:
         for flag, given in (("private", request.private), ("dry-run", request.dry_run)):
             if given:

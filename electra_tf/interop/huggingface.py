@@ -9,6 +9,7 @@ own reading of what was written.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
@@ -363,12 +364,11 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
 
     What others wrote is compared with what transformers computes of it.
     """
-    found, notes = {}, []
+    found, notes, foreign = {}, [], {}
     for part in _parts(folder):
         network = read_network(part, notes.append, allow_pytorch_bin)
         if format_of(part) is None:
-            batch = verification.fixed_batch(network.shape, 0)
-            notes.append(_compared(part, network, batch))
+            foreign[part] = network
         if network.head() == CLASSIFIER:
             notes.append("left out: the token classifier")
             network = network.encoder()
@@ -384,17 +384,23 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
         step=0,
         settings=settings,
         notes=notes,
+        compare=functools.partial(_compare_all, foreign) if foreign else None,
     )
 
 
-def _compared(folder: Path, network: Network, batch) -> str:
-    """A note on how far transformers is from what was read; `UserError` (65) if far."""
+def _compare_all(found: Mapping[Path, Network]) -> str:
+    return "; ".join(_compared(folder, network) for folder, network in found.items())
+
+
+def _compared(folder: Path, network: Network) -> str:
+    """How far transformers is from what was read; `UserError` (65) if far."""
     if not _peer_installed():
         more = sorted(set(read_json(folder / CONFIG)) - UNDERSTOOD)
         return (
             "transformers and torch are not installed: not compared with what they "
             f"compute; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
         )
+    batch = verification.fixed_batch(network.shape, 0)
     [ours] = networks.outputs([network], batch)
     theirs = _peer_outputs(folder, ARCHITECTURES[network.head()], batch, ours, False)
     results = verification.compare("transformers", ours, theirs)

@@ -91,7 +91,10 @@ class FoundModel(NamedTuple):
         """Its weights by the original's names; of a fine-tuned run also its heads."""
         if self.read_directory is None:
             return stored_tensors.of_checkpoint(self.origin)
-        return stored_tensors.of_arrays(self.origin, self.read_directory().tensors)
+        contents = self.read_directory()
+        if contents.compare:
+            contents.compare()
+        return stored_tensors.of_arrays(self.origin, contents.tensors)
 
     def contents(self, log: Callable[[str], None], slots: bool = True) -> Contents:
         """All that it holds, not yet checked for completeness.
@@ -126,7 +129,10 @@ class FoundModel(NamedTuple):
     ) -> StoredModel:
         """The whole model, checked from all sides; see the function `read`."""
         hparams = hparams or {}
-        stored = assemble(self.contents(log, slots), vocab_file, hparams)
+        contents = self.contents(log, slots)
+        stored = assemble(contents, vocab_file, hparams)
+        if contents.compare:
+            log(f"Note: {self.origin}: {contents.compare()}.")
         said = (self.settings.hparams, hparams)
         overrides = [x.get("model_hparam_overrides", {}) for x in said]
         # Where a size is given, the heads follow from the width.

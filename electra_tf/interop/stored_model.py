@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +44,9 @@ class Contents(NamedTuple):
     step: int
     settings: Settings
     notes: list[str]
+    # Compares with the library that the files are of, once they are known to be whole;
+    # says how far it is, `UserError` (65) if too far.
+    compare: Callable[[], str] | None = None
 
 
 class StoredModel(NamedTuple):

@@ -91,6 +91,8 @@ def load(
     if tokenizer and not tokenizer.equivalent(ours):
         log(f"Changed: text is {ours} here, {tokenizer} in {path}")
     values, report = _plan(contents.tensors, variables, theirs, vocab, path)
+    if contents.compare:
+        log(f"{path}: {contents.compare()}")
     for name, value in values.items():
         variables[name].assign(value)
     log(f"Weights initialised from {path}; the optimizer starts anew.")
