@@ -219,7 +219,6 @@ def train(config, vocab, checkpoints, saved, original, console, stop) -> int:
     Args:
       original: instead of `saved`, the original's checkpoint to continue from.
     """
-    from electra_tf.interop import warm_start
     from electra_tf.train import curves, loop
     from electra_tf.train import step as training_step
 
@@ -229,19 +228,7 @@ def train(config, vocab, checkpoints, saved, original, console, stop) -> int:
     except OSError as error:
         raise cannot_write(config_path, error) from error
     placement, task, state = build(config, vocab, console)
-    if saved:
-        checkpoints.restore(saved, state.variables())
-        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
-    elif original:
-        warm_start.resume(original, state.variables())
-        console.log(f"Continuing from the original's {original.origin}.")
-    elif config.init_checkpoint:
-        warm_start.load(
-            config.init_checkpoint, config, vocab, state.weights(), console.log
-        )
-    if needs_token_counts(config) and not (saved or original):
-        counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
-        task.model.generator.adapt(counts)
+    load_start(config, vocab, checkpoints, saved, original, task, state, console)
     skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
@@ -286,6 +273,27 @@ def train(config, vocab, checkpoints, saved, original, console, stop) -> int:
         )
         console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
     return EXIT_OK
+
+
+def load_start(
+    config, vocab, checkpoints, saved, original, task, state, console
+) -> None:
+    """Assigns what the run starts from."""
+    from electra_tf.interop import warm_start
+
+    if saved:
+        checkpoints.restore(saved, state.variables())
+        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
+    elif original:
+        warm_start.resume(original, state.variables())
+        console.log(f"Continuing from the original's {original.origin}.")
+    elif config.init_checkpoint:
+        warm_start.load(
+            config.init_checkpoint, config, vocab, state.weights(), console.log
+        )
+    if needs_token_counts(config) and not (saved or original):
+        counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
+        task.model.generator.adapt(counts)
 
 
 def log_epochs(

@@ -264,6 +264,13 @@ def test_flipped_bits_are_found_by_the_checksums(copy):
     sources.read(copy, **quiet)
 
 
+def test_a_card_may_be_edited(copy):
+    lines = []
+    (copy / "README.md").write_text("Mine.")
+    sources.read(copy, log=lines.append)
+    assert any("README.md is not what was written" in line for line in lines)
+
+
 @pytest.mark.parametrize("size", [0, 7, 100, -1])
 def test_truncated_weights_are_refused_without_checksums_too(copy, size):
     (copy / "manifest.json").unlink()
