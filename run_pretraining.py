@@ -286,6 +286,7 @@ def load_start(
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif original:
         warm_start.resume(original, state.variables())
+        checkpoints.last_saved_step = state.step  # Its files stay as they are.
         console.log(f"Continuing from the original's {original.origin}.")
     elif config.init_checkpoint:
         warm_start.load(
