@@ -44,7 +44,7 @@ flags.DEFINE_string(
     None,
     "The part to write; by default all that the format takes. Of saved_model: encoder, "
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
-    "on; of tflite: encoder, detector.",
+    "on; of tflite: encoder, detector; of onnx: encoder, detector, generator, a task.",
 )
 flags.DEFINE_string("output_dir", None, "Where to write; a new or empty directory.")
 flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
@@ -56,7 +56,7 @@ flags.DEFINE_enum(
     "float32",
     ["float32", "mixed_bfloat16", "float16", "int8"],
     "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
-    "of tflite: of the weights (float32, float16, int8).",
+    "of tflite and onnx: of the weights (float32, int8; tflite: float16 too).",
 )
 flags.DEFINE_enum(
     "publish",

@@ -16,6 +16,7 @@ VERSION = re.search(
 )[1]
 README = HERE / "README.md"
 
+ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
 SERVING = ["starlette>=0.40,<2", "uvicorn>=0.30,<1"]
 TENSORBOARD = ["tensorboard>=2.20,<3"]
@@ -50,6 +51,7 @@ setup(
     ],
     extras_require={
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
+        "onnx": ONNX,  # export_model.py --format onnx
         "rerank": RERANK,  # word errors in run_inference.py rerank
         "serving": SERVING,  # examples/serving
         # To look at the curves of a run, which are written without it. TensorFlow 2.20
@@ -66,6 +68,7 @@ setup(
             "tf_keras>=2.20,<2.22",
             "httpx>=0.27,<1",
             "packaging>=23",
+            *ONNX,
             *RERANK,
             *SERVING,
             *TENSORBOARD,

@@ -156,7 +156,8 @@ def _expected_of_texts(source: ExportedModel, network) -> dict[str, np.ndarray]:
     padded = [np.pad(row, [(0, most - len(row)), (0, 0)]) for row in found]
     names = np.full((len(tokens), most, found[0].shape[1]), b"", object)
     for row, named in zip(names, tokens, strict=True):
-        row[: len(named)] = [[token.encode() for token in best] for best in named]
+        for place, best in enumerate(named):
+            row[place] = [token.encode() for token in best]
     return ({"tokens": names} if apart else {}) | {
         "probabilities": np.array(padded),
         "num_masks": np.array([len(row) for row in found]),

@@ -33,6 +33,7 @@ FORMATS = {
         "electra_tf.export.hub_publishing", needs_free_dir=False, needs_tensorflow=False
     ),
     "keras_hub": Format("electra_tf.export.conversions"),
+    "onnx": Format("electra_tf.export.onnx", ("float32", "int8")),
     "saved_model": Format(
         "electra_tf.export.saved_models",
         ("float32", "mixed_bfloat16"),

@@ -52,9 +52,8 @@ def test_a_run_of_the_original_is_evaluated_and_continued(data):
     # The original's own is not ours to remove; of ours, one is kept.
     names = {path.name for path in original.glob("*.index")}
     assert names == {"model.ckpt-2.index", "model.ckpt-4.index"}
-    assert (
-        "Nothing was written" in pretrain(data, "original", SHORT, "--dry-run").stdout
-    )
+    done = pretrain(data, "original", SHORT, "--dry-run")
+    assert "continue at step 4. Nothing was written" in done.stdout
 
 
 def test_a_damaged_run_of_ours_is_not_taken_for_the_originals(data):
