@@ -107,9 +107,8 @@ class Graph:
         if self.act in ("gelu", "gelu_tanh"):
             approximate = "tanh" if self.act == "gelu_tanh" else "none"
             return self.op("Gelu", x, approximate=approximate)
-        return self.op(
-            {"relu": "Relu", "tanh": "Tanh", "linear": "Identity"}[self.act], x
-        )
+        kinds = {"relu": "Relu", "tanh": "Tanh", "linear": "Identity"}
+        return self.op(kinds[self.act], x)
 
 
 def encode(graph: Graph, shape: ModelConfig) -> str:
@@ -338,6 +337,8 @@ def _parts(stored: StoredModel, what: str | None) -> dict[str, tuple]:
     there = [kind for kind in saved_models.kinds_of(source) if kind in WHAT]
     if stored.config.objective == "electric":
         there.remove("detector")  # It needs log q of the noise, which is no network.
+    if not networks.is_representable(stored):
+        there = [kind for kind in there if kind != "generator"]
     if what not in (None, *there):
         raise UserError(
             f"{stored.origin} has no {what} that can be written as ONNX; it has "

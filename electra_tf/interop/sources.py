@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from electra_tf import startup
 from electra_tf.config import from_shapes
-from electra_tf.config.model import ModelConfig, model_config
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.model import model_config
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface,
@@ -274,11 +275,10 @@ def _checkpoint(prefix: str) -> FoundModel:
         return FoundModel(prefix, settings, None, {})
     identity = read_json(manifest).get("identity", {})
     run = manifest.parent.absolute()
-    settings = _settings_of_run(run, settings, identity)
-    return FoundModel(prefix, settings, run, identity)
+    return FoundModel(prefix, _settings_of_run(run, settings), run, identity)
 
 
-def _settings_of_run(run: Path, beside: Settings, identity) -> Settings:
+def _settings_of_run(run: Path, beside: Settings) -> Settings:
     """The hparams of a run, and the vocabulary of its data directory."""
     if not (run / _CONFIG).is_file():
         return beside
@@ -286,7 +286,7 @@ def _settings_of_run(run: Path, beside: Settings, identity) -> Settings:
     usual = run.parents[1] / tf1.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
         usual = run.parents[3] / tf1.VOCABULARY
-        hparams = {"vocab_file": hparams.get("vocab_file")} | _of_encoder(identity)
+        hparams = _of_finetuned(run, hparams)
     vocab_file = hparams.pop("vocab_file", None) or beside.vocab_file
     if vocab_file is None and usual.is_file():
         vocab_file = str(usual)
@@ -294,13 +294,18 @@ def _settings_of_run(run: Path, beside: Settings, identity) -> Settings:
     return Settings(hparams, vocab_file and read_settings(vocab_file), vocab_file)
 
 
-def _of_encoder(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """The hparams of a fine-tuned model's encoder, by what its run is."""
-    shape = dataclasses.fields(ModelConfig)
-    names = {field.name for field in shape} - {"vocab_size"}
-    overrides = {k: v for k, v in identity.items() if k in names}
-    both = {k: identity[k] for k in ("embedding_size", "do_lower_case")}
-    return both | {"model_hparam_overrides": overrides}
+def _of_finetuned(run: Path, hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The hparams of a fine-tuned model's encoder."""
+    data_dir, model_name = str(run.parents[3]), run.parents[1].name
+    config = FinetuningConfig.from_hparams(data_dir, model_name, dict(hparams))
+    overrides = dataclasses.asdict(config.model_config())
+    del overrides["vocab_size"]
+    return {
+        "vocab_file": hparams.get("vocab_file"),
+        "embedding_size": config.embedding_size,
+        "do_lower_case": config.do_lower_case,
+        "model_hparam_overrides": overrides,
+    }
 
 
 def _parts(folder: Path) -> list[Path]:

@@ -55,7 +55,8 @@ def test_every_part_at_every_length(tmp_path, act):
     found = networks.split(stored)
     for rows, length in ((1, 1), (3, 40), (5, 17)):
         batch = batch_of(rows, length)
-        named = dict(zip(("input_ids", "input_mask", "segment_ids"), batch.values()))
+        keys = ("input_ids", "input_mask", "segment_ids")
+        named = dict(zip(keys, batch.values(), strict=True))
         real = batch["input_mask"] == 1
         for what, name in (("detector", "discriminator"), ("generator", "generator")):
             inputs = dict(batch)
