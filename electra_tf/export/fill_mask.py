@@ -137,7 +137,8 @@ def _expected_of_texts(source: ExportedModel, network) -> dict[str, np.ndarray]:
     change places.
     """
     vocab, tokenizer = source.vocab, source.tokenizer()
-    found, tokens, apart = [], [], True
+    found, tokens = [], []
+    apart = source.facts.get("precision", "float32") == "float32"
     for text in _PROBES:
         ids: list[int] = []
         for part in text.split(MASK):
