@@ -114,6 +114,11 @@ class TestDirectory:
         card = hub_card.model_card("m", "a/b", facts, "mit", kinds, gaps)
         assert "Not recorded" in card and "Not evaluated" in card
         assert "noise-contrastive" in card and "None" not in card
+        for data in ({}, {"corpus": None}, {"corpus": []}):
+            card = hub_card.model_card(
+                "m", "a/b", facts._replace(data=data), "mit", kinds, gaps
+            )
+            assert "Not recorded" in card and "None" not in card
 
     def test_mistakes(self, run, directory):
         done = export(run, directory, "--handle=me/tiny")
