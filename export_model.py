@@ -44,12 +44,10 @@ flags.DEFINE_string(
     None,
     "The part to write; by default all that the format takes. Of saved_model: encoder, "
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
-    "on; of tflite: encoder, detector.",
+    "on; of tflite: encoder, detector; of onnx: encoder, detector, generator, a task.",
 )
 cli.define_path("output_dir", None, "Where to write; a new or empty directory.")
-flags.DEFINE_string(
-    "handle", None, "With --format hub: the name to publish under, owner/model."
-)
+flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
     "license", "apache-2.0", "With --format hub: the licence of the weights."
 )
@@ -58,13 +56,26 @@ flags.DEFINE_enum(
     "float32",
     ["float32", "mixed_bfloat16", "float16", "int8"],
     "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
-    "of tflite: of the weights (float32, float16, int8).",
+    "of tflite and onnx: of the weights (float32, int8; tflite: float16 too).",
 )
 flags.DEFINE_enum(
     "publish",
     None,
     ["kaggle", "huggingface"],
-    "With --format hub: upload what was written, or what --output-dir holds already.",
+    "With --format hub, or huggingface: upload what was written; or, where no model is "
+    "named, what --output-dir holds already.",
+)
+flags.DEFINE_boolean(
+    "private", False, "With --publish: only its owner sees what is uploaded."
+)
+flags.DEFINE_boolean(
+    "dry_run", False, "With --publish: say what would be uploaded, upload nothing."
+)
+flags.DEFINE_boolean(
+    "allow_pytorch_bin",
+    False,
+    "Read weights from pytorch_model.bin if there is no safetensors file: with "
+    "torch.load(weights_only=True), which runs no program that is in it.",
 )
 flags.mark_flags_as_required(["format", "output_dir"])
 

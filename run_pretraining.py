@@ -26,8 +26,7 @@ from electra_tf.console import Console
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
-from electra_tf.paths import expand
-from electra_tf.storage.checkpoints import Checkpoints
+bafrom electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -87,16 +86,16 @@ def main(argv: list[str]) -> int:
     writes = config.do_train and chief and not _DRY_RUN.value
     nothing = contextlib.nullcontext()
     with LeaveAtOnce() if config.do_train else nothing, lock if writes else nothing:
-        saved = checkpoints.newest_intact()
+        original = sources.original_in(config.model_dir, console.log)
+        saved = None if original else checkpoints.newest_intact()
         if saved:
             checkpoints.check_identity(saved)
-        if config.do_eval and not saved:
-            raise UserError(
-                f"{config.model_dir} has no checkpoint to evaluate.\n"
-                "Check --data-dir and --model-name, or train first."
-            )
+        if config.do_eval and not (saved or original):
+            original = model_to_evaluate(config, console)
         if config.init_checkpoint and not saved:
             sources.check(config.init_checkpoint)
+        if original:
+            check_vocabulary(original, vocab)
         if needs_token_counts(config) and not saved:
             token_counts.files_beside(config.pretrain_tfrecords)
         console.heading("Config:")
@@ -107,11 +106,28 @@ def main(argv: list[str]) -> int:
         console.log()
         startup.import_tensorflow()
         if _DRY_RUN.value:
-            return describe_run(config, vocab, saved, console)
+            return describe_run(config, vocab, saved, original, console)
         if config.do_train:
             stop = StopRequest(limit, started)
-            return train(config, vocab, checkpoints, saved, console, stop)
-        return evaluate(config, vocab, checkpoints, saved, console)
+            return train(config, vocab, checkpoints, saved, original, console, stop)
+        return evaluate(config, vocab, checkpoints, saved, original, console)
+
+
+def model_to_evaluate(config: PretrainingConfig, console: Console) -> FoundModel:
+    """The init_checkpoint, where the run has no checkpoint of its own."""
+    if config.init_checkpoint is None:
+        raise UserError(
+            f"{config.model_dir} has no checkpoint to evaluate.\n"
+            "Check --data-dir and --model-name, set init_checkpoint, or train first."
+        )
+    return sources.find(config.init_checkpoint, console.log)
+
+
+def check_vocabulary(model: FoundModel, vocab: Vocabulary) -> None:
+    """Refuses weights that are loaded as they are with another vocabulary."""
+    vocab.check_same(
+        model.vocab_sha256, f"{model.origin} was trained", "Set vocab_file."
+    )
 
 
 def needs_token_counts(config: PretrainingConfig) -> bool:
@@ -195,9 +211,12 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
 
-def train(config, vocab, checkpoints, saved, console, stop) -> int:
-    """Trains up to num_train_steps, from the newest checkpoint if there is one."""
-    from electra_tf.interop import warm_start
+def train(config, vocab, checkpoints, saved, original, console, stop) -> int:
+    """Trains up to num_train_steps, from the newest checkpoint if there is one.
+
+    Args:
+      original: instead of `saved`, the original's checkpoint to continue from.
+    """
     from electra_tf.train import curves, loop
     from electra_tf.train import step as training_step
 
@@ -207,16 +226,7 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
     except OSError as error:
         raise cannot_write(config_path, error) from error
     placement, task, state = build(config, vocab, console)
-    if saved:
-        checkpoints.restore(saved, state.variables())
-        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
-    elif config.init_checkpoint:
-        warm_start.load(
-            config.init_checkpoint, config, vocab, state.weights(), console.log
-        )
-    if needs_token_counts(config) and not saved:
-        counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
-        task.model.generator.adapt(counts)
+    load_start(config, vocab, checkpoints, saved, original, task, state, console)
     skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
@@ -268,6 +278,28 @@ def train(config, vocab, checkpoints, saved, console, stop) -> int:
     return EXIT_OK
 
 
+def load_start(
+    config, vocab, checkpoints, saved, original, task, state, console
+) -> None:
+    """Assigns what the run starts from."""
+    from electra_tf.interop import warm_start
+
+    if saved:
+        checkpoints.restore(saved, state.variables())
+        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
+    elif original:
+        warm_start.resume(original, state.variables())
+        checkpoints.last_saved_step = state.step  # Its files stay as they are.
+        console.log(f"Continuing from the original's {original.origin}.")
+    elif config.init_checkpoint:
+        warm_start.load(
+            config.init_checkpoint, config, vocab, state.weights(), console.log
+        )
+    if needs_token_counts(config) and not (saved or original):
+        counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
+        task.model.generator.adapt(counts)
+
+
 def log_epochs(
     config: PretrainingConfig, vocab: Vocabulary, done: int, console: Console
 ) -> int:
@@ -290,13 +322,23 @@ def log_epochs(
     return source.num_skipped
 
 
-def evaluate(config, vocab, checkpoints, saved, console) -> int:
-    """Evaluates the newest checkpoint; prints and writes the original's metrics."""
+def evaluate(config, vocab, checkpoints, saved, original, console) -> int:
+    """Evaluates the newest checkpoint; prints and writes the original's metrics.
+
+    Args:
+      original: instead of `saved`, another model to evaluate.
+    """
+    from electra_tf.interop import warm_start
     from electra_tf.train import loop
 
     placement, task, state = build(config, vocab, console)
-    checkpoints.restore(saved, state.weights(), partial=True)
-    console.log(f"Evaluating {checkpoints.prefix(saved.step)}.")
+    if saved:
+        checkpoints.restore(saved, state.weights(), partial=True)
+        checkpoint, step = checkpoints.prefix(saved.step), saved.step
+    else:
+        checkpoint = original.origin
+        step = warm_start.evaluated(original, state.weights())
+    console.log(f"Evaluating {checkpoint}.")
     console.heading("Running evaluation")
     started = time.time()
     metrics = loop.evaluate(
@@ -307,14 +349,14 @@ def evaluate(config, vocab, checkpoints, saved, console) -> int:
         console=console,
         batch_size=config.eval_batch_size,
     )
-    for name, value in sorted({**metrics, "global_step": saved.step}.items()):
+    for name, value in sorted({**metrics, "global_step": step}.items()):
         console.log(f"  {name} = {value}")
     if placement.is_chief:
         write_results(
             config.results_txt,
             metrics,
-            saved.step,
-            checkpoint=checkpoints.prefix(saved.step),
+            step,
+            checkpoint=checkpoint,
             data=config.eval_tfrecords,
             num_eval_steps=config.num_eval_steps,
             eval_batch_size=config.eval_batch_size,
@@ -324,7 +366,7 @@ def evaluate(config, vocab, checkpoints, saved, console) -> int:
     return EXIT_OK
 
 
-def describe_run(config, vocab, saved, console) -> int:
+def describe_run(config, vocab, saved, original, console) -> int:
     """Checks data and model and prints what a run would be; writes nothing."""
     from flops_computation import get_recipe_flops
 
@@ -340,6 +382,7 @@ def describe_run(config, vocab, saved, console) -> int:
         f"Compute: {flops:.2e} FLOPs, {flops / config.num_train_steps:.2e} a step"
     )
     found = f"continue at step {saved.step}" if saved else "start anew"
+    found = f"continue from {original.origin}" if original else found
     console.log(f"Dry run: this command would {found}. Nothing was written.")
     return EXIT_OK
 

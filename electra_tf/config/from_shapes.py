@@ -24,6 +24,11 @@ _FROM_FILES = (
     "attention_probs_dropout_prob",
     "initializer_range",
 )
+# What the generator's sizes are given as fractions of.
+_FRACTIONS = {
+    "generator_hidden_size": "hidden_size",
+    "generator_layers": "num_hidden_layers",
+}
 
 Shapes = Mapping[str, list[int]]
 
@@ -131,6 +136,10 @@ def merge(
             _check_equal(name, value, derived["model_hparam_overrides"], origin, place)
             overrides[name] = value
         for name, value in source.items():
+            if name in _FRACTIONS and name in derived and isinstance(value, float):
+                _check_fraction(name, value, derived, origin, place)
+                result[name] = value
+                continue
             if name in ("model_hparam_overrides", "model_size"):
                 continue
             if name == "max_seq_length":
@@ -162,12 +171,18 @@ def _check_size(overrides, given, origin) -> None:
             )
 
 
+def _check_fraction(name, value, derived, origin, place) -> None:
+    """Fractions are equal if they give the same size: 0.33333 of 768 is 256."""
+    whole = derived["model_hparam_overrides"][_FRACTIONS[name]]
+    there, said = round(whole * derived[name]), round(whole * value)
+    if there != said:
+        raise UserError(
+            f"the generator's {_FRACTIONS[name]} is {there} in {origin}, {said} by "
+            f"{name} {value} in {place}."
+        )
+
+
 def _check_equal(name, value, derived, origin, place) -> None:
     there = derived.get(name, value)
-    if isinstance(there, float) and isinstance(value, (int, float)):
-        # Fractions of a width are rounded: 0.33333 of 768 is 256.
-        equal = abs(there - value) < 1e-3
-    else:
-        equal = there == value
-    if not equal:
+    if there != value:
         raise UserError(f"{name} is {there} in {origin}, {value} in {place}.")

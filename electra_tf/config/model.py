@@ -21,9 +21,9 @@ class ModelConfig:
     )
     hidden_act: str = hparam(
         "gelu",
-        "Activation of the feed-forward layers.",
+        "Activation of the feed-forward layers; gelu_tanh approximates gelu by tanh.",
         IDENTITY,
-        choices=("gelu", "relu", "tanh", "linear"),
+        choices=("gelu", "gelu_tanh", "relu", "tanh", "linear"),
     )
     intermediate_size: int = hparam(
         1024, "Width of the feed-forward layer.", IDENTITY, minimum=1

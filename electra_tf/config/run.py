@@ -260,9 +260,14 @@ def check_heads(which: str, shape: ModelConfig, fix: str) -> None:
 
 
 def _count_lines(path: str) -> int | None:
-    """The number of lines of a local file; None if there is no such file."""
+    """How many tokens a vocabulary has, if there is such a file.
+
+    Lines, or entries of a tokenizer.json.
+    """
     try:
         with open(path, "rb") as f:
+            if path.endswith(".json"):
+                return len(json.load(f)["model"]["vocab"])
             return sum(1 for _ in f)
-    except OSError:
+    except (OSError, ValueError, KeyError, TypeError):
         return None

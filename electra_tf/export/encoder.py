@@ -92,7 +92,8 @@ def preprocessor(source: ExportedModel) -> Servable:
     def pack_segments(segments, seq_length=default_length):
         with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
             seq_length = tf.identity(seq_length)
-        kept = truncate(segments, seq_length - _tokens_beside(segments))
+            segments = [_of_unknown_rows(segment) for segment in segments]
+            kept = truncate(segments, seq_length - _tokens_beside(segments))
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()
@@ -131,6 +132,16 @@ def preprocessor(source: ExportedModel) -> Servable:
         [Check("serving_default", {"text": encoded(PROBES)}, expected)],
         {"seq_length": default_length},
     )
+
+
+def _of_unknown_rows(segment: tf.RaggedTensor) -> tf.RaggedTensor:
+    """The same, of which a graph does not know the rows before it runs.
+
+    Else segments of different batch sizes fail in TensorFlow's words as a loaded graph
+    is made, before anything in it can say what is wrong.
+    """
+    splits = tf.raw_ops.PlaceholderWithDefault(input=segment.row_splits, shape=[None])
+    return tf.RaggedTensor.from_row_splits(segment.values, splits, validate=False)
 
 
 def _tokens_beside(segments) -> int:

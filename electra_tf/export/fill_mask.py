@@ -32,6 +32,7 @@ from electra_tf.text import packing
 from electra_tf.text.vocabulary import MASK
 
 TOP = 5
+_NEAR_TIE = 1e-6
 _PROBES = (
     "The [MASK] brown fox [MASK].",
     "nothing is masked here",
@@ -130,9 +131,14 @@ def _checks(source: ExportedModel, network) -> list[Check]:
 
 
 def _expected_of_texts(source: ExportedModel, network) -> dict[str, np.ndarray]:
-    """The probabilities of the best tokens, text by text; near ties may swap tokens."""
+    """The best tokens and their probabilities, text by text.
+
+    The tokens are compared as well only where no two are as good as equal, which may
+    change places.
+    """
     vocab, tokenizer = source.vocab, source.tokenizer()
-    found = []
+    found, tokens = [], []
+    apart = source.facts.get("precision", "float32") == "float32"
     for text in _PROBES:
         ids: list[int] = []
         for part in text.split(MASK):
@@ -141,11 +147,19 @@ def _expected_of_texts(source: ExportedModel, network) -> dict[str, np.ndarray]:
         places = np.flatnonzero(row.input_ids[0] == vocab.mask_id)
         inputs = EncoderInputs(*map(tf.constant, row))
         places = tf.constant(places[None], tf.int32)
-        probs = tf.nn.softmax(network.logits_at(*inputs, places))
-        found.append(-np.sort(-probs[0].numpy())[:, :TOP])
+        probs = tf.nn.softmax(network.logits_at(*inputs, places))[0].numpy()
+        order = np.argsort(-probs, axis=1, kind="stable")
+        best = np.take_along_axis(probs, order, 1)
+        apart &= not (-np.diff(best[:, : TOP + 1]) < _NEAR_TIE).any()
+        found.append(best[:, :TOP])
+        tokens.append(np.array(vocab.tokens, object)[order[:, :TOP]])
     most = max(map(len, found))
     padded = [np.pad(row, [(0, most - len(row)), (0, 0)]) for row in found]
-    return {
+    names = np.full((len(tokens), most, found[0].shape[1]), b"", object)
+    for row, named in zip(names, tokens, strict=True):
+        for place, best in enumerate(named):
+            row[place] = [token.encode() for token in best]
+    return ({"tokens": names} if apart else {}) | {
         "probabilities": np.array(padded),
         "num_masks": np.array([len(row) for row in found]),
     }

@@ -34,6 +34,7 @@ FORMATS = {
         "electra_tf.export.hub_publishing", needs_free_dir=False, needs_tensorflow=False
     ),
     "keras_hub": Format("electra_tf.export.conversions"),
+    "onnx": Format("electra_tf.export.onnx", ("float32", "int8")),
     "saved_model": Format(
         "electra_tf.export.saved_models",
         ("float32", "mixed_bfloat16"),
@@ -42,6 +43,7 @@ FORMATS = {
     "tf1": Format("electra_tf.export.conversions"),
     "tflite": Format("electra_tf.export.tflite", ("float32", "float16", "int8")),
 }
+_PUBLISHING = "electra_tf.export.hub_publishing"
 
 
 class ExportRequest(NamedTuple):
@@ -56,42 +58,57 @@ class ExportRequest(NamedTuple):
     hparams: Mapping[str, Any] | None = None
     what: str | None = None
     precision: str = "float32"
-    handle: str | None = None  # this and what follows: of "hub"
+    allow_pytorch_bin: bool = False
+    handle: str | None = None  # this and what follows: of publishing
     license: str = "apache-2.0"
     publish: str | None = None
+    private: bool = False
+    dry_run: bool = False
 
     @property
     def model_dir(self) -> str | None:
         """The run's directory."""
-        if self.init_checkpoint:
+        if not self.model_name:
             return None
         return run_directory(self.data_dir, self.model_name)
 
     def read_model(self) -> StoredModel:
         """The pre-trained model that is meant."""
         path = self.model_dir or self.init_checkpoint
-        return sources.read(path, self.vocab_file, self.hparams)
+        return sources.read(
+            path,
+            self.vocab_file,
+            self.hparams,
+            allow_pytorch_bin=self.allow_pytorch_bin,
+        )
 
 
 def export(request: ExportRequest) -> str:
-    """Writes what is asked for, verified; returns where.
+    """Writes what is asked for, verified, and uploads it if asked to; returns where.
+
+    With `publish`, a directory that is there already is uploaded as it is.
 
     Raises `UserError`: 2 for a request that makes no sense or a model that has not what
     is asked for, 65 for damaged files or when what was written does not compute the
     same, 73 when it cannot be written.
     """
-    _check(request)
     known = FORMATS[request.format]
-    if known.needs_tensorflow:
-        startup.import_tensorflow()
-    module = importlib.import_module(known.module)
-    return str(getattr(module, f"export_{request.format}")(request))
+    publishing = importlib.import_module(_PUBLISHING)
+    publishing.check(request)
+    written = request.output_dir
+    if not (request.publish and publishing.is_written(request)):
+        _check(request)
+        if known.needs_tensorflow:
+            startup.import_tensorflow()
+        module = importlib.import_module(known.module)
+        written = getattr(module, f"export_{request.format}")(request)
+    if request.publish:
+        publishing.publish(request)
+    return str(written)
 
 
 def _check(request: ExportRequest) -> None:
     _check_model(request)
-    if request.publish and request.format != "hub":
-        raise UserError("--publish goes with --format hub.")
     known = FORMATS[request.format]
     if request.precision not in known.precisions:
         raise UserError(
@@ -101,7 +118,7 @@ def _check(request: ExportRequest) -> None:
     if known.needs_free_dir:
         check_free(request.output_dir)
     if request.init_checkpoint:
-        sources.check(request.init_checkpoint)
+        sources.check(request.init_checkpoint, request.allow_pytorch_bin)
 
 
 def _check_model(request: ExportRequest) -> None:

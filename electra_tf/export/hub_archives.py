@@ -7,13 +7,15 @@ TensorFlow is not needed for any of it.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import tarfile
 from pathlib import Path
+from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.storage.manifest import sha256, verify_folder
+from electra_tf.storage.manifest import MANIFEST, sha256, verify_folder
 
 CHECKSUMS = "SHA256SUMS"
 CARD = "README.md"
@@ -49,6 +51,14 @@ def unpack(archive: Path, directory: Path) -> None:
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
     verify_folder(directory)
+
+
+def manifest_in(archive: Path) -> dict[str, Any]:
+    """The manifest of a SavedModel in an archive; {} if there is none."""
+    with tarfile.open(archive) as tar:
+        names = {member.name: member for member in tar.getmembers()}
+        member = names.get(MANIFEST)
+        return json.load(tar.extractfile(member)) if member else {}
 
 
 def archives_of(directory: Path) -> list[Path]:

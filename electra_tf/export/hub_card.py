@@ -251,7 +251,9 @@ def _overview(facts: RunFacts) -> str:
 def _data(facts: RunFacts) -> str:
     if facts.data is None:
         return "Not recorded: the manifest of the training data was not found."
-    corpus = facts.data.get("corpus", {})
+    corpus = facts.data.get("corpus")
+    if not isinstance(corpus, dict) or not corpus:
+        return "Not recorded: the manifest of the training data does not say it."
     names = corpus.get("names") or []
     shown = ", ".join(map(str, names[:10])) + (", ..." if len(names) > 10 else "")
     lines = [

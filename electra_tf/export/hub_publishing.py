@@ -6,6 +6,7 @@
     docs/encoder.md, ...        pages in TensorFlow Hub's markdown
     SHA256SUMS                  of the archives; `sha256sum -c SHA256SUMS` checks them
 
+What --format huggingface writes is uploaded as well, a repository for each network.
 Credentials are those of kagglehub and huggingface_hub, which find them by themselves;
 nothing here reads, prints or stores them.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from electra_tf import startup
@@ -25,53 +27,148 @@ from electra_tf.export.hub_archives import (
     archives_of,
     check_empty,
     check_handle,
+    manifest_in,
     unpack,
 )
+from electra_tf.interop import huggingface
+from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
 
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
 
 
-def publish_kaggle(directory: Path, handle: str, licence: str, notes: str) -> list[str]:
-    """Uploads each archive as a variation `<handle>/tensorFlow2/<kind>`.
+def check(request: ExportRequest) -> None:
+    """Raises `UserError` for an upload that makes no sense, before any work."""
+    if not request.publish:
+        for flag, given in (("private", request.private), ("dry-run", request.dry_run)):
+            if given:
+                raise UserError(f"--{flag} goes with --publish.")
+        return
+    allowed = {"hub": ("kaggle", "huggingface"), "huggingface": ("huggingface",)}
+    if request.publish not in allowed.get(request.format, ()):
+        raise UserError(
+            f"--publish {request.publish} does not go with --format {request.format}: "
+            "Kaggle takes hub, Hugging Face takes hub and huggingface."
+        )
+    check_handle(request.handle)
+    if request.init_checkpoint and is_written(request):
+        raise UserError(
+            f"{request.output_dir} is written already.\nTo upload it as it is, leave "
+            "--init-checkpoint out; to export again, give a new --output-dir."
+        )
 
-    A variation that exists gets a new version.  Returns the variations' handles.
+
+def is_written(request: ExportRequest) -> bool:
+    """Whether the directory holds what the format writes."""
+    directory = Path(request.output_dir)
+    if request.format == "hub":
+        return (directory / CHECKSUMS).is_file()
+    return bool(_networks_in(directory))
+
+
+def _networks_in(directory: Path) -> list[Path]:
+    """The folders of --format huggingface: of networks, or of a tagger."""
+    folders = sorted(directory.iterdir()) if directory.is_dir() else []
+    return [f for f in folders if f.is_dir() and format_of(f) == huggingface.FORMAT]
+
+
+def export_hub(request: ExportRequest) -> str:
+    """Writes the directory."""
+    handle = check_handle(request.handle)
+    directory = Path(request.output_dir)
+    check_empty(directory)
+    startup.import_tensorflow()
+    from electra_tf.export import hub_directory, saved_models
+
+    source = saved_models.source_of(request.read_model())
+    run_dir = Path(request.model_dir) if request.model_dir else None
+    facts = hub_directory.facts_of(source, run_dir)
+    hub_directory.write_hub_directory(source, facts, handle, directory, request.license)
+    return str(directory)
+
+
+def publish(request: ExportRequest) -> None:
+    """Uploads what lies in the directory; with `dry_run` it only says what would be.
+
+    Raises `UserError`: 2 if it is of another model than the one that is named, 65 if it
+    is damaged, 73 if the upload fails.
     """
+    directory = Path(request.output_dir)
+    with tempfile.TemporaryDirectory() as folder:
+        for target, content in _uploads(request, directory, Path(folder)):
+            if request.dry_run:
+                files = sorted(p for p in content.rglob("*") if p.is_file())
+                size = sum(p.stat().st_size for p in files)
+                print(f"Would upload to {target}: {len(files)} files, {size:,} bytes")
+                for path in files:
+                    print(f"  {path.relative_to(content)}")
+                continue
+            notes = f"Uploaded by electra_tf from {directory.name}"
+            upload = _to_kaggle if request.publish == "kaggle" else _to_huggingface
+            print(f"Uploaded: {upload(request, target, content, notes)}")
+
+
+def _uploads(
+    request: ExportRequest, directory: Path, work: Path
+) -> Iterator[tuple[str, Path]]:
+    """What goes where: (name there, folder with the content)."""
+    handle = check_handle(request.handle)
+    if request.format == "huggingface":
+        folders = _networks_in(directory)
+        for folder in folders:
+            _check_model(request, read_json(folder / MANIFEST), folder)
+            verify_folder(folder, print)
+        for folder in folders:
+            several = len(folders) > 1
+            yield (f"{handle}-{folder.name}" if several else handle), folder
+        return
+    archives = archives_of(directory)
+    for archive in archives:
+        _check_model(request, manifest_in(archive), directory)
+        content = work / archive.name.removesuffix(".tar.gz")
+        content.mkdir()
+        unpack(archive, content)
+    if request.publish == "kaggle":
+        for content in sorted(work.iterdir()):
+            yield f"{handle}/tensorFlow2/{content.name}", content
+        return
+    shutil.copy(directory / CARD, work)
+    shutil.copytree(directory / "docs", work / "docs")
+    yield handle, work
+
+
+def _check_model(request: ExportRequest, manifest: dict, folder: Path) -> None:
+    """A directory of another model is not what was asked for."""
+    there = manifest.get("model")
+    if request.model_name not in (None, there):
+        raise UserError(
+            f"{folder} holds the model {there!r}, --model-name is "
+            f"{request.model_name!r}.\nTo upload it as it is, leave --model-name out; "
+            "to export again, give a new --output-dir."
+        )
+
+
+def _to_kaggle(request, target: str, content: Path, notes: str) -> str:
+    """Uploads a variation, or its new version; a new model is private there."""
     kagglehub = _library("kagglehub")
-    archives = archives_of(directory)
-    handles = []
-    with tempfile.TemporaryDirectory() as folder:
-        for archive in archives:
-            kind = archive.name.removesuffix(".tar.gz")
-            content = Path(folder) / kind
-            content.mkdir()
-            unpack(archive, content)
-            variation = f"{check_handle(handle)}/tensorFlow2/{kind}"
-            name = _KAGGLE_LICENCES.get(licence, licence)
-            with _reported(f"upload of {variation} to Kaggle"):
-                kagglehub.model_upload(
-                    variation, str(content), license_name=name, version_notes=notes
-                )
-            handles.append(variation)
-    return handles
+    name = _KAGGLE_LICENCES.get(request.license, request.license)
+    with _reported(f"upload of {target} to Kaggle"):
+        kagglehub.model_upload(
+            target, str(content), license_name=name, version_notes=notes
+        )
+    return target
 
 
-def publish_huggingface(directory: Path, handle: str, notes: str) -> str:
-    """Uploads card, pages and unpacked SavedModels in one commit; returns its URL."""
+def _to_huggingface(request, target: str, content: Path, notes: str) -> str:
+    """Uploads a folder in one commit; returns its URL."""
     hub = _library("huggingface_hub")
-    archives = archives_of(directory)
-    with tempfile.TemporaryDirectory() as folder:
-        for archive in archives:
-            content = Path(folder) / archive.name.removesuffix(".tar.gz")
-            content.mkdir()
-            unpack(archive, content)
-        shutil.copy(directory / CARD, folder)
-        shutil.copytree(directory / "docs", Path(folder) / "docs")
-        with _reported(f"upload of {handle} to Hugging Face"):
-            api = hub.HfApi()
-            api.create_repo(check_handle(handle), exist_ok=True)
-            commit = api.upload_folder(
-                repo_id=handle, folder_path=folder, commit_message=notes
-            )
+    with _reported(f"upload of {target} to Hugging Face"):
+        api = hub.HfApi()
+        api.create_repo(target, exist_ok=True, private=request.private or None)
+        if request.private and not api.model_info(target).private:
+            raise ValueError("it is public already, and --private was asked for")
+        commit = api.upload_folder(
+            repo_id=target, folder_path=content, commit_message=notes
+        )
     return str(commit.commit_url)
 
 
@@ -82,33 +179,6 @@ def _library(name: str):
         return importlib.import_module(name)
     except ImportError:
         raise UserError(f"publishing needs {name}: pip install {name}") from None
-
-
-def export_hub(request: ExportRequest) -> str:
-    """Writes the directory, and uploads it if asked to.
-
-    With --publish a directory that is there already is uploaded as it is.
-    """
-    handle = check_handle(request.handle)
-    directory = Path(request.output_dir)
-    if not (request.publish and (directory / CHECKSUMS).is_file()):
-        check_empty(directory)
-        startup.import_tensorflow()
-        from electra_tf.export import hub_directory, saved_models
-
-        source = saved_models.source_of(request.read_model())
-        run_dir = Path(request.model_dir) if request.model_dir else None
-        facts = hub_directory.facts_of(source, run_dir)
-        hub_directory.write_hub_directory(
-            source, facts, handle, directory, request.license
-        )
-    notes = f"Uploaded by electra_tf from {directory.name}"
-    if request.publish == "kaggle":
-        for variation in publish_kaggle(directory, handle, request.license, notes):
-            print(f"Uploaded {variation}")
-    elif request.publish == "huggingface":
-        print(f"Uploaded: {publish_huggingface(directory, handle, notes)}")
-    return str(directory)
 
 
 class _reported:

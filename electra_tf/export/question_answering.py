@@ -30,6 +30,7 @@ from electra_tf.finetune import qa, qa_decoding
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
+_NEAR_TIE = 1e-4
 _QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
 _CONTEXTS = (
     "the book was written by a doctor . " * 30,
@@ -67,9 +68,7 @@ def question_answering(task: ExportedTask) -> Servable:
     """
     source, config = task.source, task.config
     tokenizer = source.tf_tokenizer()
-    has_null = task.facts.has_impossible and (
-        config.answerable_classifier or not config.joint_prediction
-    )
+    has_null = _has_null(task)
     beam = _beam(config)
     count = beam * beam
 
@@ -268,12 +267,52 @@ def _named(outputs: dict[str, tf.Tensor], config) -> dict[str, tf.Tensor]:
     return {name: outputs[name] for name in names}
 
 
+def _has_null(task: ExportedTask) -> bool:
+    """Whether it can say that a question has no answer."""
+    config = task.config
+    return task.facts.has_impossible and (
+        config.answerable_classifier or not config.joint_prediction
+    )
+
+
+def _score(answer: qa_decoding.Answer) -> float:
+    return answer.start_logit + answer.end_logit
+
+
+def _check_of(pairs, expected: dict[str, np.ndarray]) -> Check:
+    questions, contexts = map(encoded, zip(*pairs, strict=True))
+    inputs = {"question": questions, "context": contexts}
+    return Check("serving_default", inputs, expected)
+
+
 def _checks(task: ExportedTask, of_ids) -> list[Check]:
-    pairs = zip(_QUESTIONS, _CONTEXTS, strict=True)
-    answers = [answer_in_python(task, *pair) for pair in pairs]
-    scores = np.array([a.start_logit + a.end_logit for a in answers], np.float32)
-    texts = {"question": encoded(_QUESTIONS), "context": encoded(_CONTEXTS)}
-    checks = [Check("serving_default", texts, {"score": scores})]
+    config = task.config
+    # In half precision answers change with the order of the operations.
+    is_exact = task.source.facts["precision"] == "float32"
+    pairs = list(zip(_QUESTIONS, _CONTEXTS, strict=True))
+    found = [_in_python(task, *pair) for pair in pairs]
+    scores = np.array([_score(answers[0]) for answers, _ in found], np.float32)
+    checks = [_check_of(pairs, {"score": scores})]
+    if _has_null(task):
+        lowest = np.array([null for _, null in found], np.float32)
+        odds = _null_odds(lowest, scores, config)
+        near = abs(odds["null_odds"] - config.qa_na_threshold) < _NEAR_TIE
+        if near.any() or not is_exact:
+            del odds["has_answer"]
+        checks[0].expected.update(odds)
+    # Which answer it is, and where, can be told where nothing else is as good.
+    clear = [
+        (pair, answers[0].text)
+        for pair, (answers, _) in zip(pairs, found, strict=True)
+        if pair[1].count(answers[0].text) == 1
+        and all(_score(answers[0]) - _score(a) > _NEAR_TIE for a in answers[1:])
+    ]
+    if clear and is_exact:
+        starts = np.array([context.index(text) for (_, context), text in clear])
+        lengths = np.array([len(text) for _, text in clear])
+        texts = np.array([text.encode() for _, text in clear], object)
+        expected = {"answer": texts, "start": starts, "end": starts + lengths}
+        checks.append(_check_of([pair for pair, _ in clear], expected))
     if probe_ids(task.source)[NAMES[0]].shape[1] >= task.config.beam_size:
         check = ids_check(task.source, of_ids)
         logits = {k: v for k, v in check.expected.items() if "logit" in k}
@@ -285,6 +324,14 @@ def answer_in_python(
     task: ExportedTask, question: str, context: str
 ) -> qa_decoding.Answer:
     """The best answer as `run_finetuning.py` finds it, window by window."""
+    answers, _ = _in_python(task, question, context)
+    return answers[0]
+
+
+def _in_python(
+    task: ExportedTask, question: str, context: str
+) -> tuple[list[qa_decoding.Answer], float]:
+    """(answers, the best first; how little the windows answer, at least)."""
     config, source = task.config, task.source
     reader = qa.QATask(task.facts.name, config, source.tokenizer())
     words, _ = qa.split_words(context)
@@ -303,4 +350,5 @@ def answer_in_python(
         n_best_size=config.n_best_size,
         max_answer_length=config.max_answer_length,
     )
-    return answers[0]
+    batch = {k: np.array([output[k] for output in outputs]) for k in outputs[0]}
+    return answers, float(np.min(_null_score(batch, config)))

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
+from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text import packing
 
 FORMAT = 2
@@ -72,8 +73,22 @@ def features(
     arrays = {
         path.stem: np.load(path, mmap_mode="r") for path in directory.glob("*.npy")
     }
-    manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
-    return FeatureStore(arrays, digest, len(tasks), manifest["skipped"])
+    return FeatureStore(arrays, digest, len(tasks), read_skipped(directory))
+
+
+def read_skipped(directory: Path) -> Any:
+    """What the manifest of a split's features says was left out.
+
+    Raises `UserError` (65) if it does not.
+    """
+    manifest = read_json(directory / MANIFEST)
+    if "skipped" not in manifest:
+        raise UserError(
+            f"{directory / MANIFEST} is not the manifest of a task's features.\n"
+            f"Remove {directory}: it is made again.",
+            EXIT_DAMAGED,
+        )
+    return manifest["skipped"]
 
 
 def _digest(config, tasks, chosen, split, is_training) -> str:

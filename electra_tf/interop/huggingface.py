@@ -9,24 +9,33 @@ own reading of what was written.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface_card,
     huggingface_tokenizer,
+    huggingface_weights,
     names,
     networks,
     verification,
 )
+from electra_tf.interop.huggingface_config import (
+    ARCHITECTURES,
+    CONFIG,
+    UNDERSTOOD,
+    check_representable,
+    config_of,
+    shape_of,
+)
+from electra_tf.interop.huggingface_weights import WEIGHTS
 from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import CLASSIFIER, Network
 from electra_tf.interop.stored_model import (
@@ -38,20 +47,15 @@ from electra_tf.interop.stored_model import (
 )
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.storage.new_folder import new_folder, require_room
+from electra_tf.text.vocabulary import Vocabulary
 
 FORMAT = "huggingface"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
-ARCHITECTURES = {
-    DISCRIMINATOR_HEAD: "ElectraForPreTraining",
-    GENERATOR_HEAD: "ElectraForMaskedLM",
-    CLASSIFIER: "ElectraForTokenClassification",
-    None: "ElectraModel",
-}
 PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
 TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
-_TASK_HEADS = ("classifier.", "qa_outputs.", "sequence_summary.")
-_LAYER_NORM_EPSILON = 1e-12
+_ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
+_HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
+_BY_TOKEN = ("/word_embeddings", "/output_bias")
 
 # Our names of the weights; `name_table` has theirs.
 _TABLES = (
@@ -84,7 +88,7 @@ def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
     if said := format_of(folder):
         return said == FORMAT
-    if (folder / WEIGHTS).is_file():
+    if huggingface_weights.files_in(folder):
         return True
     config = folder / CONFIG
     return config.is_file() and "model_type" in read_json(config)
@@ -146,8 +150,8 @@ def write_networks(
 ) -> Path:
     """`write_huggingface` for networks by the names of their folders."""
     for network in found.values():
-        _check_representable(network)
-    safetensors_library()
+        check_representable(network, stored.origin)
+    huggingface_weights.safetensors_library()
     words = huggingface_tokenizer.words_tokenized_otherwise(stored)
     facts = {"words_tokenized_otherwise": words._asdict()}
     with new_folder(output_dir) as parent:
@@ -164,15 +168,6 @@ def write_networks(
     if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
     return Path(output_dir)
-
-
-def _check_representable(network: Network) -> None:
-    act = network.shape.hidden_act
-    if act != "gelu" and network.head() == GENERATOR_HEAD:
-        raise UserError(
-            f"hidden_act is {act}; the head of ElectraForMaskedLM always has gelu.\n"
-            "--what encoder or --what discriminator can be exported."
-        )
 
 
 def _write_network(
@@ -202,7 +197,7 @@ def _write_network(
     found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
     if not _peer_installed():
         return found.results
-    theirs = _peer_outputs(folder, config["architectures"][0], found)
+    theirs = _peer_outputs(folder, config["architectures"][0], found.batch, found.ours)
     return found.results + verification.compare("transformers", found.ours, theirs)
 
 
@@ -212,9 +207,16 @@ def _peer_installed() -> bool:
 
 
 def _peer_outputs(
-    folder: Path, architecture: str, found: verification.Reread
+    folder: Path,
+    architecture: str,
+    batch: Mapping[str, np.ndarray],
+    wanted: Iterable[str],
+    whole: bool = True,
 ) -> dict[str, np.ndarray]:
-    """The outputs `found.ours` by transformers, on the same batch.
+    """The outputs `wanted` by transformers, on a batch.
+
+    Args:
+      whole: whether names that are left over are an error.
 
     Raises `UserError` (65) if it finds names missing or left over.
     """
@@ -225,8 +227,8 @@ def _peer_outputs(
     model, loading = getattr(transformers, architecture).from_pretrained(
         str(folder), output_loading_info=True, local_files_only=True
     )
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if loading[kind]:
+    for kind in ("missing_keys", "mismatched_keys", "unexpected_keys"):
+        if loading[kind] and (whole or kind != "unexpected_keys"):
             raise UserError(
                 f"{folder}: transformers finds {kind.replace('_', ' ')} "
                 f"{sorted(loading[kind])[0]}.",
@@ -237,132 +239,68 @@ def _peer_outputs(
         "attention_mask": "input_mask",
         "token_type_ids": "segment_ids",
     }
-    inputs = {k: torch.tensor(found.batch[v]).long() for k, v in theirs.items()}
+    inputs = {k: torch.tensor(batch[v]).long() for k, v in theirs.items()}
     with torch.no_grad():
-        result = model.eval()(**inputs, output_hidden_states=True)
+        result = model.eval().float()(**inputs, output_hidden_states=True)
     hidden = result.hidden_states[-1].numpy()
-    return {k: hidden if k == "hidden" else result.logits.numpy() for k in found.ours}
-
-
-def config_of(network: Network, pad_id: int) -> dict[str, Any]:
-    """The config.json of a network."""
-    shape = dataclasses.asdict(network.shape)
-    config = {
-        "architectures": [ARCHITECTURES[network.head()]],
-        "model_type": "electra",
-        "embedding_size": network.embedding_size,
-        "layer_norm_eps": _LAYER_NORM_EPSILON,
-        "pad_token_id": pad_id,
-        "tie_word_embeddings": True,
-        "dtype": "float32",
-        "summary_type": "first",
-        "summary_use_proj": True,
-        "summary_activation": "gelu",
-        "summary_last_dropout": 0.1,
-    }
-    if network.labels:
-        config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
-        config["label2id"] = {label: i for i, label in enumerate(network.labels)}
-    return shape | config
+    return {k: hidden if k == "hidden" else result.logits.numpy() for k in wanted}
 
 
 # ------------------------------------------------------------------------- reading
 
 
-def safetensors_library():
-    """The package safetensors; `UserError` saying how to get it."""
-    try:
-        import safetensors
-    except ImportError:
-        raise UserError(
-            "Hugging Face directories need the package safetensors.\n"
-            "pip install safetensors"
-        ) from None
-    return safetensors
-
-
-def read_network(folder: Path) -> Network:
+def read_network(
+    folder: Path,
+    note: Callable[[str], None] = lambda line: None,
+    allow_pytorch_bin: bool = False,
+) -> Network:
     """The network in a directory, complete with its head.
 
-    Raises `UserError`: 2 for another model family or a head without equivalent here, 65
-    for damaged or incomplete files.
+    Args:
+      note: told of what is left out.
+
+    Raises `UserError`: 2 for another model family or what cannot be represented here,
+    65 for damaged or incomplete files.
     """
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
-    tensors = _without_repetition(_read_weights(folder / WEIGHTS), folder)
+    place = folder / WEIGHTS
+    tensors = huggingface_weights.read(folder, allow_pytorch_bin)
     if not any(name.startswith(PREFIX) for name in tensors):
         tensors = {
-            name if name.startswith(_TASK_HEADS) else PREFIX + name: array
+            PREFIX + name if name.startswith(_ENCODER_PARTS) else name: array
             for name, array in tensors.items()
         }
-    ours = names.to_ours(
-        name_table(shape.num_hidden_layers), tensors, str(folder / WEIGHTS)
-    )
-    labels = config.get("id2label") or {}
-    network = Network(shape, embedding_size, ours)
+    table = name_table(shape.num_hidden_layers)
+    tensors = _known(_without_repetition(tensors, place), table, note)
+    network = Network(shape, embedding_size, names.to_ours(table, tensors, str(place)))
+    check_representable(network, str(folder / CONFIG))
     if network.head() == CLASSIFIER:
+        labels = config.get("id2label") or {}
         order = sorted(labels, key=int)
         network = network._replace(labels=tuple(labels[i] for i in order))
     return network
 
 
-def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
-    """(shape, embedding size) by a config.json; `UserError` for other families."""
-    family = config.get("model_type")
-    if family != "electra":
-        raise UserError(
-            f"{folder / CONFIG} is of the model family {family!r}, not 'electra'.\n"
-            "Only ELECTRA models can be read."
-        )
-    fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
-    values = {name: config.get(name, default) for name, default in fields.items()}
-    epsilon = config.get("layer_norm_eps", _LAYER_NORM_EPSILON)
-    if epsilon != _LAYER_NORM_EPSILON:
-        raise UserError(
-            f"{folder / CONFIG}: layer_norm_eps is {epsilon}; this project, like the "
-            f"original, computes with {_LAYER_NORM_EPSILON}."
-        )
-    for name, default in fields.items():
-        kinds = (int, float) if isinstance(default, float) else type(default)
-        if not isinstance(values[name], kinds) or isinstance(values[name], bool):
-            raise UserError(
-                f"{folder / CONFIG}: {name} is {values[name]!r}.", EXIT_DAMAGED
-            )
-    if values["hidden_act"] not in ("gelu", "relu", "tanh", "linear"):
-        raise UserError(
-            f"{folder / CONFIG}: hidden_act {values['hidden_act']!r} is not known here."
-        )
-    return ModelConfig(**values), config.get("embedding_size", 128)
-
-
-def _read_weights(path: Path) -> dict[str, np.ndarray]:
-    """Every tensor of a safetensors file as float32."""
-    library = safetensors_library()
-    if not path.is_file():
-        raise UserError(
-            f"{path} is missing.\nWeights are read from safetensors only; "
-            "save_pretrained of a current transformers writes it.",
-            EXIT_DAMAGED,
-        )
-    tensors = {}
-    try:
-        with library.safe_open(path, framework="numpy") as file:
-            for name in file.keys():
-                tensors[name] = file.get_tensor(name)
-    except (library.SafetensorError, TypeError, ValueError, OSError) as error:
-        raise UserError(
-            f"{path} cannot be read: {str(error).splitlines()[0][:120]}\nIt is "
-            "damaged, cut off or neither float32 nor float16; copy it again.",
-            EXIT_DAMAGED,
-        ) from None
-    return {
-        name: array.astype(np.float32) if array.dtype.kind == "f" else array
-        for name, array in tensors.items()
+def _known(
+    tensors: dict[str, np.ndarray],
+    table: list[Entry],
+    note: Callable[[str], None],
+) -> dict[str, np.ndarray]:
+    """Without heads that have no equivalent, such as a classifier of texts."""
+    theirs = {entry.theirs for entry in table}
+    others = {
+        name
+        for name in tensors
+        if name not in theirs and not name.startswith((PREFIX, *_HEADS))
     }
+    for head in sorted({name.partition(".")[0] for name in others}):
+        note(f"left out: the head {head}, which is no part of a pre-trained model")
+    return {name: array for name, array in tensors.items() if name not in others}
 
 
 def _without_repetition(
-    tensors: dict[str, np.ndarray], folder: Path
+    tensors: dict[str, np.ndarray], place: Path
 ) -> dict[str, np.ndarray]:
     """Leaves out index buffers and the second copy of tied weights, once checked."""
     kept = {
@@ -374,10 +312,24 @@ def _without_repetition(
     words = kept.get("electra.embeddings.word_embeddings.weight")
     if repeated is not None and not np.array_equal(repeated, words):
         raise UserError(
-            f"{folder / WEIGHTS}: {TIED} is not the word embeddings; an ELECTRA "
-            "generator shares the two."
+            f"{place}: {TIED} is not the word embeddings; an ELECTRA generator shares "
+            "the two."
         )
     return kept
+
+
+def _cut(network: Network, rows: int, note: Callable[[str], None]) -> Network:
+    """Without the embeddings of ids that the vocabulary does not have."""
+    beyond = network.shape.vocab_size - rows
+    if beyond <= 0:
+        return network
+    note(f"left out: {beyond} rows of the embeddings beyond the {rows} tokens")
+    tensors = {
+        name: array[:rows] if name.endswith(_BY_TOKEN) else array
+        for name, array in network.tensors.items()
+    }
+    shape = dataclasses.replace(network.shape, vocab_size=rows)
+    return network._replace(shape=shape, tensors=tensors)
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -386,26 +338,43 @@ def _parts(folder: Path) -> list[Path]:
     return [part for part in parts if (part / CONFIG).is_file()] or [folder]
 
 
-def settings_of(folder: Path) -> Settings:
+def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
     """What the JSON files of a directory say, once all its files are verified."""
-    for part in reversed(_parts(folder)):
-        verify_folder(part, lenient=True)
-    config = read_json(part / CONFIG)
-    shape, embedding_size = shape_of(config, part)
+    first, *others = _parts(folder)
+    for part in (first, *others):
+        verify_folder(part, log)
+    shape, embedding_size = shape_of(read_json(first / CONFIG), first)
     overrides = dataclasses.asdict(shape)
     del overrides["vocab_size"]
     hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
-    return Settings(hparams, *huggingface_tokenizer.read(part))
+    tokenizer, vocab_file = huggingface_tokenizer.read(first)
+    for part in others:
+        other, file = huggingface_tokenizer.read(part)
+        if vocab_file and file:
+            vocab, advice = Vocabulary.load(file), "Give the folder of one of the two."
+            sha256 = Vocabulary.load(vocab_file).sha256
+            vocab.check_same(sha256, f"{first} was trained", advice)
+        if tokenizer and other and not tokenizer.equivalent(other):
+            raise UserError(f"text is {tokenizer} in {first}, {other} in {part}.")
+    return Settings(hparams, tokenizer, vocab_file)
 
 
-def read(folder: Path, settings: Settings) -> Contents:
-    """A directory, or one with directories `discriminator` and `generator`."""
-    found, notes = {}, []
+def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> Contents:
+    """A directory, or one with directories `discriminator` and `generator`.
+
+    What others wrote is compared with what transformers computes of it.
+    """
+    found, notes, foreign = {}, [], {}
     for part in _parts(folder):
-        network = read_network(part)
+        network = read_network(part, notes.append, allow_pytorch_bin)
+        if format_of(part) is None:
+            foreign[part] = network
         if network.head() == CLASSIFIER:
             notes.append("left out: the token classifier")
             network = network.encoder()
+        if settings.vocab_file:
+            rows = len(Vocabulary.load(settings.vocab_file))
+            network = _cut(network, rows, notes.append)
         kind = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
         found[kind.get(network.head(), "encoder")] = network
     return Contents(
@@ -415,4 +384,30 @@ def read(folder: Path, settings: Settings) -> Contents:
         step=0,
         settings=settings,
         notes=notes,
+        compare=functools.partial(_compare_all, foreign) if foreign else None,
     )
+
+
+def _compare_all(found: Mapping[Path, Network]) -> str:
+    return "; ".join(_compared(folder, network) for folder, network in found.items())
+
+
+def _compared(folder: Path, network: Network) -> str:
+    """How far transformers is from what was read; `UserError` (65) if far."""
+    if not _peer_installed():
+        more = sorted(set(read_json(folder / CONFIG)) - UNDERSTOOD)
+        return (
+            "transformers and torch are not installed: not compared with what they "
+            f"compute; not understood in {CONFIG}: {', '.join(more) or 'nothing'}"
+        )
+    batch = verification.fixed_batch(network.shape, 0)
+    [ours] = networks.outputs([network], batch)
+    architecture = ARCHITECTURES[network.head()]
+    try:
+        theirs = _peer_outputs(folder, architecture, batch, ours, False)
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0][:100]
+        return f"transformers cannot read it ({reason}): not compared"
+    results = verification.compare("transformers", ours, theirs)
+    gap = max(result.difference for result in results)
+    return f"computes what transformers does, max difference {gap:.3g}"

@@ -2,14 +2,16 @@
 """Preset directories of KerasHub, in and out: ElectraBackbone and ElectraTokenizer.
 
 KerasHub has no heads for ELECTRA, so a preset is an encoder. Two things are not the
-original's there and cannot be set in a preset: its GELU is the approximation by tanh,
-and it has a pooler (dense layer, tanh), which is written as identity, so that its
-pooled_output is tanh of the state at [CLS]. What the first costs is measured; with the
-exact GELU put in, its outputs must be ours.
+original's there and cannot be set in a preset: its GELU is the approximation by tanh
+(`hidden_act` gelu_tanh here, as which foreign presets are read), and it has a pooler
+(dense layer, tanh), which is written as identity, so that its pooled_output is tanh of
+the state at [CLS]. What the first costs a model with the exact GELU is measured; with
+that put in, its outputs must be ours.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,12 @@ from electra_tf.interop import names, networks, verification
 from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import Network
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel
-from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.manifest import (
+    MANIFEST,
+    format_of,
+    read_json,
+    verify_folder,
+)
 from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import TokenizerConfig
 
@@ -32,6 +39,7 @@ TOKENIZER = "tokenizer.json"
 VOCABULARY = Path("assets", "tokenizer", "vocabulary.txt")
 CLASS = "ElectraBackbone"
 _POOLER = "pooled_dense/"
+_SHAPE = "model_config"  # in our manifest: all fields, also those a preset lacks
 
 # Their names for the fields of ModelConfig.
 _FIELDS = {
@@ -121,11 +129,7 @@ def write_keras_hub(
     """
     found = networks.split(stored, what)
     for network in found.values():
-        if network.shape.hidden_act != "gelu":
-            raise UserError(
-                f"hidden_act is {network.shape.hidden_act}; KerasHub's ElectraBackbone "
-                "always has gelu."
-            )
+        check_representable(network.shape)
     heads = [network.head() for network in found.values() if network.head()]
     if heads:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
@@ -137,7 +141,8 @@ def write_keras_hub(
             require_room(folder, network.tensors)
             results, words = _write_encoder(network.encoder(), stored, folder)
             facts = {
-                "gelu": "tanh in KerasHub, erf in the source",
+                "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
+                _SHAPE: dataclasses.asdict(network.shape),
                 "pooler": "identity",
                 "words_tokenized_otherwise": words._asdict(),
             }
@@ -146,6 +151,15 @@ def write_keras_hub(
     verification.show(shown, log)
     log(f"measured with keras_hub's tokenizer: {words}")
     return Path(output_dir)
+
+
+def check_representable(shape: ModelConfig) -> None:
+    """Raises `UserError` for a shape that no ElectraBackbone has."""
+    if shape.hidden_act not in ("gelu", "gelu_tanh"):
+        raise UserError(
+            f"hidden_act is {shape.hidden_act}; KerasHub's ElectraBackbone always has "
+            "gelu."
+        )
 
 
 def _write_encoder(
@@ -194,12 +208,15 @@ def _verify(
 ) -> list[verification.Result]:
     import keras_hub
 
-    reread = verification.reread(network, read_network(folder), stored.vocab.pad_id)
-    batch, ours, results = reread
+    again = read_network(folder, network.shape)
+    batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
+    is_exact = network.shape.hidden_act == "gelu_tanh"
     backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
     as_it_is = _run(backbone, batch)
     # Their states at padding depend on how padding is masked; nobody reads those.
     real = batch["input_mask"]
+    if is_exact:
+        return results + verification.compare("keras_hub", ours, as_it_is, real)
     for layer in backbone.transformer_layers:
         layer._feedforward_intermediate_dense.activation = _exact_gelu
     results += verification.compare(
@@ -231,14 +248,20 @@ def _run(backbone, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 # ------------------------------------------------------------------------- reading
 
 
-def read_network(folder: Path) -> Network:
+def read_network(folder: Path, written: ModelConfig | None = None) -> Network:
     """The encoder in a preset directory; the pooler is left out.
+
+    What others wrote must compute here what it does in KerasHub.
+
+    Args:
+      written: the shape of what has just been written there.
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """
     import keras_hub
 
     shape, embedding_size = _shape_in(folder)
+    shape = written or shape
     if not (folder / WEIGHTS).is_file():
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
     try:
@@ -255,7 +278,13 @@ def read_network(folder: Path) -> Network:
         if not weight.path.startswith(_POOLER)
     }
     ours = names.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
-    return Network(shape, embedding_size, ours)
+    network = Network(shape, embedding_size, ours)
+    if format_of(folder) is None and written is None:
+        batch = verification.fixed_batch(shape, 0)
+        [computed] = networks.outputs([network], batch)
+        theirs = _run(backbone, batch)
+        verification.compare("keras_hub", computed, theirs, batch["input_mask"])
+    return network
 
 
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
@@ -267,9 +296,13 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
             f"{CLASS}.\nOnly ELECTRA models can be read."
         )
     config = content.get("config")
+    ours = read_json(folder / MANIFEST) if format_of(folder) else {}
     try:
+        if _SHAPE in ours:
+            return ModelConfig(**ours[_SHAPE]), int(config["embedding_dim"])
         values = {ours: config[theirs] for theirs, ours in _FIELDS.items()}
         values["attention_probs_dropout_prob"] = values["hidden_dropout_prob"]
+        values["hidden_act"] = "gelu_tanh"
         return ModelConfig(**values), int(config["embedding_dim"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
@@ -278,12 +311,12 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
         ) from None
 
 
-def settings_of(folder: Path) -> Settings:
+def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
     """What the JSON files of a preset say, once all its files are verified."""
-    verify_folder(folder, lenient=True)
+    verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
-    fields = (*_FIELDS.values(), "attention_probs_dropout_prob", "hidden_act")
-    overrides = {name: getattr(shape, name) for name in fields if name != "vocab_size"}
+    overrides = dataclasses.asdict(shape)
+    del overrides["vocab_size"]
     hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
     vocab_file = folder / VOCABULARY
     vocab_file = str(vocab_file) if vocab_file.is_file() else None
@@ -298,7 +331,9 @@ def read(folder: Path, settings: Settings) -> Contents:
         slots={},
         step=0,
         settings=settings,
-        notes=["left out: the pooler, which the original does not have"],
+        notes=["left out: the pooler, which the original does not have"]
+        + ["its gelu is the approximation by tanh, hidden_act gelu_tanh here"]
+        * (format_of(folder) is None),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.model import ModelConfig
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
@@ -188,6 +188,8 @@ def outputs(
         if kind != built:
             (encoder, head), built = _layers(*kind), kind
         for variable in encoder.variables + (head.variables if head else []):
+            if variable.path not in network.tensors:
+                raise UserError(f"{variable.path} is missing.", EXIT_DAMAGED)
             variable.assign(network.tensors[variable.path])
         inputs = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
         hidden = encoder(*inputs).sequence_output

@@ -18,22 +18,22 @@ from typing import Any, NamedTuple
 
 from electra_tf import startup
 from electra_tf.config import from_shapes
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import model_config
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import huggingface, keras_hub, networks, tf1
+from electra_tf.interop import (
+    huggingface,
+    huggingface_weights,
+    keras_hub,
+    networks,
+    tf1,
+)
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.text.vocabulary import Vocabulary, read_settings
 
-# Of a fine-tuned model's hparams, those of the encoder.
-_OF_FINETUNED = (
-    "model_size",
-    "model_hparam_overrides",
-    "embedding_size",
-    "vocab_file",
-)
 # What makes weights those of another encoder. The last two leave no trace in them.
 SHAPE = (
     "hidden_size",
@@ -92,7 +92,10 @@ class FoundModel(NamedTuple):
         """Its weights by the original's names; of a fine-tuned run also its heads."""
         if self.read_directory is None:
             return stored_tensors.of_checkpoint(self.origin)
-        return stored_tensors.of_arrays(self.origin, self.read_directory().tensors)
+        contents = self.read_directory()
+        if contents.compare:
+            contents.compare()
+        return stored_tensors.of_arrays(self.origin, contents.tensors)
 
     def contents(self, log: Callable[[str], None], slots: bool = True) -> Contents:
         """All that it holds, not yet checked for completeness.
@@ -127,7 +130,10 @@ class FoundModel(NamedTuple):
     ) -> StoredModel:
         """The whole model, checked from all sides; see the function `read`."""
         hparams = hparams or {}
-        stored = assemble(self.contents(log, slots), vocab_file, hparams)
+        contents = self.contents(log, slots)
+        stored = assemble(contents, vocab_file, hparams)
+        if contents.compare:
+            log(f"Note: {self.origin}: {contents.compare()}.")
         said = (self.settings.hparams, hparams)
         overrides = [x.get("model_hparam_overrides", {}) for x in said]
         # Where a size is given, the heads follow from the width.
@@ -142,14 +148,22 @@ class FoundModel(NamedTuple):
         return stored
 
 
-def find(path: str | os.PathLike, log: Callable[[str], None]) -> FoundModel:
+def find(
+    path: str | os.PathLike,
+    log: Callable[[str], None],
+    allow_pytorch_bin: bool = False,
+) -> FoundModel:
     """The model at a path: a checkpoint prefix, or a directory.
 
-    Of a run it is the newest intact checkpoint. Raises `UserError`: 2 for what is no
+    Of a run it is the newest intact checkpoint.
+
+    Args:
+      allow_pytorch_bin: whether weights are read from PyTorch's pickles as well.
+
+    Raises `UserError`: 2 for what is no
     model, 65 for a damaged one.
     """
-    path = os.fspath(path)
-    return _finder(path)(log)
+    return _finder(os.fspath(path), allow_pytorch_bin)(log)
 
 
 def read(
@@ -157,6 +171,7 @@ def read(
     vocab_file: str | None = None,
     hparams: Mapping[str, Any] | None = None,
     log: Callable[[str], None] = print,
+    allow_pytorch_bin: bool = False,
 ) -> StoredModel:
     """Reads a model from a checkpoint prefix or a directory, whatever its format.
 
@@ -166,18 +181,34 @@ def read(
         directories as `discriminator` and `generator`.
       vocab_file: the vocabulary; None: the one beside the weights.
       hparams: what the files cannot say (num_attention_heads); must agree with them.
+      allow_pytorch_bin: see `find`.
 
     Raises `UserError`: 2 for something that is not such a model, 65 for a damaged one.
     """
-    return find(path, log).read(vocab_file, hparams, log)
+    return find(path, log, allow_pytorch_bin).read(vocab_file, hparams, log)
 
 
-def check(path: str) -> None:
+def check(path: str, allow_pytorch_bin: bool = False) -> None:
     """Raises `UserError` for what is no model at first sight; without TensorFlow."""
-    _finder(path)
+    _finder(path, allow_pytorch_bin)
 
 
-def _finder(path: str) -> Callable[[Callable[[str], None]], FoundModel]:
+def original_in(
+    directory: str | os.PathLike, log: Callable[[str], None]
+) -> FoundModel | None:
+    """The original's checkpoint that a run in this directory continues from.
+
+    None where there is none, or where this project has saved checkpoints already.
+    """
+    folder = Path(directory)
+    if not folder.is_dir() or _is_run(folder) or not tf1.is_original(folder):
+        return None
+    return find(folder, log)
+
+
+def _finder(
+    path: str, allow_pytorch_bin: bool
+) -> Callable[[Callable[[str], None]], FoundModel]:
     """What finds the model at a path, when called with a log."""
     if tf1.is_prefix(path):
         return lambda log: _checkpoint(path)
@@ -187,14 +218,16 @@ def _finder(path: str) -> Callable[[Callable[[str], None]], FoundModel]:
     if _is_run(folder):
         return lambda log: _newest(folder, log)
     if prefix := tf1.prefix_in(folder):
-        return lambda log: _exported(folder, prefix)
+        return lambda log: _exported(folder, prefix, log)
     for part in (folder, *_parts(folder)):
         if huggingface.is_directory_of(part):
-            if not (part / huggingface.WEIGHTS).is_file() and (found := _pickle(part)):
+            missing = not huggingface_weights.files_in(part)
+            if missing and not allow_pytorch_bin and (found := _pickle(part)):
                 raise pickle_refused(found)
-            return lambda log: _directory(folder, huggingface)
+            options = {"allow_pytorch_bin": True} if allow_pytorch_bin else {}
+            return lambda log: _directory(folder, huggingface, log, **options)
     if keras_hub.is_directory_of(folder):
-        return lambda log: _directory(folder, keras_hub)
+        return lambda log: _directory(folder, keras_hub, log)
     for part in _parts(folder):
         if keras_hub.is_directory_of(part):
             raise UserError(
@@ -208,20 +241,20 @@ def _is_run(folder: Path) -> bool:
     if checkpoint_manifest.has_manifests(folder):
         return True
     config = folder / _CONFIG
-    if not config.is_file() or format_of(folder):
+    if not config.is_file() or format_of(folder) or tf1.is_original(folder):
         return False
     return "model_size" in read_json(config)
 
 
-def _directory(folder: Path, form) -> FoundModel:
+def _directory(folder: Path, form, log, **options) -> FoundModel:
     """Of Hugging Face or KerasHub, `form` being its module."""
-    settings = form.settings_of(folder)
-    read_directory = functools.partial(form.read, folder, settings)
+    settings = form.settings_of(folder, log)
+    read_directory = functools.partial(form.read, folder, settings, **options)
     return FoundModel(str(folder), settings, None, {}, read_directory)
 
 
-def _exported(folder: Path, prefix: str) -> FoundModel:
-    verify_folder(folder, lenient=True)
+def _exported(folder: Path, prefix: str, log) -> FoundModel:
+    verify_folder(folder, log)
     return _checkpoint(prefix)
 
 
@@ -253,12 +286,26 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
     usual = run.parents[1] / tf1.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
         usual = run.parents[3] / tf1.VOCABULARY
-        hparams = {k: v for k, v in hparams.items() if k in _OF_FINETUNED}
+        hparams = _of_finetuned(run, hparams)
     vocab_file = hparams.pop("vocab_file", None) or beside.vocab_file
     if vocab_file is None and usual.is_file():
         vocab_file = str(usual)
     hparams["model_name"] = run.name
     return Settings(hparams, vocab_file and read_settings(vocab_file), vocab_file)
+
+
+def _of_finetuned(run: Path, hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The hparams of a fine-tuned model's encoder."""
+    data_dir, model_name = str(run.parents[3]), run.parents[1].name
+    config = FinetuningConfig.from_hparams(data_dir, model_name, dict(hparams))
+    overrides = dataclasses.asdict(config.model_config())
+    del overrides["vocab_size"]
+    return {
+        "vocab_file": hparams.get("vocab_file"),
+        "embedding_size": config.embedding_size,
+        "do_lower_case": config.do_lower_case,
+        "model_hparam_overrides": overrides,
+    }
 
 
 def _parts(folder: Path) -> list[Path]:
@@ -316,6 +363,6 @@ def pickle_refused(path: Path) -> UserError:
     """Loading a pickle runs the program that is in it."""
     return UserError(
         f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
-        "not read.\nConvert it to model.safetensors where it is trusted: "
-        "save_pretrained of a current transformers writes it."
+        "not read.\nexport_model.py --allow-pytorch-bin converts it, reading nothing "
+        "but weights; or save_pretrained of transformers (model.safetensors)."
     )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -44,6 +44,9 @@ class Contents(NamedTuple):
     step: int
     settings: Settings
     notes: list[str]
+    # Compares with the library that the files are of, once they are known to be whole;
+    # says how far it is, `UserError` (65) if too far.
+    compare: Callable[[], str] | None = None
 
 
 class StoredModel(NamedTuple):
@@ -107,7 +110,8 @@ def assemble(
         )
     given = dict(hparams or {})
     merged = from_shapes.merge(derived, settings.hparams, given, origin)
-    tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, given)
+    said = {**settings.hparams, **given}
+    tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
     path = Path(origin)
     name = path.parent.name if split_name(path.name) else path.name

@@ -19,12 +19,13 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
 from electra_tf.storage import checkpoint_manifest
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import format_of, read_json
 from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
+FORMAT = "tf1"
 STEP = "global_step"
 SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
@@ -50,6 +51,21 @@ def prefix_in(directory: str | os.PathLike) -> str | None:
             f"names one.\nGive one as prefix, such as {str(indexes[0])[:-6]}."
         )
     return str(indexes[0])[:-6] if indexes else None
+
+
+def is_original(directory: Path) -> bool:
+    """Whether the original wrote a directory's checkpoints, or `write_tf1` did.
+
+    The original leaves the graph beside each, which no run of this project does.
+    """
+    if prefix_in(directory) is None:
+        return False
+    return format_of(directory) == FORMAT or any(directory.glob("*.meta"))
+
+
+def is_ours_alone(name: str) -> bool:
+    """Whether a tensor of a run's checkpoint is none that the original has."""
+    return _OURS.match(name) is not None
 
 
 def settings_of(prefix: str) -> Settings:
@@ -81,7 +97,7 @@ def read(prefix: str, slots: bool = True) -> Contents:
     weights = {
         k: v
         for k, v in tensors.items()
-        if not k.startswith(_TASKS) and not _OURS.match(k)
+        if not k.startswith(_TASKS) and not is_ours_alone(k)
     }
     return Contents(prefix, weights, moments, step, settings_of(prefix), notes)
 
@@ -135,7 +151,7 @@ def write_tf1(
         again = assemble(read(str(prefix)), None)
         results = verification.tensors(stored, again)
         results += verification.outputs(stored, again)
-        verification.write_manifest(folder, stored, "tf1", "all", results)
+        verification.write_manifest(folder, stored, FORMAT, "all", results)
     verification.show(results, log)
     if not stored.slots:
         log(

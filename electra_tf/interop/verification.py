@@ -122,8 +122,9 @@ def require(results: Iterable[Result]) -> None:
         if r.tolerance is not None and not r.difference <= r.tolerance:
             raise UserError(
                 f"{r.quantity} differs by {r.difference:.3g} as read by {r.read_by}; "
-                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is another "
-                "version of that library installed?",
+                f"{r.tolerance:.3g} is allowed.\nNothing was written. Is there "
+                "something in the model, or another version of that library, that is "
+                "not known here?",
                 EXIT_DAMAGED,
             )
 

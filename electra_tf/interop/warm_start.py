@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting a pre-training run from the weights of another model.
+"""Starting a pre-training run from the weights of another model, or going on with one.
 
 The other model may have been trained for another objective, with another vocabulary or
 for shorter texts. Whatever fits is loaded, what is stated below is changed, whole parts
@@ -19,7 +19,8 @@ import numpy as np
 
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import sources
+from electra_tf.interop import sources, tf1
+from electra_tf.interop.sources import FoundModel
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 # A model has such a part wholly or not at all; the first match counts.
@@ -90,12 +91,42 @@ def load(
     if tokenizer and not tokenizer.equivalent(ours):
         log(f"Changed: text is {ours} here, {tokenizer} in {path}")
     values, report = _plan(contents.tensors, variables, theirs, vocab, path)
+    if contents.compare:
+        log(f"{path}: {contents.compare()}")
     for name, value in values.items():
         variables[name].assign(value)
     log(f"Weights initialised from {path}; the optimizer starts anew.")
     for line in report.lines():
         log(line)
     return report
+
+
+def resume(model: FoundModel, variables: Mapping[str, Any]) -> None:
+    """Assigns weights, slots and step of a run of the original.
+
+    Args:
+      variables: name -> tf.Variable, all of a run's.
+
+    Raises `UserError` when one of them is missing, or of another shape.
+    """
+    stored = model.tensors()
+    if not any(name.endswith(tf1.SLOTS) for name in stored.shapes):
+        raise UserError(
+            f"{model.origin} has no Adam slots, so it cannot be continued.\nGive it as "
+            "init_checkpoint to a new --model-name; its optimizer starts anew."
+        )
+    theirs = {k: v for k, v in variables.items() if not tf1.is_ours_alone(k)}
+    stored.assign_to(theirs)
+
+
+def evaluated(model: FoundModel, weights: Mapping[str, Any]) -> int:
+    """Assigns the weights of a model that is evaluated as it is; returns its step.
+
+    Raises `UserError` when one of them is missing, or of another shape.
+    """
+    stored = model.tensors()
+    stored.assign_to(weights)
+    return int(stored.get(tf1.STEP)) if tf1.STEP in stored.shapes else 0
 
 
 def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:

@@ -25,12 +25,23 @@ def gelu(x: tf.Tensor) -> tf.Tensor:
     return half * x * (1 + tf.math.erf(x * tf.cast(math.sqrt(0.5), x.dtype)))
 
 
+def gelu_tanh(x: tf.Tensor) -> tf.Tensor:
+    """GELU's approximation by tanh, as some other programs have it."""
+    return tf.nn.gelu(x, approximate=True)
+
+
 def activation(name: str) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function that `hidden_act` names, as in the original.
+    """The function that `hidden_act` names, as in the original, which lacks gelu_tanh.
 
     Raises ValueError for an unknown name.
     """
-    known = {"gelu": gelu, "relu": tf.nn.relu, "tanh": tf.tanh, "linear": tf.identity}
+    known = {
+        "gelu": gelu,
+        "gelu_tanh": gelu_tanh,
+        "relu": tf.nn.relu,
+        "tanh": tf.tanh,
+        "linear": tf.identity,
+    }
     if name not in known:
         raise ValueError(f"hidden_act is {name!r}; it is one of {', '.join(known)}")
     return known[name]

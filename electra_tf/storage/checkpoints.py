@@ -304,7 +304,9 @@ class Checkpoints:
     def _remove_old(self) -> None:
         if not self.keep:
             return
-        for step in self.steps()[: -self.keep]:
+        names = set(self._names())
+        ours = [s for s in self.steps() if name_of(s) + MANIFEST in names]
+        for step in ours[: -self.keep]:
             # The manifest goes first, into a directory that marks the rest as ours to
             # clear, so that a kill in between leaves no half checkpoint.
             partial = self._partial(step)

@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from electra_tf.errors import EXIT_DAMAGED, UserError
 
 MANIFEST = "manifest.json"
+_DOCUMENTS = (".md",)  # What nothing is read from; people edit it.
 
 
 def installed_versions(*packages: str) -> dict[str, str]:
@@ -70,24 +71,27 @@ def format_of(folder: Path) -> str | None:
     return read_json(path).get("format") if path.is_file() else None
 
 
-def verify_folder(folder: Path, *, lenient: bool = False) -> dict[str, Any]:
+def verify_folder(
+    folder: Path, log: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """The manifest of a folder whose files are those that were written.
 
     Args:
-      lenient: for folders that others may have made or added to: one without a manifest
-        passes (the result is {}), and so do files that the manifest does not list.
+      log: for folders that others may have made or added to: one without a manifest
+        passes (the result is {}), so do files that the manifest does not list, and
+        documents that are not as written are only reported.
 
     Raises `UserError` (65) naming the first file that is missing, new or changed.
     """
     path = folder / MANIFEST
-    if lenient and not path.is_file():
+    if log and not path.is_file():
         return {}
     content = read_json(path)
     promised = content.get("files")
     if not isinstance(promised, dict):
         raise UserError(f"{path} has no list of files.", EXIT_DAMAGED)
     there = _files(folder)
-    for name in sorted(promised if lenient else promised.keys() | there.keys()):
+    for name in sorted(promised if log else promised.keys() | there.keys()):
         if name not in there:
             state = "is missing"
         elif name not in promised:
@@ -95,6 +99,9 @@ def verify_folder(folder: Path, *, lenient: bool = False) -> dict[str, Any]:
         elif _record(there[name]) != promised[name]:
             state = "is not what was written: its checksum differs"
         else:
+            continue
+        if log and name.endswith(_DOCUMENTS):
+            log(f"Note: {folder / name} {state}; nothing is read from it.")
             continue
         raise UserError(
             f"{folder / name} {state} ({MANIFEST} there).\nExport or copy it again.",

@@ -51,7 +51,11 @@ def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
         partial = Path(name)
         yield partial
         _sync(partial)
-        os.replace(partial, final)
+        try:
+            os.replace(partial, final)
+        except OSError:
+            check_free(output_dir)  # Another export may have been faster.
+            raise
         sync_directory(final.parent)
     except OSError as error:
         raise cannot_write(final, error) from error

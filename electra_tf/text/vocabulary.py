@@ -84,8 +84,9 @@ class Vocabulary:
     def load(cls, path: str | os.PathLike) -> "Vocabulary":
         """Reads a vocabulary file and checks every line.
 
-        White space around a token is stripped, as in the original. Raises UserError,
-        naming the file and the line, for anything that is no vocabulary.
+        A tokenizer.json of the package tokenizers with WordPiece will do as well. White
+        space around a token is stripped, as in the original. Raises UserError, naming
+        the file and the line, for anything that is no vocabulary.
         """
         path = os.fspath(path)
         return cls(tuple(_read_tokens(path)), path)
@@ -143,6 +144,8 @@ def _read_tokens(path: str) -> list[str]:
             data = f.read()
     except OSError as e:
         raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
+    if data.lstrip().startswith(b"{"):
+        return _tokens_of_json(path, data)
     _check_kind(path, data)
     lines = data.split(b"\n")
     while lines and not lines[-1].strip():
@@ -194,11 +197,27 @@ def _check_kind(path: str, data: bytes) -> None:
             f"{path} is a binary file, perhaps a SentencePiece model.\nELECTRA needs a "
             "WordPiece vocabulary (vocab.txt); build_vocab.py makes one."
         )
-    if data.lstrip().startswith(b"{"):
+
+
+def _tokens_of_json(path: str, data: bytes) -> list[str]:
+    """Returns the tokens of a tokenizer.json, by their ids."""
+    try:
+        model = json.loads(data)["model"]
+        ids = model["vocab"]
+        tokens = sorted(ids, key=ids.__getitem__)
+        kind = model.get("type", "WordPiece"), model["continuing_subword_prefix"]
+        if kind != ("WordPiece", "##") or model.get("unk_token") != UNK:
+            raise ValueError("another model than WordPiece")
+        if [ids[token] for token in tokens] != list(range(len(tokens))):
+            raise ValueError("ids with gaps")
+        if any(token != token.strip() or not token for token in tokens):
+            raise ValueError("a blank token")
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UserError(
-            f"{path} looks like JSON (a tokenizer.json?).\nELECTRA needs a WordPiece "
-            "vocabulary, one token a line (vocab.txt)."
-        )
+            f"{path} is JSON, and no tokenizer.json with a WordPiece vocabulary ({e})."
+            "\nELECTRA needs one, or one token a line (vocab.txt)."
+        ) from None
+    return tokens
 
 
 # The settings beside the vocabulary.

@@ -1,144 +1,247 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serves SavedModels over HTTP as TensorFlow Serving's REST API does.
+"""Serves SavedModels over HTTP as TensorFlow Serving does, for trying them out.
 
 python3 examples/serving/server.py --model detector=exports/detector --port 8501
 curl -d '{"instances": ["The chef ate the meal."]}' \
     http://localhost:8501/v1/models/detector:predict
 
-Needs tensorflow, tensorflow_text, starlette and uvicorn; not electra_tf.
+Needs tensorflow and tensorflow_text; not electra_tf. Each request is checked, then run
+by itself; nothing is shared between requests but the model. For users, take TensorFlow
+Serving: docs/serving.md.
 """
 
 import argparse
+import base64
+import http.server
 import json
-import socket
+import re
+import signal
+import threading
 from pathlib import Path
 
-import models
+import numpy as np
 import tensorflow as tf
-import uvicorn
-from batching import Batcher, Overloaded
-from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+import tensorflow_text  # noqa: F401 - registers the ops that read text
 
-MAX_BODY_BYTES = 16 * 2**20
+MAX_BODY_BYTES = 64 * 2**10  # A long text holds the model for a second or two.
+MAX_WAITING = 16  # requests for one model
+SECONDS_TO_SEND = 10  # that a client may take for its request
 
 
-def make_app(
-    served: dict[str, models.ServedModel], max_batch_size: int = 32
-) -> Starlette:
-    """The ASGI application for models by name."""
-    batchers = {
-        name: Batcher(model.run, max_batch_size) for name, model in served.items()
-    }
+class Refused(Exception):
+    """A request that is not answered: the HTTP status and why."""
 
-    def model_of(request: Request) -> models.ServedModel:
-        name = request.path_params["name"]
-        version = request.path_params.get("version")
-        model = served.get(name)
-        if model is None or version not in (None, model.version):
-            wanted = f"{name} version {version}" if version else name
-            raise HTTPException(404, f"Servable not found for request: {wanted}")
-        return model
 
-    async def predict(request: Request) -> Response:
-        model = model_of(request)
-        body = await limited_body(request)
+class Model:
+    """The newest version of a SavedModel: `base/<integer>/`, or `base` itself."""
+
+    def __init__(self, base: Path):
+        versions = [p for p in base.iterdir() if p.name.isdecimal()]
+        if not (base / "saved_model.pb").exists():
+            base = max(versions, key=lambda p: int(p.name))
+        self.version = base.name if base.name.isdecimal() else "1"
+        self._loaded = tf.saved_model.load(str(base))  # holds the variables
+        self.signatures = dict(self._loaded.signatures)
+        self._room = threading.Semaphore(MAX_WAITING)
+        self._one_at_a_time = threading.Lock()
+
+    def predict(self, body: bytes) -> dict:
+        """The answer to a request; raises Refused."""
+        signature, inputs, as_rows = self._read(body)
+        if not self._room.acquire(blocking=False):
+            raise Refused(503, "too many requests are waiting; try again later")
         try:
-            parsed = await run_in_threadpool(model.parse, body)
-            batcher = batchers[model.name]
-            outputs = await batcher.submit(parsed.signature, parsed.inputs)
-        except models.BadRequest as error:
-            raise HTTPException(400, str(error)) from None
-        except Overloaded as error:
-            raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
-        return as_json(models.answer(parsed, outputs))
+            with self._one_at_a_time:
+                outputs = self.signatures[signature](**inputs)
+        except tf.errors.InvalidArgumentError as error:
+            raise Refused(400, _reason(error.message)) from None
+        finally:
+            self._room.release()
+        columns = {name: _plain(x.numpy()) for name, x in outputs.items()}
+        if not as_rows:
+            whole = next(iter(columns.values())) if len(columns) == 1 else columns
+            return {"outputs": whole}
+        if len(columns) == 1:
+            return {"predictions": next(iter(columns.values()))}
+        rows = zip(*columns.values(), strict=True)
+        return {"predictions": [dict(zip(columns, r, strict=True)) for r in rows]}
 
-    async def status(request: Request) -> Response:
-        model = model_of(request)
-        state = {
-            "version": model.version,
-            "state": "AVAILABLE",
-            "status": {"error_code": "OK", "error_message": ""},
-        }
-        return as_json({"model_version_status": [state]})
-
-    async def metadata(request: Request) -> Response:
-        return as_json(model_of(request).metadata())
-
-    routes = []
-    for path in ("/v1/models/{name}", "/v1/models/{name}/versions/{version}"):
-        routes += [
-            Route(path + ":predict", predict, methods=["POST"]),
-            Route(path + "/metadata", metadata),
-            Route(path, status),
-        ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: as_error})
-
-
-async def limited_body(request: Request) -> bytes:
-    """The body of a request; HTTP 413 as soon as it is too long."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the body exceeds {MAX_BODY_BYTES} bytes")
-    return bytes(body)
-
-
-def as_json(content: dict, status: int = 200, headers: dict | None = None) -> Response:
-    """A JSON response; NaN is written as TensorFlow Serving writes it."""
-    text = json.dumps(content, ensure_ascii=False)
-    return Response(
-        text.encode("utf-8", "replace"), status, headers, "application/json"
-    )
+    def _read(self, body: bytes) -> tuple[str, dict[str, tf.Tensor], bool]:
+        """(signature, inputs, whether they came as rows)"""
+        try:
+            content = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise Refused(400, f"the body is not JSON: {error}") from None
+        content = content if isinstance(content, dict) else {}
+        given = [name for name in ("instances", "inputs") if name in content]
+        if len(given) != 1:
+            raise Refused(400, 'give an object with "instances" (rows) or "inputs"')
+        name = content.get("signature_name", "serving_default")
+        if not isinstance(name, str) or name not in self.signatures:
+            names = ", ".join(sorted(self.signatures))
+            raise Refused(400, f"signature_name {name!r:.50} is none of {names}")
+        specs = self.signatures[name].structured_input_signature[1]
+        columns = content[given[0]]
+        if given[0] == "instances":
+            columns = _columns(columns, specs)
+        elif len(specs) == 1 and not isinstance(columns, dict):
+            columns = {next(iter(specs)): columns}
+        if not isinstance(columns, dict) or set(columns) != set(specs):
+            raise Refused(400, f"the inputs must be {sorted(specs)}")
+        inputs = {key: _tensor(key, columns[key], spec) for key, spec in specs.items()}
+        if len({len(x) for x in inputs.values()}) > 1:
+            raise Refused(400, "the inputs have different numbers of rows")
+        return name, inputs, given[0] == "instances"
 
 
-async def as_error(request: Request, error: HTTPException) -> Response:
-    """An error as TensorFlow Serving words it: {"error": ...}."""
-    del request
-    return as_json({"error": error.detail}, error.status_code, error.headers)
+def _columns(rows, specs) -> dict[str, list]:
+    if not isinstance(rows, list):
+        raise Refused(400, "instances must be a list")
+    if len(specs) == 1 and not any(
+        isinstance(r, dict) and "b64" not in r for r in rows
+    ):
+        return {next(iter(specs)): rows}
+    if not all(isinstance(row, dict) and set(row) == set(specs) for row in rows):
+        raise Refused(400, f"each of the instances must have {sorted(specs)}")
+    return {name: [row[name] for row in rows] for name in specs}
+
+
+def _tensor(name: str, value, spec: tf.TensorSpec) -> tf.Tensor:
+    """A JSON value as a tensor of the type and rank that the signature wants."""
+    rank, of_text = len(spec.shape), spec.dtype == tf.string
+    _check(name, value, rank, of_text)
+    try:
+        if of_text:
+            return tf.constant(
+                [_bytes(text) for text in value], tf.string, [len(value)]
+            )
+        found = np.array(value, spec.dtype.as_numpy_dtype)
+        return tf.constant(found.reshape([0] * rank) if not found.size else found)
+    except (ValueError, OverflowError, TypeError) as error:
+        reason = f"rows of unlike lengths, or beyond {spec.dtype.name} ({error})"
+        raise Refused(400, f"{name}: {reason:.200}") from None
+
+
+def _check(name: str, value, depth: int, of_text: bool) -> None:
+    """Refuses what is not lists in lists, `depth` deep, of texts or of numbers."""
+    if depth:
+        if not isinstance(value, list):
+            raise Refused(400, f"{name} must be lists, {depth} deeper")
+        for element in value:
+            _check(name, element, depth - 1, of_text)
+    elif of_text and not isinstance(value, str) and set(_keys(value)) != {"b64"}:
+        raise Refused(400, f"{name} must be strings")
+    elif not of_text and type(value) is not int:
+        raise Refused(400, f"{name} must be whole numbers")
+
+
+def _keys(value):
+    return value if isinstance(value, dict) else ()
+
+
+def _bytes(text) -> bytes:
+    if isinstance(text, str):
+        return text.encode("utf-8", "surrogatepass")
+    return base64.b64decode(text["b64"], validate=True)
+
+
+def _plain(array: np.ndarray):
+    def text(x):
+        return (
+            [text(e) for e in x]
+            if isinstance(x, list)
+            else x.decode("utf-8", "replace")
+        )
+
+    return text(array.tolist()) if array.dtype == object else array.tolist()
+
+
+def _reason(message: str) -> str:
+    """The part of TensorFlow's error that is about the input."""
+    lines = [line.strip() for line in message.splitlines()]
+    noise = ("Graph execution", "Detected at", "<stack", "[[{{", "(")
+    return " ".join(x for x in lines if x and not x.startswith(noise)) or message
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """GET /v1/models/NAME, POST /v1/models/NAME:predict."""
+
+    models: dict[str, Model] = {}
+    protocol_version = "HTTP/1.1"
+    timeout = SECONDS_TO_SEND
+
+    def do_GET(self):
+        self._answer(lambda model: {"model_version_status": [_status(model)]}, "")
+
+    def do_POST(self):
+        self._answer(lambda model: model.predict(self._body()), ":predict")
+
+    def _answer(self, work, suffix: str) -> None:
+        try:
+            match = re.fullmatch(rf"/v1/models/([^/:]+){suffix}", self.path)
+            if not match or match[1] not in self.models:
+                raise Refused(404, f"{self.path} is no model here")
+            status, content = 200, work(self.models[match[1]])
+        except Refused as refused:
+            (status, reason), self.close_connection = refused.args, True
+            content = {"error": reason}
+        except Exception as error:  # noqa: BLE001 - one request, not the server
+            self.log_error("%s: %r", self.path, error)
+            status, content = 500, {"error": "the server failed; its log says why"}
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal():
+            raise Refused(411, "the request must say its Content-Length")
+        if int(length) > MAX_BODY_BYTES:
+            raise Refused(413, f"the body exceeds {MAX_BODY_BYTES} bytes")
+        try:
+            return self.rfile.read(int(length))
+        except TimeoutError:
+            raise Refused(408, f"the body took over {SECONDS_TO_SEND} s") from None
+
+    def log_request(self, code="-", size="-"):
+        del code, size  # Errors are logged, answers are not.
+
+
+def _status(model: Model) -> dict:
+    return {"version": model.version, "state": "AVAILABLE"}
 
 
 def main() -> None:
-    """Loads the models and serves them until interrupted."""
+    """Loads the models and serves them until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--model",
         action="append",
         required=True,
         metavar="NAME=DIRECTORY",
-        help="a model: a SavedModel, or a directory of numbered versions; repeatable",
+        help="a SavedModel, or a directory of numbered versions; repeatable",
     )
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8501, help="0 takes a free one")
-    parser.add_argument("--max-batch-size", type=int, default=32, help="rows")
-    parser.add_argument(
-        "--intra-op-threads",
-        type=int,
-        default=0,
-        help="that share one operation; 1 is best for single short texts; 0: all cores",
-    )
     args = parser.parse_args()
-    tf.config.threading.set_intra_op_parallelism_threads(args.intra_op_threads)
-    served = {}
     for model in args.model:
-        name, equals, directory = model.partition("=")
-        if not equals:
-            parser.error(f"--model {model}: write NAME=DIRECTORY")
+        name, _, directory = model.partition("=")
         try:
-            served[name] = models.load(name, Path(directory))
+            Handler.models[name] = Model(Path(directory))
         except (OSError, ValueError) as error:
             parser.error(f"--model {model}: {error}")
-    with socket.create_server((args.host, args.port)) as listener:
-        port = listener.getsockname()[1]
-        print(f"Serving {', '.join(served)} on http://{args.host}:{port}", flush=True)
-        app = make_app(served, args.max_batch_size)
-        config = uvicorn.Config(app, log_level="warning", lifespan="off")
-        uvicorn.Server(config).run(sockets=[listener])
+    server = http.server.ThreadingHTTPServer((args.host, args.port), Handler)
+    server.block_on_close = False  # Slow clients do not keep it from ending.
+    stop = threading.Thread(target=server.shutdown, daemon=True)
+    signal.signal(signal.SIGTERM, lambda *_: stop.start())
+    names, port = ", ".join(Handler.models), server.server_address[1]
+    print(f"Serving {names} on http://{args.host}:{port}", flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":

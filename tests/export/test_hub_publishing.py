@@ -42,12 +42,12 @@ def run(tmp_path_factory):
     return data
 
 
-def export(run, output, *flags, env=None):
+def export(run, output, *flags, env=None, named=True, form="hub"):
+    model = (f"--data-dir={run}", "--model-name=tiny") if named else ()
     return run_script(
         "export_model.py",
-        f"--data-dir={run}",
-        "--model-name=tiny",
-        "--format=hub",
+        *model,
+        f"--format={form}",
         f"--output-dir={output}",
         *flags,
         env={"HOME": str(run), "HF_HOME": str(run / "hf")} | (env or {}),
@@ -114,6 +114,11 @@ class TestDirectory:
         card = hub_card.model_card("m", "a/b", facts, "mit", kinds, gaps)
         assert "Not recorded" in card and "Not evaluated" in card
         assert "noise-contrastive" in card and "None" not in card
+        for data in ({}, {"corpus": None}, {"corpus": []}):
+            card = hub_card.model_card(
+                "m", "a/b", facts._replace(data=data), "mit", kinds, gaps
+            )
+            assert "Not recorded" in card and "None" not in card
 
     def test_mistakes(self, run, directory):
         done = export(run, directory, "--handle=me/tiny")
@@ -182,7 +187,7 @@ class TestUpload:
                     assert done.returncode == 0, done.stderr
         except OSError as error:
             pytest.skip(f"port 7777, where kagglehub expects a test server: {error}")
-        assert "Uploaded me/tiny/tensorFlow2/detector" in done.stdout
+        assert "Uploaded: me/tiny/tensorFlow2/detector" in done.stdout
         assert kaggle.models == {"me/tiny"} and kaggle.licence == "Apache 2.0"
         assert set(kaggle.variations) == {f"me/tiny/{kind}" for kind in KINDS}
         for name, versions in kaggle.variations.items():
@@ -210,6 +215,43 @@ class TestUpload:
         }
         assert hub.authorizations == {f"Bearer {SECRET}"}
         keeps_the_secret(run, directory, done)
+
+    def test_what_is_there_is_uploaded_without_a_model(self, run, directory):
+        with hubs.running(hubs.HuggingFace()) as hub:
+            env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
+            flags = ("--handle=me/tiny", "--publish=huggingface")
+            dry = export(run, directory, *flags, "--dry-run", env=env, named=False)
+            assert hub.repositories == []
+            done = export(run, directory, *flags, "--private", env=env, named=False)
+            assert hub.private == {"me/tiny": True} and hub.files
+            hub.private["me/tiny"], hub.files = False, {}
+            late = export(run, directory, *flags, "--private", env=env, named=False)
+            assert hub.files == {}
+        assert dry.returncode == done.returncode == 0, dry.stderr + done.stderr
+        assert "Would upload to me/tiny" in dry.stdout
+        assert "encoder/saved_model.pb" in dry.stdout
+        assert late.returncode == 73 and "is public already" in late.stderr
+
+    def test_another_model_is_not_uploaded(self, run, directory):
+        flags = ("--handle=me/tiny", "--publish=huggingface", "--model-name=other")
+        done = export(run, directory, f"--data-dir={run}", *flags, named=False)
+        assert done.returncode == 2, done.stderr
+        assert "holds the model 'tiny'" in done.stderr and "'other'" in done.stderr
+
+    def test_networks_of_transformers(self, run, tmp_path):
+        pytest.importorskip("safetensors")
+        flags = ("--handle=me/tiny", "--publish=huggingface")
+        with hubs.running(hubs.HuggingFace()) as hub:
+            env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
+            out = tmp_path / "hf"
+            done = export(run, out, *flags, env=env, form="huggingface")
+        assert done.returncode == 0, done.stderr
+        assert hub.repositories == ["me/tiny-discriminator", "me/tiny-generator"]
+        assert {"config.json", "model.safetensors", "README.md"} <= set(hub.files)
+        done = export(
+            run, out, "--handle=me/tiny", "--publish=kaggle", form="huggingface"
+        )
+        assert done.returncode == 2 and "Kaggle takes hub" in done.stderr
 
     def test_no_server(self, run, directory):
         env = {"HF_ENDPOINT": "http://localhost:9", "HF_TOKEN": SECRET}

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 
 import numpy as np
@@ -344,3 +345,22 @@ class TestCommand:
     def test_publishing_is_for_hub_directories(self, data, tmp_path):
         done = self.export(data, tmp_path / "no", "--publish=kaggle")
         assert done.returncode == 2 and "goes with --format hub" in done.stderr
+
+
+def test_the_tokens_that_fill_masks_are_compared():
+    made = saved_models.servable_of(shared_source(), "generator")
+    expected = made.checks[0].expected
+    assert {"tokens", "probabilities", "num_masks"} <= set(expected)
+    changed = dict(expected, tokens=expected["tokens"][:, ::-1])
+    wrong = made._replace(checks=[made.checks[0]._replace(expected=changed)])
+    with tempfile.TemporaryDirectory() as folder:
+        with pytest.raises(UserError, match="serving_default/tokens differs"):
+            saved_models.write_saved_model(wrong, shared_source(), "generator", folder)
+
+
+def test_segments_of_different_batch_sizes_are_refused_in_words():
+    loaded = tf.saved_model.load(str(shared_export("electra", "preprocessor")))
+    some, more = (loaded.tokenize(tf.constant(texts)) for texts in (["a"], ["a", "b"]))
+    for segments in ([some, more], [more, some]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="different batch"):
+            loaded.bert_pack_inputs(segments, seq_length=8)

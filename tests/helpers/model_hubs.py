@@ -96,11 +96,15 @@ class HuggingFace:
     def __init__(self):
         self.address = None
         self.repositories, self.files, self.authorizations = [], {}, set()
+        self.private = {}  # repository -> whether it is
 
     async def create(self, request):
         content = await request.json()
         self.authorizations.add(request.headers.get("authorization"))
-        self.repositories.append(f"{content['organization']}/{content['name']}")
+        name = f"{content['organization']}/{content['name']}"
+        self.repositories.append(name)
+        private = content.get("private") or content.get("visibility") == "private"
+        self.private.setdefault(name, private)
         return JSONResponse({"url": f"{self.address}/{self.repositories[-1]}"})
 
     async def validate(self, request):
@@ -121,7 +125,9 @@ class HuggingFace:
         return JSONResponse({"commitUrl": url, "commitOid": "a" * 40})
 
     async def info(self, request):
-        return JSONResponse({"id": "me/tiny", "sha": "a" * 40, "siblings": []})
+        name = "{owner}/{name}".format(**request.path_params)
+        content = {"id": name, "sha": "a" * 40, "siblings": []}
+        return JSONResponse(content | {"private": self.private.get(name, False)})
 
     def app(self):
         repository = "/api/models/{owner}/{name}"

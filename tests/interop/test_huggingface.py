@@ -253,7 +253,7 @@ def refused(folder, code, *texts):
 def test_flipped_bits_are_found_by_the_checksums(copy):
     rng = np.random.default_rng(1)
     for file in sorted(copy.iterdir()):
-        if file.name == "manifest.json":
+        if file.name in ("manifest.json", "README.md"):
             continue
         data = file.read_bytes()
         flipped = bytearray(data)
@@ -262,6 +262,13 @@ def test_flipped_bits_are_found_by_the_checksums(copy):
         refused(copy, 65, file.name, "checksum")
         file.write_bytes(data)
     sources.read(copy, **quiet)
+
+
+def test_a_card_may_be_edited(copy):
+    lines = []
+    (copy / "README.md").write_text("Mine.")
+    sources.read(copy, log=lines.append)
+    assert any("README.md is not what was written" in line for line in lines)
 
 
 @pytest.mark.parametrize("size", [0, 7, 100, -1])
@@ -318,7 +325,10 @@ def edit(copy, **changes):
     [
         (2, "'bert'", {"model_type": "bert"}),
         (2, "layer_norm_eps", {"layer_norm_eps": 1e-5}),
-        (2, "gelu_new", {"hidden_act": "gelu_new"}),
+        (2, "silu", {"hidden_act": "silu"}),
+        (2, "ElectraForMaskedLM always has gelu", {"hidden_act": "relu"}),
+        (2, "is_decoder is True", {"is_decoder": True}),
+        (2, "position_embedding_type", {"position_embedding_type": "relative_key"}),
         (65, "hidden_size", {"hidden_size": "wide"}),
         (2, "hidden_size is 32", {"hidden_size": 64}),
         (2, "num_hidden_layers is 2", {"num_hidden_layers": 3}),

@@ -87,6 +87,26 @@ def test_out_and_in_again_is_the_identity(run, tmp_path):
     assert again.vocab.tokens == stored.vocab.tokens
 
 
+def test_a_foreign_preset_computes_here_what_it_does_there(copy):
+    (copy / "manifest.json").unlink()
+    lines = []
+    stored = sources.read(copy, log=lines.append)
+    assert any("hidden_act gelu_tanh" in line for line in lines)
+    assert stored.config.model_config().hidden_act == "gelu_tanh"
+    record = recorded("electra_tiny")
+    batch = inputs(record, True)
+    [network] = networks.split(stored).values()
+    [ours] = networks.outputs([network], batch)
+    backbone = keras_hub.models.ElectraBackbone.from_preset(str(copy))
+    theirs = presets._run(backbone, batch)
+    real = batch["input_mask"] == 1
+    np.testing.assert_allclose(ours["hidden"][real], theirs["hidden"][real], atol=1e-5)
+    again = presets.write_keras_hub(stored, "encoder", copy / "out", **quiet)
+    text = (again / "encoder" / "manifest.json").read_text()
+    by = {check["read_by"] for check in json.loads(text)["verification"]}
+    assert by == {"electra_tf", "keras_hub"}  # as it is, without another GELU
+
+
 def test_heads_are_left_out_aloud(tmp_path):
     lines = []
     presets.write_keras_hub(golden("uniform"), "all", tmp_path / "out", lines.append)

@@ -91,7 +91,7 @@ def test_an_original_checkpoint_becomes_a_preset(tmp_path):
     "flags, code, texts",
     [
         (["--format", "tf1"], 1, ["--output-dir"]),
-        (["--format", "onnx", "--output-dir", "OUT"], 1, ["format"]),
+        (["--format", "pytorch", "--output-dir", "OUT"], 1, ["format"]),
         (["--format", "tf1", "--output-dir", "OUT"], 2, ["--init-checkpoint"]),
         (
             ["--format", "tf1", "--output-dir", "OUT", "--init-checkpoint", "x"]

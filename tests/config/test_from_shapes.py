@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hparams from shapes, and hparams that disagree with them."""
+
+import itertools
+
+import pytest
+
+from electra_tf.config import from_shapes
+from electra_tf.errors import UserError
+
+
+def shapes_of(hidden, layers, generator_hidden, generator_layers):
+    """As many weights of an ELECTRA as tell its shape."""
+    found = {
+        "electra/embeddings/word_embeddings": [97, 8],
+        "electra/embeddings/position_embeddings": [40, 8],
+        "electra/embeddings/token_type_embeddings": [2, 8],
+        "discriminator_predictions/dense/kernel": [hidden, hidden],
+        "generator_predictions/output_bias": [97],
+    }
+    for scope, width, depth in (
+        ("electra", hidden, layers),
+        ("generator", generator_hidden, generator_layers),
+    ):
+        for i in range(depth):
+            layer = f"{scope}/encoder/layer_{i}"
+            found[f"{layer}/intermediate/dense/kernel"] = [width, 4 * width]
+            found[f"{layer}/attention/self/query/kernel"] = [width, width]
+    return found
+
+
+def test_fractions_are_compared_by_the_sizes_that_they_give():
+    tried = 0
+    for hidden, layers in itertools.product((16, 100, 256, 768), (1, 3, 12)):
+        for width, depth in itertools.product((0.1, 0.3, 0.33333, 0.7, 1.0), repeat=2):
+            sizes = round(hidden * width), round(layers * depth)
+            if not all(sizes):
+                continue
+            derived = from_shapes.hparams_of(shapes_of(hidden, layers, *sizes), "m")
+            said = {"generator_hidden_size": width, "generator_layers": depth}
+            merged = from_shapes.merge(derived, said, {}, "m")
+            assert {k: merged[k] for k in said} == said
+            tried += 1
+    assert tried > 200
+
+
+def test_another_size_is_refused_with_both():
+    derived = from_shapes.hparams_of(shapes_of(256, 3, 77, 2), "m")
+    with pytest.raises(UserError, match="hidden_size is 77 in m, 64 by .* 0.25 in"):
+        from_shapes.merge(derived, {"generator_hidden_size": 0.25}, {}, "m")
+    with pytest.raises(UserError, match="num_hidden_layers is 2 in m, 1 by"):
+        from_shapes.merge(derived, {}, {"generator_layers": 0.4}, "m")

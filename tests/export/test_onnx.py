@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX files compute in onnxruntime what the model does."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.export import formats, onnx
+from electra_tf.export.exported import Check
+from electra_tf.export.formats import ExportRequest
+from electra_tf.export.inputs import NAMES
+from electra_tf.interop import networks, sources
+from tests.helpers.exporting import tiny_source, write_run
+
+pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def run_of(folder, variant="electra", **hparams):
+    write_run(folder, tiny_source(variant, **hparams), **hparams)
+    return {"data_dir": str(folder), "model_name": "tiny"}
+
+
+def export(model, output, **options):
+    request = ExportRequest("onnx", str(output), **model, **options)
+    return formats.export(request)
+
+
+def batch_of(rows, length):
+    rng = np.random.default_rng(rows)
+    ids = rng.integers(5, 97, (rows, length)).astype(np.int32)
+    mask = (np.arange(length) < rng.integers(1, length + 1, (rows, 1))).astype(np.int32)
+    return dict(zip(NAMES, (ids, mask, mask * 0), strict=True))
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_tanh", "relu"])
+def test_every_part_at_every_length(tmp_path, act):
+    overrides = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    overrides |= {"max_position_embeddings": 40, "hidden_act": act}
+    model = run_of(tmp_path / "data", model_hparam_overrides=overrides)
+    out = tmp_path / "out"
+    export(model, out)
+    assert {p.name for p in out.glob("*.onnx")} == {
+        f"{what}.onnx" for what in onnx.WHAT
+    }
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["max_difference"] < 1e-4 and manifest["format"] == "onnx"
+    stored = sources.read(tmp_path / "data/models/tiny", log=lambda line: None)
+    found = networks.split(stored)
+    for rows, length in ((1, 1), (3, 40), (5, 17)):
+        batch = batch_of(rows, length)
+        keys = ("input_ids", "input_mask", "segment_ids")
+        named = dict(zip(keys, batch.values(), strict=True))
+        real = batch["input_mask"] == 1
+        for what, name in (("detector", "discriminator"), ("generator", "generator")):
+            inputs = dict(batch)
+            if what == "generator":
+                inputs[onnx.POSITIONS] = np.tile(np.arange(length), (rows, 1)).astype(
+                    np.int32
+                )
+            session = onnxruntime.InferenceSession(out / f"{what}.onnx")
+            answer = session.run(None, inputs)[0]
+            [ours] = networks.outputs([found[name]], named)
+            np.testing.assert_allclose(answer[real], ours[name][real], atol=2e-5)
+
+
+def test_int8_is_smaller_and_measured(tmp_path):
+    model = run_of(tmp_path / "data")
+    for precision in ("float32", "int8"):
+        export(model, tmp_path / precision, what="encoder", precision=precision)
+    sizes = [
+        (tmp_path / p / "encoder.onnx").stat().st_size for p in ("int8", "float32")
+    ]
+    assert sizes[0] < sizes[1]
+    checks = json.loads((tmp_path / "int8" / "manifest.json").read_text())
+    assert 0 < checks["max_difference"] < 0.5
+
+
+def test_another_computation_is_refused(tmp_path):
+    export(run_of(tmp_path / "data"), tmp_path / "out", what="encoder")
+    ids = batch_of(2, 9)
+    wrong = {
+        "sequence_output": np.zeros((2, 9, 16), "f"),
+        "pooled_output": np.zeros((2, 16), "f"),
+    }
+    with pytest.raises(UserError, match="differs by"):
+        check = Check("ids", ids, wrong)
+        onnx.measure(tmp_path / "out" / "encoder.onnx", check, "float32")
+
+
+def test_the_detector_of_electric_is_refused(tmp_path):
+    model = run_of(tmp_path / "data", "electric")
+    with pytest.raises(UserError, match="no detector .* it has encoder"):
+        export(model, tmp_path / "out", what="detector")
+    export(model, tmp_path / "out")
+    assert [p.name for p in (tmp_path / "out").glob("*.onnx")] == ["encoder.onnx"]
+
+
+def test_the_snippet_of_the_card_runs_without_tensorflow(tmp_path):
+    export(run_of(tmp_path / "data"), tmp_path / "out", what="detector")
+    card = (tmp_path / "out" / "README.md").read_text()
+    [snippet] = re.findall(r"```python\n(.*?)```", card, re.S)
+    program = snippet + 'assert found["logits"].shape == (1, 2)\n'
+    program += 'import sys; assert "tensorflow" not in sys.modules\n'
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "out",
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tokenizer's files: as they are loaded, on every character; foreign ones."""
+
+import json
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.interop import huggingface_tokenizer
+from electra_tf.text.tokenization import basic_tokenize
+from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
+
+CONFIGS = [
+    TokenizerConfig(True, True),
+    TokenizerConfig(True, False),
+    TokenizerConfig(False, False),
+]
+VOCAB = Vocabulary((*SPECIAL_TOKENS, "x", "##x"))
+# What the package tokenizers decomposes otherwise than Python.
+KNOWN = {"\U00011938"}
+
+
+def write(folder, config=CONFIGS[0], **changes):
+    huggingface_tokenizer.write_tokenizer(folder, VOCAB, config, 128)
+    (folder / "config.json").write_text('{"model_type": "electra"}')
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_every_character_as_transformers_loads_the_files(tmp_path, config):
+    transformers = pytest.importorskip("transformers")
+    write(tmp_path, config)
+    loaded = transformers.AutoTokenizer.from_pretrained(str(tmp_path))
+    assert loaded.encode("x" * 200, add_special_tokens=False) == [5] + [6] * 199
+    assert loaded.encode("x" * 201, add_special_tokens=False) == [VOCAB.unk_id]
+    assert "token_type_ids" in loaded("x", "x")
+    theirs = loaded.backend_tokenizer
+    surrogates = range(0xD800, 0xE000)
+    chars = [chr(c) for c in range(0x110000) if c not in surrogates]
+    differing = set()
+
+    def compare(chars):
+        """Many at a time, then those that differ one by one."""
+        text = " ".join(f"x{c}x" for c in chars)
+        normal = theirs.normalizer.normalize_str(text)
+        words = [w for w, _ in theirs.pre_tokenizer.pre_tokenize_str(normal)]
+        if words == basic_tokenize(text, config):
+            return
+        if len(chars) == 1:
+            differing.update(chars)
+            return
+        half = len(chars) // 2
+        compare(chars[:half])
+        compare(chars[half:])
+
+    for first in range(0, len(chars), 2048):
+        compare(chars[first : first + 2048])
+    assert differing == (KNOWN if config == CONFIGS[0] else set())
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_what_is_written_is_read(tmp_path, config):
+    write(tmp_path, config)
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        read, file = huggingface_tokenizer.read(tmp_path)
+        assert read.equivalent(config) and Vocabulary.load(file).tokens == VOCAB.tokens
+        (tmp_path / name).unlink()
+
+
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"strip_accents": True, "do_lower_case": False}, "strip_accents is true"),
+        ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False"),
+        ({"tokenizer_class": "XLNetTokenizer"}, "'XLNetTokenizer'"),
+        ({"cls_token": "<s>"}, "cls_token is '<s>'"),
+        ({"do_lower_case": False, "strip_accents": None}, "says cased"),
+        ({"do_basic_tokenize": False}, "do_basic_tokenize is False"),
+    ],
+)
+def test_settings_that_are_not_those_of_this_project_are_refused(
+    tmp_path, changes, text
+):
+    write(tmp_path, **({"tokenizer_class": "ElectraTokenizer"} | changes))
+    with pytest.raises(UserError, match=text):
+        huggingface_tokenizer.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"lowercase": False, "strip_accents": True}, "strip_accents is true"),
+        ({"handle_chinese_chars": False}, "tokenize_chinese_chars is False"),
+        ({"type": "NFKC"}, "normalizer is NFKC"),
+    ],
+)
+def test_a_tokenizer_json_that_does_something_else_is_refused(tmp_path, changes, text):
+    write(tmp_path)
+    (tmp_path / "tokenizer_config.json").unlink()
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text())
+    bert = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+    bert |= {"lowercase": True, "strip_accents": None}
+    content |= {"normalizer": bert, "pre_tokenizer": {"type": "BertPreTokenizer"}}
+    path.write_text(json.dumps(content))
+    assert huggingface_tokenizer.read(tmp_path)[0] == TokenizerConfig()
+    content["normalizer"] |= changes
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match=text):
+        huggingface_tokenizer.read(tmp_path)
+
+
+def test_two_vocabularies_that_differ_are_refused(tmp_path):
+    write(tmp_path)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "y", "##x"]))
+    with pytest.raises(UserError, match="another vocabulary"):
+        huggingface_tokenizer.read(tmp_path)
