@@ -11,10 +11,10 @@ curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboa
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -26,10 +26,13 @@ from electra_tf.console import Console
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
+from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
+from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
 
@@ -71,7 +74,8 @@ def main(argv: list[str]) -> int:
         read_hparams(_CONFIG.value) if _CONFIG.value else None,
     )
     vocab = read_vocabulary(config)
-    chief = is_chief()
+    cluster = Cluster.from_environment(config.peer_timeout)
+    chief = cluster.is_chief
     console = Console(silent=not chief)
     checkpoints = Checkpoints(
         config.model_dir,
@@ -86,17 +90,18 @@ def main(argv: list[str]) -> int:
     else:
         lock = contextlib.nullcontext()
     with LeaveAtOnce() if config.do_train else contextlib.nullcontext(), lock:
-        saved = checkpoints.newest_intact()
+        # What the others need of these files the chief gives them.
+        saved = checkpoints.newest_intact() if chief else None
         if saved:
             checkpoints.check_identity(saved)
-        if config.do_eval and not saved:
+        if config.do_eval and chief and not saved:
             raise UserError(
                 f"{config.model_dir} has no checkpoint to evaluate.\n"
                 "Check --data-dir and --model-name, or train first."
             )
-        if config.init_checkpoint and not saved:
+        if config.init_checkpoint and chief and not saved:
             sources.check(config.init_checkpoint)
-        if needs_token_counts(config) and not saved:
+        if needs_token_counts(config) and chief and not saved:
             token_counts.files_beside(config.pretrain_tfrecords)
         console.heading("Config:")
         for name, value in sorted(config.to_dict().items()):
@@ -105,12 +110,43 @@ def main(argv: list[str]) -> int:
             console.log(f"Note: {note}.")
         console.log()
         startup.import_tensorflow()
-        if _DRY_RUN.value:
-            return describe_run(config, vocab, saved, console)
-        if config.do_train:
-            stop = StopRequest(limit, started)
-            return train(config, vocab, checkpoints, saved, console, stop)
-        return evaluate(config, vocab, checkpoints, saved, console)
+        from electra_tf.train.workers import peers_may_be_lost
+
+        with peers_may_be_lost(cluster):
+            run = Run(config, vocab, cluster, checkpoints, saved, console)
+            if _DRY_RUN.value:
+                return describe_run(run)
+            if config.do_train:
+                return train(run, StopRequest(limit, started, cluster.has_peers))
+            return evaluate(run)
+
+
+class Run(NamedTuple):
+    """What training, evaluation and a dry run start from."""
+
+    config: PretrainingConfig
+    vocab: Vocabulary
+    cluster: Cluster
+    checkpoints: Checkpoints
+    saved: Manifest | None  # the newest checkpoint; the chief's alone
+    console: Console
+
+    def facts(self) -> dict[str, Any]:
+        """What all workers of a run must have in common."""
+        from electra_tf.pretrain import pretrain_data
+
+        config = self.config
+        data = config.pretrain_tfrecords if config.do_train else config.eval_tfrecords
+        sizes = [os.path.getsize(path) for path in pretrain_data.find_shards(data)]
+        return {
+            **self.checkpoints.settings,
+            **self.checkpoints.identity,
+            "do_train": config.do_train,
+            "dry_run": _DRY_RUN.value,
+            "data": f"{len(sizes)} files, {sum(sizes)} bytes",
+            "code_sha256": code_sha256(),
+            **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
+        }
 
 
 def needs_token_counts(config: PretrainingConfig) -> bool:
@@ -126,15 +162,6 @@ def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
     return vocab
 
 
-def is_chief() -> bool:
-    """Whether this process writes; with several workers (TF_CONFIG) only one does."""
-    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    task = cluster.get("task", {"type": "chief", "index": 0})
-    if "chief" in cluster.get("cluster", {}):
-        return task["type"] == "chief"
-    return int(task["index"]) == 0
-
-
 def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
     """The hash of the data's manifest, where it has one, as a setting."""
     manifest = Path(config.pretrain_tfrecords).parent / "manifest.json"
@@ -144,7 +171,7 @@ def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
     return {"data_manifest_sha256": digest}
 
 
-def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
+def build(run: Run):
     """Devices, model and optimizer: returns (placement, task, state)."""
     import keras
 
@@ -152,10 +179,13 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
+    config, vocab, console = run.config, run.vocab, run.console
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
-    placement = distribution.create_strategy(config)
+    placement = distribution.create_strategy(config, run.cluster)
     console.log(distribution.describe(placement, config.precision))
+    # Before the first variable, which workers with other shapes would wait for in vain.
+    placement.workers.compare(run.facts())
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
         pretrainer = pretraining.build_pretrainer(
@@ -195,28 +225,31 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
 
-def train(config, vocab, checkpoints, saved, console, stop) -> int:
+def train(run: Run, stop: StopRequest) -> int:
     """Trains up to num_train_steps, from the newest checkpoint if there is one."""
     from electra_tf.interop import warm_start
     from electra_tf.train import curves, loop
     from electra_tf.train import step as training_step
 
-    config_path = Path(config.model_dir) / "config.json"
-    try:
-        config.save(str(config_path))
-    except OSError as error:
-        raise cannot_write(config_path, error) from error
-    placement, task, state = build(config, vocab, console)
+    config, vocab, cluster, checkpoints, saved, console = run
+    if cluster.is_chief:
+        config_path = Path(config.model_dir) / "config.json"
+        try:
+            config.save(str(config_path))
+        except OSError as error:
+            raise cannot_write(config_path, error) from error
+    placement, task, state = build(run)
     if saved:
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
-    elif config.init_checkpoint:
+    elif config.init_checkpoint and cluster.is_chief:
         warm_start.load(
             config.init_checkpoint, config, vocab, state.weights(), console.log
         )
-    if needs_token_counts(config) and not saved:
+    if needs_token_counts(config) and cluster.is_chief and not saved:
         counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
         task.model.generator.adapt(counts)
+    placement.workers.copy_from_chief(state.variables())
     skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
@@ -285,13 +318,16 @@ def log_epochs(
     return source.num_skipped
 
 
-def evaluate(config, vocab, checkpoints, saved, console) -> int:
+def evaluate(run: Run) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
     from electra_tf.train import loop
 
-    placement, task, state = build(config, vocab, console)
-    checkpoints.restore(saved, state.weights(), partial=True)
-    console.log(f"Evaluating {checkpoints.prefix(saved.step)}.")
+    config, vocab, _, checkpoints, saved, console = run
+    placement, task, state = build(run)
+    if saved:
+        checkpoints.restore(saved, state.weights(), partial=True)
+        console.log(f"Evaluating {checkpoints.prefix(saved.step)}.")
+    placement.workers.copy_from_chief(state.weights())
     console.heading("Running evaluation")
     started = time.time()
     metrics = loop.evaluate(
@@ -302,9 +338,9 @@ def evaluate(config, vocab, checkpoints, saved, console) -> int:
         console=console,
         batch_size=config.eval_batch_size,
     )
-    for name, value in sorted({**metrics, "global_step": saved.step}.items()):
-        console.log(f"  {name} = {value}")
-    if placement.is_chief:
+    if saved:
+        for name, value in sorted({**metrics, "global_step": saved.step}.items()):
+            console.log(f"  {name} = {value}")
         write_results(
             config.results_txt,
             metrics,
@@ -319,11 +355,12 @@ def evaluate(config, vocab, checkpoints, saved, console) -> int:
     return EXIT_OK
 
 
-def describe_run(config, vocab, saved, console) -> int:
+def describe_run(run: Run) -> int:
     """Checks data and model and prints what a run would be; writes nothing."""
     from flops_computation import get_recipe_flops
 
-    placement, _, state = build(config, vocab, console)
+    config, vocab, _, _, saved, console = run
+    placement, _, state = build(run)
     next(batches_of(config, vocab, placement))
     log_epochs(config, vocab, saved.step if saved else 0, console)
     size = sum(

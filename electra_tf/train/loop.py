@@ -8,6 +8,7 @@ no other position to restore.
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -48,7 +49,7 @@ def train(
 
     Args:
       make_batches: step -> iterator whose first batch is that of `step`.
-      stop: what may end the run early; by default SIGTERM and SIGINT.
+      stop: what may end the run early; by default SIGTERM, SIGINT and SIGHUP.
       constants: numbers that go into every row of the metrics.
 
     Returns: whether the end was reached; False when it was asked to stop, with the
@@ -68,36 +69,52 @@ def train(
         is_chief=placement.is_chief,
     )
     saver = BackgroundSaver(checkpoints)
-    guard = NonfiniteGuard(
-        on_nonfinite, saver, console, make_batches, placement.strategy
-    )
+    guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
     loop = _Loop(step, saver if placement.is_chief else None, report, guard)
     pace = Pace(iterations_per_loop)
+    workers = placement.workers
     with stop or StopRequest() as stop:
         try:
             # Shows before the first hour of work whether the disk takes a checkpoint.
-            loop.save()
-            saver.wait()
+            failure = _failure_of(loop.save, saver.wait)
+            decision = workers.decide(failure, stop.reason(), pace.count())
             batches = make_batches(loop.done)
-            reason = stop.reason()
-            while loop.done < num_train_steps and not reason:
+            while loop.done < num_train_steps and not decision.reason:
                 to_save = save_checkpoints_steps - loop.done % save_checkpoints_steps
-                count = min(pace.count(), to_save, num_train_steps - loop.done)
-                with pace.measure(count):
-                    loop.run(batches, count, constants or {})
-                if loop.done % save_checkpoints_steps == 0:
-                    loop.save()
-                saver.check()
-                reason = stop.reason(2 * (pace.seconds + saver.seconds))
-            loop.save()
-            saver.wait()
+                count = min(decision.count, to_save, num_train_steps - loop.done)
+                with pace.measure(count), workers.cluster.patience():
+                    metrics = step.run(batches, loop.done, count)
+                failure = _failure_of(
+                    functools.partial(loop.add, metrics, count, constants or {}),
+                    lambda: loop.done % save_checkpoints_steps or loop.save(),
+                    saver.check,
+                )
+                decision = workers.decide(
+                    failure,
+                    stop.reason(2 * decision.seconds),
+                    pace.count(),
+                    pace.seconds + saver.seconds,
+                )
+            stop.answered()
+            # Nobody leaves before the checkpoint is there.
+            workers.decide(_failure_of(loop.save, saver.wait))
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
         finally:
             _close(saver, report)
     if loop.done < num_train_steps:
-        console.log(f"{reason}: saved at step {loop.done}.")
+        console.log(f"{decision.reason}: saved at step {loop.done}.")
     return loop.done >= num_train_steps
+
+
+def _failure_of(*actions: Callable[[], object]) -> UserError | None:
+    """Does what a worker does by itself; what it fails with concerns all of them."""
+    try:
+        for action in actions:
+            action()
+    except UserError as error:
+        return error
+    return None
 
 
 class _Loop:
@@ -116,11 +133,13 @@ class _Loop:
         self._report = report
         self._guard = guard
 
-    def run(
-        self, batches: Iterator, count: int, constants: Mapping[str, float]
+    def add(
+        self,
+        metrics: dict[str, np.ndarray],
+        count: int,
+        constants: Mapping[str, float],
     ) -> None:
-        """Makes `count` steps, checks and reports them."""
-        metrics = self._step.run(batches, self.done, count)
+        """Checks and reports `count` more steps."""
         for name, value in constants.items():
             metrics[name] = np.full(count, value)
         self._guard.check(self.done, metrics, self._report)
@@ -198,11 +217,14 @@ def evaluate(
     """
     strategy = placement.strategy
 
+    def sum_over_replicas(values):
+        if placement.num_replicas == 1:
+            return values
+        return tf.distribute.get_replica_context().all_reduce("SUM", values)
+
     def sums_of(batch):
-        sums = task.evaluation_sums(batch)
-        if placement.num_replicas > 1:
-            sums = tf.distribute.get_replica_context().all_reduce("SUM", sums)
-        return sums
+        weights = sum_over_replicas(task.loss_weights(batch))
+        return sum_over_replicas(task.evaluation_sums(batch, weights))
 
     @tf.function
     def step(iterator):
@@ -213,7 +235,9 @@ def evaluate(
     totals: dict[str, np.ndarray] = {}
     try:
         for number in range(1, num_steps + 1):
-            for name, value in step(batches).items():
+            with placement.workers.cluster.patience():
+                sums = step(batches)
+            for name, value in sums.items():
                 value = value.numpy().astype(np.float64)
                 totals[name] = totals.get(name, 0.0) + value
             progress.update(number, {})

@@ -51,8 +51,11 @@ class Trainable(Protocol):
 class Evaluable(Trainable, Protocol):
     """What the loop must know of a model that it evaluates, too."""
 
-    def evaluation_sums(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Sums that add up over batches and replicas, of any shape."""
+    def evaluation_sums(self, batch: Batch, weights: Any) -> dict[str, tf.Tensor]:
+        """Sums that add up over batches and replicas, of any shape.
+
+        `weights` are the `loss_weights` of the global batch that `batch` is a part of.
+        """
 
     def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """Metrics from the sums over all batches."""
