@@ -133,6 +133,8 @@ class Run(NamedTuple):
 
     def facts(self) -> dict[str, Any]:
         """What all workers of a run must have in common."""
+        import tensorflow as tf
+
         from electra_tf.pretrain import pretrain_data
 
         config = self.config
@@ -141,6 +143,7 @@ class Run(NamedTuple):
         return {
             **self.checkpoints.settings,
             **self.checkpoints.identity,
+            "GPUs": len(tf.config.list_physical_devices("GPU")),
             "do_train": config.do_train,
             "dry_run": _DRY_RUN.value,
             "data": f"{len(sizes)} files, {sum(sizes)} bytes",
@@ -182,10 +185,9 @@ def build(run: Run):
     config, vocab, console = run.config, run.vocab, run.console
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
+    run.cluster.meet(run.facts())
     placement = distribution.create_strategy(config, run.cluster)
     console.log(distribution.describe(placement, config.precision))
-    # Before the first variable, which workers with other shapes would wait for in vain.
-    placement.workers.compare(run.facts())
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
         pretrainer = pretraining.build_pretrainer(

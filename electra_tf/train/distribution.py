@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.train.cluster import Cluster
+from electra_tf.train.stopping import plain_signals
 from electra_tf.train.workers import Workers
 
 # Splits the CPU into that many devices, so that replicas can be tried out without
@@ -86,8 +87,7 @@ def create_strategy(config, cluster: Cluster | None = None) -> Placement:
       cluster: of several workers, by TF_CONFIG; by default there is only this one.
     """
     cluster = cluster or Cluster()
-    with cluster.patience():
-        strategy = _strategy(config, cluster)
+    strategy = _strategy(config, cluster)
     replicas = strategy.num_replicas_in_sync
     check_batch_sizes(config, replicas)
     return Placement(
@@ -105,7 +105,10 @@ def _strategy(config, cluster: Cluster) -> tf.distribute.Strategy:
     if cluster.places:
         # It reports every all-reduce that it builds.
         tf.get_logger().setLevel("WARNING")
-        return tf.distribute.MultiWorkerMirroredStrategy()
+        # All have come (`Cluster.meet`). If one is lost now, TensorFlow waits for an
+        # hour and holds Python's lock.
+        with plain_signals(cluster.timeout):
+            return tf.distribute.MultiWorkerMirroredStrategy()
     devices = [d.name for d in tf.config.list_logical_devices("GPU")]
     devices = devices or [d.name for d in tf.config.list_logical_devices("CPU")]
     if len(devices) > 1:

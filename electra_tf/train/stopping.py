@@ -6,12 +6,14 @@ Standard library only, so that a signal finds its handler before TensorFlow load
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Self
 
 from electra_tf.errors import EXIT_PEER_LOST, EXIT_PREEMPTED, UserError
@@ -38,6 +40,23 @@ def parse_duration(text: str, flag: str) -> float:
             "minutes and seconds (1h30m)."
         )
     return float(seconds)
+
+
+@contextlib.contextmanager
+def plain_signals(seconds: float) -> Iterator[None]:
+    """For a block that no handler and no thread interrupts: signals just end it.
+
+    Args:
+      seconds: SIGALRM ends the process if the block takes longer.
+    """
+    before = {n: signal.signal(n, signal.SIG_DFL) for n in (*_SIGNALS, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Handler:

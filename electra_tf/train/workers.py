@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers of a run tell each other: one start, one decision, one end.
+"""What the workers of a run tell each other: one state, one decision, one end.
 
 Each worker is a process that runs the whole program. They stay one run only if all of
 them make the same steps, so everything that a worker finds out by itself (a signal, a
@@ -10,15 +10,14 @@ one worker nothing is exchanged.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import EXIT_PEER_LOST, UserError, as_user_error
+from electra_tf.errors import EXIT_PEER_LOST, UserError
 from electra_tf.train.cluster import Cluster
 
 
@@ -85,29 +84,6 @@ class Workers:
         rows = self.gather([*letters, *[0] * (longest - len(letters))])
         return [bytes(row.astype(np.uint8)).rstrip(b"\0").decode() for row in rows]
 
-    def compare(self, facts: Mapping[str, Any]) -> None:
-        """Checks that all workers are of one run.
-
-        Raises `UserError` (2) at all of them, with the first difference.
-        """
-        texts = self.gather_texts(json.dumps(dict(facts), sort_keys=True))
-        first, *others = (json.loads(text) for text in texts)
-        for index, other in enumerate(others, 1):
-            names = [
-                name
-                for name in sorted(first.keys() | other.keys())
-                if first.get(name) != other.get(name)
-            ]
-            if names:
-                name = names[0]
-                more = f" (and {len(names) - 1} more differ)" if names[1:] else ""
-                raise UserError(
-                    f"{self.cluster.name(index)} has {name} {other.get(name)!r}, "
-                    f"{self.cluster.name(0)} has {first.get(name)!r}{more}.\nAll "
-                    "workers of a run need the same settings, data, vocabulary and "
-                    "code."
-                )
-
     def copy_from_chief(self, variables: Mapping[str, tf.Variable]) -> None:
         """Gives all workers the chief's values of the variables, to the bit."""
         if self.count == 1:
@@ -163,29 +139,31 @@ class Workers:
         return Decision(reason, int(rows[0, 2]), float(rows[:, 3].max()))
 
 
-# What TensorFlow says when another worker is gone, in one way or another.
+# What TensorFlow raises when another worker is gone.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.AbortedError,
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
-    tf.errors.InternalError,
 )
+_ABORTED = "Collective ops is aborted"
 _TASK = re.compile(r"/job:(chief|worker)/(?:replica:\d+/)?task:(\d+)")
 
 
 @contextlib.contextmanager
 def peers_may_be_lost(cluster: Cluster) -> Iterator[None]:
-    """Turns TensorFlow's errors of a block into the one that a worker is gone (69)."""
+    """Turns what TensorFlow raises for a lost worker into a `UserError` (69)."""
     try:
         yield
     except tf.errors.OpError as error:
-        if not cluster.has_peers or as_user_error(error):
+        is_lost = isinstance(error, _LOST) or _ABORTED in error.message
+        if not (cluster.has_peers and is_lost):
             raise
-        if not isinstance(error, _LOST):
-            raise
-        raise UserError(_who_is_lost(str(error), cluster), EXIT_PEER_LOST) from error
-
-
-def _who_is_lost(text: str, cluster: Cluster) -> str:
-    return text
+        named = (cluster.index_of(*task) for task in _TASK.findall(error.message))
+        lost = next((i for i in named if i != cluster.index), None)
+        who = "another worker" if lost is None else cluster.name(lost)
+        raise UserError(
+            f"{who} has ended or cannot be reached; its own output says why. Run the "
+            "same commands again on all workers.",
+            EXIT_PEER_LOST,
+        ) from error

@@ -49,6 +49,7 @@ class Cluster:
     ):
         self.directory = data / "models" / model
         self._configs = tf_configs(count)
+        self.places = json.loads(self._configs[0])["cluster"]["worker"]
         self._arguments = [
             (
                 (own_data or {}).get(i, data),
