@@ -63,6 +63,8 @@ class Cluster(NamedTuple):
             jobs, task = content["cluster"], content["task"]
             chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
             places = [str(place) for place in (*chiefs, *workers)]
+            for place in places:
+                int(place.rpartition(":")[2])
             cluster = cls(tuple(places), 0, timeout, len(chiefs))
             index = cluster.index_of(task["type"], task["index"])
             if task["type"] not in jobs or not 0 <= index < len(places):
@@ -109,11 +111,12 @@ class Cluster(NamedTuple):
         with listener, contextlib.ExitStack() as stack:
             while len(came) < len(self.places) - 1 and time.monotonic() < end:
                 listener.settimeout(max(0.01, end - time.monotonic()))
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                     peer = stack.enter_context(listener.accept()[0])
                     peer.settimeout(10)
                     said = json.loads(peer.makefile().readline())
-                    came[said["index"]] = peer, said["facts"]
+                    if said["index"] in range(1, len(self.places)):
+                        came[said["index"]] = peer, said["facts"]
             known = {index: facts for index, (_, facts) in sorted(came.items())}
             verdict = self._verdict({0: own} | known)
             for peer, _ in came.values():
@@ -181,13 +184,8 @@ class Cluster(NamedTuple):
         others = [i for i in range(len(self.places)) if i != self.index]
         silent = [i for i in others if not _answers(self.places[i])]
         sys.stdout.flush()
-        print(
-            f"error: waited {self.timeout:g} s for "
-            f"{', '.join(map(self.name, silent or others))}.\nRun the same commands "
-            'again on all workers; "peer_timeout" in the hparams is how long they wait.',
-            file=sys.stderr,
-            flush=True,
-        )
+        message = self._missing(silent or others)["error"]
+        print(f"error: {message}", file=sys.stderr, flush=True)
         os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
 
 

@@ -4,8 +4,9 @@
 A step is a pure function of (weights, batch, step number): losses are divided by the
 weights of the whole global batch, gradients are summed over microbatches and replicas,
 then clipped, then applied; dropout is keyed by (seed, step, replica, microbatch). The
-number of replicas and of microbatches therefore changes a run, dropout aside, by
-rounding only.
+number of replicas and of microbatches therefore changes a step, dropout aside, by
+rounding only; over many steps rounding adds up, and where it tips the draw of a
+replacement, the runs part.
 """
 
 from __future__ import annotations

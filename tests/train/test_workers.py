@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import socket
+import sys
 import time
 
 import numpy as np
@@ -17,7 +18,13 @@ import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
-from tests.helpers.forked_runs import digest, metrics_of, pretrain, signal_at
+from tests.helpers.forked_runs import (
+    digest,
+    kill_in_save,
+    metrics_of,
+    pretrain,
+    signal_at,
+)
 from tests.helpers.runs import NO_DROPOUT, tiny
 from tests.helpers.workers import Cluster, train
 
@@ -147,6 +154,25 @@ def test_a_worker_that_never_comes(tiny_data):
     assert "SIGTERM: nothing to save" in ended.stdout
 
 
+def test_a_worker_that_waits_for_ever_can_be_stopped(tiny_data, elsewhere):
+    """Where the other one lives, but does not come to the step."""
+    with Cluster(
+        tiny_data,
+        "waiting",
+        HPARAMS,
+        own_data={1: elsewhere},
+        before={0: be_impatient, 1: functools.partial(sleep_at, 10)},
+    ) as cluster:
+        while "asleep" not in cluster.runs[1].stderr.read_text():
+            assert cluster.runs[0].process.is_alive()
+            time.sleep(0.1)
+        os.kill(cluster.runs[0].process.pid, signal.SIGTERM)
+        cluster.runs[0].process.join(30)
+        cluster.kill()
+        ended, _ = ended_with(cluster.wait(), 69, -signal.SIGKILL)
+    assert "SIGTERM: the other workers do not answer" in ended.stdout
+
+
 def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere):
     ended = train(
         tiny_data,
@@ -178,9 +204,130 @@ def test_an_evaluation_does_not_depend_on_how_many_share_it(
     assert found["workers"] == pytest.approx(found["alone"], rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [
+        ({"electra_objective": False}, 1e-5),
+        ({"electra_objective": False, "electric_objective": True}, 1e-5),
+        ({"jit_compile": True}, 1e-5),
+        ({"gradient_accumulation_steps": 2}, 1e-5),
+        ({"precision": "mixed_bfloat16"}, 2e-3),
+    ],
+    ids=["mlm", "electric", "jit", "accumulation", "bfloat16"],
+)
+def test_every_kind_of_step_is_that_of_one_process(tiny_data, changes, tolerance):
+    name = "_".join(changes)
+    hparams = HPARAMS | {"num_train_steps": 10} | changes
+    ended_with(train(tiny_data, f"two_{name}", hparams), 0, 0)
+    assert pretrain(tiny_data, f"one_{name}", hparams).wait().returncode == 0
+    two, one = (tiny_data / "models" / f"{n}_{name}" for n in ("two", "one"))
+    for mine, row in zip(metrics_of(two), metrics_of(one), strict=True):
+        assert mine["loss"] == pytest.approx(row["loss"], rel=10 * tolerance)
+    expected = tensors(one, 10)
+    for variable, value in tensors(two, 10).items():
+        np.testing.assert_allclose(value, expected[variable], rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("index", "fault"),
+    [
+        (0, functools.partial(kill_in_save, 2, 3)),
+        (0, functools.partial(kill_in_save, 1, 5)),
+        (1, functools.partial(signal_at, 1, signal.SIGKILL)),
+        (2, functools.partial(signal_at, 30, signal.SIGKILL)),
+        (2, functools.partial(signal_at, 30, signal.SIGSTOP)),
+    ],
+    ids=["in a save", "in the first save", "before the first step", "later", "stopped"],
+)
+def test_one_of_three_is_lost(tiny_data, three_straight, index, fault):
+    model = f"three_{index}_{time.monotonic()}"
+    hparams = HPARAMS | {"train_batch_size": 6}
+    with Cluster(tiny_data, model, hparams, 3, before={index: fault}) as cluster:
+        others = [run for i, run in cluster.runs.items() if i != index]
+        for run in others:
+            run.process.join(150)
+        ended = cluster.wait(1) if fault.args[-1] != signal.SIGSTOP else None
+        cluster.kill()
+    codes = [run.process.exitcode for run in cluster.runs.values()]
+    assert codes[index] == -signal.SIGKILL
+    assert [c for i, c in enumerate(codes) if i != index] == [69, 69], ended
+    ended_with(train(tiny_data, model, hparams, 3), 0, 0, 0)
+    assert digest(cluster.directory, STEPS) == digest(three_straight, STEPS)
+
+
+@pytest.fixture(scope="module")
+def three_straight(tiny_data):
+    hparams = HPARAMS | {"train_batch_size": 6}
+    ended_with(train(tiny_data, "three", hparams, 3), 0, 0, 0)
+    return tiny_data / "models" / "three"
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_a_minute_late(tiny_data):
+    hparams = HPARAMS | {"num_train_steps": 5}
+    with Cluster(tiny_data, "late", hparams, absent=[0]) as cluster:
+        time.sleep(60)
+        cluster.start(0)
+        ended_with(cluster.wait(), 0, 0)
+
+
+@pytest.mark.slow
+def test_a_diverged_run_keeps_the_whole_batch(tiny_data, elsewhere):
+    """Of which each worker has a part."""
+    before = dict.fromkeys((0, 1), functools.partial(poison, 8))
+    ended = train(
+        tiny_data, "diverged", HPARAMS, own_data={1: elsewhere}, before=before
+    )
+    for one in ended_with(ended, 70, 70):
+        assert "diverged at step 9: loss nan" in one.stderr
+    path = tiny_data / "models" / "diverged" / "nonfinite_step_9.npz"
+    with np.load(path, allow_pickle=False) as batch:
+        assert len(batch["input_ids"]) == HPARAMS["train_batch_size"]
+        assert np.isnan(batch["masked_lm_weights"]).any()
+    assert not (elsewhere / "models").exists()
+
+
+def poison(step):
+    """Makes the loss of a step no number, at the worker where this is called."""
+    from electra_tf.pretrain import masking
+
+    mask_batch = masking.mask_batch
+
+    def poisoned(batch, seed, now, **options):
+        masked = mask_batch(batch, seed, now, **options)
+        factor = tf.where(now == step, np.float32("nan"), 1.0)
+        weights = masked["masked_lm_weights"] * factor
+        return masked | {"masked_lm_weights": weights}
+
+    masking.mask_batch = poisoned
+
+
 def evaluation(directory, name):
     settings = {"do_train": False, "do_eval": True}
     return HPARAMS | settings | {"results_txt": str(directory / f"{name}.txt")}
+
+
+def be_impatient():
+    from electra_tf.train import stopping
+
+    stopping.PATIENCE_SECONDS = 1.0
+
+
+def sleep_at(step):
+    """Sleeps instead of making the steps up to `step`."""
+    from electra_tf.train import step as training_step
+
+    run = training_step.TrainingStep.run
+
+    def late(self, iterator, start, count):
+        if start + count >= step:
+            print("asleep", file=sys.stderr, flush=True)
+            time.sleep(600)
+        return run(self, iterator, start, count)
+
+    training_step.TrainingStep.run = late
 
 
 def fill_disk_at_save(number):
@@ -193,7 +340,6 @@ def fill_disk_at_save(number):
         saves.append(step)
         if len(set(saves)) >= number:
             # No file can become as large as a checkpoint.
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
         whole_save(self, step, variables)
 
