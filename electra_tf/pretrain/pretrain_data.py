@@ -52,10 +52,9 @@ def make_dataset(
       start_step: number of the first batch.
       shuffle: read each epoch in its own random order; else in the order of the files.
       num_replicas: the global batch is cut into this many elements, in replica order.
-      replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements.
-        Only these are read; what is drawn at random is drawn for the global batch.
-      num_batches: number of steps after which the data set ends; None: endless, epoch
-        after epoch.
+      replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements,
+        and reads nothing else.
+      num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
 
@@ -63,9 +62,8 @@ def make_dataset(
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
       sample_uniform float32 [b, N], where b = batch_size / num_replicas.
 
-    Raises UserError for data that do not fit `max_seq_length` or `vocab`, and for
-    damage. An error met while reading reaches the caller as a tf.errors.OpError that
-    `errors.as_user_error` translates.
+    Raises UserError for data that are damaged or do not fit `max_seq_length` or `vocab`;
+    while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
     """
     _check_division(batch_size, num_replicas, replica_slice[1])
     source = ExampleSource(
@@ -74,7 +72,6 @@ def make_dataset(
 
     worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
-    local_replicas = num_replicas // num_workers
 
     def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
         batch = source.batch(step, batch_size, seed, shuffle, rows)
@@ -90,7 +87,7 @@ def make_dataset(
             repeated_masks=repeated_masks,
             rows=(rows.first, batch_size),
         )
-        return batch if num_replicas == 1 else _cut(batch, local_replicas)
+        return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
@@ -98,10 +95,14 @@ def make_dataset(
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
-        # Else several workers would ask each other at every step whether it has ended.
-        endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-        dataset = dataset.apply(endless)
+        dataset = _without_end(dataset)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Says so; else several workers ask each other at every step whether it ended."""
+    infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return dataset.apply(infinite)
 
 
 def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:

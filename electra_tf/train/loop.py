@@ -8,10 +8,10 @@ no other position to restore.
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import tensorflow as tf
@@ -70,7 +70,7 @@ def train(
     )
     saver = BackgroundSaver(checkpoints)
     guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
-    loop = _Loop(step, saver if placement.is_chief else None, report, guard)
+    loop = _Loop(step, placement, saver, report, guard)
     pace = Pace(iterations_per_loop)
     workers = placement.workers
     with stop or StopRequest() as stop:
@@ -84,17 +84,11 @@ def train(
                 count = min(decision.count, to_save, num_train_steps - loop.done)
                 with pace.measure(count), workers.cluster.patience():
                     metrics = step.run(batches, loop.done, count)
-                failure = _failure_of(
-                    functools.partial(loop.add, metrics, count, constants or {}),
-                    lambda: loop.done % save_checkpoints_steps or loop.save(),
-                    saver.check,
-                )
-                decision = workers.decide(
-                    failure,
-                    stop.reason(2 * decision.seconds),
-                    pace.count(),
-                    pace.seconds + saver.seconds,
-                )
+                metrics |= {k: np.full(count, v) for k, v in (constants or {}).items()}
+                failure = _failure_of(partial(loop.add, metrics, count == to_save))
+                seconds = pace.seconds + saver.seconds
+                reason = stop.reason(2 * max(seconds, decision.seconds))
+                decision = workers.decide(failure, reason, pace.count(), seconds)
             stop.answered()
             # Nobody leaves before the checkpoint is there.
             workers.decide(_failure_of(loop.save, saver.wait))
@@ -123,32 +117,30 @@ class _Loop:
     def __init__(
         self,
         step: TrainingStep,
-        saver: BackgroundSaver | None,
+        placement: Placement,
+        saver: BackgroundSaver,
         report: Report,
         guard: NonfiniteGuard,
     ):
         self.done = step.state.step
         self._step = step
+        self._is_chief = placement.is_chief
         self._saver = saver
         self._report = report
         self._guard = guard
 
-    def add(
-        self,
-        metrics: dict[str, np.ndarray],
-        count: int,
-        constants: Mapping[str, float],
-    ) -> None:
-        """Checks and reports `count` more steps."""
-        for name, value in constants.items():
-            metrics[name] = np.full(count, value)
+    def add(self, metrics: Mapping[str, np.ndarray], save: bool) -> None:
+        """Checks and reports more steps; then saves, if that is due."""
         self._guard.check(self.done, metrics, self._report)
         self._report.add(self.done + 1, metrics)
-        self.done += count
+        self.done += len(metrics["loss"])
+        if save:
+            self.save()
+        self._saver.check()
 
     def save(self) -> None:
         """Begins to write a checkpoint, after the metrics up to it."""
-        if self._saver:
+        if self._is_chief:
             self._report.sync()
             self._saver.save(self.done, self._step.state.variables())
 
