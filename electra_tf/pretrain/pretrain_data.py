@@ -62,7 +62,7 @@ def make_dataset(
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
       sample_uniform float32 [b, N], where b = batch_size / num_replicas.
 
-    Raises UserError for data that are damaged or do not fit `max_seq_length` or `vocab`;
+    Raises UserError for data that are damaged or do not fit the length or vocabulary;
     while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
     """
     _check_division(batch_size, num_replicas, replica_slice[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import socket
 import sys
 import threading
@@ -109,8 +110,12 @@ class Cluster(NamedTuple):
                 "End what uses it, or give TF_CONFIG another."
             ) from error
         with listener, contextlib.ExitStack() as stack:
-            while len(came) < len(self.places) - 1 and time.monotonic() < end:
-                listener.settimeout(max(0.01, end - time.monotonic()))
+            while True:
+                came = {i: one for i, one in came.items() if not _has_left(one[0])}
+                left = end - time.monotonic()
+                if len(came) == len(self.places) - 1 or left <= 0:
+                    break
+                listener.settimeout(left)
                 with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
                     peer = stack.enter_context(listener.accept()[0])
                     peer.settimeout(10)
@@ -187,6 +192,11 @@ class Cluster(NamedTuple):
         message = self._missing(silent or others)["error"]
         print(f"error: {message}", file=sys.stderr, flush=True)
         os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
+
+
+def _has_left(peer: socket.socket) -> bool:
+    """Whether a worker that waits, and so says nothing, is gone."""
+    return bool(select.select([peer], [], [], 0)[0])
 
 
 def _answers(place: str) -> bool:

@@ -158,7 +158,9 @@ def describe(placement: Placement, precision: str) -> str:
         details = tf.config.experimental.get_device_details(gpus[0])
         kind = details.get("device_name", "GPU")
     name = type(placement.strategy).__name__
-    if placement.num_replicas == 1:
+    if placement.workers.count > 1:
+        name = f"{placement.workers.count} workers"
+    elif placement.num_replicas == 1:
         name = "one device"
     jit = "on" if placement.jit_compile else "off"
     return (

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who the workers are by TF_CONFIG, and how they meet."""
 
+import contextlib
 import json
 import os
 import re
@@ -115,6 +116,27 @@ def test_a_worker_that_does_not_come_is_named_by_all(monkeypatch, missing):
     for error in errors:
         assert error.exit_code == 69
         assert f"waited 1 s for worker {missing} (127.0.0.1:" in str(error)
+
+
+def test_a_worker_that_came_and_was_killed_has_not_come(monkeypatch):
+    text, _ = tf_configs(2)
+    chief = cluster(text, monkeypatch, 3.0)
+    host, port = chief.places[0].split(":")
+
+    def come_and_go():
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                with socket.create_connection((host, int(port))) as connection:
+                    return connection.sendall(b'{"index": 1, "facts": {}}\n')
+
+    # The third one is waited for, so that the second has time to go.
+    waits = chief._replace(places=(*chief.places, "127.0.0.1:1"))
+    thread = threading.Thread(target=come_and_go)
+    thread.start()
+    with pytest.raises(UserError, match="worker 1 .*worker 2 ") as e:
+        waits.meet({})
+    thread.join()
+    assert e.value.exit_code == 69
 
 
 def test_a_port_that_is_taken(monkeypatch):
