@@ -64,16 +64,15 @@ class _Handler:
 
     Python's handlers wait while the process is inside TensorFlow, which may be for
     ever: where it waits for a worker that does not come. So a thread hears of the
-    signal, too, and ends the process if it is not answered within `_patience` seconds,
-    or at a second signal before the first reached Python.
+    signal, too, and ends the process if it is not answered within `_patience` seconds
+    (None: there is nobody to wait for).
     """
 
-    _patience: float
+    _patience: float | None
     _last_words: str
     _exit_code: int
 
     def __enter__(self) -> Self:
-        self._was_handled = False
         self._is_answered = False
         self._before = {
             n: signal.signal(n, self._noted)
@@ -81,21 +80,22 @@ class _Handler:
             # nohup asks to ignore it.
             if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN
         }
-        read, self._write = os.pipe()
-        os.set_blocking(self._write, False)
-        self._wakeup = signal.set_wakeup_fd(self._write)
-        threading.Thread(target=self._listen, args=(read,), daemon=True).start()
+        if self._patience is not None:
+            read, self._write = os.pipe()
+            os.set_blocking(self._write, False)
+            self._wakeup = signal.set_wakeup_fd(self._write)
+            threading.Thread(target=self._listen, args=(read,), daemon=True).start()
         return self
 
     def __exit__(self, *_) -> None:
         self._is_answered = True
-        signal.set_wakeup_fd(self._wakeup)
-        os.close(self._write)
+        if self._patience is not None:
+            signal.set_wakeup_fd(self._wakeup)
+            os.close(self._write)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _noted(self, number, frame) -> None:
-        self._was_handled = True
         self._handle(signal.Signals(number))
 
     def _listen(self, read: int) -> None:
@@ -103,9 +103,11 @@ class _Handler:
         while (heard := os.read(read, 1)) and heard[0] not in self._before:
             pass
         end = time.monotonic() + self._patience
-        while heard and select.select([read], [], [], end - time.monotonic())[0]:
-            more = os.read(read, 1)
-            if not more or (more[0] in self._before and not self._was_handled):
+        # Until the time is over, or the block, whose end closes the pipe.
+        while (
+            heard and select.select([read], [], [], max(0, end - time.monotonic()))[0]
+        ):
+            if not os.read(read, 1):
                 break
         os.close(read)
         if heard and not self._is_answered:
@@ -131,7 +133,7 @@ class LeaveAtOnce(_Handler):
 
 
 class StopRequest(_Handler):
-    """Notes a signal while it is entered; a second one acts at once.
+    """Notes a signal while it is entered; a second one, unless SIGHUP, acts at once.
 
     Args:
       max_seconds: the time that the process was given, None for no limit.
@@ -156,7 +158,7 @@ class StopRequest(_Handler):
         several_workers: bool = False,
     ):
         self.signal: signal.Signals | None = None
-        self._patience = PATIENCE_SECONDS if several_workers else threading.TIMEOUT_MAX
+        self._patience = PATIENCE_SECONDS if several_workers else None
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
@@ -164,7 +166,8 @@ class StopRequest(_Handler):
     def _handle(self, number: signal.Signals) -> None:
         self.signal = number
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        # Some send it right after SIGTERM, which is not to say it twice.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def answered(self) -> None:
