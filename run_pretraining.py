@@ -11,10 +11,10 @@ curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboa
 
 import contextlib
 import hashlib
-import json
 import os
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from absl import flags
 
@@ -26,10 +26,15 @@ from electra_tf.console import Console
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
-bafrom electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.interop.sources import FoundModel
+from electra_tf.paths import expand
+from electra_tf.storage.checkpoint_manifest import Manifest
+from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
+from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
 
@@ -71,7 +76,8 @@ def main(argv: list[str]) -> int:
         read_hparams(_CONFIG.value) if _CONFIG.value else None,
     )
     vocab = read_vocabulary(config)
-    chief = is_chief()
+    cluster = Cluster.from_environment(config.peer_timeout)
+    chief = cluster.is_chief
     console = Console(silent=not chief)
     lock = RunLock(config.model_dir)
     checkpoints = Checkpoints(
@@ -86,18 +92,8 @@ def main(argv: list[str]) -> int:
     writes = config.do_train and chief and not _DRY_RUN.value
     nothing = contextlib.nullcontext()
     with LeaveAtOnce() if config.do_train else nothing, lock if writes else nothing:
-        original = sources.original_in(config.model_dir, console.log)
-        saved = None if original else checkpoints.newest_intact()
-        if saved:
-            checkpoints.check_identity(saved)
-        if config.do_eval and not (saved or original):
-            original = model_to_evaluate(config, console)
-        if config.init_checkpoint and not saved:
-            sources.check(config.init_checkpoint)
-        if original:
-            check_vocabulary(original, vocab)
-        if needs_token_counts(config) and not saved:
-            token_counts.files_beside(config.pretrain_tfrecords)
+        # What the others need of these files the chief gives them.
+        start = find_start(config, vocab, checkpoints, console) if chief else NO_START
         console.heading("Config:")
         for name, value in sorted(config.to_dict().items()):
             console.log(f"{name} {value}")
@@ -105,12 +101,44 @@ def main(argv: list[str]) -> int:
             console.log(f"Note: {note}.")
         console.log()
         startup.import_tensorflow()
-        if _DRY_RUN.value:
-            return describe_run(config, vocab, saved, original, console)
-        if config.do_train:
-            stop = StopRequest(limit, started)
-            return train(config, vocab, checkpoints, saved, original, console, stop)
-        return evaluate(config, vocab, checkpoints, saved, original, console)
+        from electra_tf.train.workers import peers_may_be_lost
+
+        with peers_may_be_lost(cluster):
+            run = Run(config, vocab, cluster, checkpoints, start, console)
+            if _DRY_RUN.value:
+                return describe_run(run)
+            if config.do_train:
+                return train(run, StopRequest(limit, started, cluster.has_peers))
+            return evaluate(run)
+
+
+class Start(NamedTuple):
+    """What a run begins with; with neither, init_checkpoint or random weights."""
+
+    saved: Manifest | None = None  # the newest checkpoint
+    original: FoundModel | None = None  # another model to continue from or to evaluate
+
+
+NO_START = Start()  # of workers that are not the chief
+
+
+def find_start(
+    config: PretrainingConfig, vocab: Vocabulary, checkpoints: Checkpoints, console
+) -> Start:
+    """What there is to begin with, checked."""
+    original = sources.original_in(config.model_dir, console.log)
+    saved = None if original else checkpoints.newest_intact()
+    if saved:
+        checkpoints.check_identity(saved)
+    if config.do_eval and not (saved or original):
+        original = model_to_evaluate(config, console)
+    if config.init_checkpoint and not saved:
+        sources.check(config.init_checkpoint)
+    if original:
+        check_vocabulary(original, vocab)
+    if needs_token_counts(config) and not saved:
+        token_counts.files_beside(config.pretrain_tfrecords)
+    return Start(saved, original)
 
 
 def model_to_evaluate(config: PretrainingConfig, console: Console) -> FoundModel:
@@ -130,6 +158,37 @@ def check_vocabulary(model: FoundModel, vocab: Vocabulary) -> None:
     )
 
 
+class Run(NamedTuple):
+    """What training, evaluation and a dry run start from."""
+
+    config: PretrainingConfig
+    vocab: Vocabulary
+    cluster: Cluster
+    checkpoints: Checkpoints
+    start: Start  # the chief's alone
+    console: Console
+
+    def facts(self) -> dict[str, Any]:
+        """What all workers of a run must have in common."""
+        import tensorflow as tf
+
+        from electra_tf.pretrain import pretrain_data
+
+        config = self.config
+        data = config.pretrain_tfrecords if config.do_train else config.eval_tfrecords
+        sizes = [os.path.getsize(path) for path in pretrain_data.find_shards(data)]
+        return {
+            **self.checkpoints.settings,
+            **self.checkpoints.identity,
+            "GPUs": len(tf.config.list_physical_devices("GPU")),
+            "do_train": config.do_train,
+            "dry_run": _DRY_RUN.value,
+            "data": f"{len(sizes)} files, {sum(sizes)} bytes",
+            "code_sha256": code_sha256(),
+            **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
+        }
+
+
 def needs_token_counts(config: PretrainingConfig) -> bool:
     """Whether the generator starts from how often each token is in the data."""
     return GENERATORS[config.generator_kind].needs_token_counts
@@ -143,15 +202,6 @@ def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
     return vocab
 
 
-def is_chief() -> bool:
-    """Whether this process writes; with several workers (TF_CONFIG) only one does."""
-    cluster = json.loads(os.environ.get("TF_CONFIG") or "{}")
-    task = cluster.get("task", {"type": "chief", "index": 0})
-    if "chief" in cluster.get("cluster", {}):
-        return task["type"] == "chief"
-    return int(task["index"]) == 0
-
-
 def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
     """The hash of the data's manifests, where there are any, as a setting."""
     folders = sorted({Path(path).parent for path in expand(config.pretrain_tfrecords)})
@@ -160,7 +210,7 @@ def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
     return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
 
 
-def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
+def build(run: Run):
     """Devices, model and optimizer: returns (placement, task, state)."""
     import keras
 
@@ -168,9 +218,11 @@ def build(config: PretrainingConfig, vocab: Vocabulary, console: Console):
     from electra_tf.train import distribution, optimization
     from electra_tf.train import step as training_step
 
+    config, vocab, console = run.config, run.vocab, run.console
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
-    placement = distribution.create_strategy(config)
+    run.cluster.meet(run.facts())
+    placement = distribution.create_strategy(config, run.cluster)
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
@@ -211,22 +263,22 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
 
-def train(config, vocab, checkpoints, saved, original, console, stop) -> int:
-    """Trains up to num_train_steps, from the newest checkpoint if there is one.
-
-    Args:
-      original: instead of `saved`, the original's checkpoint to continue from.
-    """
+def train(run: Run, stop: StopRequest) -> int:
+    """Trains up to num_train_steps, from what the run starts from."""
     from electra_tf.train import curves, loop
     from electra_tf.train import step as training_step
 
-    config_path = Path(config.model_dir) / "config.json"
-    try:
-        config.save(str(config_path))
-    except OSError as error:
-        raise cannot_write(config_path, error) from error
-    placement, task, state = build(config, vocab, console)
-    load_start(config, vocab, checkpoints, saved, original, task, state, console)
+    config, vocab, cluster, checkpoints, _, console = run
+    if cluster.is_chief:
+        config_path = Path(config.model_dir) / "config.json"
+        try:
+            config.save(str(config_path))
+        except OSError as error:
+            raise cannot_write(config_path, error) from error
+    placement, task, state = build(run)
+    if cluster.is_chief:
+        load_start(run, task, state)
+    placement.workers.copy_from_chief(state.variables())
     skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
@@ -278,12 +330,11 @@ def train(config, vocab, checkpoints, saved, original, console, stop) -> int:
     return EXIT_OK
 
 
-def load_start(
-    config, vocab, checkpoints, saved, original, task, state, console
-) -> None:
+def load_start(run: Run, task, state) -> None:
     """Assigns what the run starts from."""
     from electra_tf.interop import warm_start
 
+    config, vocab, _, checkpoints, (saved, original), console = run
     if saved:
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
@@ -322,23 +373,22 @@ def log_epochs(
     return source.num_skipped
 
 
-def evaluate(config, vocab, checkpoints, saved, original, console) -> int:
-    """Evaluates the newest checkpoint; prints and writes the original's metrics.
-
-    Args:
-      original: instead of `saved`, another model to evaluate.
-    """
+def evaluate(run: Run) -> int:
+    """Evaluates the newest checkpoint; prints and writes the original's metrics."""
     from electra_tf.interop import warm_start
     from electra_tf.train import loop
 
-    placement, task, state = build(config, vocab, console)
+    config, vocab, _, checkpoints, (saved, original), console = run
+    placement, task, state = build(run)
     if saved:
         checkpoints.restore(saved, state.weights(), partial=True)
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
-    else:
+    elif original:
         checkpoint = original.origin
         step = warm_start.evaluated(original, state.weights())
-    console.log(f"Evaluating {checkpoint}.")
+    if placement.is_chief:
+        console.log(f"Evaluating {checkpoint}.")
+    placement.workers.copy_from_chief(state.weights())
     console.heading("Running evaluation")
     started = time.time()
     metrics = loop.evaluate(
@@ -349,9 +399,9 @@ def evaluate(config, vocab, checkpoints, saved, original, console) -> int:
         console=console,
         batch_size=config.eval_batch_size,
     )
-    for name, value in sorted({**metrics, "global_step": step}.items()):
-        console.log(f"  {name} = {value}")
     if placement.is_chief:
+        for name, value in sorted({**metrics, "global_step": step}.items()):
+            console.log(f"  {name} = {value}")
         write_results(
             config.results_txt,
             metrics,
@@ -366,11 +416,12 @@ def evaluate(config, vocab, checkpoints, saved, original, console) -> int:
     return EXIT_OK
 
 
-def describe_run(config, vocab, saved, original, console) -> int:
+def describe_run(run: Run) -> int:
     """Checks data and model and prints what a run would be; writes nothing."""
     from flops_computation import get_recipe_flops
 
-    placement, _, state = build(config, vocab, console)
+    config, vocab, _, _, (saved, original), console = run
+    placement, _, state = build(run)
     next(batches_of(config, vocab, placement))
     log_epochs(config, vocab, saved.step if saved else 0, console)
     size = sum(

@@ -24,7 +24,13 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from electra_tf.console import printable
-from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_FLAGS, EXIT_PREEMPTED, UserError
+from electra_tf.errors import (
+    EXIT_CANNOT_WRITE,
+    EXIT_FLAGS,
+    EXIT_PEER_LOST,
+    EXIT_PREEMPTED,
+    UserError,
+)
 from electra_tf.paths import check_path
 
 # Flags defined through this module belong to the script that asked for them.
@@ -96,6 +102,9 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
         try:
             code = main(argv)
         except UserError as e:
+            if e.exit_code == EXIT_PEER_LOST:
+                print(f"error: {e}", file=sys.stderr)
+                _leave(e.exit_code)
             _exit(str(e), e.exit_code)
         except KeyboardInterrupt:
             _exit("interrupted", _EXIT_INTERRUPTED)

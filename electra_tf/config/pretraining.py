@@ -149,6 +149,13 @@ class PretrainingConfig(RunConfig):
         1000000, "Optimizer steps; the schedule ends here.", SETTING, minimum=1
     )
     num_eval_steps: int = hparam(100, "Batches of an evaluation.", SETTING, minimum=1)
+    peer_timeout: float = hparam(
+        600.0,
+        "Seconds that a worker waits for the others (TF_CONFIG), at the start and at "
+        "each exchange.",
+        PLACE,
+        above=0,
+    )
 
     # Generator.
     generator: str | None = hparam(

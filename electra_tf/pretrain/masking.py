@@ -116,6 +116,7 @@ def mask_batch(
     sep_id: int,
     mask_id: int,
     repeated_masks: str = "original",
+    rows: tuple[int, int] | None = None,
 ) -> dict[str, tf.Tensor]:
     """Draws the masking of a global batch as a function of (seed, step).
 
@@ -123,6 +124,8 @@ def mask_batch(
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
       repeated_masks: "original" draws positions with replacement (about 7 % of the
         masked positions are drawn twice), "fixed" draws distinct ones.
+      rows: (first, all): `batch` is rows `first` ... of a global batch of so many, and
+        is masked as it would be among them; None: it is the global batch.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
@@ -131,7 +134,8 @@ def mask_batch(
       token the generator's softmax yields.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
-    rows, length = tf.shape(input_ids)[0], tf.shape(input_ids)[1]
+    size, length = tf.shape(input_ids)[0], tf.shape(input_ids)[1]
+    first, all_rows = rows or (0, size)
     slots = max_predictions_per_seq
     candidates = candidates_mask(
         input_ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
@@ -140,7 +144,9 @@ def mask_batch(
     wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
 
     distinct = repeated_masks == "fixed"
-    draws = uniforms(seed, step, [rows, (length if distinct else slots) + 2 * slots])
+    draws = uniforms(
+        seed, step, [all_rows, (length if distinct else slots) + 2 * slots]
+    )[first : first + size]
     if distinct:
         wanted = tf.minimum(wanted, available)
         positions = _draw_without_replacement(candidates, draws[:, 2 * slots :], slots)

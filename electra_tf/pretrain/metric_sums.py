@@ -26,7 +26,8 @@ def generator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         "masked_correct": _count(generated.predictions == ids, weights),
         "masked_loss": tf.reduce_sum(generated.per_token_loss * weights),
         "generator_loss": generated.loss,
-        "batches": tf.ones([]),
+        # Each replica's part of a global batch, whose loss is the sum of the parts'.
+        "batches": tf.ones([]) / tf.distribute.get_strategy().num_replicas_in_sync,
         "loss": output.total_loss,
     }
 

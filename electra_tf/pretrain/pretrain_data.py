@@ -13,6 +13,7 @@ input_ids, input_mask and segment_ids, without masking.
 import fnmatch
 import glob
 import os
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -52,10 +53,9 @@ def make_dataset(
       start_step: number of the first batch.
       shuffle: read each epoch in its own random order; else in the order of the files.
       num_replicas: the global batch is cut into this many elements, in replica order.
-      replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements.
-        Reading and masking are those of the global batch all the same.
-      num_batches: number of steps after which the data set ends; None: endless, epoch
-        after epoch.
+      replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements,
+        and reads nothing else.
+      num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
 
@@ -63,17 +63,19 @@ def make_dataset(
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
       sample_uniform float32 [b, N], where b = batch_size / num_replicas.
 
-    Raises UserError for data that do not fit `max_seq_length` or `vocab`, and for
-    damage. An error met while reading reaches the caller as a tf.errors.OpError that
-    `errors.as_user_error` translates.
+    Raises UserError for data that are damaged or do not fit the length or vocabulary;
+    while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
     """
     _check_division(batch_size, num_replicas, replica_slice[1])
     source = ExampleSource(
         pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
     )
 
+    worker, num_workers = replica_slice
+    rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
+
     def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = source.batch(step, batch_size, seed, shuffle)
+        batch = source.batch(step, batch_size, seed, shuffle, rows)
         batch = masking.mask_batch(
             batch,
             seed,
@@ -84,15 +86,24 @@ def make_dataset(
             sep_id=vocab.sep_id,
             mask_id=vocab.mask_id,
             repeated_masks=repeated_masks,
+            rows=(rows.first, batch_size),
         )
-        return batch if num_replicas == 1 else _cut(batch, num_replicas, replica_slice)
+        return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
     dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     if num_replicas > 1:
         dataset = dataset.unbatch()
+    if num_batches is None:
+        dataset = _without_end(dataset)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """Says so; else several workers ask each other at every step whether it ended."""
+    infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    return dataset.apply(infinite)
 
 
 def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:
@@ -104,14 +115,27 @@ def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> Non
         )
 
 
+class Rows(NamedTuple):
+    """A worker's part of a global batch."""
+
+    first: int
+    count: int
+
+
 def batch_indices(
-    step: int, batch_size: int, num_examples: int, seed: int, shuffle: bool = True
+    step: int,
+    batch_size: int,
+    num_examples: int,
+    seed: int,
+    shuffle: bool = True,
+    rows: Rows | None = None,
 ) -> np.ndarray:
-    """Which examples form batch `step`: int64 [batch_size].
+    """Which examples form batch `step`, or those `rows` of it: int64 [batch_size].
 
     A batch that spans two epochs takes each part from its own order.
     """
-    place = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)
+    first, count = rows or Rows(0, batch_size)
+    place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
     epochs, indices = place // num_examples, place % num_examples
     if shuffle:
         for epoch in range(epochs[0], epochs[-1] + 1):
@@ -120,15 +144,10 @@ def batch_indices(
     return indices
 
 
-def _cut(
-    batch: dict[str, tf.Tensor], num_replicas: int, replica_slice: tuple[int, int]
-) -> dict[str, tf.Tensor]:
-    """Cuts [B, ...] into this worker's replicas: [replicas, B / num_replicas, ...]."""
-    index, workers = replica_slice
-    local = num_replicas // workers
-    own = slice(index * local, (index + 1) * local)
+def _cut(batch: dict[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:
+    """Cuts [B, ...] into the parts of replicas: [parts, B / parts, ...]."""
     return {
-        name: tf.reshape(value, [num_replicas, -1, value.shape[1]])[own]
+        name: tf.reshape(value, [parts, -1, value.shape[1]])
         for name, value in batch.items()
     }
 
@@ -169,15 +188,24 @@ class ExampleSource:
         return len(self.index)
 
     def batch(
-        self, step: tf.Tensor, batch_size: int, seed: int, shuffle: bool
+        self,
+        step: tf.Tensor,
+        batch_size: int,
+        seed: int,
+        shuffle: bool,
+        rows: Rows | None = None,
     ) -> dict[str, tf.Tensor]:
         """The features of batch `step`, int32 [B, L], in a graph of tf.data.
+
+        Of `rows` of it, if they are given: nothing else is read.
 
         Errors are raised as text that `as_user_error` knows.
         """
 
+        rows = rows or Rows(0, batch_size)
+
         def read(step: np.ndarray) -> np.ndarray:
-            indices = batch_indices(step, batch_size, len(self), seed, shuffle)
+            indices = batch_indices(step, batch_size, len(self), seed, shuffle, rows)
             try:
                 return self.read(indices)
             except UserError as e:
@@ -185,7 +213,7 @@ class ExampleSource:
                 raise ValueError(text) from None
 
         features = tf.numpy_function(read, [step], tf.int32, stateful=False)
-        features.set_shape([len(tfrecord.FEATURES), batch_size, self._length])
+        features.set_shape([len(tfrecord.FEATURES), rows.count, self._length])
         return dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
 
     def read(self, indices: np.ndarray) -> np.ndarray:

@@ -263,9 +263,12 @@ class TrainablePretrainer:
         """Metrics of single steps, of the batch as it was trained on, with dropout."""
         return metrics.training_metrics(self.metrics, sums)
 
-    def evaluation_sums(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Sums over one batch, without dropout."""
-        return self.model.objective.sums(self.model(batch, training=False), batch)
+    def evaluation_sums(
+        self, batch: dict[str, tf.Tensor], weights: LossWeights | None = None
+    ) -> dict[str, tf.Tensor]:
+        """Sums over one part of a global batch, without dropout."""
+        output = self.model(batch, training=False, weights=weights)
+        return self.model.objective.sums(output, batch)
 
     def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """The original's metrics, from the sums over all batches."""

@@ -30,6 +30,16 @@ def installed_versions(*packages: str) -> dict[str, str]:
     return found
 
 
+def code_sha256() -> str:
+    """The sha256 over the source files of this package, in hexadecimal."""
+    package = Path(__file__).resolve().parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package).as_posix()
+        digest.update(f"{name} {sha256(path)}\n".encode())
+    return digest.hexdigest()
+
+
 def sha256(path: Path) -> str:
     """The sha256 of a file, in hexadecimal."""
     with open(path, "rb") as f:

@@ -14,6 +14,9 @@ import keras
 import tensorflow as tf
 
 from electra_tf.errors import UserError
+from electra_tf.train.cluster import Cluster
+from electra_tf.train.stopping import plain_signals
+from electra_tf.train.workers import Workers
 
 # Splits the CPU into that many devices, so that replicas can be tried out without
 # GPUs: every replica then computes on the same cores.
@@ -27,6 +30,7 @@ class Placement(NamedTuple):
     jit_compile: bool
     is_chief: bool  # writes checkpoints, metrics and log lines
     num_replicas: int  # of all workers together
+    workers: Workers
 
 
 def configure_devices(config) -> None:
@@ -70,31 +74,41 @@ def set_precision(name: str) -> None:
     keras.config.set_dtype_policy(name)
 
 
-def create_strategy(config) -> Placement:
+def create_strategy(config, cluster: Cluster | None = None) -> Placement:
     """Chooses the strategy for the devices at hand and checks the batch size.
 
-    TPU when `use_tpu`; several workers when TF_CONFIG is set; all GPUs, or the devices
-    the CPU was split into, when there is more than one; otherwise the one device.
+    TPU when `use_tpu`; the devices of all workers of the cluster; all GPUs, or the
+    devices the CPU was split into, when there is more than one; otherwise the one.
 
     Raises `UserError` (2) when the global batch does not divide into replicas times
     `gradient_accumulation_steps`.
+
+    Args:
+      cluster: of several workers, by TF_CONFIG; by default there is only this one.
     """
-    strategy = _strategy(config)
+    cluster = cluster or Cluster()
+    strategy = _strategy(config, cluster)
     replicas = strategy.num_replicas_in_sync
     check_batch_sizes(config, replicas)
     return Placement(
         strategy=strategy,
         jit_compile=uses_jit(config),
-        is_chief=strategy.extended.should_checkpoint,
+        is_chief=cluster.is_chief,
         num_replicas=replicas,
+        workers=Workers(strategy, cluster),
     )
 
 
-def _strategy(config) -> tf.distribute.Strategy:
+def _strategy(config, cluster: Cluster) -> tf.distribute.Strategy:
     if config.use_tpu:
         return _tpu_strategy(config)
-    if os.environ.get("TF_CONFIG"):
-        return tf.distribute.MultiWorkerMirroredStrategy()
+    if cluster.places:
+        # It reports every all-reduce that it builds.
+        tf.get_logger().setLevel("WARNING")
+        # All have come (`Cluster.meet`). If one is lost now, TensorFlow waits for an
+        # hour and holds Python's lock.
+        with plain_signals(cluster.timeout):
+            return tf.distribute.MultiWorkerMirroredStrategy()
     devices = [d.name for d in tf.config.list_logical_devices("GPU")]
     devices = devices or [d.name for d in tf.config.list_logical_devices("CPU")]
     if len(devices) > 1:
@@ -144,7 +158,9 @@ def describe(placement: Placement, precision: str) -> str:
         details = tf.config.experimental.get_device_details(gpus[0])
         kind = details.get("device_name", "GPU")
     name = type(placement.strategy).__name__
-    if placement.num_replicas == 1:
+    if placement.workers.count > 1:
+        name = f"{placement.workers.count} workers"
+    elif placement.num_replicas == 1:
         name = "one device"
     jit = "on" if placement.jit_compile else "off"
     return (

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ def train(
 
     Args:
       make_batches: step -> iterator whose first batch is that of `step`.
-      stop: what may end the run early; by default SIGTERM and SIGINT.
+      stop: what may end the run early; by default SIGTERM, SIGINT and SIGHUP.
       constants: numbers that go into every row of the metrics.
       pause: what happens between steps, and may end the training.
 
@@ -71,33 +72,33 @@ def train(
         is_chief=placement.is_chief,
     )
     saver = BackgroundSaver(checkpoints)
-    guard = NonfiniteGuard(
-        on_nonfinite, saver, console, make_batches, placement.strategy
-    )
+    guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
     plan = _Plan(num_train_steps, save_checkpoints_steps, pause)
-    loop = _Loop(step, saver if placement.is_chief else None, report, guard, plan)
+    loop = _Loop(step, placement, saver, report, guard, plan)
     pace = Pace(iterations_per_loop)
+    workers = placement.workers
     with stop or StopRequest() as stop:
         try:
-            # Shows before the first hour of work whether the disk takes a checkpoint.
-            loop.save()
-            saver.wait()
-            batches, reason = make_batches(loop.done), stop.reason()
-            while not loop.is_over and not reason:
-                count = min(pace.count(), loop.uninterrupted())
-                with pace.measure(count):
-                    loop.run(batches, count, constants or {})
-                loop.save_and_pause()
-                saver.check()
-                reason = stop.reason(2 * (pace.seconds + saver.seconds))
-            loop.save()
-            saver.wait()
+            # Shows before the first hour whether the disk takes a checkpoint.
+            failure = _failure_of(loop.save, saver.wait)
+            decision = workers.decide(failure, stop.reason(), pace.count())
+            batches = make_batches(loop.done)
+            while not loop.is_over and not decision.reason:
+                count = min(decision.count, loop.uninterrupted())
+                with pace.measure(count), workers.cluster.patience():
+                    metrics = step.run(batches, loop.done, count)
+                failure = _failure_of(partial(loop.add, metrics, constants or {}))
+                seconds = pace.seconds + saver.seconds
+                reason = stop.reason(2 * max(seconds, decision.seconds))
+                decision = workers.decide(failure, reason, pace.count(), seconds)
+            stop.answered()
+            workers.decide(_failure_of(loop.save, saver.wait))  # for all to wait
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
         finally:
             _close(saver, report)
     if not loop.is_over:
-        console.log(f"{reason}: saved at step {loop.done}.")
+        console.log(f"{decision.reason}: saved at step {loop.done}.")
     return loop.is_over
 
 
@@ -119,13 +120,24 @@ class _Plan(NamedTuple):
     pause: Pause | None
 
 
+def _failure_of(*actions: Callable[[], object]) -> UserError | None:
+    """Does what a worker does by itself; what it fails with concerns all of them."""
+    try:
+        for action in actions:
+            action()
+    except UserError as error:
+        return error
+    return None
+
+
 class _Loop:
     """Steps with what belongs to them, as far as they are `done`."""
 
     def __init__(
         self,
         step: TrainingStep,
-        saver: BackgroundSaver | None,
+        placement: Placement,
+        saver: BackgroundSaver,
         report: Report,
         guard: NonfiniteGuard,
         plan: _Plan,
@@ -135,20 +147,22 @@ class _Loop:
         self.is_over = self.done >= plan.total
         self._plan = plan
         self._step = step
+        self._is_chief = placement.is_chief
         self._saver = saver
         self._report = report
         self._guard = guard
 
-    def run(
-        self, batches: Iterator, count: int, constants: Mapping[str, float]
+    def add(
+        self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
     ) -> None:
-        """Makes `count` steps, checks and reports them."""
-        metrics = self._step.run(batches, self.done, count)
-        for name, value in constants.items():
-            metrics[name] = np.full(count, value)
+        """Checks and reports more steps; then does what is due."""
+        count = len(metrics["loss"])
+        metrics |= {name: np.full(count, value) for name, value in constants.items()}
         self._guard.check(self.done, metrics, self._report)
         self._report.add(self.done + 1, metrics)
         self.done += count
+        self._save_and_pause()
+        self._saver.check()
 
     def uninterrupted(self) -> int:
         """How many steps come before the next save or pause, or the end."""
@@ -156,19 +170,19 @@ class _Loop:
         every = [save_every, *([pause.every] if pause else [])]
         return min(total - self.done, *(n - self.done % n for n in every))
 
-    def save_and_pause(self) -> None:
+    def _save_and_pause(self) -> None:
         """Does what is due at this step."""
         total, save_every, pause = self._plan
         pauses = pause is not None and self.done % pause.every == 0
         if pauses or self.done % save_every == 0:
             self.save()
-        if pauses and self._saver:
+        if pauses:
             self._saver.wait()
         self.is_over = bool(pauses and pause.call(self.done)) or self.done >= total
 
     def save(self) -> None:
         """Begins to write a checkpoint, after the metrics up to it."""
-        if self._saver:
+        if self._is_chief:
             self._report.sync()
             self._saver.save(self.done, self._step.state.variables())
 
@@ -237,11 +251,14 @@ def evaluate(
     """
     strategy = placement.strategy
 
+    def sum_over_replicas(values):
+        if placement.num_replicas == 1:
+            return values
+        return tf.distribute.get_replica_context().all_reduce("SUM", values)
+
     def sums_of(batch):
-        sums = task.evaluation_sums(batch)
-        if placement.num_replicas > 1:
-            sums = tf.distribute.get_replica_context().all_reduce("SUM", sums)
-        return sums
+        weights = sum_over_replicas(task.loss_weights(batch))
+        return sum_over_replicas(task.evaluation_sums(batch, weights))
 
     @tf.function
     def step(iterator):
@@ -252,7 +269,9 @@ def evaluate(
     totals: dict[str, np.ndarray] = {}
     try:
         for number in range(1, num_steps + 1):
-            for name, value in step(batches).items():
+            with placement.workers.cluster.patience():
+                sums = step(batches)
+            for name, value in sums.items():
                 value = value.numpy().astype(np.float64)
                 totals[name] = totals.get(name, 0.0) + value
             progress.update(number, {})

@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.storage.checkpoints import BackgroundSaver
 from electra_tf.storage.files import atomic_write
+from electra_tf.train.distribution import Placement
 from electra_tf.train.reporting import Report
 
 # With on_nonfinite "skip": so many steps in a row that had to be left out are no
@@ -35,13 +33,14 @@ class NonfiniteGuard:
         saver: BackgroundSaver,
         console: Console,
         make_batches: Callable[[int], Iterator],
-        strategy: tf.distribute.Strategy,
+        placement: Placement,
     ):
         self._policy = policy
         self._saver = saver
         self._console = console
         self._make_batches = make_batches
-        self._strategy = strategy
+        self._strategy = placement.strategy
+        self._is_chief = placement.is_chief
         self._in_a_row = 0
 
     def check(
@@ -61,18 +60,25 @@ class NonfiniteGuard:
             if self._policy == "skip" and not too_many:
                 self._console.log(f"Step {number} left out: {_describe(metrics, i)}.")
                 continue
+            # The others are asked for their part before anything can fail here.
+            batch = self._global_batch(number)
             report.add(done + 1, {k: v[: i + 1] for k, v in metrics.items()})
-            raise self._diverged(number, _describe(metrics, i))
+            raise self._diverged(number, _describe(metrics, i), batch)
 
     def _is_overflow(self, metrics: Mapping[str, np.ndarray], i: int) -> bool:
         scale = metrics.get("loss_scale")
         return scale is not None and np.isfinite(metrics["loss"][i]) and scale[i] > 1.0
 
-    def _diverged(self, number: int, what: str) -> UserError:
+    def _diverged(
+        self, number: int, what: str, batch: Mapping[str, np.ndarray]
+    ) -> UserError:
         self._saver.wait()
         checkpoints = self._saver.checkpoints
         path = checkpoints.directory / f"nonfinite_step_{number}.npz"
-        self._write_batch(path, next(self._make_batches(number - 1)))
+        if self._is_chief:
+            content = io.BytesIO()
+            np.savez_compressed(content, **batch)
+            atomic_write(path, content.getvalue())
         kept = checkpoints.last_saved_step
         row = f" ({self._in_a_row} steps in a row)" if self._in_a_row > 1 else ""
         return UserError(
@@ -83,15 +89,10 @@ class NonfiniteGuard:
             EXIT_DIVERGED,
         )
 
-    def _write_batch(self, path: Path, batch: Any) -> None:
-        """Saves the batch of a step, its replicas' parts in order, as one npz file."""
-        arrays = {}
-        for name, value in batch.items():
-            parts = self._strategy.experimental_local_results(value)
-            arrays[name] = np.concatenate([part.numpy() for part in parts])
-        content = io.BytesIO()
-        np.savez_compressed(content, **arrays)
-        atomic_write(path, content.getvalue())
+    def _global_batch(self, number: int) -> dict[str, np.ndarray]:
+        """The batch of a step, the parts of all replicas in order."""
+        batch = next(self._make_batches(number - 1))
+        return {k: self._strategy.gather(v, 0).numpy() for k, v in batch.items()}
 
 
 def _describe(metrics: Mapping[str, np.ndarray], i: int) -> str:

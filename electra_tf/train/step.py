@@ -4,8 +4,9 @@
 A step is a pure function of (weights, batch, step number): losses are divided by the
 weights of the whole global batch, gradients are summed over microbatches and replicas,
 then clipped, then applied; dropout is keyed by (seed, step, replica, microbatch). The
-number of replicas and of microbatches therefore changes a run, dropout aside, by
-rounding only.
+number of replicas and of microbatches therefore changes a step, dropout aside, by
+rounding only; over many steps rounding adds up, and where it tips the draw of a
+replacement, the runs part.
 """
 
 from __future__ import annotations
@@ -51,8 +52,11 @@ class Trainable(Protocol):
 class Evaluable(Trainable, Protocol):
     """What the loop must know of a model that it evaluates, too."""
 
-    def evaluation_sums(self, batch: Batch) -> dict[str, tf.Tensor]:
-        """Sums that add up over batches and replicas, of any shape."""
+    def evaluation_sums(self, batch: Batch, weights: Any) -> dict[str, tf.Tensor]:
+        """Sums that add up over batches and replicas, of any shape.
+
+        `weights` are the `loss_weights` of the global batch that `batch` is a part of.
+        """
 
     def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """Metrics from the sums over all batches."""

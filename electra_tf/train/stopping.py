@@ -6,14 +6,22 @@ Standard library only, so that a signal finds its handler before TensorFlow load
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import select
 import signal
+import threading
 import time
+from collections.abc import Iterator
 from typing import Self
 
-from electra_tf.errors import EXIT_PREEMPTED, UserError
+from electra_tf.errors import EXIT_PEER_LOST, EXIT_PREEMPTED, UserError
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# How long a worker may go on after a signal without answering it: a step, or the time
+# in which TensorFlow finds out that another worker is dead.
+PATIENCE_SECONDS = 60.0
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -34,52 +42,137 @@ def parse_duration(text: str, flag: str) -> float:
     return float(seconds)
 
 
-class _Handler:
-    """Handles SIGTERM and SIGINT by `_handle` while it is entered."""
+@contextlib.contextmanager
+def plain_signals(seconds: float) -> Iterator[None]:
+    """For a block that no handler and no thread interrupts: signals just end it.
 
-    def __enter__(self) -> Self:
-        self._before = {n: signal.signal(n, self._handle) for n in _SIGNALS}
-        return self
-
-    def __exit__(self, *_) -> None:
-        for number, handler in self._before.items():
+    Args:
+      seconds: SIGALRM ends the process if the block takes longer.
+    """
+    before = {n: signal.signal(n, signal.SIG_DFL) for n in (*_SIGNALS, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
+class _Handler:
+    """Handles SIGTERM, SIGINT and SIGHUP by `_handle` while it is entered.
+
+    Python's handlers wait while the process is inside TensorFlow, which may be for
+    ever: where it waits for a worker that does not come. So a thread hears of the
+    signal, too, and ends the process if it is not answered within `_patience` seconds
+    (None: there is nobody to wait for).
+    """
+
+    _patience: float | None
+    _last_words: str
+    _exit_code: int
+
+    def __enter__(self) -> Self:
+        self._is_answered = False
+        self._before = {
+            n: signal.signal(n, self._noted)
+            for n in _SIGNALS
+            # nohup asks to ignore it.
+            if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN
+        }
+        if self._patience is not None:
+            read, self._write = os.pipe()
+            os.set_blocking(self._write, False)
+            self._wakeup = signal.set_wakeup_fd(self._write)
+            threading.Thread(target=self._listen, args=(read,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._is_answered = True
+        if self._patience is not None:
+            signal.set_wakeup_fd(self._wakeup)
+            os.close(self._write)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _noted(self, number, frame) -> None:
+        self._handle(signal.Signals(number))
+
+    def _listen(self, read: int) -> None:
+        # Other signals, such as SIGCHLD, are no affair of ours.
+        while (heard := os.read(read, 1)) and heard[0] not in self._before:
+            pass
+        end = time.monotonic() + self._patience
+        # Until the time is over, or the block, whose end closes the pipe.
+        while (
+            heard and select.select([read], [], [], max(0, end - time.monotonic()))[0]
+        ):
+            if not os.read(read, 1):
+                break
+        os.close(read)
+        if heard and not self._is_answered:
+            name = signal.Signals(heard[0]).name
+            print(f"{name}: {self._last_words}", flush=True)
+            os._exit(self._exit_code)
+
+
 class LeaveAtOnce(_Handler):
-    """While entered, SIGTERM and SIGINT end the process with exit code 42.
+    """While entered, a signal ends the process with exit code 42.
 
     For the time before and after training, in which there is nothing to save.
     """
 
-    def _handle(self, number, frame) -> None:
-        del frame
-        name = signal.Signals(number).name
-        print(f"{name}: nothing to save. Run the same command again.", flush=True)
+    _patience = 1.0
+    _last_words = "nothing to save. Run the same command again."
+    _exit_code = EXIT_PREEMPTED
+
+    def _handle(self, number: signal.Signals) -> None:
+        self._is_answered = True
+        print(f"{number.name}: {self._last_words}", flush=True)
         raise SystemExit(EXIT_PREEMPTED)
 
 
 class StopRequest(_Handler):
-    """Notes SIGTERM and SIGINT while it is entered; a second one acts at once.
+    """Notes a signal while it is entered; a second one, unless SIGHUP, acts at once.
 
     Args:
       max_seconds: the time that the process was given, None for no limit.
       since: when that time began, by `time.monotonic`.
+      several_workers: whether the loop may have to wait for others; only then a signal
+        that is not answered within PATIENCE_SECONDS ends the process with 69.
 
     Attributes:
       signal: the first signal, None before.
     """
 
-    def __init__(self, max_seconds: float | None = None, since: float | None = None):
+    _last_words = (
+        "the other workers do not answer, so nothing was saved. "
+        "Run the same commands again."
+    )
+    _exit_code = EXIT_PEER_LOST
+
+    def __init__(
+        self,
+        max_seconds: float | None = None,
+        since: float | None = None,
+        several_workers: bool = False,
+    ):
         self.signal: signal.Signals | None = None
+        self._patience = PATIENCE_SECONDS if several_workers else None
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
 
-    def _handle(self, number, frame) -> None:
-        self.signal = signal.Signals(number)
+    def _handle(self, number: signal.Signals) -> None:
+        self.signal = number
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # Some send it right after SIGTERM, which is not to say it twice.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def answered(self) -> None:
+        """Says that the loop has ended; saving may take its time."""
+        self._is_answered = True
 
     def reason(self, needed: float = 0.0) -> str | None:
         """Why to stop now, None to go on.

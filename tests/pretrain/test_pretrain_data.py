@@ -127,6 +127,25 @@ def test_replicas_get_slices_of_the_global_batch(shards):
     assert all(same(a, b) for a, b in zip(second, six[3:6] + six[9:12], strict=True))
 
 
+@pytest.mark.parametrize("repeated_masks", ["original", "fixed"])
+def test_a_worker_reads_its_own_rows_only(shards, monkeypatch, repeated_masks):
+    options = {"start_step": 5, "repeated_masks": repeated_masks}
+    whole = batches(shards, 1, **options, num_replicas=6)
+    made = dataset(
+        shards, num_batches=1, **options, num_replicas=6, replica_slice=(1, 3)
+    )
+    read, sizes = pretrain_data.ExampleSource.read, []
+
+    def counted(self, indices):
+        sizes.append(len(indices))
+        return read(self, indices)
+
+    monkeypatch.setattr(pretrain_data.ExampleSource, "read", counted)
+    own = list(made.as_numpy_iterator())
+    assert all(same(a, b) for a, b in zip(own, whole[2:4], strict=True))
+    assert sum(sizes) == sum(len(part["input_ids"]) for part in own)
+
+
 def test_batches_that_cannot_be_divided(shards):
     with pytest.raises(UserError, match="cannot be divided evenly over 4"):
         dataset(shards, num_replicas=4)

@@ -38,13 +38,17 @@ def test_what_is_no_duration(text):
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", ALL)
 def test_the_first_signal_is_noted_the_second_acts(number):
     before = signal.getsignal(number)
     with StopRequest() as stop:
         assert stop.reason() is None
         os.kill(os.getpid(), number)
         assert stop.reason() == number.name
+        os.kill(os.getpid(), signal.SIGHUP)  # as systemd does after SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(1)
@@ -60,13 +64,24 @@ def test_the_time_that_is_left_must_do_for_a_round_and_a_save():
     assert StopRequest().reason(1e9) is None
 
 
+def test_nohup_is_heeded():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.reason() is None
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def interrupt_the_import(number):
     from electra_tf import startup
 
     startup.import_tensorflow = lambda: os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", ALL)
 def test_a_signal_before_training(tiny_data, number):
     before = functools.partial(interrupt_the_import, number)
     run = pretrain(tiny_data, "early", TINY, before=before).wait()

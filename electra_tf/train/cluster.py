@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The workers of a run by TF_CONFIG, and how long they are waited for.
+
+Standard library only: who writes is known before TensorFlow loads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from electra_tf.errors import EXIT_CONFIG, EXIT_PEER_LOST, UserError
+
+
+class Cluster(NamedTuple):
+    """The processes of one run.
+
+    Attributes:
+      places: host:port of each, the chief first; empty without TF_CONFIG.
+      index: which of them this process is.
+      timeout: seconds that it waits for the others.
+      num_chiefs: how many of the places TF_CONFIG lists as "chief": 1 or 0.
+    """
+
+    places: tuple[str, ...] = ()
+    index: int = 0
+    timeout: float = 600.0
+    num_chiefs: int = 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes checkpoints, metrics and log lines."""
+        return self.index == 0
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether there are others to wait for."""
+        return len(self.places) > 1
+
+    def name(self, index: int) -> str:
+        """How messages call a worker."""
+        return f"worker {index} ({self.places[index]})"
+
+    def index_of(self, job: str, task: str | int) -> int:
+        """The index of TensorFlow's task of a job, "chief" or "worker"."""
+        return int(task) + (self.num_chiefs if job == "worker" else 0)
+
+    @classmethod
+    def from_environment(cls, timeout: float = timeout) -> Cluster:
+        """Reads TF_CONFIG; raises `UserError` (2) for one that is no TF_CONFIG."""
+        text = os.environ.get("TF_CONFIG")
+        if not text:
+            return cls()
+        try:
+            content = json.loads(text)
+            jobs, task = content["cluster"], content["task"]
+            chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
+            places = [str(place) for place in (*chiefs, *workers)]
+            for place in places:
+                int(place.rpartition(":")[2])
+            cluster = cls(tuple(places), 0, timeout, len(chiefs))
+            index = cluster.index_of(task["type"], task["index"])
+            if task["type"] not in jobs or not 0 <= index < len(places):
+                raise ValueError("no such task")
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"TF_CONFIG is {text[:200]!r}, which names no worker.\nIt has the form "
+                '{"cluster": {"worker": ["host0:port", "host1:port"]}, '
+                '"task": {"type": "worker", "index": 0}}.'
+            ) from None
+        return cluster._replace(index=index)
+
+    def meet(self, facts: Mapping[str, Any]) -> None:
+        """Waits until all workers have come, and checks that they are of one run.
+
+        At the chief's place, which TensorFlow uses afterwards: it would wait for an
+        hour, deaf to signals, and does not look at what the workers are to do.
+
+        Args:
+          facts: what all workers must have in common.
+
+        Raises `UserError` at all workers: 69 naming those that did not come in time, 2
+        naming the first that differs.
+        """
+        if not self.has_peers:
+            return
+        own = json.loads(json.dumps(dict(facts)))
+        verdict = self._receive_all(own) if self.is_chief else self._ask_chief(own)
+        if verdict:
+            raise UserError(verdict["error"], verdict["code"])
+
+    def _receive_all(self, own: dict[str, Any]) -> dict[str, Any]:
+        """The chief's side; returns the verdict, {} if nothing is wrong."""
+        end = time.monotonic() + self.timeout
+        came: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+        port = int(self.places[0].rpartition(":")[2])
+        try:
+            listener = socket.create_server(("", port), backlog=len(self.places))
+        except OSError as error:
+            raise UserError(
+                f"{self.name(0)} cannot use its port: {error.strerror}.\n"
+                "End what uses it, or give TF_CONFIG another."
+            ) from error
+        with listener, contextlib.ExitStack() as stack:
+            while True:
+                came = {i: one for i, one in came.items() if not _has_left(one[0])}
+                left = end - time.monotonic()
+                if len(came) == len(self.places) - 1 or left <= 0:
+                    break
+                listener.settimeout(left)
+                with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                    peer = stack.enter_context(listener.accept()[0])
+                    peer.settimeout(10)
+                    said = json.loads(peer.makefile().readline())
+                    if said["index"] in range(1, len(self.places)):
+                        came[said["index"]] = peer, said["facts"]
+            known = {index: facts for index, (_, facts) in sorted(came.items())}
+            verdict = self._verdict({0: own} | known)
+            for peer, _ in came.values():
+                with contextlib.suppress(OSError):
+                    peer.sendall(json.dumps(verdict).encode() + b"\n")
+        return verdict
+
+    def _ask_chief(self, own: dict[str, Any]) -> dict[str, Any]:
+        """The side of all others."""
+        # The chief says who is missing; its clock may have begun later.
+        host, _, port = self.places[0].rpartition(":")
+        end = time.monotonic() + self.timeout
+        while (left := end - time.monotonic()) > 0:
+            # Whatever listens there while the chief has not come says no JSON.
+            with contextlib.suppress(OSError, ValueError):
+                with socket.create_connection((host, int(port)), min(left, 5)) as chief:
+                    said = json.dumps({"index": self.index, "facts": own})
+                    chief.sendall(said.encode() + b"\n")
+                    chief.settimeout(self.timeout + 5)
+                    return json.loads(chief.makefile().readline())
+            time.sleep(0.2)
+        return self._missing([0])
+
+    def _verdict(self, facts: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+        missing = [i for i in range(len(self.places)) if i not in facts]
+        if missing:
+            return self._missing(missing)
+        for index, found in facts.items():
+            names = sorted(facts[0].keys() | found.keys())
+            names = [name for name in names if facts[0].get(name) != found.get(name)]
+            if not names:
+                continue
+            name, more = names[0], f" ({len(names)} differ)" if names[1:] else ""
+            text = (
+                f"{self.name(index)} has {name} {found.get(name)!r}, {self.name(0)} "
+                f"has {facts[0].get(name)!r}{more}.\nAll workers of a run need the "
+                "same settings, data, vocabulary and code."
+            )
+            return {"error": text, "code": EXIT_CONFIG}
+        return {}
+
+    def _missing(self, indices: list[int]) -> dict[str, Any]:
+        names = ", ".join(map(self.name, indices))
+        text = (
+            f"waited {self.timeout:g} s for {names}.\nStart all workers with the same "
+            'command; "peer_timeout" in the hparams is how long they wait.'
+        )
+        return {"error": text, "code": EXIT_PEER_LOST}
+
+    @contextlib.contextmanager
+    def patience(self) -> Iterator[None]:
+        """Ends the process (69) if the block waits for others beyond the timeout."""
+        if not self.has_peers:
+            yield
+            return
+        timer = threading.Timer(self.timeout, self._give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        others = [i for i in range(len(self.places)) if i != self.index]
+        silent = [i for i in others if not _answers(self.places[i])]
+        sys.stdout.flush()
+        message = self._missing(silent or others)["error"]
+        print(f"error: {message}", file=sys.stderr, flush=True)
+        os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
+
+
+def _has_left(peer: socket.socket) -> bool:
+    """Whether a worker that waits, and so says nothing, is gone."""
+    return bool(select.select([peer], [], [], 0)[0])
+
+
+def _answers(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except (OSError, ValueError):
+        return False
+    return True
