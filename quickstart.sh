@@ -37,7 +37,7 @@ if [[ -e "$out/vocab.txt" ]]; then
   echo "$out/vocab.txt is there."
 else
   mkdir -p "$out"
-  run build_vocab.py --corpus-dir examples/corpus --vocab-size 1024 \
+  run build_vocab.py --corpus-dir examples/corpus --vocab-size 8192 \
     --output-file "$out/vocab.txt"
 fi
 
@@ -68,7 +68,7 @@ run run_pretraining.py --data-dir "$out" --model-name $name \
 heading "5/9  A look at it" \
   "The generator replaces tokens of that novel; colours show what was caught."
 passage="$out/passage.txt"
-sed -n '40,46p' examples/heldout/lost_world_opening.txt > "$passage"
+sed -n '1376,1382p' examples/heldout/lost_world_opening.txt > "$passage"
 FORCE_COLOR=1 run run_inference.py detect --data-dir "$out" --model-name $name \
   --input "$passage" --corrupt
 
