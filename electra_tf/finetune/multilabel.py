@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts with any number of classes each, in files of the user's own.
 
-The column of labels has them side by side, parted by a sign; in JSONL it may be a list.
-A text may have none.
+The column of labels has them side by side, separated by a sign; in JSONL it may be a
+list. A text may have none.
 """
 
 from __future__ import annotations

@@ -93,12 +93,12 @@ class Cluster(NamedTuple):
         if not self.has_peers:
             return
         own = json.loads(json.dumps(dict(facts)))
-        verdict = self._receive_all(own) if self.is_chief else self._ask_chief(own)
-        if verdict:
-            raise UserError(verdict["error"], verdict["code"])
+        answer = self._receive_all(own) if self.is_chief else self._ask_chief(own)
+        if answer:
+            raise UserError(answer["error"], answer["code"])
 
     def _receive_all(self, own: dict[str, Any]) -> dict[str, Any]:
-        """The chief's side; returns the verdict, {} if nothing is wrong."""
+        """The chief's side; returns what all are told, {} if nothing is wrong."""
         end = time.monotonic() + self.timeout
         came: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
         port = int(self.places[0].rpartition(":")[2])
@@ -123,11 +123,11 @@ class Cluster(NamedTuple):
                     if said["index"] in range(1, len(self.places)):
                         came[said["index"]] = peer, said["facts"]
             known = {index: facts for index, (_, facts) in sorted(came.items())}
-            verdict = self._verdict({0: own} | known)
+            answer = self._compare({0: own} | known)
             for peer, _ in came.values():
                 with contextlib.suppress(OSError):
-                    peer.sendall(json.dumps(verdict).encode() + b"\n")
-        return verdict
+                    peer.sendall(json.dumps(answer).encode() + b"\n")
+        return answer
 
     def _ask_chief(self, own: dict[str, Any]) -> dict[str, Any]:
         """The side of all others."""
@@ -145,7 +145,7 @@ class Cluster(NamedTuple):
             time.sleep(0.2)
         return self._missing([0])
 
-    def _verdict(self, facts: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+    def _compare(self, facts: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
         missing = [i for i in range(len(self.places)) if i not in facts]
         if missing:
             return self._missing(missing)
