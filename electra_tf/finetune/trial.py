@@ -72,8 +72,8 @@ def run_trial(run: Run, trial: int) -> TrialResult:
     config = run.config
     keras.backend.clear_session()
     if config.do_train:
-        with RunLock(config.trial_dir(trial)):
-            model, steps, seconds = _train(run, trial)
+        with RunLock(config.trial_dir(trial)) as lock:
+            model, steps, seconds = _train(run, trial, lock)
     else:
         model, steps, seconds = _load(run, trial, run.source), 0, 0.0
     times = {"train": round(seconds, 1)}
@@ -255,7 +255,7 @@ def _identity(run: Run, store) -> dict[str, Any]:
     }
 
 
-def _train(run: Run, trial: int):
+def _train(run: Run, trial: int, lock: RunLock):
     """Trains up to the end: (model, steps, seconds)."""
     config, console = run.config, run.console
     store = preprocessing.features(config, run.tasks, "train", True)
@@ -267,6 +267,7 @@ def _train(run: Run, trial: int):
         keep=1,
         identity=_identity(run, store),
         settings=config.settings(),
+        before_save=lock.check,
         log=console.log,
     )
     saved = checkpoints.newest_intact()
