@@ -163,8 +163,9 @@ class _Group:
 
     def flatten(self, values: Mapping[int, Any]) -> tf.Tensor:
         """The values by index as one vector; 0 for variables that have none."""
+        flat = tf.constant([-1])
         parts = [
-            tf.reshape(values[index], [-1]) if index in values else tf.zeros([size])
+            tf.reshape(values[index], flat) if index in values else tf.zeros([size])
             for index, size in zip(self.shapes, self.sizes, strict=True)
         ]
         return tf.concat(parts, 0)
@@ -318,8 +319,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         m.assign(tf.where(learns, new_m, m))
         v.assign(tf.where(learns, new_v, v))
         parts = tf.split(tf.where(learns, new_values, values), group.sizes)
+        # Many have the same shape, and each constant is an operation.
+        shapes = {tuple(variable.shape) for variable in variables}
+        constants = {shape: tf.constant(shape, tf.int32) for shape in shapes}
         for variable, part in zip(variables, parts, strict=True):
-            variable.assign(tf.reshape(part, variable.shape))
+            variable.assign(tf.reshape(part, constants[tuple(variable.shape)]))
 
     def get_config(self):
         factor = self.layer_factor
