@@ -176,7 +176,7 @@ class Encoder(keras.layers.Layer):
         # a graph, one is traced, backward pass included, and used for all.
         if seed is None or not tf.inside_function() or layer.non_trainable_variables:
             return layer(x, score_bias, seed)
-        weights = [variable.value for variable in layer.trainable_variables]
+        weights = [tf.convert_to_tensor(v.value) for v in layer.trainable_variables]
         return self._call_with(weights, x, score_bias, seed)
 
     def call(

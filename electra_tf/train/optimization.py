@@ -8,15 +8,10 @@ with the learning rate warmed up linearly while it already decays polynomially.
 
 from __future__ import annotations
 
-import functools
-import itertools
-import math
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
@@ -109,82 +104,6 @@ class LayerwiseDecay:
         return cls(**config)
 
 
-class Slice:
-    """A variable's part of a flat one, in the shape of the variable.
-
-    Attributes:
-      flat: the variable that it is a part of.
-      shape, dtype: as of a tf.Variable.
-    """
-
-    def __init__(self, flat: tf.Variable, start: int, shape: Sequence[int]):
-        self.shape = tf.TensorShape(shape)
-        self.dtype = flat.dtype
-        self.flat = flat
-        self._range = slice(start, start + self.shape.num_elements())
-
-    def __tf_tensor__(self, dtype=None, name=None) -> tf.Tensor:
-        del dtype
-        first = tf.distribute.get_strategy().experimental_local_results(self.flat)[0]
-        return tf.reshape(first[self._range], self.shape, name)
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        del copy
-        return np.asarray(tf.convert_to_tensor(self).numpy(), dtype)
-
-    def numpy(self) -> np.ndarray:
-        """The values."""
-        return np.asarray(self)
-
-    def assign(self, value) -> None:
-        """Sets the values, on all devices."""
-        flat = tf.reshape(value, [-1])
-        local = tf.distribute.get_strategy().experimental_local_results(self.flat)
-        for variable in local:
-            variable[self._range].assign(flat)
-
-
-class _Group:
-    """Variables with the same decay and factor: their slots in one vector each.
-
-    Attributes:
-      shapes: of each variable, by its index in the optimizer.
-      sizes: their numbers of elements.
-      m, v: float32 [sum of sizes].
-    """
-
-    def __init__(self, optimizer, number, decay, factor, shapes):
-        self.decay, self.factor, self.shapes = decay, factor, shapes
-        self.sizes = [math.prod(shape) for shape in shapes.values()]
-        self.m, self.v = (
-            optimizer.add_variable([sum(self.sizes)], name=f"{name}_{number}")
-            for name in ("adam_m", "adam_v")
-        )
-
-    def flatten(self, values: Mapping[int, Any]) -> tf.Tensor:
-        """The values by index as one vector; 0 for variables that have none."""
-        flat = tf.constant([-1])
-        parts = [
-            tf.reshape(values[index], flat) if index in values else tf.zeros([size])
-            for index, size in zip(self.shapes, self.sizes, strict=True)
-        ]
-        return tf.concat(parts, 0)
-
-    def mask(self, present: Container[int]) -> tf.Tensor:
-        """Where `present` has the index of a variable: bool [sum of sizes] or []."""
-        if all(index in present for index in self.shapes):
-            return tf.constant(True)
-        return tf.repeat([index in present for index in self.shapes], self.sizes)
-
-    def slices(self, flat: tf.Variable) -> dict[int, Slice]:
-        """The parts of `m` or `v`, by index."""
-        starts = itertools.accumulate(self.sizes, initial=0)
-        return {
-            index: Slice(flat, start, shape)
-            for start, (index, shape) in zip(starts, self.shapes.items())  # noqa: B905
-        }
-
-
 @keras.saving.register_keras_serializable("electra_tf")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT and ELECTRA use it.
@@ -226,104 +145,78 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.no_decay = tuple(no_decay)
         self.layer_factor = layer_factor
         self.global_norm = None  # of the last call's gradients, before clipping
+        traced = tf.function(self._update, autograph=False)
+        # Not an attribute by itself: every SavedModel would have its traces.
+        self._traced_update = lambda *args, **kwargs: traced(*args, **kwargs)
 
     def build(self, variables):
         if self.built:
             return
         super().build(variables)
-        groups: dict[tuple[float, float], list[int]] = {}
-        for index, variable in enumerate(variables):
-            factor = self.layer_factor(variable.path) if self.layer_factor else 1.0
-            group = self._decay_of(variable.path), factor
-            groups.setdefault(group, []).append(index)
-        shapes = [variable.shape for variable in variables]
-        self._groups = [
-            _Group(self, number, *group, {i: shapes[i] for i in indices})
-            for number, (group, indices) in enumerate(groups.items())
+        self.adam_m = self.add_optimizer_variables(variables, "adam_m")
+        self.adam_v = self.add_optimizer_variables(variables, "adam_v")
+        self._decay = [self._decay_of(v.path) for v in variables]
+        self._factor = [
+            self.layer_factor(v.path) if self.layer_factor else 1.0 for v in variables
         ]
-
-    @property
-    def adam_m(self) -> list[Slice]:
-        """The first moment of each variable."""
-        return self._slots("m")
-
-    @property
-    def adam_v(self) -> list[Slice]:
-        """The second moment of each variable."""
-        return self._slots("v")
-
-    def _slots(self, name: str) -> list[Slice]:
-        slots: dict[int, Slice] = {}
-        for group in self._groups:
-            slots |= group.slices(getattr(group, name).value)
-        return [slots[index] for index in sorted(slots)]
 
     def _decay_of(self, path: str) -> float:
         spared = any(re.search(pattern, path) for pattern in self.no_decay)
         return 0.0 if spared else self.weight_decay_rate
 
-    # Keras sums gradients over the replicas and then updates one variable after the
-    # other: 37 operations for each of 400. Here each group is one vector. These two
-    # methods are not public, so setup.py has the versions of Keras that are known.
-
     def _all_reduce_sum_gradients(self, grads_and_vars):
-        """Sums over replicas and clips; returns the gradient of each group.
+        """Sums over replicas and clips.
 
-        Keras's own clipping comes before the sum.
+        The one hook of Keras between the sum and the update, and not a public one:
+        its own clipping comes before the sum.
         """
-        gradients = {
-            # Repeated tokens are summed before the norm is taken: the true norm.
-            self._get_variable_index(v): tf.cast(tf.convert_to_tensor(g), tf.float32)
-            for g, v in grads_and_vars
-        }
-        flat = [group.flatten(gradients) for group in self._groups]
-        flat = tf.distribute.get_replica_context().all_reduce("SUM", flat)
-        self.global_norm = self.norm_of(flat)
-        finite = tf.math.is_finite(self.global_norm)
-        # What took no part in the loss keeps its value, as in Keras.
-        self._learns = [finite & group.mask(gradients) for group in self._groups]
+        grads, variables = zip(*grads_and_vars, strict=True)
+        # Repeated tokens are summed before the norm is taken: the true norm.
+        dense = [tf.convert_to_tensor(g) for g in grads]
+        pairs = super()._all_reduce_sum_gradients(
+            list(zip(dense, variables, strict=True))
+        )
+        dense = [g for g, _ in pairs]
+        self.global_norm = self.norm_of(dense)
+        self._finite = tf.math.is_finite(self.global_norm)
         scale = tf.ones([])
         if self.clip_norm is not None:
             scale = self.clip_norm / tf.maximum(self.global_norm, self.clip_norm)
-        return [gradient * scale for gradient in flat]
+        self._scale = scale
+        return list(zip(dense, variables, strict=True))
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
         """The global norm that decides the clipping."""
         return tf.linalg.global_norm(gradients)
 
-    def _distributed_tf_update_step(self, distribution, gradients, learning_rate):
-        variables = [
-            v.value if isinstance(v, keras.Variable) else v
-            for v in self._trainable_variables
-        ]
-        for group, gradient, learns in zip(
-            self._groups, gradients, self._learns, strict=True
-        ):
-            own = [variables[index] for index in group.shapes]
-            distribution.extended.update(
-                group.m.value,
-                functools.partial(self._update, group),
-                args=(group.v.value, own, gradient, learning_rate, learns),
-                group=False,
-            )
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)
+        m, v = self.adam_m[index].value, self.adam_v[index].value
+        # Of 400 variables many have the same shape: one trace of 30 operations serves
+        # them all. A function cannot take a variable of several replicas.
+        is_one = not isinstance(m, tf.distribute.DistributedValues)
+        update = self._traced_update if is_one else self._update
+        rate = tf.convert_to_tensor(learning_rate)
+        if self._factor[index] != 1:
+            rate *= self._factor[index]
+        update(
+            *(variable, m, v, gradient, rate, self._scale, self._finite),
+            decay=self._decay[index],
+        )
 
-    def _update(self, group, m, v, variables, gradient, rate, learns):
-        """Updates a group on one device."""
-        values = group.flatten(dict(zip(group.shapes, variables, strict=True)))
+    def _update(
+        self, variable, m, v, gradient, rate, scale, finite, *, decay: float
+    ) -> None:
+        gradient = tf.cast(gradient, tf.float32) * scale
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient)
         update = new_m / (tf.sqrt(new_v) + self.epsilon)
-        if group.decay:
-            update += group.decay * values
-        new_values = values - rate * group.factor * update
-        m.assign(tf.where(learns, new_m, m))
-        v.assign(tf.where(learns, new_v, v))
-        parts = tf.split(tf.where(learns, new_values, values), group.sizes)
-        # Many have the same shape, and each constant is an operation.
-        shapes = {tuple(variable.shape) for variable in variables}
-        constants = {shape: tf.constant(shape, tf.int32) for shape in shapes}
-        for variable, part in zip(variables, parts, strict=True):
-            variable.assign(tf.reshape(part, constants[tuple(variable.shape)]))
+        if decay:
+            update += decay * variable
+        new_value = variable - rate * update
+        self.assign(m, tf.where(finite, new_m, m))
+        self.assign(v, tf.where(finite, new_v, v))
+        self.assign(variable, tf.where(finite, new_value, variable))
 
     def get_config(self):
         factor = self.layer_factor

@@ -90,7 +90,7 @@ class TrainState:
         for slot in ("adam_m", "adam_v"):
             slots = getattr(self.optimizer, slot)
             for variable, value in zip(trained, slots, strict=True):
-                named[f"{variable.path}/{slot}"] = value
+                named[f"{variable.path}/{slot}"] = value.value
         named["global_step"] = self.optimizer.iterations.value
         named["loss_scale"] = self.loss_scale
         named["loss_scale/good_steps"] = self.good_steps

@@ -299,11 +299,10 @@ def test_keras_is_a_version_whose_optimizer_is_known():
     wanted = re.search('"keras([^"]+)"', (ROOT / "setup.py").read_text())[1]
     assert version("keras") in SpecifierSet(wanted), (
         f"keras {version('keras')} is installed, setup.py has keras{wanted}: see that "
-        "Optimizer.apply still calls the two methods below, run this file and "
+        "Optimizer.apply still calls _all_reduce_sum_gradients, run this file and "
         "tests/train/test_distribution.py, then change the range"
     )
-    for name in ("_all_reduce_sum_gradients", "_distributed_tf_update_step"):
-        assert name in dir(keras.optimizers.Optimizer)
+    assert "_all_reduce_sum_gradients" in dir(keras.optimizers.Optimizer)
 
 
 def test_missing_gradients():
@@ -395,7 +394,7 @@ def test_saved_state_continues(tmp_path):
     first = AdamWeightDecay(schedule)
     run(first, halves, gradients[:10])
     state = [np.array(v) for v in first.variables]
-    assert sum(map(np.size, state)) > 2 * sum(map(math.prod, SHAPES.values()))
+    assert len(state) >= 2 * len(SHAPES) + 1
     second = AdamWeightDecay(schedule)
     second.build(halves)
     for variable, value in zip(second.variables, state, strict=True):
