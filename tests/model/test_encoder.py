@@ -238,16 +238,17 @@ def test_layers_traced_once_compute_and_learn_the_same(policy):
     def outputs_and_gradients():
         with tf.GradientTape() as tape:
             found = layer(*inputs, tf.constant([42, 7]))
-            loss = tf.reduce_sum(tf.cast(found.sequence_output, tf.float32) ** 2)
-        return [*found.all_layer_outputs, *tape.gradient(loss, weights)]
+            loss = tf.reduce_sum(tf.sin(tf.cast(found.sequence_output, "float32")))
+        gradients = tape.gradient(loss, weights)
+        found = [*found.all_layer_outputs, *map(tf.convert_to_tensor, gradients)]
+        return [tf.cast(x, "float32") for x in found]
 
     eager = outputs_and_gradients()
     graph = tf.function(outputs_and_gradients, autograph=False)()
+    largest = max(np.abs(x).max() for x in eager)
     for one, other in zip(eager, graph, strict=True):
-        one, other = (tf.cast(tf.convert_to_tensor(x), "float32") for x in (one, other))
-        scale = float(tf.reduce_max(tf.abs(one)))
         np.testing.assert_allclose(
-            one / scale, other / scale, atol=1e-5 if not policy else 0.05
+            one, other, atol=largest * (0.02 if policy else 1e-6)
         )
 
 
