@@ -29,10 +29,20 @@ def fold_in(seed: tf.Tensor | None, tag: int) -> tf.Tensor | None:
 
     `seed`: int32 or uint32 [2]; returns uint32 [2].
     """
-    if seed is None:
-        return None
+    return None if seed is None else _fold_in(seed, [2 * tag + 1, 2 * tag + 2])
+
+
+def seeds_of_parts(seed: tf.Tensor | None, count: int) -> list[tf.Tensor | None]:
+    """`fold_in` with the tags 0 ... count - 1, in as many operations as one."""
+    if seed is None or not count:
+        return [None] * count
+    tags = [[2 * tag + 1, 2 * tag + 2] for tag in range(count)]
+    return tf.unstack(_fold_in(seed, tags))
+
+
+def _fold_in(seed: tf.Tensor, tags: list) -> tf.Tensor:
     words = tf.bitcast(seed, tf.uint32)
-    return _mix(words + tf.constant([2 * tag + 1, 2 * tag + 2], tf.uint32), words[::-1])
+    return _mix(words + tf.constant(tags, tf.uint32), words[::-1])
 
 
 def _spread_positions(shape: tf.Tensor, start: tf.Tensor) -> tf.Tensor:

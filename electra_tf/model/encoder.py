@@ -16,7 +16,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.model.dropout import dropout, fold_in
+from electra_tf.model.dropout import dropout, fold_in, seeds_of_parts
 from electra_tf.model.transformer_layer import LayerNorm, TransformerLayer, initializer
 
 # Added to the attention scores of positions that may not be attended to.  Finite, as in
@@ -158,10 +158,26 @@ class Encoder(keras.layers.Layer):
             )
             for i in range(num_layers)
         ]
+        # Not an attribute by itself: every SavedModel would have its traces.
+        traced = tf.function(self._first_layer_with, autograph=False)
+        self._call_with = lambda *args: traced(*args)
 
     def build(self, input_shape=None):
         for layer in self.transformer_layers:
             layer.build((None, self.hidden_size))
+
+    def _first_layer_with(self, weights, x, score_bias, seed):
+        """Computes the first layer with the weights of any."""
+        first = self.transformer_layers[0]
+        return first.stateless_call(weights, [], x, score_bias, seed)[0]
+
+    def _call_layer(self, layer, x, score_bias, seed):
+        # Layers differ in nothing but their weights. Where a training step is made into
+        # a graph, one is traced, backward pass included, and used for all.
+        if seed is None or not tf.inside_function() or layer.non_trainable_variables:
+            return layer(x, score_bias, seed)
+        weights = [tf.convert_to_tensor(v.value) for v in layer.trainable_variables]
+        return self._call_with(weights, x, score_bias, seed)
 
     def call(
         self,
@@ -174,8 +190,9 @@ class Encoder(keras.layers.Layer):
         score_bias = attention_bias(input_mask, self.direction)
         x = tf.reshape(embedded, [-1, self.hidden_size])
         outputs = []
-        for i, layer in enumerate(self.transformer_layers):
-            x = layer(x, score_bias, fold_in(seed, i))
+        seeds = seeds_of_parts(seed, len(self.transformer_layers))
+        for layer, own in zip(self.transformer_layers, seeds, strict=True):
+            x = self._call_layer(layer, x, score_bias, own)
             outputs.append(tf.reshape(x, shape))
         return outputs
 

@@ -87,6 +87,17 @@ def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):
     )
 
 
+@tf.custom_gradient
+def _swap_heads(x: tf.Tensor):
+    """[B, L, heads, head] -> [B, heads, L, head] and back.
+
+    With a gradient of its own, because that of tf.transpose takes the order of the axes
+    from the forward pass. Where that is a function by itself, XLA would compute all of
+    it while it compiles, to find out about those four numbers.
+    """
+    return tf.transpose(x, [0, 2, 1, 3]), lambda dy: tf.transpose(dy, [0, 2, 1, 3])
+
+
 class SelfAttention(keras.layers.Layer):
     """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H]."""
 
@@ -130,12 +141,12 @@ class SelfAttention(keras.layers.Layer):
         probs = dropout(probs, self.dropout_rate, seed)
         value = self._split_heads(self.value(x), length)
         context = tf.matmul(probs, value)  # [B, heads, L, head]
-        context = tf.transpose(context, [0, 2, 1, 3])
+        context = _swap_heads(context)
         return tf.reshape(context, [-1, self.num_heads * self.head_size])
 
     def _split_heads(self, x: tf.Tensor, length) -> tf.Tensor:
         x = tf.reshape(x, [-1, length, self.num_heads, self.head_size])
-        return tf.transpose(x, [0, 2, 1, 3])  # [B, heads, L, head]
+        return _swap_heads(x)
 
 
 class Residual(keras.layers.Layer):

@@ -145,6 +145,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.no_decay = tuple(no_decay)
         self.layer_factor = layer_factor
         self.global_norm = None  # of the last call's gradients, before clipping
+        traced = tf.function(self._update, autograph=False)
+        # Not an attribute by itself: every SavedModel would have its traces.
+        self._traced_update = lambda *args, **kwargs: traced(*args, **kwargs)
 
     def build(self, variables):
         if self.built:
@@ -179,7 +182,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         scale = tf.ones([])
         if self.clip_norm is not None:
             scale = self.clip_norm / tf.maximum(self.global_norm, self.clip_norm)
-        dense = [tf.cast(g, tf.float32) * scale for g in dense]
+        self._scale = scale
         return list(zip(dense, variables, strict=True))
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
@@ -188,16 +191,31 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
-        m, v = self.adam_m[index], self.adam_v[index]
-        new_m = self.beta_1 * m.value + (1 - self.beta_1) * gradient
-        new_v = self.beta_2 * v.value + (1 - self.beta_2) * tf.square(gradient)
+        m, v = self.adam_m[index].value, self.adam_v[index].value
+        # Of 400 variables many have the same shape: one trace of 30 operations serves
+        # them all. A function cannot take a variable of several replicas.
+        is_one = not isinstance(m, tf.distribute.DistributedValues)
+        update = self._traced_update if is_one else self._update
+        rate = tf.convert_to_tensor(learning_rate)
+        if self._factor[index] != 1:
+            rate *= self._factor[index]
+        update(
+            *(variable, m, v, gradient, rate, self._scale, self._finite),
+            decay=self._decay[index],
+        )
+
+    def _update(
+        self, variable, m, v, gradient, rate, scale, finite, *, decay: float
+    ) -> None:
+        gradient = tf.cast(gradient, tf.float32) * scale
+        new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
+        new_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient)
         update = new_m / (tf.sqrt(new_v) + self.epsilon)
-        if self._decay[index]:
-            update += self._decay[index] * variable
-        new_value = variable - learning_rate * self._factor[index] * update
-        finite = self._finite
-        self.assign(m, tf.where(finite, new_m, m.value))
-        self.assign(v, tf.where(finite, new_v, v.value))
+        if decay:
+            update += decay * variable
+        new_value = variable - rate * update
+        self.assign(m, tf.where(finite, new_m, m))
+        self.assign(v, tf.where(finite, new_v, v))
         self.assign(variable, tf.where(finite, new_value, variable))
 
     def get_config(self):

@@ -227,6 +227,31 @@ def test_layers_and_steps_have_their_own_masks():
         assert abs(agreement - 0.82) < 5 * np.sqrt(0.82 * 0.18 / one.size)
 
 
+@pytest.mark.parametrize("policy", [None, "mixed_bfloat16"])
+def test_layers_traced_once_compute_and_learn_the_same(policy):
+    """In a graph for training, one trace serves all layers; dropout included."""
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    layer = encoder(num_hidden_layers=4, dtype=policy, **dropout)
+    inputs = [tf.constant(x) for x in text()]
+    weights = [v.value for v in layer.trainable_variables]
+
+    def outputs_and_gradients():
+        with tf.GradientTape() as tape:
+            found = layer(*inputs, tf.constant([42, 7]))
+            loss = tf.reduce_sum(tf.sin(tf.cast(found.sequence_output, "float32")))
+        gradients = tape.gradient(loss, weights)
+        found = [*found.all_layer_outputs, *map(tf.convert_to_tensor, gradients)]
+        return [tf.cast(x, "float32") for x in found]
+
+    eager = outputs_and_gradients()
+    graph = tf.function(outputs_and_gradients, autograph=False)()
+    largest = max(np.abs(x).max() for x in eager)
+    for one, other in zip(eager, graph, strict=True):
+        np.testing.assert_allclose(
+            one, other, atol=largest * (0.02 if policy else 1e-6)
+        )
+
+
 def test_embedding_and_attention_dropout():
     inputs = [tf.constant(x) for x in text((12,) * 8)]
     layer = encoder(embedding_size=WIDTH, hidden_dropout_prob=0.2)

@@ -64,6 +64,26 @@ class Trained:
         return {k: v.numpy() for k, v in self.state.variables().items()}
 
 
+def test_the_graph_hardly_grows_with_the_layers(tiny_data):
+    """Each operation costs time before the first step."""
+    counts = {}
+    for layers in (2, 12):
+        overrides = {"num_hidden_layers": layers}
+        trained = Trained(tiny_data, overrides=overrides, train_batch_size=2)
+        state = trained.state
+        graph = trained.step._loop.get_concrete_function(
+            iter(trained.dataset()),
+            *(tf.constant(0, tf.int64), tf.constant(1, tf.int64)),
+            *(state.loss_scale.read_value(), state.good_steps.read_value()),
+        ).graph.as_graph_def()
+        functions = [graph.node, *(f.node_def for f in graph.library.function)]
+        counts[layers] = sum(
+            n.op != "Placeholder" for nodes in functions for n in nodes
+        )
+    assert counts[12] - counts[2] < 10 * 250
+    assert counts[12] < 7000
+
+
 def largest_difference(one, other):
     assert one.keys() == other.keys()
     return max(np.abs(one[k] - other[k]).max() for k in one if "loss_scale" not in k)
