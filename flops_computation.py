@@ -203,7 +203,7 @@ def main(argv: list[str]) -> None:
     print()
     here = os.path.dirname(os.path.abspath(__file__))
     for path in sorted(glob.glob(os.path.join(here, "configs", "*.json"))):
-        config = PretrainingConfig.from_hparams("", "", read_hparams(path))
+        config = PretrainingConfig.from_hparams("", "recipe", read_hparams(path))
         print(f"{os.path.basename(path):<32}{get_recipe_flops(config):.4g}")
 
 

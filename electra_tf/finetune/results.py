@@ -7,6 +7,7 @@ The text beside the JSON is the original's: a line per trial and task, such as
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import statistics
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.files import atomic_write, cannot_write
 
@@ -74,6 +76,9 @@ class Results:
                 f"{self.json_path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
             ) from None
+        # What an earlier version did not have was as it is by default.
+        defaults = {f.name: f.default for f in dataclasses.fields(FinetuningConfig)}
+        stored = {k: v for k, v in defaults.items() if k in self.settings} | stored
         keys = sorted(set(stored) | set(self.settings))
         changed = [k for k in keys if stored.get(k) != self.settings.get(k)]
         if changed:

@@ -42,9 +42,10 @@ PRETRAINING_SETTINGS = """
     weight_decay_rate
 """
 FINETUNING_SETTINGS = """
-    answerable_classifier answerable_uses_start_logits answerable_weight beam_size
-    data_source debug do_lower_case doc_stride double_unordered embedding_size
-    gcp_project gradient_accumulation_steps jit_compile joint_prediction
+    answer_text answerable_classifier answerable_uses_start_logits answerable_weight
+    beam_size data_source debug do_lower_case doc_stride double_unordered
+    early_stopping_patience embedding_size eval_every_steps gcp_project
+    gradient_accumulation_steps jit_compile joint_prediction keep
     layerwise_lr_decay layerwise_lr_offset learning_rate length_buckets
     max_answer_length max_query_length max_seq_length model_hparam_overrides model_size
     n_best_size num_tpu_cores num_train_epochs on_bad_example on_nonfinite precision

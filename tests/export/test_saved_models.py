@@ -344,7 +344,7 @@ class TestCommand:
 
     def test_publishing_is_for_hub_directories(self, data, tmp_path):
         done = self.export(data, tmp_path / "no", "--publish=kaggle")
-        assert done.returncode == 2 and "goes with --format hub" in done.stderr
+        assert done.returncode == 2 and "Kaggle takes hub" in done.stderr
 
 
 def test_the_tokens_that_fill_masks_are_compared():

@@ -40,6 +40,15 @@ def test_statistics_are_those_of_the_trials(tmp_path):
     assert [t["seed"] for t in stored["trials"]] == [42, 43, 44, 45]
 
 
+def test_results_of_a_version_with_fewer_hparams_are_taken_up(tmp_path):
+    results_in(tmp_path).add(trial(1, 60.0))
+    newer = results_in(tmp_path, SETTINGS | {"keep": "last", "eval_every_steps": 0})
+    newer.load()
+    assert list(newer.trials) == [1]
+    with pytest.raises(UserError, match="keep is 'last' there, 'best' here"):
+        results_in(tmp_path, SETTINGS | {"keep": "best"}).load()
+
+
 def test_one_trial_has_no_deviation():
     assert summary([5.0]) == Statistics(5.0, 5.0, None, 5.0, 1)
     assert summary([float("nan"), 4.0]).trials == 1

@@ -163,7 +163,10 @@ def refused(code, *texts, path, vocab=VOCAB, hparams=None):
             ("hidden_size is 64", "128"),
         ),
         ({"model_size": "base"}, ("hidden_size is 64", "768", "'base'")),
-        ({"generator_hidden_size": 0.25}, ("generator_hidden_size is 0.5", "0.25")),
+        (
+            {"generator_hidden_size": 0.25},
+            ("hidden_size is 32", "generator_hidden_size 0.25"),
+        ),
         ({"untied_generator_embeddings": True}, ("untied_generator_embeddings",)),
         ({"electra_objective": False}, ("electra_objective is True",)),
     ],

@@ -15,7 +15,7 @@ from tests.helpers.runs import ROOT
 
 def recipe(name, **hparams):
     config = read_hparams(os.path.join(ROOT, "configs", f"{name}.json"))
-    return PretrainingConfig.from_hparams("", "", hparams, config)
+    return PretrainingConfig.from_hparams("", "recipe", hparams, config)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ EVALUATE = SHORT | {"do_train": False, "do_eval": True, "num_eval_steps": 1}
 @pytest.fixture(scope="module")
 def data(tiny_data):
     """A data directory with a run of 4 steps, and what the original has after 2."""
-    done = pretrain(tiny_data, "straight", SHORT)
+    done = pretrain(tiny_data, "two_starts", SHORT)
     assert done.returncode == 0, done.stderr
     models = tiny_data / "models"
-    original = models / "original"
+    original = models / "of_original"
     original.mkdir()
-    for path in (models / "straight").glob("model.ckpt-2.*"):
+    for path in (models / "two_starts").glob("model.ckpt-2.*"):
         if path.suffix != ".json":
             shutil.copy(path, original)
     (original / "model.ckpt-2.meta").write_bytes(b"a graph")
@@ -36,15 +36,15 @@ def tensors(prefix):
 
 
 def test_a_run_of_the_original_is_evaluated_and_continued(data):
-    original = data / "models" / "original"
-    done = pretrain(data, "original", EVALUATE)
+    original = data / "models" / "of_original"
+    done = pretrain(data, "of_original", EVALUATE)
     assert done.returncode == 0, done.stderr
     assert "global_step = 2" in done.stdout
     keep = SHORT | {"keep_checkpoint_max": 1, "save_checkpoints_steps": 1}
-    done = pretrain(data, "original", keep)
+    done = pretrain(data, "of_original", keep)
     assert done.returncode == 0, done.stderr
     assert "Continuing from the original's" in done.stdout
-    expected = tensors(data / "models" / "straight" / "model.ckpt-4")
+    expected = tensors(data / "models" / "two_starts" / "model.ckpt-4")
     found = tensors(original / "model.ckpt-4")
     assert found.keys() == expected.keys()
     for name, array in expected.items():
@@ -52,22 +52,22 @@ def test_a_run_of_the_original_is_evaluated_and_continued(data):
     # The original's own is not ours to remove; of ours, one is kept.
     names = {path.name for path in original.glob("*.index")}
     assert names == {"model.ckpt-2.index", "model.ckpt-4.index"}
-    done = pretrain(data, "original", SHORT, "--dry-run")
+    done = pretrain(data, "of_original", SHORT, "--dry-run")
     assert "continue at step 4. Nothing was written" in done.stdout
 
 
 def test_a_damaged_run_of_ours_is_not_taken_for_the_originals(data):
     models = data / "models"
-    shutil.copytree(models / "straight", models / "damaged")
-    for path in (models / "damaged").glob("model.ckpt-*.json"):
+    shutil.copytree(models / "two_starts", models / "damaged_run")
+    for path in (models / "damaged_run").glob("model.ckpt-*.json"):
         path.unlink()
-    done = pretrain(data, "damaged", SHORT)
+    done = pretrain(data, "damaged_run", SHORT)
     assert done.returncode == 65 and "model.ckpt-4.json is missing" in done.stderr
 
 
 def test_an_init_checkpoint_is_evaluated(data):
-    model = str(data / "models" / "straight")
-    done = pretrain(data, "none", EVALUATE | {"init_checkpoint": model})
+    model = str(data / "models" / "two_starts")
+    done = pretrain(data, "evaluated_only", EVALUATE | {"init_checkpoint": model})
     assert done.returncode == 0, done.stderr
     assert "global_step = 4" in done.stdout and f"Evaluating {model}" in done.stdout
     done = pretrain(data, "nothing", EVALUATE)
@@ -77,7 +77,7 @@ def test_an_init_checkpoint_is_evaluated(data):
 def test_without_slots_it_cannot_be_continued(data):
     folder = data / "models" / "released"
     folder.mkdir()
-    found = tensors(data / "models" / "straight" / "model.ckpt-4")
+    found = tensors(data / "models" / "two_starts" / "model.ckpt-4")
     weights = {k: v for k, v in found.items() if "/adam_" not in k}
     names = sorted(weights)
     tf.raw_ops.SaveV2(

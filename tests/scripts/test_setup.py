@@ -19,9 +19,12 @@ from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 
 # Imported where it is installed, with a word to the user where it is not:
 # transformers and torch read an export of Hugging Face's format a second time.
-OPTIONAL = {"rapidfuzz", "torch", "transformers"}
+OPTIONAL = {"onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
 # Of extras, with what comes with them: not there after `pip install -e .`.
-EXTRAS = ("rapidfuzz", "tensorboard", "torch", "transformers", "tf_keras", "starlette")
+EXTRAS = (
+    *("onnx", "onnxruntime", "rapidfuzz", "tensorboard", "torch", "transformers"),
+    *("tf_keras", "starlette"),
+)
 
 
 @pytest.fixture(scope="module")
