@@ -331,6 +331,16 @@ def test_wrong_flags(flags, message):
     assert done.stdout == ""
 
 
+def _operations(graph):
+    """All operations of a graph, those of a called function once for each call."""
+    for op in graph.get_operations():
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            called = graph._get_function(op.get_attr("f").name)
+            yield from _operations(called.graph)
+        else:
+            yield op
+
+
 @pytest.mark.parametrize("changes", [{}, {"embedding_size": 16}])
 def test_operations_are_those_of_the_graph(changes):
     """Counts the matrix products that TensorFlow would make."""
@@ -367,7 +377,7 @@ def test_operations_are_those_of_the_graph(changes):
         return tape.gradient(loss, variables)
 
     flops = 0
-    for op in step.get_concrete_function().graph.get_operations():
+    for op in _operations(step.get_concrete_function().graph):
         if op.type in ("MatMul", "BatchMatMul", "BatchMatMulV2"):
             transposed = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
             inner = op.inputs[0].shape[-2 if transposed else -1]
