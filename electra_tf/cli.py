@@ -12,8 +12,10 @@ Keep TensorFlow out of the script's top-level imports, so that `--help` and erro
 flags and hparams take a fraction of a second.
 """
 
+import atexit
 import difflib
 import errno
+import gc
 import os
 import re
 import sys
@@ -23,6 +25,7 @@ from typing import Any, NoReturn
 
 from absl import app, flags
 
+from electra_tf import startup
 from electra_tf.console import printable
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
@@ -61,6 +64,9 @@ def run(
     stderr and ends the process with its exit code; any other exception keeps its
     traceback, because it is a defect of the program.
     """
+    startup.in_script = True
+    # At the end, Python would search all there is for cycles: a second for nothing.
+    atexit.register(gc.freeze)
     app.run(
         _in_words(main), flags_parser=lambda argv: _parse_flags(argv, commands or {})
     )

@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
 
 # Printed by C++ code on every start, before any log level applies.
 _NOTICES = re.compile(
@@ -16,6 +17,14 @@ _NOTICES = re.compile(
 )
 
 
+# Whether only a script uses this Keras; `cli.run` says so.
+in_script = False
+
+# Keras imports them where they are installed, for wrappers that no script uses. That
+# would be a third of the time that the import of TensorFlow takes.
+_FOR_WRAPPERS = ("matplotlib", "sklearn")
+
+
 def import_tensorflow() -> None:
     """Imports tensorflow and finds its devices; passes on what is worth reading.
 
@@ -23,10 +32,22 @@ def import_tensorflow() -> None:
     that a machine without a GPU driver has none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _filtered_stderr():
+    with _filtered_stderr(), _absent(_FOR_WRAPPERS if in_script else ()):
         import tensorflow as tf
 
         tf.config.list_physical_devices()
+
+
+@contextlib.contextmanager
+def _absent(modules: Iterable[str]) -> Iterator[None]:
+    """Lets imports of modules fail, as if they were not installed."""
+    hidden = [name for name in modules if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
+    try:
+        yield
+    finally:
+        for name in hidden:
+            sys.modules.pop(name, None)
 
 
 @contextlib.contextmanager

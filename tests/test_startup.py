@@ -66,3 +66,19 @@ def test_without_another_process_everything_is_printed(tmp_path):
     done = start(tmp_path, before=broken)
     assert done.returncode == 0 and done.stderr.count("cuda drivers") == 2
     assert "E0000 the driver is too old" in done.stderr
+
+
+@pytest.mark.parametrize("in_script", [True, False])
+def test_keras_looks_for_no_wrappers_in_a_script(in_script):
+    code = f"""
+import sys
+from electra_tf import startup
+startup.in_script = {in_script}
+startup.import_tensorflow()
+print("sklearn" in sys.modules, "matplotlib" in sys.modules)
+import matplotlib.pyplot, sklearn.metrics
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == f"{not in_script} {not in_script}\n", done.stderr

@@ -14,12 +14,13 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.helpers.runs import ROOT
+ROOT = Path(__file__).resolve().parents[2]
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tensorflow", "keras"])
@@ -33,11 +34,13 @@ class Finished(NamedTuple):
     stderr: str
 
 
-def _run(script, args, env, before, stdout, stderr):
+def _run(script, args, env, before, stdout, stderr, folder):
     os.setsid()
+    os.chdir(folder)
     for path, target in ((stdout, 1), (stderr, 2)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, target)
+    os.environ.clear()
     os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "2"} | env)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [str(ROOT / script), *args]
@@ -63,7 +66,10 @@ class Run:
             path.touch()
         self.process = _context.Process(
             target=_run,
-            args=(script, args, env or {}, before, self.stdout, self.stderr),
+            args=(
+                *(script, args, {**os.environ, **(env or {})}, before),
+                *(self.stdout, self.stderr, os.getcwd()),
+            ),
         )
         self.process.start()
 
@@ -75,6 +81,12 @@ class Run:
         return Finished(
             self.process.exitcode, self.stdout.read_text(), self.stderr.read_text()
         )
+
+
+def run(script: str, *args: str, timeout: float) -> Finished:
+    """Runs a script to its end."""
+    with tempfile.TemporaryDirectory() as logs:
+        return Run(Path(logs), script, *args).wait(timeout)
 
 
 def pretrain(data: Path, model: str, hparams: dict, *flags, **kwargs) -> Run:
