@@ -265,6 +265,7 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
 
 def train(run: Run, stop: StopRequest) -> int:
     """Trains up to num_train_steps, from what the run starts from."""
+    from electra_tf.pretrain.health import HealthMonitor
     from electra_tf.train import curves, loop
     from electra_tf.train import step as training_step
 
@@ -279,7 +280,7 @@ def train(run: Run, stop: StopRequest) -> int:
     if cluster.is_chief:
         load_start(run, task, state)
     placement.workers.copy_from_chief(state.variables())
-    skipped = log_epochs(config, vocab, state.step, console)
+    examples, skipped = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
             f"Trained for {state.step} of {config.num_train_steps} steps already: "
@@ -292,6 +293,13 @@ def train(run: Run, stop: StopRequest) -> int:
         placement,
         seed=config.seed,
         accumulation=config.gradient_accumulation_steps,
+    )
+    monitor = HealthMonitor(
+        config.on_alarm,
+        console,
+        total=config.num_train_steps,
+        warmup=config.num_warmup_steps,
+        epochs_per_step=config.train_batch_size / examples,
     )
     console.heading("Running training")
     finished = loop.train(
@@ -308,6 +316,7 @@ def train(run: Run, stop: StopRequest) -> int:
         on_nonfinite=config.on_nonfinite,
         stop=stop,
         constants={"skipped_records": skipped} if skipped else None,
+        watch=monitor if cluster.is_chief else None,
     )
     if not finished:
         console.log("Run the same command again to continue.")
@@ -353,10 +362,10 @@ def load_start(run: Run, task, state) -> None:
 
 def log_epochs(
     config: PretrainingConfig, vocab: Vocabulary, done: int, console: Console
-) -> int:
+) -> tuple[int, int]:
     """Says how many examples there are and how often the run sees them.
 
-    Returns: how many damaged records are left out.
+    Returns: how many there are, and how many damaged records are left out.
     """
     from electra_tf.pretrain import pretrain_data
 
@@ -370,7 +379,7 @@ def log_epochs(
     console.log(f"Data: {examples:,} examples; {seen:.2f} of {total:.2f} epochs done")
     if source.num_skipped:
         console.log(f"Data: {source.num_skipped} damaged records left out")
-    return source.num_skipped
+    return examples, source.num_skipped
 
 
 def evaluate(run: Run) -> int:

@@ -135,6 +135,14 @@ class PretrainingConfig(RunConfig):
         choices=("stop", "skip"),
     )
 
+    on_alarm: str = hparam(
+        "warn",
+        "On a sign that the run goes wrong (docs/metrics.md): warn, or stop (saved, "
+        "exit code 70).",
+        SETTING,
+        choices=("warn", "stop"),
+    )
+
     # Training.
     iterations_per_loop: int = hparam(
         200, "Steps that run without coming back to Python.", SETTING, minimum=1

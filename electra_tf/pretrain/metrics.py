@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_tf.pretrain.health import SIGNS
 from electra_tf.train.metrics import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 _ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
@@ -178,6 +179,15 @@ The event files are written without the package tensorboard; to look at them:
 
 In Electric the label is "was masked", also where the sample is the original token,
 and the generator's loss is the cloze loss over all candidate positions.
+
+## Alarms
+
+A run watches these numbers and warns, once each time, when one of them says that it
+goes wrong. With `"on_alarm": "stop"` it saves and ends, exit code 70.
+
+| alarm | raised by | what usually helps |
+|---|---|---|
+{alarms}
 """
 
 
@@ -187,7 +197,8 @@ def page() -> str:
         f"| `{m.name}` | {m.meaning} | {m.healthy} |"
         for m in (*ALL_METRICS, *STEP_METRICS)
     ]
-    return _PAGE.format(rows="\n".join(rows))
+    alarms = [f"| {sign.name} | {sign.meaning} | {sign.advice} |" for sign in SIGNS]
+    return _PAGE.format(rows="\n".join(rows), alarms="\n".join(alarms))
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ def train(
     stop: StopRequest | None = None,
     constants: Mapping[str, float] | None = None,
     pause: Pause | None = None,
+    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None,
 ) -> bool:
     """Trains from the state's step up to `num_train_steps`.
 
@@ -54,6 +55,8 @@ def train(
       stop: what may end the run early; by default SIGTERM, SIGINT and SIGHUP.
       constants: numbers that go into every row of the metrics.
       pause: what happens between steps, and may end the training.
+      watch: gets the number of a step and the metrics from there on; the `UserError`
+        that it raises ends the training, with the state saved.
 
     Returns: whether the end was reached; False when it was asked to stop, with the
       state saved.
@@ -74,7 +77,7 @@ def train(
     saver = BackgroundSaver(checkpoints)
     guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
     plan = _Plan(num_train_steps, save_checkpoints_steps, pause)
-    loop = _Loop(step, placement, saver, report, guard, plan)
+    loop = _Loop(step, placement, saver, report, guard, plan, watch)
     pace = Pace(iterations_per_loop)
     workers = placement.workers
     with stop or StopRequest() as stop:
@@ -141,6 +144,7 @@ class _Loop:
         report: Report,
         guard: NonfiniteGuard,
         plan: _Plan,
+        watch: Callable | None,
     ):
         self.done = step.state.step
         # The last step is made, or a pause has ended the training.
@@ -151,6 +155,7 @@ class _Loop:
         self._saver = saver
         self._report = report
         self._guard = guard
+        self._watch = watch
 
     def add(
         self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
@@ -161,6 +166,13 @@ class _Loop:
         self._guard.check(self.done, metrics, self._report)
         self._report.add(self.done + 1, metrics)
         self.done += count
+        try:
+            if self._watch:
+                self._watch(self.done - count + 1, metrics)
+        except UserError:
+            self.save()
+            self._saver.wait()
+            raise
         self._save_and_pause()
         self._saver.check()
 

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches a run for what goes wrong without ending it: collapse, spikes, standstill.
+
+Reads nothing but the metrics that each step reports anyway, so it changes no number and
+costs no time worth measuring. Without TensorFlow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_DIVERGED, UserError
+
+WINDOW = 1000  # steps over which the discriminator and the rate are watched
+SHORT = 200  # steps over which losses and norms are averaged
+SPIKE = 10  # steps that make a spike; fewer are chance
+
+AT_CHANCE = 0.98  # of the loss of guessing
+ALWAYS, NEVER = 0.995, 0.005  # recall of one who always says the same
+SPIKE_SIGMAS = 6.0  # robust standard deviations of single steps
+WORSE_NATS = 0.5
+NORM_FACTOR = 10.0
+NO_RATE = 1e-3  # of the highest rate so far
+MAX_EPOCHS = 40
+CLOCK_SECONDS = 60.0
+
+
+class Sign(NamedTuple):
+    """Something that can be wrong.
+
+    Attributes:
+      name: of the sign.
+      meaning: when it is raised, for docs/metrics.md.
+      advice: what usually helps.
+      look: what was found, from the monitor; None if all is well.
+    """
+
+    name: str
+    meaning: str
+    advice: str
+    look: Callable[[HealthMonitor], str | None]
+
+
+class HealthMonitor:
+    """Looks at the metrics of all steps; logs a warning, or ends the run.
+
+    A sign is reported once, and again only after it was gone.
+
+    Args:
+      policy: "warn", or "stop" for a UserError (70), after which the loop saves.
+      console: where warnings go.
+      total: steps of the run.
+      warmup: steps of the learning rate's warm-up.
+      epochs_per_step: share of the training data that a step sees.
+      clock: seconds.
+    """
+
+    def __init__(
+        self,
+        policy: str,
+        console: Console,
+        *,
+        total: int,
+        warmup: int,
+        epochs_per_step: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.total, self.warmup, self.epochs_per_step = total, warmup, epochs_per_step
+        self.step = 0
+        self.best: dict[str, float] = {}  # lowest mean loss and norm, highest speed
+        self._policy, self._console, self._clock = policy, console, clock
+        self._rows: dict[str, deque[float]] = {}
+        self._since_look = 0
+        self._shown: set[str] = set()
+        self._timed = clock(), 0  # when, at which step
+        self.speeds: list[float] = []  # steps per second, of each minute
+
+    def __call__(self, first_step: int, metrics: Mapping[str, np.ndarray]) -> None:
+        """Takes the metrics of steps, arrays; raises a `UserError` if one must stop."""
+        count = len(metrics["loss"])
+        if not self.step:
+            self._timed = self._clock(), first_step + count - 1
+        made = np.asarray(metrics["finite"], bool)  # The others were left out.
+        for name, values in metrics.items():
+            row = self._rows.setdefault(name, deque(maxlen=WINDOW + SHORT))
+            row.extend(np.asarray(values, float)[made].tolist())
+        self.step = first_step + count - 1
+        self._measure_speed()
+        self._since_look += count
+        if self._since_look < SPIKE:
+            return
+        self._since_look = 0
+        found = {sign: text for sign in SIGNS if (text := sign.look(self))}
+        new = [sign for sign in found if sign.name not in self._shown]
+        self._shown = {sign.name for sign in found}
+        for sign in new:
+            self._report(found[sign], sign.advice)
+
+    def _report(self, found: str, advice: str) -> None:
+        text = f"up to step {self.step:,}: {found}.\nWhat usually helps: {advice}."
+        if self._policy == "stop":
+            raise UserError(
+                f'stopped by "on_alarm", {text} The state is saved; '
+                '"on_alarm": "warn" goes on.',
+                EXIT_DIVERGED,
+            )
+        self._console.log(f"Warning: {text}")
+
+    def _measure_speed(self) -> None:
+        since, at = self._timed
+        if self._clock() - since >= CLOCK_SECONDS:
+            self.speeds.append((self.step - at) / (self._clock() - since))
+            self._timed = self._clock(), self.step
+
+    def last(self, count: int, *names: str) -> list[np.ndarray] | None:
+        """The last values of metrics; None where there are not so many."""
+        rows = [self._rows.get(name, ()) for name in names]
+        if any(len(row) < count for row in rows):
+            return None
+        return [np.array(row)[-count:] for row in rows]
+
+
+def _binary_entropy(share: float) -> float:
+    share = min(max(share, 1e-9), 1 - 1e-9)
+    return float(-share * np.log(share) - (1 - share) * np.log1p(-share))
+
+
+def _discriminator(run: HealthMonitor) -> str | None:
+    rows = run.last(WINDOW, "disc_recall", "disc_accuracy", "disc_loss")
+    if rows is None or run.step < run.warmup + WINDOW:
+        return None
+    recall, accuracy, loss = (float(row.mean()) for row in rows)
+    says_all = recall > ALWAYS and accuracy < 0.5
+    if not says_all and recall > NEVER:
+        return None
+    # Where all tokens are told the same, accuracy is the share of one kind.
+    if loss < AT_CHANCE * _binary_entropy(accuracy):
+        return None
+    said = "every token" if says_all else "no token"
+    return (
+        f"the discriminator calls {said} replaced, for {WINDOW:,} steps (recall "
+        f"{recall:.3f}), and its loss of {loss:.3f} is that of guessing"
+    )
+
+
+def _generator(run: HealthMonitor) -> str | None:
+    rows = run.last(SHORT, "masked_lm_loss")
+    if rows is None:
+        return None
+    loss = float(rows[0].mean())
+    best = run.best["generator"] = min(loss, run.best.get("generator", np.inf))
+    if loss < best + WORSE_NATS:
+        return None
+    return f"the generator's loss rose from {best:.2f} to {loss:.2f}"
+
+
+def _spike(run: HealthMonitor) -> str | None:
+    rows = run.last(SHORT + SPIKE, "loss")
+    if rows is None:
+        return None
+    before, now = rows[0][:-SPIKE], float(rows[0][-SPIKE:].mean())
+    usual = float(np.median(before))
+    sigma = 1.4826 * float(np.median(np.abs(before - usual)))
+    if now < usual + SPIKE_SIGMAS * max(sigma, 0.01 * abs(usual)):
+        return None
+    return f"the loss jumped from {usual:.4g} to {now:.4g}"
+
+
+def _norm(run: HealthMonitor) -> str | None:
+    rows = run.last(SHORT, "global_norm")
+    if rows is None or run.step < run.warmup + SHORT:
+        return None
+    norm = float(np.median(rows[0]))
+    least = run.best["norm"] = min(norm, run.best.get("norm", np.inf))
+    if norm < NORM_FACTOR * least:
+        return None
+    return f"the gradients' norm grew from {least:.3g} to {norm:.3g}"
+
+
+def _rate(run: HealthMonitor) -> str | None:
+    rows = run.last(WINDOW, "learning_rate")
+    if rows is None:
+        return None
+    highest = run.best["rate"] = max(rows[0].max(), run.best.get("rate", 0.0))
+    left = run.total - run.step
+    if rows[0].max() > NO_RATE * highest > 0 or left < 0.1 * run.total:
+        return None
+    return (
+        f"the learning rate is {rows[0][-1]:.2g}, with {left:,} steps to go, in which "
+        "nothing more is learned"
+    )
+
+
+def _epochs(run: HealthMonitor) -> str | None:
+    if run.step * run.epochs_per_step <= MAX_EPOCHS:
+        return None
+    return f"the run has seen all of its data {MAX_EPOCHS} times"
+
+
+def _speed(run: HealthMonitor) -> str | None:
+    if len(run.speeds) < 3:
+        return None
+    best, now = max(run.speeds), run.speeds[-2:]
+    if max(now) > best / 2:
+        return None
+    return f"{max(now):.3g} steps a second, where it was {best:.3g}"
+
+
+SIGNS = (
+    Sign(
+        "discriminator collapse",
+        f"recall below {NEVER} (or all tokens called replaced) over {WINDOW:,} steps "
+        "after the warm-up, with the loss of guessing",
+        "a smaller generator, a lower learning_rate, more num_warmup_steps",
+        _discriminator,
+    ),
+    Sign(
+        "generator collapse",
+        f"`masked_lm_loss`, mean of {SHORT} steps, {WORSE_NATS} above its lowest",
+        "a lower learning_rate, starting again from an earlier checkpoint",
+        _generator,
+    ),
+    Sign(
+        "loss spike",
+        f"`loss`, mean of {SPIKE} steps, {SPIKE_SIGMAS:g} robust standard deviations "
+        f"above the {SHORT} steps before",
+        "a lower learning_rate, more num_warmup_steps, a look at the data of these "
+        "steps",
+        _spike,
+    ),
+    Sign(
+        "growing gradients",
+        f"`global_norm`, median of {SHORT} steps, {NORM_FACTOR:g} times its lowest "
+        "after the warm-up",
+        "a lower learning_rate",
+        _norm,
+    ),
+    Sign(
+        "no learning rate",
+        f"`learning_rate` below {NO_RATE:g} of its highest for {WINDOW:,} steps, with "
+        "more than a tenth of the run to go",
+        "a larger num_train_steps or a smaller lr_decay_power, in a new run",
+        _rate,
+    ),
+    Sign(
+        "circles",
+        f"more than {MAX_EPOCHS} epochs",
+        "more text; or fewer steps, which may do as well",
+        _epochs,
+    ),
+    Sign(
+        "slow",
+        "two minutes in a row at less than half of the highest speed",
+        "a look at what else runs on the machine and at the storage of the data",
+        _speed,
+    ),
+)

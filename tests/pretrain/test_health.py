@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signs that a run goes wrong: by made-up metrics, and by runs that really do."""
+
+import numpy as np
+import pytest
+
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.pretrain.health import HealthMonitor
+from tests.helpers.forked_runs import metrics_of, pretrain
+from tests.helpers.runs import tiny
+
+
+class Lines:
+    def __init__(self):
+        self.lines = []
+
+    def log(self, text):
+        self.lines.append(text)
+
+
+def healthy(steps, seed=0):
+    """Metrics of a run that learns, with the noise of small batches."""
+    random = np.random.default_rng(seed)
+    at = np.arange(1, steps + 1) / steps
+
+    def noisy(values, share):
+        return values * (1 + share * random.standard_normal(steps))
+
+    recall = np.clip(noisy(0.5 * at, 0.3), 0, 1)
+    return {
+        "loss": noisy(10 + 40 * np.exp(-6 * at), 0.15),
+        "masked_lm_loss": noisy(3 + 7 * np.exp(-8 * at), 0.15),
+        "disc_loss": noisy(0.4 - 0.2 * at, 0.1),
+        "disc_accuracy": noisy(0.88 + 0.05 * at, 0.02),
+        "disc_recall": recall,
+        "global_norm": noisy(1 + 2 * np.exp(-5 * at), 0.3),
+        "learning_rate": 5e-4 * np.minimum(1, at / 0.1) * (1 - at),
+        "finite": np.ones(steps),
+    }
+
+
+def watch(metrics, policy="warn", times=None, epochs_per_step=0.0):
+    steps, console, chunk, now = len(metrics["loss"]), Lines(), 7, [0.0]
+    monitor = HealthMonitor(
+        policy,
+        console,
+        total=steps,
+        warmup=steps // 10,
+        epochs_per_step=epochs_per_step,
+        clock=lambda: now[0],
+    )
+    for start in range(0, steps, chunk):
+        rows = {name: values[start : start + chunk] for name, values in metrics.items()}
+        now[0] = 0.0 if times is None else times[start]
+        monitor(start + 1, rows)
+    return console.lines
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_learns_raises_nothing(seed):
+    assert watch(healthy(6000, seed)) == []
+
+
+def nothing_replaced(metrics):
+    metrics["disc_recall"][2000:] = 0
+    metrics["disc_accuracy"][2000:] = 0.9
+    metrics["disc_loss"][2000:] = 0.325  # entropy of 0.1
+
+
+def all_replaced(metrics):
+    metrics["disc_recall"][2000:] = 1
+    metrics["disc_accuracy"][2000:] = 0.1
+    metrics["disc_loss"][2000:] = 0.33
+
+
+def generator_forgets(metrics):
+    metrics["masked_lm_loss"][3000:] += 1
+
+
+def spike(metrics):
+    metrics["loss"][3000:3015] *= 4
+
+
+def norm_grows(metrics):
+    metrics["global_norm"][3000:] *= np.linspace(1, 30, 3000)
+
+
+def no_rate(metrics):
+    metrics["learning_rate"][3000:] = 1e-9
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (nothing_replaced, "the discriminator calls no token replaced, for 1,000"),
+        (all_replaced, "the discriminator calls every token replaced"),
+        (generator_forgets, "the generator's loss rose from 3."),
+        (spike, "the loss jumped from 12"),
+        (norm_grows, "the gradients' norm grew from"),
+        (no_rate, "the learning rate is 1e-09, with 1,"),
+    ],
+)
+def test_a_fault_is_reported_once(fault, text):
+    metrics = healthy(6000)
+    fault(metrics)
+    (line,) = watch(metrics)
+    assert text in line and "\nWhat usually helps: " in line
+    with pytest.raises(UserError, match="stopped by") as raised:
+        watch(metrics, "stop")
+    assert raised.value.exit_code == EXIT_DIVERGED and text in str(raised.value)
+    assert len(str(raised.value).splitlines()) <= 3
+
+
+def test_a_rare_word_is_no_guess():
+    """A discriminator that says nothing yet, but knows more than the share."""
+    metrics = healthy(6000)
+    nothing_replaced(metrics)
+    metrics["disc_loss"][2000:] = 0.3
+    assert watch(metrics) == []
+
+
+def test_steps_that_were_left_out_do_not_count():
+    metrics = healthy(6000)
+    for values in metrics.values():
+        values[3000:3015] = np.nan
+    metrics["finite"][3000:3015] = 0
+    assert watch(metrics) == []
+
+
+def test_epochs():
+    assert watch(healthy(4000), epochs_per_step=0.01) == []
+    (line,) = watch(healthy(4100), epochs_per_step=0.01)
+    assert "seen all of its data 40 times" in line
+
+
+def test_half_the_speed():
+    times = np.cumsum([0.1] * 3000 + [0.25] * 3000)
+    (line,) = watch(healthy(6000), times=times)
+    assert "4 steps a second, where it was 10" in line
+
+
+def test_a_sign_that_comes_back_is_reported_again():
+    metrics = healthy(6000)
+    metrics["loss"][2000:2015] *= 4
+    metrics["loss"][4000:4015] *= 4
+    assert len(watch(metrics)) == 2
+
+
+def test_a_run_without_a_rate_that_goes_in_circles(tiny_data):
+    hparams = tiny(
+        num_train_steps=1600, lr_decay_power=60.0, save_checkpoints_steps=999
+    )
+    run = pretrain(tiny_data, "circles", hparams).wait()
+    assert run.returncode == 0, run.stderr
+    assert "the run has seen all of its data 40 times" in run.stdout
+    assert "the learning rate is " in run.stdout
+    assert run.stdout.count("Warning: ") <= 3
+
+
+def test_a_rate_that_is_too_high_ends_the_run_with_the_state_saved(tiny_data):
+    hparams = tiny(
+        num_train_steps=700,
+        num_warmup_steps=600,
+        learning_rate=3.0,
+        save_checkpoints_steps=999,
+        on_alarm="stop",
+    )
+    run = pretrain(tiny_data, "too_high", hparams).wait()
+    assert run.returncode == EXIT_DIVERGED, run.stdout
+    assert 'error: stopped by "on_alarm", up to step ' in run.stderr
+    folder = tiny_data / "models" / "too_high"
+    last = metrics_of(folder)[-1]["step"]
+    assert (folder / f"model.ckpt-{last}.json").is_file()
+    again = pretrain(tiny_data, "too_high", hparams | {"on_alarm": "warn"}).wait()
+    assert again.returncode == 0 and f"from {folder}/model.ckpt-{last}" in again.stdout
