@@ -237,11 +237,14 @@ def build(run: Run):
     return placement, pretraining.TrainablePretrainer(pretrainer), state
 
 
-def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0):
-    """An iterator over global batches, the first being that of step `start`."""
-    from electra_tf.pretrain import pretrain_data
+def batches_of(
+    config: PretrainingConfig, vocab: Vocabulary, placement, start: int = 0, loop=True
+):
+    """An iterator over global batches, the first being that of step `start`.
 
-    loop = config.do_train
+    `loop`: those of training; else of evaluation.
+    """
+    from electra_tf.pretrain import pretrain_data
 
     def dataset(context):
         return pretrain_data.make_dataset(
@@ -265,7 +268,6 @@ def batches_of(config: PretrainingConfig, vocab: Vocabulary, placement, start=0)
 
 def train(run: Run, stop: StopRequest) -> int:
     """Trains up to num_train_steps, from what the run starts from."""
-    from electra_tf.pretrain.health import HealthMonitor
     from electra_tf.train import curves, loop
     from electra_tf.train import step as training_step
 
@@ -294,13 +296,7 @@ def train(run: Run, stop: StopRequest) -> int:
         seed=config.seed,
         accumulation=config.gradient_accumulation_steps,
     )
-    monitor = HealthMonitor(
-        config.on_alarm,
-        console,
-        total=config.num_train_steps,
-        warmup=config.num_warmup_steps,
-        epochs_per_step=config.train_batch_size / examples,
-    )
+    watched = watch(run, task, placement, examples, state.step)
     console.heading("Running training")
     finished = loop.train(
         step,
@@ -316,7 +312,7 @@ def train(run: Run, stop: StopRequest) -> int:
         on_nonfinite=config.on_nonfinite,
         stop=stop,
         constants={"skipped_records": skipped} if skipped else None,
-        watch=monitor if cluster.is_chief else None,
+        **watched,
     )
     if not finished:
         console.log("Run the same command again to continue.")
@@ -337,6 +333,44 @@ def train(run: Run, stop: StopRequest) -> int:
             )
         console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
     return EXIT_OK
+
+
+def watch(run: Run, task, placement, examples: int, step: int) -> dict[str, Any]:
+    """What looks at a training while it goes on: arguments of `loop.train`."""
+    from electra_tf.pretrain.health import HealthMonitor
+    from electra_tf.train import evaluation, loop
+
+    config, every = run.config, run.config.eval_every_steps
+    monitor = HealthMonitor(
+        config.on_alarm,
+        run.console,
+        total=config.num_train_steps,
+        warmup=config.num_warmup_steps,
+        epochs_per_step=config.train_batch_size / examples,
+    )
+    watched = {"watch": monitor} if placement.is_chief else {}
+    if not every:
+        return watched
+
+    def batches():
+        return batches_of(config, run.vocab, placement, loop=False)
+
+    batches()  # Data that cannot be read are found before the first step.
+    periodic = evaluation.PeriodicEvaluation(
+        evaluation.Evaluation(task, placement),
+        batches,
+        (config.num_eval_steps, config.eval_batch_size),
+        config.model_dir,
+        step=step,
+        tags={metric.name: metric.tag for metric in task.metrics},
+        console=run.console,
+        is_chief=placement.is_chief,
+    )
+    # Whether the last evaluation was cut off is the chief's to know.
+    due = step and step % every == 0 and not periodic.has(step)
+    if placement.workers.gather([bool(due)])[0, 0]:
+        periodic(step)
+    return watched | {"pause": loop.Pause(every, periodic)}
 
 
 def load_start(run: Run, task, state) -> None:
@@ -385,7 +419,7 @@ def log_epochs(
 def evaluate(run: Run) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
     from electra_tf.interop import warm_start
-    from electra_tf.train import loop
+    from electra_tf.train.evaluation import Evaluation
 
     config, vocab, _, checkpoints, (saved, original), console = run
     placement, task, state = build(run)
@@ -400,13 +434,11 @@ def evaluate(run: Run) -> int:
     placement.workers.copy_from_chief(state.weights())
     console.heading("Running evaluation")
     started = time.time()
-    metrics = loop.evaluate(
-        task,
-        batches_of(config, vocab, placement),
-        placement=placement,
-        num_steps=config.num_eval_steps,
-        console=console,
-        batch_size=config.eval_batch_size,
+    metrics = Evaluation(task, placement)(
+        batches_of(config, vocab, placement, loop=False),
+        config.num_eval_steps,
+        config.eval_batch_size,
+        console,
     )
     if placement.is_chief:
         for name, value in sorted({**metrics, "global_step": step}.items()):
@@ -431,7 +463,7 @@ def describe_run(run: Run) -> int:
 
     config, vocab, _, _, (saved, original), console = run
     placement, _, state = build(run)
-    next(batches_of(config, vocab, placement))
+    next(batches_of(config, vocab, placement, loop=config.do_train))
     log_epochs(config, vocab, saved.step if saved else 0, console)
     size = sum(
         v.shape.num_elements() * v.dtype.size for v in state.variables().values()

@@ -157,6 +157,12 @@ class PretrainingConfig(RunConfig):
         1000000, "Optimizer steps; the schedule ends here.", SETTING, minimum=1
     )
     num_eval_steps: int = hparam(100, "Batches of an evaluation.", SETTING, minimum=1)
+    eval_every_steps: int = hparam(
+        0,
+        "Steps from one evaluation to the next in training (eval_tfrecords); 0: none.",
+        SETTING,
+        minimum=0,
+    )
     peer_timeout: float = hparam(
         600.0,
         "Seconds that a worker waits for the others (TF_CONFIG), at the start and at "

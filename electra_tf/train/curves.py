@@ -11,7 +11,7 @@ import numpy as np
 
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.metrics import STEP_METRICS, Metric
-from electra_tf.train.reporting import read_metrics
+from electra_tf.train.reporting import EVALUATIONS, read_metrics
 
 # More points than this cannot be told apart in the picture.
 _MAX_POINTS = 2000
@@ -28,7 +28,8 @@ def plot_curves(
     Returns: how many of the steps up to the last one the file does not have.
 
     The faint line is each step (averaged where there are more steps than pixels), the
-    strong one a moving average. Draws nothing for a run without steps.
+    strong one a moving average; rings are evaluations, where the run has some. Draws
+    nothing for a run without steps.
     """
     drawn = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
     steps, missing, columns = _read(metrics_path, {metric.name for metric in drawn})
@@ -46,8 +47,13 @@ def plot_curves(
         if metric.name in columns:
             panels.setdefault(metric.curve.panel, []).append(metric)
     rows = (len(panels) + 1) // 2
+    evaluated, found = _evaluations(metrics_path, set(columns))
     for number, (name, own) in enumerate(panels.items(), start=1):
-        _draw(figure.add_subplot(rows, 2, number), name, steps, columns, own)
+        axes = figure.add_subplot(rows, 2, number)
+        _draw(axes, name, steps, columns, own)
+        for metric in (metric for metric in own if metric.name in found):
+            ring = {"color": metric.curve.colour, "fillstyle": "none"}
+            axes.plot(evaluated, found[metric.name], "o", markersize=5, **ring)
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     atomic_write(png_path, picture.getvalue())
@@ -110,6 +116,15 @@ def _read(path, names: set[str]) -> tuple[np.ndarray, int, dict[str, np.ndarray]
     }
     missing = max(steps, default=0) - len(set(steps))
     return np.array([part.mean() for part in parts if len(part)]), missing, means
+
+
+def _evaluations(metrics_path, names) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Steps and metrics of the evaluations while training; empty if there are none."""
+    path = os.path.join(os.path.dirname(metrics_path), EVALUATIONS)
+    if not os.path.isfile(path):
+        return np.zeros(0), {}
+    steps, _, columns = _read(path, names)
+    return steps, columns
 
 
 def _mean(values: np.ndarray) -> float:

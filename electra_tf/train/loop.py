@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.console import Console, Progress
+from electra_tf.console import Console
 from electra_tf.errors import UserError, as_user_error
 from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
 from electra_tf.train.distribution import Placement
 from electra_tf.train.nonfinite import NonfiniteGuard
 from electra_tf.train.reporting import Report
-from electra_tf.train.step import Evaluable, TrainingStep
+from electra_tf.train.step import TrainingStep
 from electra_tf.train.stopping import StopRequest
 
 # How long the loop stays inside the graph: as long as a signal waits for its answer.
@@ -55,11 +55,9 @@ def train(
       stop: what may end the run early; by default SIGTERM, SIGINT and SIGHUP.
       constants: numbers that go into every row of the metrics.
       pause: what happens between steps, and may end the training.
-      watch: gets the number of a step and the metrics from there on; the `UserError`
-        that it raises ends the training, with the state saved.
+      watch: gets a step and the metrics from there on; a `UserError` of it ends all.
 
-    Returns: whether the end was reached; False when it was asked to stop, with the
-      state saved.
+    Returns: whether the end was reached; False after a stop, with the state saved.
 
     Raises `UserError`: 70 when loss or gradients are not finite (nothing of that step
       is kept), 65 for damaged data, 73 when something cannot be written.
@@ -76,10 +74,9 @@ def train(
     )
     saver = BackgroundSaver(checkpoints)
     guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
-    plan = _Plan(num_train_steps, save_checkpoints_steps, pause)
-    loop = _Loop(step, placement, saver, report, guard, plan, watch)
-    pace = Pace(iterations_per_loop)
-    workers = placement.workers
+    plan = _Plan(num_train_steps, save_checkpoints_steps, pause, watch)
+    loop = _Loop(step, placement, saver, report, guard, plan)
+    pace, workers = Pace(iterations_per_loop), placement.workers
     with stop or StopRequest() as stop:
         try:
             # Shows before the first hour whether the disk takes a checkpoint.
@@ -116,11 +113,12 @@ class Pause(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Where a training ends, and how often it is saved and paused."""
+    """Where a training ends, how often it is saved and paused, and who watches."""
 
     total: int
     save_every: int
     pause: Pause | None
+    watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
 
 
 def _failure_of(*actions: Callable[[], object]) -> UserError | None:
@@ -144,7 +142,6 @@ class _Loop:
         report: Report,
         guard: NonfiniteGuard,
         plan: _Plan,
-        watch: Callable | None,
     ):
         self.done = step.state.step
         # The last step is made, or a pause has ended the training.
@@ -155,7 +152,6 @@ class _Loop:
         self._saver = saver
         self._report = report
         self._guard = guard
-        self._watch = watch
 
     def add(
         self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
@@ -167,8 +163,8 @@ class _Loop:
         self._report.add(self.done + 1, metrics)
         self.done += count
         try:
-            if self._watch:
-                self._watch(self.done - count + 1, metrics)
+            if self._plan.watch:
+                self._plan.watch(self.done - count + 1, metrics)
         except UserError:
             self.save()
             self._saver.wait()
@@ -178,13 +174,13 @@ class _Loop:
 
     def uninterrupted(self) -> int:
         """How many steps come before the next save or pause, or the end."""
-        total, save_every, pause = self._plan
+        total, save_every, pause, _ = self._plan
         every = [save_every, *([pause.every] if pause else [])]
         return min(total - self.done, *(n - self.done % n for n in every))
 
     def _save_and_pause(self) -> None:
         """Does what is due at this step."""
-        total, save_every, pause = self._plan
+        total, save_every, pause, _ = self._plan
         pauses = pause is not None and self.done % pause.every == 0
         if pauses or self.done % save_every == 0:
             self.save()
@@ -246,49 +242,3 @@ class _Stopwatch:
 
     def __exit__(self, *_) -> None:
         self._report(time.monotonic() - self._since)
-
-
-def evaluate(
-    task: Evaluable,
-    batches: Iterator,
-    *,
-    placement: Placement,
-    num_steps: int,
-    console: Console,
-    batch_size: int,
-) -> dict[str, float]:
-    """Evaluates on `num_steps` global batches.
-
-    Returns: the task's metrics over all of them together.
-    """
-    strategy = placement.strategy
-
-    def sum_over_replicas(values):
-        if placement.num_replicas == 1:
-            return values
-        return tf.distribute.get_replica_context().all_reduce("SUM", values)
-
-    def sums_of(batch):
-        weights = sum_over_replicas(task.loss_weights(batch))
-        return sum_over_replicas(task.evaluation_sums(batch, weights))
-
-    @tf.function
-    def step(iterator):
-        sums = strategy.run(sums_of, args=(next(iterator),))
-        return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
-
-    progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
-    totals: dict[str, np.ndarray] = {}
-    try:
-        for number in range(1, num_steps + 1):
-            with placement.workers.cluster.patience():
-                sums = step(batches)
-            for name, value in sums.items():
-                value = value.numpy().astype(np.float64)
-                totals[name] = totals.get(name, 0.0) + value
-            progress.update(number, {})
-    except tf.errors.OpError as error:
-        raise as_user_error(error) or error from error
-    finally:
-        progress.close()
-    return task.evaluation_metrics(totals)

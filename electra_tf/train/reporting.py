@@ -16,6 +16,9 @@ from electra_tf.console import Console, Progress
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.train.metrics import Metric
 
+# What an evaluation while training brought: the file beside metrics.jsonl.
+EVALUATIONS = "evaluations.jsonl"
+
 
 class MetricsFile:
     """metrics.jsonl: one JSON object per step, each step once.

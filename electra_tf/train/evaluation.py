@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluating a task over batches: by itself, or from time to time while it trains."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.console import Console, Progress
+from electra_tf.errors import as_user_error
+from electra_tf.train.distribution import Placement
+from electra_tf.train.reporting import (
+    EVALUATIONS,
+    MetricsFile,
+    TensorBoardEvents,
+    read_metrics,
+)
+from electra_tf.train.step import Evaluable
+
+
+class Evaluation:
+    """Computes a task's metrics over global batches; its graph is built once."""
+
+    def __init__(self, task: Evaluable, placement: Placement):
+        self._task, self._placement = task, placement
+        self._step = tf.function(self._sums_of_next)
+
+    def _sums_of_next(self, iterator):
+        strategy = self._placement.strategy
+        sums = strategy.run(self._replica_sums, args=(next(iterator),))
+        return {k: strategy.experimental_local_results(v)[0] for k, v in sums.items()}
+
+    def _replica_sums(self, batch):
+        weights = self._over_replicas(self._task.loss_weights(batch))
+        return self._over_replicas(self._task.evaluation_sums(batch, weights))
+
+    def _over_replicas(self, values):
+        if self._placement.num_replicas == 1:
+            return values
+        return tf.distribute.get_replica_context().all_reduce("SUM", values)
+
+    def __call__(
+        self, batches: Iterator, num_steps: int, batch_size: int, console: Console
+    ) -> dict[str, float]:
+        """The metrics over `num_steps` global batches together."""
+        progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
+        totals: dict[str, np.ndarray] = {}
+        try:
+            for number in range(1, num_steps + 1):
+                with self._placement.workers.cluster.patience():
+                    sums = self._step(batches)
+                for name, value in sums.items():
+                    value = value.numpy().astype(np.float64)
+                    totals[name] = totals.get(name, 0.0) + value
+                progress.update(number, {})
+        except tf.errors.OpError as error:
+            raise as_user_error(error) or error from error
+        finally:
+            progress.close()
+        return self._task.evaluation_metrics(totals)
+
+
+class PeriodicEvaluation:
+    """Evaluates the weights of a training at some steps, beside its curves.
+
+    Writes evaluations.jsonl, and what TensorBoard shows as the run "eval".
+
+    Args:
+      evaluation: of the task.
+      batches: makes an iterator over the same batches each time.
+      size: how many there are, and how many sequences each has.
+      directory: of the run.
+      step: the steps that the run has behind it; later evaluations are made again.
+      tags: as TensorBoardEvents takes them.
+      console: where the metrics are shown.
+      is_chief: whether to write.
+    """
+
+    def __init__(
+        self,
+        evaluation: Evaluation,
+        batches: Callable[[], Iterator],
+        size: tuple[int, int],
+        directory: str | os.PathLike,
+        *,
+        step: int,
+        tags: Mapping[str, str],
+        console: Console,
+        is_chief: bool,
+    ):
+        self._evaluation, self._batches, self._size = evaluation, batches, size
+        self._console = console
+        self._files = None
+        folder = Path(directory)
+        if is_chief:
+            self._files = (
+                MetricsFile(folder / EVALUATIONS, step),
+                TensorBoardEvents(folder / "tensorboard" / "eval", step, tags),
+            )
+
+    def has(self, step: int) -> bool:
+        """Whether a step was evaluated, as far as this worker knows."""
+        if not self._files:
+            return False
+        return any(row["step"] == step for row in read_metrics(self._files[0].path))
+
+    def __call__(self, step: int) -> bool:
+        """Evaluates this step's weights; the training goes on."""
+        quiet = Console(silent=True)
+        metrics = self._evaluation(self._batches(), *self._size, quiet)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        self._console.log(f"Evaluation at step {step:,}: {shown}")
+        if self._files:
+            rows, events = self._files
+            rows.write([{"step": step} | metrics])
+            rows.sync()
+            events.write(step, metrics)
+            events.flush()
+        return False

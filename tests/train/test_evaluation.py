@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluations while a run trains: right, beside the training, and made once."""
+
+import json
+import os
+import signal
+
+from electra_tf.train.reporting import EVALUATIONS
+from tests.helpers.forked_runs import digest, metrics_of, pretrain
+from tests.helpers.runs import tiny
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / EVALUATIONS).open()]
+
+
+def kill_at_evaluation():
+    """kill -9 at the first evaluation, when its step is saved."""
+    from electra_tf.train.evaluation import PeriodicEvaluation
+
+    PeriodicEvaluation.__call__ = lambda self, step: os.kill(
+        os.getpid(), signal.SIGKILL
+    )
+
+
+def test_it_is_that_of_do_eval_and_changes_nothing(tiny_data):
+    hparams = tiny(num_train_steps=10)
+    models = tiny_data / "models"
+    plain = pretrain(tiny_data, "not_evaluated", hparams).wait()
+    assert plain.returncode == 0, plain.stderr
+
+    at_times = hparams | {"eval_every_steps": 5}
+    killed = pretrain(tiny_data, "evaluated", at_times, before=kill_at_evaluation)
+    assert killed.wait().returncode == -signal.SIGKILL
+    run = pretrain(tiny_data, "evaluated", at_times).wait()
+    assert run.returncode == 0, run.stderr
+    assert "Continuing from" in run.stdout
+    assert "Evaluation at step 5: loss " in run.stdout
+
+    found = rows(models / "evaluated")
+    assert [row["step"] for row in found] == [5, 10]
+    assert digest(models / "evaluated", 10)  # both are there
+    assert metrics_of(models / "evaluated") == metrics_of(models / "not_evaluated")
+    names = os.listdir(models / "evaluated" / "tensorboard" / "eval")
+    assert names and all(name.startswith("events.out") for name in names)
+
+    evaluate = hparams | {"do_train": False, "do_eval": True}
+    done = pretrain(tiny_data, "evaluated", evaluate).wait()
+    assert done.returncode == 0, done.stderr
+    results = json.loads(
+        (models / "evaluated" / "results" / "unsup_results.json").read_text()
+    )
+    last = {name: value for name, value in found[-1].items() if name != "step"}
+    assert results["metrics"] == last
+
+
+def test_data_that_cannot_be_read_end_it_before_the_first_step(tiny_data):
+    hparams = tiny(eval_every_steps=5, eval_tfrecords=str(tiny_data / "nothing*"))
+    run = pretrain(tiny_data, "no_data_to_evaluate", hparams).wait()
+    assert run.returncode == 2 and "no file matches" in run.stderr
+    folder = tiny_data / "models" / "no_data_to_evaluate"
+    assert not (folder / "metrics.jsonl").exists()
