@@ -116,14 +116,31 @@ class PretrainingConfig(RunConfig):
     )
 
     # Optimization.
+    optimizer: str = hparam(
+        "original",
+        "original: Adam without bias correction, as BERT; adamw: with it; lamb: and "
+        "each variable's update scaled to its norm, for large batches.",
+        SETTING,
+        choices=("original", "adamw", "lamb"),
+    )
+    schedule: str = hparam(
+        "original",
+        "original: warm-up times polynomial decay; after the warm-up: linear goes down "
+        "to 0, wsd stays and goes down at the end, constant stays.",
+        SETTING,
+        choices=("original", "linear", "wsd", "constant"),
+    )
+    decay_proportion: float = hparam(
+        0.1, "Part of the run in which wsd goes down to 0.", SETTING, above=0, maximum=1
+    )
     learning_rate: float = hparam(
         5e-4,
-        "Peak of the schedule; warm-up multiplies a decay from step 0.",
+        "Peak of the schedule; the original's warm-up multiplies a decay from step 0.",
         SETTING,
         above=0,
     )
     lr_decay_power: float = hparam(
-        1.0, "Power of the polynomial decay.", SETTING, minimum=0
+        1.0, "Power of the original's polynomial decay.", SETTING, minimum=0
     )
     num_warmup_steps: int = hparam(
         10000, "Steps of linear warm-up.", SETTING, minimum=0
@@ -359,6 +376,7 @@ class PretrainingConfig(RunConfig):
         _check_generator_kind(self)
         _check_objective(self)
         super()._check_together()
+        _check_schedule(self)
         _check_generator(self)
         if self.max_predictions_per_seq < 1:
             raise UserError(
@@ -387,6 +405,17 @@ def _check_generator_kind(config: PretrainingConfig) -> None:
             f"generator {show(config.generator)} does not go with {name}; it goes with "
             f"{' and '.join(kind.objectives)}"
         )
+
+
+def _check_schedule(config: PretrainingConfig) -> None:
+    """Raises a UserError for a hparam that the schedule would not look at."""
+    for name, schedule in (("lr_decay_power", "original"), ("decay_proportion", "wsd")):
+        changed = getattr(config, name) != getattr(type(config), name)
+        if changed and config.schedule != schedule:
+            raise UserError(
+                f"{name} belongs to schedule {show(schedule)}, but schedule is "
+                f"{show(config.schedule)}: leave {name} out, or change the schedule"
+            )
 
 
 def _check_objective(config: PretrainingConfig) -> None:

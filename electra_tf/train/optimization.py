@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The optimizer of BERT and ELECTRA: Adam without bias correction, decoupled decay.
 
+AdamW and LAMB are the same with one or two terms more, learning rates of other shapes a
+class beside the original's.
+
 The weight change of a step is
     lr * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)
 with the learning rate warmed up linearly while it already decays polynomially.
@@ -65,6 +68,42 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("electra_tf")
+class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
+    """A linear warm-up to `learning_rate`, which stays, then a linear way down to 0.
+
+    Args:
+      warmup_steps: how long the way up is.
+      decay_steps: how long the way down is, before `num_train_steps`; 0: there is none.
+    """
+
+    def __init__(
+        self,
+        learning_rate: float,
+        num_train_steps: int,
+        warmup_steps: float,
+        decay_steps: float,
+    ):
+        super().__init__()
+        self.settings = {
+            "learning_rate": learning_rate,
+            "num_train_steps": num_train_steps,
+            "warmup_steps": warmup_steps,
+            "decay_steps": decay_steps,
+        }
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        rate, total, warmup, decay = self.settings.values()
+        step = tf.cast(step, tf.float32)
+        share = tf.minimum(1.0, step / warmup) if warmup else tf.ones([])
+        if decay:
+            share *= tf.clip_by_value((total - step) / decay, 0.0, 1.0)
+        return rate * share
+
+    def get_config(self):
+        return self.settings
+
+
+@keras.saving.register_keras_serializable("electra_tf")
 class LayerwiseDecay:
     """Learning-rate factor of each variable: lower layers learn more slowly.
 
@@ -106,9 +145,9 @@ class LayerwiseDecay:
 
 @keras.saving.register_keras_serializable("electra_tf")
 class AdamWeightDecay(keras.optimizers.Optimizer):
-    """Adam with decoupled weight decay, as BERT and ELECTRA use it.
+    """Adam with decoupled weight decay, as BERT and ELECTRA use it; AdamW and LAMB.
 
-    No bias correction; epsilon outside the square root.  Decay is part of the
+    Epsilon is outside the square root.  Decay is part of the
     update that the learning rate multiplies, so it follows the schedule and the layer's
     factor.
 
@@ -121,6 +160,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
       clip_norm: largest global norm of the gradients; None: no clipping.
       no_decay: regular expressions; variables whose path matches are not decayed.
       layer_factor: learning-rate factor from a variable's path, see LayerwiseDecay.
+      bias_correction: of both moments, as in AdamW (arXiv 1711.05101); BERT has none.
+      trust_ratio: the update of a variable is scaled to the variable's own norm, as in
+        LAMB (arXiv 1904.00962, algorithm 2), unless `no_decay` spares it.
+        `keras.optimizers.Lamb` leaves the weight decay out of the update's norm.
     """
 
     def __init__(
@@ -133,6 +176,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         clip_norm: float | None = 1.0,
         no_decay: Sequence[str] = NO_DECAY,
         layer_factor: Callable[[str], float] | None = None,
+        bias_correction: bool = False,
+        trust_ratio: bool = False,
         name: str = "AdamWeightDecay",
         **kwargs,
     ):
@@ -144,6 +189,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.clip_norm = clip_norm
         self.no_decay = tuple(no_decay)
         self.layer_factor = layer_factor
+        self.bias_correction = bias_correction
+        self.trust_ratio = trust_ratio
         self.global_norm = None  # of the last call's gradients, before clipping
         traced = tf.function(self._update, autograph=False)
         # Not an attribute by itself: every SavedModel would have its traces.
@@ -155,14 +202,13 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         super().build(variables)
         self.adam_m = self.add_optimizer_variables(variables, "adam_m")
         self.adam_v = self.add_optimizer_variables(variables, "adam_v")
-        self._decay = [self._decay_of(v.path) for v in variables]
+        self._spared = [self._is_spared(v.path) for v in variables]
         self._factor = [
             self.layer_factor(v.path) if self.layer_factor else 1.0 for v in variables
         ]
 
-    def _decay_of(self, path: str) -> float:
-        spared = any(re.search(pattern, path) for pattern in self.no_decay)
-        return 0.0 if spared else self.weight_decay_rate
+    def _is_spared(self, path: str) -> bool:
+        return any(re.search(pattern, path) for pattern in self.no_decay)
 
     def _all_reduce_sum_gradients(self, grads_and_vars):
         """Sums over replicas and clips.
@@ -183,6 +229,10 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         if self.clip_norm is not None:
             scale = self.clip_norm / tf.maximum(self.global_norm, self.clip_norm)
         self._scale = scale
+        self._number = None
+        if self.bias_correction:
+            done = tf.convert_to_tensor(self.iterations.value)
+            self._number = tf.cast(done, tf.float32) + 1.0
         return list(zip(dense, variables, strict=True))
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
@@ -199,24 +249,31 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         rate = tf.convert_to_tensor(learning_rate)
         if self._factor[index] != 1:
             rate *= self._factor[index]
-        update(
-            *(variable, m, v, gradient, rate, self._scale, self._finite),
-            decay=self._decay[index],
-        )
+        state = variable, m, v, gradient, rate, self._scale, self._finite
+        update(*state, self._number, is_spared=self._spared[index])
 
     def _update(
-        self, variable, m, v, gradient, rate, scale, finite, *, decay: float
+        self, variable, m, v, gradient, rate, scale, finite, number, *, is_spared: bool
     ) -> None:
         gradient = tf.cast(gradient, tf.float32) * scale
         new_m = self.beta_1 * m + (1 - self.beta_1) * gradient
         new_v = self.beta_2 * v + (1 - self.beta_2) * tf.square(gradient)
-        update = new_m / (tf.sqrt(new_v) + self.epsilon)
-        if decay:
-            update += decay * variable
+        update = self._direction(new_m, new_v, number)
+        if self.weight_decay_rate and not is_spared:
+            update += self.weight_decay_rate * variable
+        if self.trust_ratio and not is_spared:
+            norms = tf.norm(variable), tf.norm(update)
+            update *= tf.where(norms[0] * norms[1] > 0, norms[0] / norms[1], 1.0)
         new_value = variable - rate * update
         self.assign(m, tf.where(finite, new_m, m))
         self.assign(v, tf.where(finite, new_v, v))
         self.assign(variable, tf.where(finite, new_value, variable))
+
+    def _direction(self, m, v, number) -> tf.Tensor:
+        if self.bias_correction:
+            m = m / (1.0 - tf.pow(self.beta_1, number))
+            v = v / (1.0 - tf.pow(self.beta_2, number))
+        return m / (tf.sqrt(v) + self.epsilon)
 
     def get_config(self):
         factor = self.layer_factor
@@ -228,6 +285,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "clip_norm": self.clip_norm,
             "no_decay": self.no_decay,
+            "bias_correction": self.bias_correction,
+            "trust_ratio": self.trust_ratio,
         }
 
     @classmethod
@@ -240,13 +299,27 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 def create_optimizer(config) -> AdamWeightDecay:
     """The optimizer of a PretrainingConfig."""
-    schedule = WarmupPolynomialDecay(
+    return AdamWeightDecay(
+        learning_rate_schedule(config),
+        weight_decay_rate=config.weight_decay_rate,
+        bias_correction=config.optimizer != "original",
+        trust_ratio=config.optimizer == "lamb",
+    )
+
+
+def learning_rate_schedule(config) -> keras.optimizers.schedules.LearningRateSchedule:
+    """The learning rate of a PretrainingConfig, by step."""
+    rate, total, warmup = (
         config.learning_rate,
         config.num_train_steps,
-        warmup_steps=config.num_warmup_steps,
-        power=config.lr_decay_power,
+        config.num_warmup_steps,
     )
-    return AdamWeightDecay(schedule, weight_decay_rate=config.weight_decay_rate)
+    if config.schedule == "original":
+        return WarmupPolynomialDecay(rate, total, warmup, power=config.lr_decay_power)
+    down = {"constant": 0.0, "wsd": config.decay_proportion * total}
+    return WarmupStableDecay(
+        rate, total, warmup, down.get(config.schedule, max(1, total - warmup))
+    )
 
 
 def create_finetuning_optimizer(config, num_train_steps: int) -> AdamWeightDecay:

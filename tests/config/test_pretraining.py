@@ -159,6 +159,8 @@ def test_wrong_values_are_named(hparams, words):
 @pytest.mark.parametrize(
     "hparams, first, second",
     [
+        ({"schedule": "wsd", "lr_decay_power": 2}, "lr_decay_power", '"original"'),
+        ({"decay_proportion": 0.5}, "decay_proportion", '"wsd"'),
         (
             {"two_tower_generator": True, "electra_objective": False},
             "two_tower_generator",

@@ -333,29 +333,52 @@ def test_first_step_uses_the_rate_of_step_zero():
     assert (variables[0].numpy() != before[0]).all()
 
 
-# Schedules.
+# AdamW and LAMB.
 
 
-@pytest.mark.parametrize("step", [0, 1, 5, 10, 11, 99, 100, 101, 10**6])
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
-@pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
-def test_schedule(step, power, warmup):
-    schedule = WarmupPolynomialDecay(3e-4, 100, *warmup, power)
-    wait = max(warmup[0], 100 * warmup[1])
-    expected = 3e-4 * (1 - min(step, 100) / 100) ** power
-    expected *= min(1.0, step / wait) if wait else 1.0
-    for form in (step, tf.constant(step), tf.constant(step, tf.int64), float(step)):
-        assert float(schedule(form)) == pytest.approx(expected, rel=1e-5, abs=1e-10)
+@pytest.mark.parametrize("jit", [None, True])
+def test_adamw_is_pytorchs(jit):
+    torch = pytest.importorskip("torch")
+    variables, gradients = make_variables(), make_gradients(0.5)
+    theirs = [torch.nn.Parameter(torch.tensor(v.numpy())) for v in variables]
+    adamw = torch.optim.AdamW(theirs, lr=0.01, eps=1e-6, weight_decay=0.1)
+    for step in gradients:
+        for parameter, gradient in zip(theirs, step, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        adamw.step()
+    ours = AdamWeightDecay(
+        0.01, weight_decay_rate=0.1, clip_norm=None, no_decay=(), bias_correction=True
+    )
+    run(ours, variables, gradients, jit)
+    assert_close(variables, [p.detach().numpy() for p in theirs])
 
 
-def test_schedule_at_the_paper_s_scale():
-    """float32 counts every step of a million."""
-    schedule = WarmupPolynomialDecay(5e-4, 1_000_000, 10_000)
-    for step in (1, 9_999, 10_000, 500_000, 999_999):
-        expected = 5e-4 * (1 - step / 1e6) * min(1, step / 1e4)
-        assert float(schedule(tf.constant(step))) == pytest.approx(
-            expected, rel=1e-5, abs=5e-11
-        )
+@pytest.mark.parametrize("jit", [None, True])
+def test_lamb_is_the_papers(jit):
+    variables, gradients = make_variables(), make_gradients(5.0)
+    values = [np.float64(v.numpy()) for v in variables]
+    m = [np.zeros_like(v) for v in values]
+    v = [np.zeros_like(v) for v in values]
+    for t, step in enumerate(gradients, start=1):
+        for i, path in enumerate(SHAPES):
+            m[i] = 0.9 * m[i] + 0.1 * step[i]
+            v[i] = 0.999 * v[i] + 0.001 * np.float64(step[i]) ** 2
+            update = m[i] / (1 - 0.9**t) / (np.sqrt(v[i] / (1 - 0.999**t)) + 1e-6)
+            if path not in NOT_DECAYED:
+                update += 0.01 * values[i]
+                update *= np.linalg.norm(values[i]) / np.linalg.norm(update)
+            values[i] = values[i] - 0.01 * update
+    lamb = AdamWeightDecay(0.01, clip_norm=None, bias_correction=True, trust_ratio=True)
+    run(lamb, variables, gradients, jit)
+    assert_close(variables, values)
+
+
+def test_lamb_moves_a_variable_that_is_zero():
+    zero = keras.Variable(np.zeros((3, 2), "f4"), name="kernel")
+    lamb = AdamWeightDecay(0.01, bias_correction=True, trust_ratio=True)
+    lamb.build([zero])
+    lamb.apply([tf.ones((3, 2))], [zero])
+    np.testing.assert_allclose(zero, np.full((3, 2), -0.01), rtol=1e-4)
 
 
 # Keras.
@@ -430,6 +453,16 @@ def test_of_a_configuration():
     optimizer.build(make_variables())
     optimizer.iterations.assign(10)
     assert float(optimizer.learning_rate) == pytest.approx(3e-3 * 0.95**2 * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("original", (False, False)), ("adamw", (True, False)), ("lamb", (True, True))],
+)
+def test_optimizers_by_name(name, kind):
+    optimizer = create_optimizer(tiny_config(optimizer=name))
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert (copy.bias_correction, copy.trust_ratio) == kind
 
 
 def test_layerwise_rates_survive_a_copy():

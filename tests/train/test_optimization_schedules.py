@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learning rate by step."""
+
+import keras
+import pytest
+import tensorflow as tf
+
+from electra_tf.train.optimization import WarmupPolynomialDecay, create_optimizer
+from tests.helpers.tiny_pretraining import tiny_config
+
+
+@pytest.mark.parametrize(
+    ("hparams", "rates"),
+    [
+        ({"schedule": "constant"}, {0: 0, 5: 0.5, 10: 1, 99: 1, 200: 1}),
+        ({"schedule": "linear"}, {0: 0, 5: 0.5, 10: 1, 55: 0.5, 100: 0, 200: 0}),
+        ({"schedule": "wsd"}, {0: 0, 5: 0.5, 10: 1, 90: 1, 95: 0.5, 100: 0, 200: 0}),
+        (
+            {"schedule": "wsd", "decay_proportion": 0.5, "num_warmup_steps": 0},
+            {0: 1, 50: 1, 75: 0.5, 100: 0},
+        ),
+        # Both at once: the way down has begun before the way up has ended.
+        (
+            {"schedule": "wsd", "decay_proportion": 1, "num_warmup_steps": 50},
+            {0: 0, 25: 0.375, 50: 0.5, 75: 0.25},
+        ),
+    ],
+)
+def test_other_schedules(hparams, rates):
+    usual = {"learning_rate": 2.0, "num_train_steps": 100, "num_warmup_steps": 10}
+    optimizer = create_optimizer(tiny_config(**(usual | hparams)))
+    copy = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    copy.build([keras.Variable([1.0])])
+    for step, share in rates.items():
+        copy.iterations.assign(step)
+        assert float(copy.learning_rate) == pytest.approx(2 * share, abs=1e-6)
+
+
+@pytest.mark.parametrize("step", [0, 1, 5, 10, 11, 99, 100, 101, 10**6])
+@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
+def test_schedule(step, power, warmup):
+    schedule = WarmupPolynomialDecay(3e-4, 100, *warmup, power)
+    wait = max(warmup[0], 100 * warmup[1])
+    expected = 3e-4 * (1 - min(step, 100) / 100) ** power
+    expected *= min(1.0, step / wait) if wait else 1.0
+    for form in (step, tf.constant(step), tf.constant(step, tf.int64), float(step)):
+        assert float(schedule(form)) == pytest.approx(expected, rel=1e-5, abs=1e-10)
+
+
+def test_schedule_at_the_paper_s_scale():
+    """float32 counts every step of a million."""
+    schedule = WarmupPolynomialDecay(5e-4, 1_000_000, 10_000)
+    for step in (1, 9_999, 10_000, 500_000, 999_999):
+        expected = 5e-4 * (1 - step / 1e6) * min(1, step / 1e4)
+        assert float(schedule(tf.constant(step))) == pytest.approx(
+            expected, rel=1e-5, abs=5e-11
+        )
