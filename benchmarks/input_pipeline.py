@@ -57,13 +57,16 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
     ids = {"cls_id": vocab.cls_id, "sep_id": vocab.sep_id, "mask_id": vocab.mask_id}
     spec = dict.fromkeys(tfrecord.FEATURES, tf.io.FixedLenFeature([length], tf.int64))
 
-    def ours(**changes):
+    def ours(workers=1, **changes):
+        """What the last of the workers reads: its own rows of a larger batch."""
         return pretrain_data.make_dataset(
             pattern,
-            batch_size=size,
+            batch_size=size * workers,
             max_seq_length=length,
             vocab=vocab,
             seed=1,
+            num_replicas=workers,
+            replica_slice=(workers - 1, workers),
             **settings | changes,
         )
 
@@ -95,6 +98,9 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
         "make_dataset, from step 1,000,000": lambda: ours(start_step=10**6),
         'make_dataset, repeated_masks "fixed"': lambda: ours(repeated_masks="fixed"),
         "make_dataset, shuffle=False": lambda: ours(shuffle=False),
+        "make_dataset, one of 2 workers": lambda: ours(workers=2),
+        "make_dataset, one of 8 workers": lambda: ours(workers=8),
+        "make_dataset, one of 64 workers": lambda: ours(workers=64),
         "the same without masking": unmasked,
         "TFRecordDataset, parsed in batches": lambda: sequential(False),
         "TFRecordDataset, parsed one by one": lambda: sequential(True),
