@@ -11,7 +11,8 @@
 
 detect reads each line of its input: as it stands, or with --corrupt after the
 generator replaced tokens as in pre-training. report writes an HTML page with the run's
-curves, its evaluation and, with --input, such passages. score writes the
+curves, its evaluation and, with --input, such passages; with --model-name A,B,C one
+that compares runs. score writes the
 pseudo-log-likelihood of each line as a JSON object, in order, blank lines too. rerank
 orders n-best lists by their own score + weight x that; docs/electric.md has the forms.
 """
@@ -117,6 +118,10 @@ def main(argv: list[str]) -> int:
     command = argv[1]
     if _INPUT.value is not None and not os.path.isfile(_INPUT.value):
         raise UserError(f"--input {_INPUT.value} is not a file.")
+    names = (_MODEL_NAME.value or "").split(",")
+    if command == "report" and len(names) > 1:
+        compare(names)
+        return EXIT_OK
     commands = {"detect": detect, "report": report, "score": score, "rerank": rerank}
     commands[command](model_directory())
     return EXIT_OK
@@ -180,6 +185,22 @@ def report(model_dir: str) -> None:
     shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
     output = _OUTPUT.value or os.path.join(model_dir, "report.html")
     html_report.write_report(Path(model_dir), shown, output)
+    print(f"Written to {output}")
+
+
+def compare(names: list[str]) -> None:
+    """Writes an HTML page about several runs."""
+    from electra_tf.inference import comparison
+
+    if _DATA_DIR.value is None or _INPUT.value is not None or _MODEL.value is not None:
+        raise UserError(
+            "report on several runs needs --data-dir, and takes neither --model nor "
+            "--input.",
+            EXIT_FLAGS,
+        )
+    folders = [Path(run_directory(_DATA_DIR.value, name)) for name in names]
+    output = _OUTPUT.value or os.path.join(_DATA_DIR.value, "models/comparison.html")
+    comparison.write_comparison(folders, output)
     print(f"Written to {output}")
 
 

@@ -10,12 +10,15 @@ import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from electra_tf.inference import rendering
-from electra_tf.inference.pretrained_model import TokenPrediction
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import plot_curves
+
+if TYPE_CHECKING:  # It loads TensorFlow.
+    from electra_tf.inference.pretrained_model import TokenPrediction
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -27,6 +30,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
 td:nth-child(2) { text-align: right; }
 td:nth-child(3) { color: #52606d; }
+.comparison td { text-align: right; color: inherit; }
 details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
 img { max-width: 100%; }
 .summary { color: #52606d; margin-top: 0; }
@@ -60,7 +64,7 @@ def write_report(
     """
     config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
     parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
-    results = _results(model_dir)
+    results = results_of(model_dir)
     if passages:
         total = [rendering.score(tokens) for _, tokens in passages]
         replaced, caught = sum(s.replaced for s in total), sum(s.caught for s in total)
@@ -89,7 +93,8 @@ def write_report(
     atomic_write(output, page(f"Pre-training of {model_dir.name}", parts) + "\n")
 
 
-def _results(model_dir: Path) -> dict[str, float]:
+def results_of(model_dir: Path) -> dict[str, Any]:
+    """The evaluation of a run, as it was written; empty if there is none."""
     path = model_dir / "results" / "unsup_results.json"
     if not path.is_file():
         return {}
@@ -119,5 +124,10 @@ def _curves(model_dir: Path) -> str:
         plot_curves(metrics, picture, "", ALL_METRICS)
         if not picture.exists():
             return ""
-        data = base64.b64encode(picture.read_bytes()).decode()
-    return f'<img alt="loss curves" src="data:image/png;base64,{data}">'
+        return image("loss curves", picture.read_bytes())
+
+
+def image(name: str, png: bytes) -> str:
+    """A picture inside a page."""
+    data = base64.b64encode(png).decode()
+    return f'<img alt="{name}" src="data:image/png;base64,{data}">'

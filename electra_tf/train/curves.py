@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -60,6 +60,50 @@ def plot_curves(
     return missing
 
 
+# Told apart without colour vision, too (Okabe and Ito).
+_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def comparison(
+    runs: Mapping[str, str | os.PathLike], metrics: Sequence[Metric]
+) -> bytes | None:
+    """Draws metrics of several runs over each other: a PNG; None without any step.
+
+    Args:
+      runs: the name of a run -> its metrics.jsonl; one without that file is left out.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    wanted = {m.name: m for m in (*metrics, *STEP_METRICS) if m.curve}
+    read = {
+        name: _read(path, set(wanted))
+        for name, path in runs.items()
+        if os.path.isfile(path)
+    }
+    drawn = [m for m in wanted if any(m in columns for *_, columns in read.values())]
+    if not drawn:
+        return None
+    height = 3 * ((len(drawn) + 1) // 2)
+    figure = Figure(figsize=(11, height), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    for number, name in enumerate(drawn, start=1):
+        axes = figure.add_subplot((len(drawn) + 1) // 2, 2, number)
+        for place, (run, (steps, _, columns)) in enumerate(read.items()):
+            if name not in columns:
+                continue
+            smoothed = smooth(columns[name], max(1, len(steps) // 40))
+            colour = _PALETTE[place % len(_PALETTE)]
+            style = "-" if place < len(_PALETTE) else "--"
+            axes.plot(steps, smoothed, style, color=colour, linewidth=1.4, label=run)
+        _dress(axes, wanted[name].label)
+        if number == 1 or len(axes.lines) < len(read):
+            axes.legend(fontsize=8, frameon=False)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
 def _draw(axes, name, steps, columns, metrics) -> None:
     span = max(1, len(steps) // 40)
     marker = "o" if len(steps) == 1 else None  # a line of one point shows nothing
@@ -81,19 +125,23 @@ def _draw(axes, name, steps, columns, metrics) -> None:
             marker=marker,
             label=label,
         )
-    axes.set_title(name, fontsize=11, loc="left")
-    axes.set_xlabel("step", fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.grid(color="#d9dde3", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    _dress(axes, name)
     if name == "Accuracy":
         axes.set_ylim(0, 1.02)
     if name == "Learning rate":
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
     if len(metrics) > 1:
         axes.legend(fontsize=8, frameon=False, loc="best")
+
+
+def _dress(axes, title: str) -> None:
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel("step", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(color="#d9dde3", linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
 
 
 def _read(path, names: set[str]) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from absl import app
+
 ROOT = Path(__file__).resolve().parents[2]
 
 _context = multiprocessing.get_context("forkserver")
@@ -42,6 +44,8 @@ def _run(script, args, env, before, stdout, stderr, folder):
         os.dup2(descriptor, target)
     os.environ.clear()
     os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "2"} | env)
+    # What TensorFlow asked absl for when it was imported; a script imports it later.
+    app._init_callbacks.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv = [str(ROOT / script), *args]
     sys.path.insert(0, str(ROOT))

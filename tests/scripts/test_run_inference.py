@@ -106,6 +106,27 @@ def test_report(data, tmp_path):
     assert tags_of(page).count("p") >= 2 + len(PASSAGES)
 
 
+def test_several_runs_are_compared(data, tmp_path):
+    done = pretrain(data, "slower", STEPS | {"learning_rate": 1e-4})
+    assert done.returncode == 0, done.stderr
+    flags = "report", "--data-dir", str(data)
+    run = run_script("run_inference.py", *flags, "--model-name", "inference,slower")
+    assert run.returncode == 0, run.stderr
+    page = (data / "models" / "comparison.html").read_text()
+    assert "<th>learning_rate</th><td>0.002</td><td>0.0001</td>" in page
+    assert page.count("<tr>") < 20 and "model_dir" not in page
+    results = data / "models/inference/results/unsup_results.json"
+    auc = json.loads(results.read_text())["metrics"]["disc_auc"]
+    assert f"<th>disc_auc</th><td>{auc:.4f}</td><td></td>" in page
+    assert "data:image/png;base64," in page
+
+    out = str(tmp_path / "page.html")
+    names = "--model-name", "inference,none", "--output", out
+    refused(run_script("run_inference.py", *flags, *names), 2, "none holds no run")
+    names = "--model-name", "inference,slower", "--model", str(data)
+    refused(run_script("run_inference.py", *flags, *names), 1, "neither --model")
+
+
 def test_mistakes_are_said_in_words(data, tmp_path):
     refused(infer(data, "detect", "--input", "/nowhere.txt"), 2, "/nowhere.txt")
     refused(infer(data, "detect", model="none", text="w1"), 2, "config.json not found")
