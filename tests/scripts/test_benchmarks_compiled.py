@@ -207,3 +207,57 @@ def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
         done = run(sys.executable, "aot_compile.py", *given)
         assert done.returncode in (1, 2) and message in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
+
+
+SHORT_LIST = (
+    "--only=electra_small-128x128-(mixed_bfloat16|float32)$",
+    "--steps=1",
+    "--hparams="
+    + json.dumps(
+        {
+            "max_seq_length": 16,
+            "train_batch_size": 2,
+            "vocab_size": 300,
+            "embedding_size": 8,
+            "generator_hidden_size": 0.5,
+            "model_hparam_overrides": {
+                "hidden_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+            },
+        }
+    ),
+)
+
+
+def rows_of(printed: str) -> list[list[str]]:
+    """The cells of the rows of the list that were measured."""
+    lines = [line for line in printed.splitlines() if line.startswith("| electra_")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_the_first_hour_with_tensorflow():
+    rows = rows_of(ok(sys.executable, "gpu_first_hour.py", *SHORT_LIST))
+    assert [row[0] for row in rows] == [
+        "electra_small-128x128-mixed_bfloat16",
+        "electra_small-128x128-float32",
+    ]
+    for row in rows:
+        assert float(row[2]) > 0 and float(row[3].replace(",", "")) > 0
+    assert rows[0][4] == "10,000"  # the goal
+
+
+@compilers
+def test_the_first_hour_with_jax_alone(tmp_path):
+    first_hour = (sys.executable, "gpu_first_hour.py", *SHORT_LIST)
+    ok(*first_hour, f"--prepare={tmp_path / 'steps'}")
+    (broken := tmp_path / "steps" / "electra_small-128x128-float32").rename(
+        tmp_path / "elsewhere"
+    )
+    found = tmp_path / "found.json"
+    flags = (*SHORT_LIST, f"--steps-dir={tmp_path / 'steps'}", f"--json={found}")
+    rows = rows_of(ok(PYTHON, "gpu_first_hour.py", *flags, JAX_PLATFORMS="cpu"))
+    assert float(rows[0][1]) > 0 and float(rows[0][2]) > 0
+    # A row that cannot be measured says why, and is not the end of the list.
+    assert rows[1][0] == broken.name and "aot_compile.py" in rows[1][1]
+    assert len(json.loads(found.read_text())) == 2
