@@ -4,6 +4,8 @@
 #   ./test.sh                       everything but the slow tests
 #   ./test.sh -m slow               the slow tests
 #   ./test.sh tests/pretrain/test_masking.py
+#   ./test.sh --accelerators        the tests that compile for TPUs and GPUs; installs the
+#                                   compilers into .venv-accelerators (3 GB, Python 3.11)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -12,4 +14,8 @@ use_venv "[test]"
 ruff check .
 ruff format --check .
 # Two at a time; the tests of a file share what they make, so they stay together.
+if [[ "${1:-}" == --accelerators ]]; then
+  ./benchmarks/install_compilers.sh .venv-accelerators
+  set -- -m accelerators "${@:2}"
+fi
 exec python -m pytest -q --numprocesses=2 --dist=loadfile "$@"

@@ -89,7 +89,12 @@ class RunConfig:
 
     # TPU.
     use_tpu: bool = hparam(False, "Run on a TPU.", SETTING)
-    num_tpu_cores: int = hparam(1, "Cores of the TPU.", SETTING, minimum=1)
+    num_tpu_cores: int = hparam(
+        1,
+        "Cores of the TPU, all of which are used; 1 leaves it open.",
+        SETTING,
+        minimum=1,
+    )
     tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.", SETTING)
     tpu_name: str | None = hparam(None, "Cloud TPU to use.", SETTING)
     tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.", SETTING)

@@ -13,10 +13,40 @@ each word of its seed: seeds 42 and 298 would give the same order.
 import functools
 import hashlib
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 _ROUNDS = 8
+
+
+class Rows(NamedTuple):
+    """A worker's part of a global batch."""
+
+    first: int
+    count: int
+
+
+def batch_indices(
+    step: int,
+    batch_size: int,
+    num_examples: int,
+    seed: int,
+    shuffle: bool = True,
+    rows: Rows | None = None,
+) -> np.ndarray:
+    """Which examples form batch `step`, or those `rows` of it: int64 [batch_size].
+
+    A batch that spans two epochs takes each part from its own order.
+    """
+    first, count = rows or Rows(0, batch_size)
+    place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
+    epochs, indices = place // num_examples, place % num_examples
+    if shuffle:
+        for epoch in range(epochs[0], epochs[-1] + 1):
+            own = epochs == epoch
+            indices[own] = permute(indices[own], num_examples, seed, epoch)
+    return indices
 
 
 def permute(index: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:

@@ -15,8 +15,8 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.data.permutation import batch_indices
 from electra_tf.finetune.preprocessing import FeatureStore
-from electra_tf.pretrain.pretrain_data import batch_indices
 
 _ENDLESS = 1 << 62
 # Features with a number for each token; batches are cut to the tokens they have.

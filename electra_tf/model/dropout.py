@@ -24,10 +24,11 @@ def _mix(x: tf.Tensor, key) -> tf.Tensor:
     return x ^ tf.bitwise.right_shift(x, tf.constant(16, tf.uint32))
 
 
-def fold_in(seed: tf.Tensor | None, tag: int) -> tf.Tensor | None:
+def fold_in(seed: tf.Tensor | None, tag: int | tf.Tensor) -> tf.Tensor | None:
     """Derives the seed of a part of the model; None (no dropout) stays None.
 
-    `seed`: int32 or uint32 [2]; returns uint32 [2].
+    The same on every kind of device, as `tf.random.fold_in` is not. `seed`: int32 or
+    uint32 [2]; returns uint32 [2].
     """
     return None if seed is None else _fold_in(seed, [2 * tag + 1, 2 * tag + 2])
 
@@ -42,7 +43,7 @@ def seeds_of_parts(seed: tf.Tensor | None, count: int) -> list[tf.Tensor | None]
 
 def _fold_in(seed: tf.Tensor, tags: list) -> tf.Tensor:
     words = tf.bitcast(seed, tf.uint32)
-    return _mix(words + tf.constant(tags, tf.uint32), words[::-1])
+    return _mix(words + tf.cast(tags, tf.uint32), words[::-1])
 
 
 def _spread_positions(shape: tf.Tensor, start: tf.Tensor) -> tf.Tensor:

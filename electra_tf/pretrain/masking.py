@@ -110,22 +110,49 @@ def mask_batch(
     seed: int | tf.Tensor,
     step: int | tf.Tensor,
     *,
+    repeated_masks: str = "original",
+    rows: tuple[int, int] | None = None,
+    **options,
+) -> dict[str, tf.Tensor]:
+    """Draws the masking of a global batch as a function of (seed, step).
+
+    Args:
+      rows: (first, all): `batch` is rows `first` ... of a global batch of so many, and
+        is masked as it would be among them; None: it is the global batch.
+
+    Returns and further arguments: those of `mask_by_draws`.
+    """
+    size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
+    first, all_rows = rows or (0, size)
+    columns = draws_per_row(length, options["max_predictions_per_seq"], repeated_masks)
+    draws = uniforms(seed, step, [all_rows, columns])[first : first + size]
+    return mask_by_draws(batch, draws, repeated_masks=repeated_masks, **options)
+
+
+def draws_per_row(length: int, max_predictions_per_seq: int, repeated_masks: str):
+    """How many random numbers decide the masking of a sequence."""
+    slots = max_predictions_per_seq
+    return (length if repeated_masks == "fixed" else slots) + 2 * slots
+
+
+def mask_by_draws(
+    batch: dict[str, tf.Tensor],
+    draws: tf.Tensor,
+    *,
     mask_prob: float,
     max_predictions_per_seq: int,
     cls_id: int,
     sep_id: int,
     mask_id: int,
     repeated_masks: str = "original",
-    rows: tuple[int, int] | None = None,
 ) -> dict[str, tf.Tensor]:
-    """Draws the masking of a global batch as a function of (seed, step).
+    """Masks a batch as random numbers say.
 
     Args:
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
+      draws: float32 [B, draws_per_row(...)], uniform in [0, 1).
       repeated_masks: "original" draws positions with replacement (about 7 % of the
         masked positions are drawn twice), "fixed" draws distinct ones.
-      rows: (first, all): `batch` is rows `first` ... of a global batch of so many, and
-        is masked as it would be among them; None: it is the global batch.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
@@ -134,20 +161,13 @@ def mask_batch(
       token the generator's softmax yields.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
-    size, length = tf.shape(input_ids)[0], tf.shape(input_ids)[1]
-    first, all_rows = rows or (0, size)
     slots = max_predictions_per_seq
     candidates = candidates_mask(
         input_ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
     )
     available = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)
     wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
-
-    distinct = repeated_masks == "fixed"
-    draws = uniforms(
-        seed, step, [all_rows, (length if distinct else slots) + 2 * slots]
-    )[first : first + size]
-    if distinct:
+    if repeated_masks == "fixed":
         wanted = tf.minimum(wanted, available)
         positions = _draw_without_replacement(candidates, draws[:, 2 * slots :], slots)
     else:

@@ -13,13 +13,12 @@ input_ids, input_mask and segment_ids, without masking.
 import fnmatch
 import glob
 import os
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.data import record_index, tfrecord
-from electra_tf.data.permutation import permute
+from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.paths import escape, expand, globs_in
 from electra_tf.pretrain import masking
@@ -113,35 +112,6 @@ def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> Non
             f"replicas of {num_workers} workers.\nChoose a train_batch_size that is a "
             f"multiple of {num_replicas}."
         )
-
-
-class Rows(NamedTuple):
-    """A worker's part of a global batch."""
-
-    first: int
-    count: int
-
-
-def batch_indices(
-    step: int,
-    batch_size: int,
-    num_examples: int,
-    seed: int,
-    shuffle: bool = True,
-    rows: Rows | None = None,
-) -> np.ndarray:
-    """Which examples form batch `step`, or those `rows` of it: int64 [batch_size].
-
-    A batch that spans two epochs takes each part from its own order.
-    """
-    first, count = rows or Rows(0, batch_size)
-    place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
-    epochs, indices = place // num_examples, place % num_examples
-    if shuffle:
-        for epoch in range(epochs[0], epochs[-1] + 1):
-            own = epochs == epoch
-            indices[own] = permute(indices[own], num_examples, seed, epoch)
-    return indices
 
 
 def _cut(batch: dict[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:

@@ -50,7 +50,8 @@ def configure_devices(config) -> None:
             [tf.config.LogicalDeviceConfiguration()] * cpus,
         )
     on_one_cpu = cpus == 1 and not tf.config.list_physical_devices("GPU")
-    if on_one_cpu and not uses_jit(config):
+    # Beside a TPU the host reads and masks, and runs no graph whose order matters.
+    if on_one_cpu and not uses_jit(config) and not config.use_tpu:
         tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
@@ -126,12 +127,21 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         )
         tf.config.experimental_connect_to_cluster(resolver)
         tf.tpu.experimental.initialize_tpu_system(resolver)
-    except (ValueError, tf.errors.OpError) as error:
+    # A name is looked up on Google's servers, through packages that may be missing.
+    except (ValueError, OSError, ImportError, tf.errors.OpError) as error:
         raise UserError(
             f"use_tpu is set, but no TPU {config.tpu_name or ''} answers: "
-            f"{str(error).splitlines()[0]}\nSet tpu_name, or use_tpu to false."
+            f"{str(error).splitlines()[0]}\nInstall tensorflow-tpu in place of "
+            "tensorflow (docs/tpu.md) and set tpu_name, or use_tpu to false."
         ) from error
-    return tf.distribute.TPUStrategy(resolver)
+    strategy = tf.distribute.TPUStrategy(resolver)
+    cores = strategy.num_replicas_in_sync
+    if config.num_tpu_cores not in (1, cores):
+        raise UserError(
+            f"num_tpu_cores is {config.num_tpu_cores}, but the TPU has {cores} cores, "
+            "all of which are used.\nLeave num_tpu_cores out."
+        )
+    return strategy
 
 
 def check_batch_sizes(config, replicas: int) -> None:
@@ -157,13 +167,15 @@ def describe(placement: Placement, precision: str) -> str:
     if gpus:
         details = tf.config.experimental.get_device_details(gpus[0])
         kind = details.get("device_name", "GPU")
-    name = type(placement.strategy).__name__
+    jit = f"jit_compile {'on' if placement.jit_compile else 'off'}"
+    if isinstance(placement.strategy, tf.distribute.TPUStrategy):
+        kind, jit = "TPU", "compiled by XLA"
+    name = type(placement.strategy).__name__.removesuffix("V2")
     if placement.workers.count > 1:
         name = f"{placement.workers.count} workers"
     elif placement.num_replicas == 1:
         name = "one device"
-    jit = "on" if placement.jit_compile else "off"
     return (
         f"Devices: {placement.num_replicas} x {kind} ({name}), precision {precision}, "
-        f"jit_compile {jit}"
+        f"{jit}"
     )

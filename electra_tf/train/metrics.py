@@ -7,7 +7,7 @@ docs/metrics.md all read the definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -81,3 +81,24 @@ STEP_METRICS = (
         healthy="1",
     ),
 )
+
+
+def step_metrics(
+    rows: np.ndarray,
+    columns: Sequence[str],
+    training_metrics: Callable[[Sums], Mapping[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """The metrics of training steps from what the steps computed.
+
+    Args:
+      rows: float32 [steps, columns or more].
+      columns: loss, the sums of `training_metrics`, learning_rate, global_norm, and
+        loss_scale where there is one (`step.TrainingStep.columns`).
+
+    Returns: metric -> float64 [steps]; "finite" is 0.0 where the step was left out.
+    """
+    values = dict(zip(columns, rows.astype(np.float64).T, strict=False))
+    own = {m.name: values.pop(m.name) for m in STEP_METRICS if m.name in values}
+    metrics = {"loss": values.pop("loss"), **training_metrics(values), **own}
+    finite = np.isfinite(own["global_norm"]) & np.isfinite(metrics["loss"])
+    return metrics | {"finite": finite.astype(np.float64)}

@@ -19,8 +19,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.model.dropout import fold_in
 from electra_tf.train.distribution import Placement
-from electra_tf.train.metrics import Metric
+from electra_tf.train.metrics import Metric, step_metrics
 
 INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.
@@ -159,16 +160,28 @@ class TrainingStep:
         )
         self.state.loss_scale.assign(scale)
         self.state.good_steps.assign(good)
-        columns = rows.numpy().astype(np.float64).T
-        names = [*self._sum_names, "learning_rate", "global_norm", "loss_scale"]
-        values = dict(zip(names, columns, strict=True))
-        rate, norm, scale = (values.pop(name) for name in names[-3:])
-        metrics = {"loss": values.pop("loss")} | self.task.training_metrics(values)
-        metrics |= {"learning_rate": rate, "global_norm": norm}
+        return step_metrics(rows.numpy(), self.columns, self.task.training_metrics)
+
+    def once(self, batch: Batch) -> tf.Tensor:
+        """A step on one replica, numbered by the state: what is compiled elsewhere.
+
+        Returns: float32 [columns].
+        """
+        number = tf.cast(self.state.optimizer.iterations.value, tf.int64)
+        scale, good = self.state.loss_scale, self.state.good_steps
+        old = scale.read_value(), good.read_value()
+        row = self._replica_step(batch, number, old[0])
         if self._scales_loss:
-            metrics["loss_scale"] = scale
-        finite = np.isfinite(norm) & np.isfinite(metrics["loss"])
-        return metrics | {"finite": finite.astype(np.float64)}
+            new_scale, new_good = _next_loss_scale(*old, norm=row[-2])
+            scale.assign(new_scale)
+            good.assign(new_good)
+        return row
+
+    @property
+    def columns(self) -> list[str]:
+        """What the numbers of a step are, once it is traced; see `step_metrics`."""
+        names = [*self._sum_names, "learning_rate", "global_norm", "loss_scale"]
+        return names if self._scales_loss else names[:-1]
 
     @tf.function
     def _loop(self, iterator, start, count, scale, good):
@@ -186,7 +199,7 @@ class TrainingStep:
         """One replica's part of a step: sums over the global batch, then norms."""
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         key = tf.stack([tf.constant(self.seed, tf.int32), tf.cast(step, tf.int32)])
-        seed = tf.random.fold_in(key, replica)
+        seed = fold_in(key, replica)
         weights = self._sum_over_replicas(self.task.loss_weights(batch))
         gradients, sums = self._pass(batch, seed, weights, scale)
         optimizer = self.state.optimizer
@@ -203,9 +216,7 @@ class TrainingStep:
     def _gradients(self, batch, seed, weights, scale):
         """Gradients of this replica's batch and its metric sums [S], loss first."""
         if self.accumulation == 1:
-            gradients, sums = self._microbatch(
-                batch, tf.random.fold_in(seed, 0), weights, scale
-            )
+            gradients, sums = self._microbatch(batch, fold_in(seed, 0), weights, scale)
         else:
             gradients, sums = self._accumulate(batch, seed, weights, scale)
         if self._scales_loss:
@@ -225,9 +236,7 @@ class TrainingStep:
 
         def add(i, gradients, sums):
             part = {name: t[i] for name, t in parts.items()}
-            more, more_sums = self._microbatch(
-                part, tf.random.fold_in(seed, i), weights, scale
-            )
+            more, more_sums = self._microbatch(part, fold_in(seed, i), weights, scale)
             gradients = [a + b for a, b in zip(gradients, more, strict=True)]
             # How many sums there are is known only in here; the loop wants a size.
             padding = [[0, MAX_SUMS - more_sums.shape[0]]]

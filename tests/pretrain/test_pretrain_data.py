@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.data import record_index, tfrecord
+from electra_tf.data.permutation import batch_indices
 from electra_tf.errors import UserError, as_user_error
 from electra_tf.pretrain import pretrain_data
 from electra_tf.text.vocabulary import Vocabulary
@@ -68,7 +69,7 @@ def test_the_order_is_random():
     size, seeds = 10, 4000
     places, pairs = np.zeros((size, size)), np.zeros((size, size))
     for seed in range(seeds):
-        order = pretrain_data.batch_indices(seed % 7, size, size, seed)
+        order = batch_indices(seed % 7, size, size, seed)
         places[np.arange(size), order] += 1
         pairs[order[3], order[4]] += 1
     pairs = pairs[~np.eye(size, dtype=bool)]
@@ -80,10 +81,10 @@ def test_the_order_is_random():
 
 def test_orders_are_permutations_that_differ():
     for size in [*range(1, 40), 1000, 10007]:
-        order = pretrain_data.batch_indices(0, size, size, 42)
+        order = batch_indices(0, size, size, 42)
         assert sorted(order.tolist()) == list(range(size))
     orders = {
-        pretrain_data.batch_indices(epoch, 1000, 1000, seed).tobytes()
+        batch_indices(epoch, 1000, 1000, seed).tobytes()
         for seed in (0, 1, 42, 42 + 2**8, 42 + 2**32)
         for epoch in (0, 1, 2**8, 2**16, 10**6)
     }

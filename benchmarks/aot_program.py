@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles what aot_compile.py has lowered, for a device that is not there. JAX only.
+
+    python benchmarks/aot_program.py FOLDER             # writes step.jax
+    python benchmarks/aot_program.py FOLDER PLATFORM    # compiled.json and .txt, too
+
+FOLDER holds step.hlo and step.json. step.jax is the step in JAX's own portable format
+(`jax.export`: StableHLO), which run_compiled_step.py runs; compiled.json says what the
+platform's compiler made of it, compiled.txt is its program. Private parts of JAX are
+used: the versions that test.sh installs are those that were tried.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    # Looks for no device: for no driver, and not for a TPU's metadata server.
+    os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+
+import jax
+import jax.export
+import numpy as np
+from jax._src.lib import xla_client
+from jax.experimental import topologies
+from jax.interpreters import mlir
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import chlo, stablehlo
+from platforms import GPU_TARGET, PLATFORMS
+
+# Counted in the program: what a step should have none of comes first.
+HOST = ("infeed", "outfeed", "send", "recv")
+RARE = ("while", "conditional", "sort", "scatter", "gather", "custom-call", "fusion")
+
+
+def export(folder: Path) -> jax.export.Exported:
+    """Makes step.jax of step.hlo."""
+    spec = json.loads((folder / "step.json").read_text())
+    given = [*spec["state"].values(), *spec["inputs"].values()]
+    arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in given]
+
+    def like_the_step(*tensors):
+        rows = np.zeros(spec["row"], np.float32)
+        return (*tensors[: len(spec["state"])], rows)
+
+    checks = [jax.export.DisabledSafetyCheck.platform()]
+    exported = jax.export.export(
+        jax.jit(like_the_step), platforms=["cpu"], disabled_checks=checks
+    )(*arguments)
+    exported = dataclasses.replace(
+        exported,
+        fun_name="step",
+        mlir_module_serialized=_portable((folder / "step.hlo").read_bytes()),
+        module_kept_var_idx=tuple(range(len(arguments))),
+    )
+    (folder / "step.jax").write_bytes(exported.serialize())
+    return exported
+
+
+def _portable(hlo: bytes) -> bytes:
+    """An HLO module as StableHLO of a version that JAX of a year ago reads."""
+    computation = xla_client.XlaComputation(hlo)
+    text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
+    with mlir.make_ir_context(), ir.Location.unknown():
+        module = ir.Module.parse(text)
+        for function in module.body.operations:
+            for block in function.regions[0]:
+                for op in list(block.operations):
+                    if op.operation.name == "mhlo.erf":  # has no portable form
+                        with ir.InsertionPoint(op):
+                            erf = chlo.erf(op.operands[0])
+                        op.result.replace_all_uses_with(erf)
+                        op.operation.erase()
+        return stablehlo.serialize_portable_artifact(module, "1.9.0", True)
+
+
+def compile_for(platform: str, folder: Path, exported: jax.export.Exported) -> dict:
+    """Compiles for one device of a platform; what there is to know of the program."""
+    spec = json.loads((folder / "step.json").read_text())
+    kind = PLATFORMS[platform]
+    if not kind.topology:
+        options = {"topology": "1x1x1", "target_config": GPU_TARGET.format(**kind.gpu)}
+        found = topologies.get_topology_desc("", "cuda", **options)
+    else:
+        found = topologies.get_topology_desc(kind.topology, "tpu")
+    place = jax.sharding.SingleDeviceSharding(found.devices[0])
+    donated = tuple(range(len(spec["state"])))
+    step = jax.jit(
+        exported.call, donate_argnums=donated, in_shardings=place, out_shardings=place
+    )
+    since = time.monotonic()
+    program = step.trace(*exported.in_avals).lower().compile()
+    report = {"device": found.devices[0].device_kind, "jax": jax.__version__}
+    report["compile_s"] = time.monotonic() - since
+    text = program.as_text()
+    (folder / "compiled.txt").write_text(text)
+    report |= _memory(program, spec["state"]) | _costs(program) | _content(text)
+    (folder / "compiled.json").write_text(json.dumps(report, indent=1))
+    return report
+
+
+def _memory(program, state: dict) -> dict:
+    found = program.memory_analysis()
+    sizes = {
+        name: getattr(found, f"{name}_size_in_bytes")
+        for name in ("argument", "output", "alias", "temp", "generated_code")
+    }
+    peak = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
+    sizes = {f"{name}_bytes": value for name, value in sizes.items()}
+    nbytes = sum(
+        np.prod(s, dtype=int) * np.dtype(d).itemsize for s, d in state.values()
+    )
+    return sizes | {
+        "peak_bytes": peak,
+        "state_bytes": int(nbytes),
+        "variables": len(state),
+    }
+
+
+def _costs(program) -> dict:
+    try:
+        costs = program.cost_analysis()
+    except (jax.errors.JaxRuntimeError, NotImplementedError):
+        costs = None
+    if not costs:  # GPUs' compiler does not tell: XLA's own count of its program
+        hlo = program.runtime_executable().hlo_modules()[0]
+        client = jax.devices("cpu")[0].client
+        costs = xla_client._xla.hlo_module_cost_analysis(client, hlo)
+    return {"flops": costs["flops"], "bytes": costs["bytes accessed"]}
+
+
+_OPERATION = re.compile(
+    r"^\s*(?:ROOT )?(?P<name>%\S+) = (?P<shape>\(.*?\)|\S+) "
+    r"(?P<op>[a-z0-9-]+)\((?P<rest>.*)$"
+)
+_ARRAY = re.compile(r"\b(pred|[a-z]+?(\d+))[a-z0-9]*\[([\d,]*)\]")
+# They move nothing.
+_FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "call")
+
+
+def _content(text: str) -> dict:
+    """What a compiled program consists of, and which parts of the step take the most.
+
+    By the cycles that TPUs' compiler estimates; else by the bytes that each operation
+    reads and writes.
+    """
+    header = text[: text.index("\n")]
+    aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
+    report = {"aliased": aliases[1].count("-alias") if aliases else 0}
+    counts, sizes, found = collections.Counter(), {}, []
+    for line in _executed(text):
+        match = _OPERATION.match(line)
+        if not match:
+            continue
+        sizes[match["name"]] = _nbytes(match["shape"])
+        counts[match["op"]] += 1
+        if match["op"] in _FREE:
+            continue
+        operands = re.findall(r"%[^\s,()]+", match["rest"].split("), ")[0])
+        moved = sizes[match["name"]] + sum(sizes.get(name, 0) for name in operands)
+        cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
+        found.append((_part(line), moved, int(cycles[1]) if cycles else 0))
+    cycles = sum(c for *_, c in found)
+    parts = collections.Counter()
+    for part, moved, own in found:
+        parts[part] += own if cycles else moved
+    total = sum(parts.values()) or 1
+    report["parts"] = {name: value / total for name, value in parts.most_common()}
+    report["parts_by"] = "the compiler's cycles" if cycles else "bytes"
+    report["ops"] = {name: counts[name] for name in (*HOST, *RARE)}
+    targets = set(re.findall(r'custom_call_target="([^"]+)"', text))
+    report |= {"custom_calls": sorted(targets), "ops_in_entry": len(found)}
+    return report | ({"cycles": cycles} if cycles else {})
+
+
+def _executed(text: str) -> list[str]:
+    """The lines of the entry computation and of those that it calls."""
+    blocks = re.split(r"\n(?=(?:ENTRY )?%\S+ \()", text)
+    bodies = {block.split(" (")[0].split()[-1]: block.splitlines() for block in blocks}
+    todo = [
+        block.split(" (")[0].split()[-1] for block in blocks if "ENTRY" in block[:6]
+    ]
+    lines = []
+    while todo:
+        lines += (body := bodies.get(todo.pop(), []))
+        calls = (re.search(r" call\(.*to_apply=(%[^\s,]+)", line) for line in body)
+        todo += [call[1] for call in calls if call]
+    return lines
+
+
+def _nbytes(shape: str) -> int:
+    """Bytes of the arrays of a shape in a program's text."""
+    total = 0
+    for _, bits, dims in _ARRAY.findall(shape):
+        count = int(np.prod([int(n) for n in dims.split(",") if n], dtype=np.int64))
+        total += count * int(bits or 8) // 8
+    return total
+
+
+def _part(line: str) -> str:
+    """The part of the step that an operation belongs to, by its name in TensorFlow."""
+    name = re.search(r'op_name="([^"]*)"', line)
+    scopes = name[1].split("call_exported/", 1)[1:] if name else []
+    if not scopes:
+        return "without a name"
+    scopes = re.sub(r"_\d+\b", "", scopes[0]).removeprefix("gradient_tape/")
+    if scopes.startswith("AdamWeightDecay"):
+        return "optimizer" + ", norm" * ("global_norm" in scopes)
+    if scopes.startswith("PartitionedCall"):
+        return "layers of both networks, backward"
+    if "/PartitionedCall" in scopes:
+        return scopes.split("/PartitionedCall")[0] + ", layers forward"
+    return "/".join(scopes.split("/")[:2]) if "/" in scopes else "small operations"
+
+
+def main(folder: str, platform: str | None = None) -> None:
+    jax.config.update("jax_enable_x64", True)  # the state has int64 counters
+    exported = export(Path(folder))
+    if platform:
+        compile_for(platform, Path(folder), exported)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to measure first on a machine with a GPU, the most important first.
+
+    python benchmarks/gpu_first_hour.py                      # TensorFlow and a GPU
+    python benchmarks/gpu_first_hour.py --prepare steps      # TensorFlow, no GPU; then
+    python benchmarks/gpu_first_hour.py --steps-dir steps    # JAX and a GPU
+
+docs/gpu.md says what else to do there. Every row is a process of its own, printed when
+it is known; --minutes ends the list. The steps are those of run_pretraining.py on
+random tokens, input included.
+"""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import measurement
+from absl import flags
+from measurement import ROOT
+
+from electra_tf import cli
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.errors import UserError
+
+FLAGS = flags.FLAGS
+
+cli.define_path("prepare", None, "Write the steps into this new folder; for JAX.")
+cli.define_path("steps_dir", None, "What --prepare wrote; measures with JAX alone.")
+flags.DEFINE_float("minutes", 25.0, "The list ends after so long.")
+flags.DEFINE_string("only", "", "Regular expression of the rows' names.")
+flags.DEFINE_string("hparams", "{}", "Hparams that override those of all rows.")
+flags.DEFINE_integer("steps", 30, "Steps of a timed loop.", lower_bound=1)
+cli.define_path("json", None, "File for all that was measured.")
+cli.define_path("profile", None, "Where the profile of the first row's step goes.")
+flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
+
+ROW_SECONDS = 240  # for a row at most: compiling and 300 steps
+
+
+class Row(NamedTuple):
+    """A step to measure."""
+
+    model: str  # of configs/
+    length: int
+    batch: int
+    precision: str
+    jit: bool = True  # JAX has no other
+    goal: int | None = None  # sequences per second on an H100 or H200
+
+    @property
+    def name(self) -> str:
+        jit = "" if self.jit else "-nojit"
+        return f"{self.model}-{self.length}x{self.batch}-{self.precision}{jit}"
+
+    def config(self) -> PretrainingConfig:
+        file = read_hparams(str(ROOT / "configs" / f"{self.model}.json"))
+        shape = {"max_seq_length": self.length, "train_batch_size": self.batch}
+        shape |= {"precision": self.precision, "jit_compile": self.jit}
+        hparams = shape | read_hparams(FLAGS.hparams)
+        return PretrainingConfig.from_hparams("", "benchmark", hparams, file)
+
+
+BF16, F16, F32 = "mixed_bfloat16", "mixed_float16", "float32"
+ROWS = (
+    Row("electra_small", 128, 128, BF16, goal=10_000),
+    Row("electra_base", 128, 128, BF16, goal=4_000),
+    Row("electra_base", 512, 64, BF16, goal=700),
+    Row("electra_small", 128, 128, F32),  # TF32, unless TensorFlow is told otherwise
+    Row("electra_small", 128, 512, BF16, goal=10_000),
+    Row("electric_small", 128, 128, BF16),
+    Row("electra_large", 512, 16, BF16),
+    Row("electra_base", 128, 512, BF16, goal=4_000),
+    Row("electra_small", 128, 128, BF16, jit=False),
+    Row("electra_base", 512, 256, BF16, goal=700),
+    Row("electra_small", 128, 128, F16),
+    Row("electra_base", 128, 128, F32),
+    Row("electra_small", 128, 2048, BF16),
+    Row("electra_large", 512, 64, BF16),
+    Row("electric_small", 128, 128, F32),
+    Row("electra_base", 128, 128, BF16, jit=False),
+    Row("electra_small", 128, 128, F32, jit=False),
+)
+COLUMNS = ("step", "ms", "ms with input", "seq/s", "goal", "peak, GB", "compiling, s")
+
+
+def main(_) -> int | None:
+    if FLAGS.variant:
+        print(json.dumps(measure_with_tensorflow(Row(*json.loads(FLAGS.variant)))))
+        return
+    wanted = [row for row in ROWS if re.search(FLAGS.only, row.name)]
+    if FLAGS.prepare or FLAGS.steps_dir:
+        wanted = [row for row in wanted if row.jit]
+    if not wanted:
+        raise UserError(f"--only {FLAGS.only!r} leaves no row.", 1)
+    if FLAGS.prepare:
+        for row in wanted:
+            prepare(row, Path(FLAGS.prepare) / row.name)
+        return
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|", flush=True)
+    end, results = time.monotonic() + 60 * FLAGS.minutes, {}
+    for row in wanted:
+        left = end - time.monotonic()
+        if left < 10:
+            print(
+                f"| {row.name} | no time left |{' |' * (len(COLUMNS) - 2)}", flush=True
+            )
+            continue
+        results[row.name] = found = in_process(row, min(left, ROW_SECONDS), not results)
+        print(f"| {row.name} | {' | '.join(cells(row, found))} |", flush=True)
+        measurement.save(FLAGS.json, results)
+    return 0 if any("step_ms" in found for found in results.values()) else 1
+
+
+def prepare(row: Row, folder: Path) -> None:
+    """Has aot_compile.py write the step of a row."""
+    config = row.config()
+    hparams = {name: getattr(config, name) for name in _SHAPE}
+    hparams |= read_hparams(FLAGS.hparams)
+    script = str(ROOT / "benchmarks" / "aot_compile.py")
+    command = [sys.executable, script, f"--output-dir={folder}"]
+    command += [f"--config={ROOT / 'configs' / row.model}.json"]
+    done = subprocess.run(
+        [*command, f"--hparams={json.dumps(hparams)}"],
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode:
+        raise UserError(f"{row.name} could not be written.", 1)
+    (folder / "step.hlo").unlink()  # step.jax says the same in a fifth of the room
+    print(f"{folder}: {(folder / 'step.jax').stat().st_size / 1e6:.1f} MB", flush=True)
+
+
+_SHAPE = ("max_seq_length", "train_batch_size", "precision")
+
+
+def in_process(row: Row, seconds: float, is_first: bool) -> dict:
+    """Measures a row in a new process; "failed" says why there are no numbers."""
+    if FLAGS.steps_dir:
+        script = str(ROOT / "benchmarks" / "run_compiled_step.py")
+        folder = Path(FLAGS.steps_dir) / row.name
+        command = [sys.executable, script, "--measure", f"--steps={FLAGS.steps}"]
+        command += [f"--step-dir={folder}"]
+        command += [f"--profile={FLAGS.profile}"] * bool(FLAGS.profile and is_first)
+    else:
+        command = [*measurement.this_script({})[:-1], f"--variant={json.dumps(row)}"]
+    environment = os.environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"failed": f"not done in {seconds:.0f} s"}
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        return {"failed": (lines or ["no message"])[-1][:100].replace("|", "/")}
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+def measure_with_tensorflow(row: Row) -> dict:
+    """The same numbers as run_compiled_step.py --measure, of TensorFlow's own step."""
+    from preparation import make_loop
+
+    from electra_tf import startup
+
+    startup.import_tensorflow()
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[:1], "GPU")  # more would share the batch
+    started = time.monotonic()
+    loop, _ = make_loop(row.config())
+    loss = loop(1)
+    first_s, seconds = time.monotonic() - started, []
+    for _ in range(5):
+        started = time.monotonic()
+        last = loop(FLAGS.steps)
+        seconds.append((time.monotonic() - started) / FLAGS.steps)
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpus else None
+    return {
+        "compile_s": first_s,
+        "step_with_input_ms": [1e3 * s for s in seconds],
+        "peak_bytes": peak,
+        "loss": [loss, last],
+        "sequences_per_s_with_input": row.config().train_batch_size
+        / statistics.median(seconds),
+        "step_ms": [],
+    }
+
+
+def cells(row: Row, found: dict) -> list[str]:
+    """The numbers of a row as text."""
+    if "failed" in found:
+        return [found["failed"], *[""] * 5]
+    times = [found["step_ms"], found["step_with_input_ms"]]
+    shown = [f"{statistics.median(t):.2f}" if t else "" for t in times]
+    goal = f"{row.goal:,}" if row.goal else ""
+    peak = found["peak_bytes"]
+    memory = f"{peak / 1e9:.1f}" if peak else ""
+    rate = f"{found['sequences_per_s_with_input']:,.0f}"
+    return [*shown, rate, goal, memory, f"{found['compile_s']:.0f}"]
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the step that aot_compile.py wrote, on whatever device JAX has; no TensorFlow.
+
+    python benchmarks/run_compiled_step.py --step-dir step --measure
+    python benchmarks/run_compiled_step.py --step-dir step --max-wall-time 20m
+
+Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. Otherwise the
+run goes on from state.npz or, at first, initial_state.npz; batches and masking are
+those of run_pretraining.py. State and metrics are written into the folder: at the end,
+on SIGTERM and every --save-minutes; take_back_state.py makes a checkpoint of them.
+"""
+
+import io
+import json
+import statistics
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import measurement  # noqa: F401  puts the checkout on the path
+import numpy as np
+from absl import flags
+
+from electra_tf import cli
+from electra_tf.data.permutation import batch_indices
+from electra_tf.data.uniform_draws import uniforms
+from electra_tf.errors import (
+    EXIT_DAMAGED,
+    EXIT_DIVERGED,
+    EXIT_OK,
+    EXIT_PREEMPTED,
+    UserError,
+)
+from electra_tf.pretrain.metrics import ALL_METRICS, training_metrics
+from electra_tf.storage.files import atomic_write
+from electra_tf.storage.lock import RunLock
+from electra_tf.train.metrics import step_metrics
+from electra_tf.train.reporting import MetricsFile
+from electra_tf.train.stopping import StopRequest, parse_duration
+
+FLAGS = flags.FLAGS
+
+cli.define_path("step_dir", None, "What aot_compile.py --output-dir wrote.")
+flags.DEFINE_boolean("measure", False, "Time steps; write nothing.")
+flags.DEFINE_integer("steps", 30, "Steps of a loop of --measure.", lower_bound=1)
+flags.DEFINE_integer("until", None, "Train up to this step; else num_train_steps.")
+flags.DEFINE_string("max_wall_time", None, "Save and end before: 1200, 20m, 1h30m.")
+flags.DEFINE_float("save_minutes", 5.0, "Time between saves.", lower_bound=0.0)
+flags.DEFINE_integer("log_steps", 100, "Steps between lines.", lower_bound=1)
+cli.define_path("profile", None, "Where a profile of 5 steps goes (--measure).")
+flags.mark_flag_as_required("step_dir")
+
+SCALES = {"loss_scale": 2.0**15}  # what --measure starts with, where it is not noise
+
+
+def main(_) -> int:
+    started = time.monotonic()
+    limit = FLAGS.max_wall_time and parse_duration(
+        FLAGS.max_wall_time, "--max-wall-time"
+    )
+    folder = Path(FLAGS.step_dir)
+    spec = read_spec(folder)
+    if FLAGS.measure:
+        print(json.dumps(measure(folder, spec), indent=1))
+        return EXIT_OK
+    with RunLock(folder), StopRequest(limit, started) as stop:
+        return train(folder, spec, stop)
+
+
+def read_spec(folder: Path) -> dict:
+    """What the step takes and gives."""
+    try:
+        spec = json.loads((folder / "step.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{folder} holds no step: step.json: {error}.\n"
+            "Make one with aot_compile.py --output-dir."
+        ) from None
+    if spec["format"] != 1:
+        raise UserError(f"{folder}/step.json has format {spec['format']}, known is 1.")
+    return spec
+
+
+class Program:
+    """The step, compiled for the device at hand, and the state that it changes."""
+
+    def __init__(self, folder: Path, spec: dict, state: dict[str, np.ndarray]):
+        import jax
+        import jax.export
+
+        jax.config.update("jax_enable_x64", True)  # the state has int64 counters
+        self._jax, self.device = jax, jax.devices()[0]
+        exported = jax.export.deserialize(bytearray((folder / "step.jax").read_bytes()))
+        donated = tuple(range(len(spec["state"])))
+        step = jax.jit(exported.call, donate_argnums=donated)
+        since = time.monotonic()
+        self._step = step.trace(*exported.in_avals).lower().compile()
+        self.compile_s = time.monotonic() - since
+        self.names = list(spec["state"])
+        self._state = [self.put(state[name]) for name in self.names]
+
+    def put(self, array: np.ndarray):
+        return self._jax.device_put(array, self.device)
+
+    def __call__(self, batch: list):
+        """Makes a step; returns its row, which may be still to come."""
+        *self._state, row = self._step(*self._state, *batch)
+        return row
+
+    def state(self) -> dict[str, np.ndarray]:
+        return dict(zip(self.names, map(np.asarray, self._state), strict=True))
+
+    def facts(self) -> dict:
+        """Device, and memory in bytes where it says."""
+        found = self._step.memory_analysis()
+        used = self.device.memory_stats() or {}
+        return {
+            "device": self.device.device_kind,
+            "jax": self._jax.__version__,
+            "compile_s": self.compile_s,
+            "program_temp_bytes": getattr(found, "temp_size_in_bytes", None),
+            "peak_bytes": used.get("peak_bytes_in_use"),
+        }
+
+
+class Batches:
+    """The inputs of steps, by number: as run_pretraining.py reads and masks them."""
+
+    def __init__(self, spec: dict, tokens: dict[str, np.ndarray]):
+        self._tokens, self._seed = tokens, spec["seed"]
+        self._size, self._draws = spec["train_batch_size"], spec["inputs"]["draws"][0]
+
+    def __getitem__(self, step: int) -> list[np.ndarray]:
+        count = len(self._tokens["input_ids"])
+        index = batch_indices(step, self._size, count, self._seed)
+        names = ("input_ids", "input_mask", "segment_ids")
+        features = [self._tokens[name][index].astype(np.int32) for name in names]
+        return [*features, uniforms(self._seed, step, tuple(self._draws))]
+
+    def on_device(self, program: Program, first: int) -> Iterator[list]:
+        """Batches from `first` on, made and moved while the device computes."""
+
+        def make(step):
+            return [program.put(array) for array in self[step]]
+
+        with ThreadPoolExecutor(1) as thread:
+            waiting = [thread.submit(make, first + i) for i in range(4)]
+            while True:
+                yield waiting.pop(0).result()
+                waiting.append(thread.submit(make, (first := first + 1) + 3))
+
+
+# -------------------------------------------------------------------------- files
+
+
+def load(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file."""
+    try:
+        with np.load(path) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} is missing: the step was written without a run.\nMake one with "
+            "aot_compile.py --data-dir ... --model-name ..., or give --measure."
+        ) from None
+    except (zipfile.BadZipFile, zlib.error, ValueError, OSError) as error:
+        raise UserError(f"{path} is damaged: {error}.", EXIT_DAMAGED) from None
+
+
+def save(folder: Path, state: dict[str, np.ndarray]) -> None:
+    """Writes state.npz, whole or not at all."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **state)
+    atomic_write(folder / "state.npz", buffer.getvalue())
+
+
+# --------------------------------------------------------------------- the two uses
+
+
+def measure(folder: Path, spec: dict) -> dict:
+    """Times steps, with their input and without; on noise where there is no run."""
+    rng = np.random.default_rng(0)
+    state, tokens = {}, {}
+    for name, (shape, dtype) in spec["state"].items():
+        noise = rng.standard_normal(shape, np.float32) * np.float32(0.02)
+        slot = name.endswith(("/adam_m", "/adam_v")) or dtype != "float32"
+        value = np.zeros(shape) if slot else noise + ("gamma" in name)
+        state[name] = np.asarray(SCALES.get(name, value), dtype)
+    if (folder / "tokens.npz").exists():
+        tokens = load(folder / "tokens.npz")
+    else:
+        shape = (4096, spec["max_seq_length"])
+        tokens["input_ids"] = rng.integers(5, spec["vocab_size"], shape, np.int32)
+        tokens["input_mask"] = np.ones(shape, np.int32)
+        tokens["segment_ids"] = np.zeros(shape, np.int32)
+    program = Program(folder, spec, state)
+    batches = Batches(spec, tokens).on_device(program, 0)
+    started = time.monotonic()
+    first = np.asarray(program(next(batches)))
+    first_s = time.monotonic() - started
+    same = next(batches)
+    seconds, seconds_with_input = [], []
+    for _ in range(5):
+        for found, get in (
+            (seconds, lambda: same),
+            (seconds_with_input, partial(next, batches)),
+        ):
+            started = time.monotonic()
+            for _ in range(FLAGS.steps):
+                row = program(get())
+            row = np.asarray(row)  # waits
+            found.append((time.monotonic() - started) / FLAGS.steps)
+    if FLAGS.profile:
+        import jax
+
+        with jax.profiler.trace(FLAGS.profile):
+            for _ in range(5):
+                row = program(same)
+            np.asarray(row)
+    rate = spec["train_batch_size"] / statistics.median(seconds_with_input)
+    return program.facts() | {
+        "shape": [spec["train_batch_size"], spec["max_seq_length"]],
+        "precision": spec["precision"],
+        "first_step_s": first_s,
+        "step_ms": [1e3 * s for s in seconds],
+        "step_with_input_ms": [1e3 * s for s in seconds_with_input],
+        "sequences_per_s_with_input": rate,
+        "loss": [float(first[0]), float(row[0])],
+    }
+
+
+def train(folder: Path, spec: dict, stop: StopRequest) -> int:
+    """Trains on from what the folder holds; returns the exit code."""
+    state = load(folder / "state.npz") if (folder / "state.npz").exists() else None
+    state = state or load(folder / "initial_state.npz")
+    tokens = load(folder / "tokens.npz")
+    done = int(state["global_step"])
+    end = min(FLAGS.until or spec["num_train_steps"], spec["num_train_steps"])
+    program = Program(folder, spec, state)
+    print(
+        f"{program.device.device_kind}: compiled in {program.compile_s:.1f} s",
+        flush=True,
+    )
+    batches = Batches(spec, tokens).on_device(program, done)
+    rows_of = MetricsFile(folder / "metrics.jsonl", done)
+    saved, pace, reason = time.monotonic(), 0.0, None
+    while done < end and not reason:
+        started, count = (
+            time.monotonic(),
+            min(FLAGS.log_steps - done % FLAGS.log_steps, end - done),
+        )
+        rows = np.stack(
+            [np.asarray(row) for row in [program(next(batches)) for _ in range(count)]]
+        )
+        report(rows, spec, done, rows_of, time.monotonic() - started)
+        done += count
+        pace = time.monotonic() - started
+        reason = stop.reason(3 * pace)
+        if time.monotonic() - saved > 60 * FLAGS.save_minutes:
+            rows_of.sync()
+            save(folder, program.state())
+            saved = time.monotonic()
+    rows_of.sync()
+    save(folder, program.state())
+    rows_of.close()
+    print(json.dumps(program.facts()))
+    print(f"{reason or 'Done'}: saved at step {done} in {folder / 'state.npz'}.")
+    return EXIT_PREEMPTED if reason else EXIT_OK
+
+
+def report(
+    rows: np.ndarray, spec: dict, done: int, file: MetricsFile, seconds: float
+) -> None:
+    """Writes the metrics of steps and prints the last; refuses what is not finite."""
+    own = [metric for metric in ALL_METRICS if metric.name in spec["metrics"]]
+    metrics = step_metrics(rows, spec["columns"], partial(training_metrics, own))
+    scaled = "loss_scale" in metrics  # an overflow is part of it
+    if not (metrics["finite"].all() or scaled):
+        step = done + 1 + int(np.argmin(metrics["finite"]))
+        raise UserError(
+            f"loss or gradients of step {step} are not finite; what was saved before "
+            "is kept.\nA lower learning_rate or mixed_bfloat16 may help.",
+            EXIT_DIVERGED,
+        )
+    file.write(
+        [
+            {"step": done + 1 + i}
+            | {k: float(f"{v[i]:.7g}") for k, v in metrics.items()}
+            for i in range(len(rows))
+        ]
+    )
+    rate = len(rows) * spec["train_batch_size"] / seconds
+    print(
+        f"step {done + len(rows)}/{spec['num_train_steps']}  loss "
+        f"{metrics['loss'][-1]:.4f}  {rate:,.0f} sequences/s",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    cli.run(main)

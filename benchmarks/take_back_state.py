@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a checkpoint of the state that run_compiled_step.py has trained.
+
+    python benchmarks/take_back_state.py --step-dir step --data-dir $DATA_DIR \\
+        --model-name small
+
+The run is the one that aot_compile.py took the step from; run_pretraining.py continues
+and evaluates it as if it had trained by itself. Its metrics.jsonl gets the steps, too.
+"""
+
+import os
+from pathlib import Path
+
+from absl import flags
+from run_compiled_step import load, read_spec
+
+from electra_tf import cli, startup
+from electra_tf.config.run import run_directory
+from electra_tf.errors import UserError
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.lock import RunLock
+from electra_tf.train.reporting import MetricsFile, read_metrics
+
+FLAGS = flags.FLAGS
+
+cli.define_path("data_dir", None, "Of the run.")
+flags.DEFINE_string("model_name", None, "The run's name.")
+flags.mark_flags_as_required(["data_dir", "model_name"])
+
+
+def main(_):
+    folder = Path(FLAGS.step_dir)
+    spec = read_spec(folder)
+    state = load(folder / "state.npz")
+    step = int(state["global_step"])
+    directory = Path(run_directory(FLAGS.data_dir, FLAGS.model_name))
+    if spec["identity"] is None:
+        raise UserError(
+            f"{folder} was made without a run: there is none to go back to."
+        )
+    with RunLock(directory) as lock:
+        del lock
+        startup.import_tensorflow()
+        checkpoints = Checkpoints(
+            directory, identity=spec["identity"], settings=spec["settings"]
+        )
+        newest = checkpoints.newest_intact()
+        if newest is None:
+            raise UserError(f"{directory} holds no checkpoint: it is another run.")
+        checkpoints.check_identity(newest)
+        if newest.step >= step:
+            raise UserError(
+                f"{directory} is at step {newest.step}, {folder} only at {step}: "
+                "nothing to take back."
+            )
+        checkpoints.save(step, state)
+        rows = []
+        if os.path.exists(folder / "metrics.jsonl"):
+            rows = read_metrics(folder / "metrics.jsonl")
+        metrics = MetricsFile(directory / "metrics.jsonl", newest.step)
+        metrics.write([row for row in rows if newest.step < row["step"] <= step])
+        metrics.close()
+    print(f"Checkpoint {checkpoints.prefix(step)}: run_pretraining.py goes on from it.")
+
+
+if __name__ == "__main__":
+    cli.run(main)

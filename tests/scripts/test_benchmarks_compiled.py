@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step compiled elsewhere: what the compilers make of it; that it trains alike."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.helpers.runs import ROOT, TINY, pretrain, tiny
+
+BENCHMARKS = ROOT / "benchmarks"
+PYTHON = ROOT / ".venv-accelerators" / "bin" / "python"
+STEPS = 50
+HPARAMS = tiny(num_train_steps=STEPS + 5, save_checkpoints_steps=STEPS)
+
+compilers = pytest.mark.skipif(
+    not PYTHON.exists(),
+    reason="the compilers are not installed: ./test.sh --accelerators installs them",
+)
+pytestmark = pytest.mark.accelerators
+
+
+def run(python, script: str, *flags, **environment) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(python), str(BENCHMARKS / script), *map(str, flags)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"} | environment,
+        timeout=500,
+        check=False,
+    )
+
+
+def ok(*args, **environment) -> str:
+    done = run(*args, **environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run_step(folder: Path, *flags) -> subprocess.CompletedProcess:
+    flags = (f"--step-dir={folder}", *flags)
+    return run(PYTHON, "run_compiled_step.py", *flags, JAX_PLATFORMS="cpu")
+
+
+@pytest.fixture(scope="module")
+def step(tiny_data, tmp_path_factory) -> Path:
+    """The step of a run that has its first checkpoint and no step."""
+    begun = pretrain(tiny_data, "compiled", HPARAMS, "--max-wall-time=1")
+    assert begun.returncode == 42, begun.stderr
+    folder = tmp_path_factory.mktemp("compiled") / "step"
+    flags = (f"--data-dir={tiny_data}", "--model-name=compiled")
+    ok(sys.executable, "aot_compile.py", *flags, f"--output-dir={folder}")
+    return folder
+
+
+def metrics_of(run_directory: Path) -> list[dict]:
+    lines = (run_directory / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def tensors_of(run_directory: Path, step: int) -> dict[str, np.ndarray]:
+    reader = tf.train.load_checkpoint(str(run_directory / f"model.ckpt-{step}"))
+    return {
+        name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()
+    }
+
+
+@compilers
+@pytest.mark.parametrize("python", [Path(sys.executable), PYTHON], ids=["cpu", "tpu"])
+@pytest.mark.parametrize("platform", ["tpu-v5e", "h200"])
+def test_the_compilers_take_the_whole_step(platform, python, tmp_path):
+    hparams = json.dumps(TINY | {"precision": "mixed_bfloat16", "vocab_size": 300})
+    flags = (f"--platform={platform}", f"--hparams={hparams}")
+    flags += (f"--output-dir={tmp_path / 'step'}", f"--json={tmp_path / 'found.json'}")
+    printed = ok(python, "aot_compile.py", *flags, f"--compiler-python={PYTHON}")
+    assert "Compiled, not run" in printed and "Roofline" in printed
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["kernels"] == ("TPU" if python == PYTHON else "CPU")
+    assert found["aliased"] == found["variables"] > 100
+    none = ("while", "conditional", "infeed", "outfeed", "send", "recv")
+    assert {name: found["ops"][name] for name in none} == dict.fromkeys(none, 0)
+    assert not [name for name in found["custom_calls"] if "callback" in name]
+    assert found["ops"]["fusion"] > 50
+    assert found["state_bytes"] < found["peak_bytes"] < 1e9
+    assert found["flops"] > 1e6 and found["bytes"] > found["state_bytes"]
+    assert sum(found["parts"].values()) == pytest.approx(1)
+    assert "optimizer" in found["parts"]
+
+
+@compilers
+def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_data):
+    trained = pretrain(tiny_data, "at_home", HPARAMS)
+    assert trained.returncode == 0, trained.stderr
+    half = run_step(step, "--until=20", "--log-steps=7")
+    assert half.returncode == 0, half.stderr
+    rest = run_step(step, f"--until={STEPS}")  # goes on from what the first has saved
+    assert rest.returncode == 0, rest.stderr
+    names = (f"--data-dir={tiny_data}", "--model-name=compiled")
+    taken = (sys.executable, "take_back_state.py", f"--step-dir={step}", *names)
+    ok(*taken)
+
+    runs = tiny_data / "models"
+    rows = [metrics_of(runs / name)[:STEPS] for name in ("at_home", "compiled")]
+    assert len(rows[1]) == STEPS
+    for ours, theirs in zip(*rows, strict=True):
+        assert set(ours) - {"time"} == set(theirs)
+        for name, value in theirs.items():
+            assert ours[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+    states = [tensors_of(runs / name, STEPS) for name in ("at_home", "compiled")]
+    assert set(states[0]) == set(states[1])
+    for name, value in states[0].items():
+        np.testing.assert_allclose(states[1][name], value, atol=1e-5, err_msg=name)
+
+    again = run(*taken)
+    assert again.returncode == 2 and "nothing to take back" in again.stderr
+    gone_on = pretrain(tiny_data, "compiled", HPARAMS)
+    assert gone_on.returncode == 0, gone_on.stderr
+    assert f"Continuing from {runs}/compiled/model.ckpt-{STEPS}" in gone_on.stdout
+    last = [metrics_of(runs / name)[-1] for name in ("at_home", "compiled")]
+    assert last[0]["loss"] == pytest.approx(last[1]["loss"], rel=1e-4)
+    only = HPARAMS | {"do_train": False, "do_eval": True}
+    evaluated = pretrain(tiny_data, "compiled", only)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert "disc_auc = " in evaluated.stdout
+
+
+@compilers
+def test_a_signal_saves_and_the_same_command_goes_on(step, tmp_path):
+    folder = tmp_path / "step"
+    folder.mkdir()
+    for path in step.iterdir():
+        if path.name not in ("state.npz", "metrics.jsonl", "run.lock"):
+            (folder / path.name).write_bytes(path.read_bytes())
+    spec = json.loads((folder / "step.json").read_text())
+    text = json.dumps(spec | {"num_train_steps": 10**6})
+    (folder / "step.json").write_text(text)
+    command = [str(PYTHON), str(BENCHMARKS / "run_compiled_step.py"), "--log-steps=5"]
+    command.append(f"--step-dir={folder}")
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        for line in process.stdout:
+            if line.startswith(b"step 10/"):
+                process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+    assert process.returncode == 42
+    saved = int(np.load(folder / "state.npz")["global_step"])
+    assert saved == len(metrics_of(folder)) >= 10
+    done = run_step(folder, f"--until={saved + 3}")
+    assert f"saved at step {saved + 3}" in done.stdout, done.stderr
+
+
+@compilers
+def test_measuring_needs_no_run_and_writes_nothing(tmp_path):
+    folder = tmp_path / "step"
+    hparams = json.dumps(TINY | {"vocab_size": 300, "precision": "mixed_float16"})
+    flags = (f"--hparams={hparams}", f"--output-dir={folder}")
+    ok(sys.executable, "aot_compile.py", *flags)
+    before = sorted(path.name for path in folder.iterdir())
+    found = json.loads(run_step(folder, "--measure", "--steps=2").stdout)
+    assert found["device"] == "cpu" and len(found["step_ms"]) == 5
+    assert np.isfinite(found["loss"]).all() and found["sequences_per_s_with_input"] > 0
+    assert sorted(path.name for path in folder.iterdir()) == before
+    refused = run_step(folder)
+    assert refused.returncode == 2
+    assert "written without a run" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@compilers
+def test_a_damaged_state_is_refused(step, tmp_path):
+    for name in ("step.json", "step.jax", "tokens.npz"):
+        (tmp_path / name).write_bytes((step / name).read_bytes())
+    whole = (step / "initial_state.npz").read_bytes()
+    middle = len(whole) // 2
+    for damaged in (whole[:middle], whole[:middle] + bytes(64) + whole[middle + 64 :]):
+        (tmp_path / "initial_state.npz").write_bytes(damaged)
+        done = run_step(tmp_path)
+        assert done.returncode == 65 and "is damaged" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
+    flags = {
+        "name a run together": [f"--data-dir={tiny_data}", "--platform=h100"],
+        "nothing to do": [],
+        "holds no run": [
+            f"--data-dir={tiny_data}",
+            "--model-name=none",
+            "--platform=h100",
+        ],
+        "gradient_accumulation_steps is 2": [
+            '--hparams={"gradient_accumulation_steps": 2}',
+            "--platform=h100",
+        ],
+        "is not empty": [f"--output-dir={tiny_data}"],
+    }
+    for message, given in flags.items():
+        done = run(sys.executable, "aot_compile.py", *given)
+        assert done.returncode in (1, 2) and message in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+SHORT_LIST = (
+    "--only=electra_small-128x128-(mixed_bfloat16|float32)$",
+    "--steps=1",
+    "--hparams="
+    + json.dumps(
+        {
+            "max_seq_length": 16,
+            "train_batch_size": 2,
+            "vocab_size": 300,
+            "embedding_size": 8,
+            "generator_hidden_size": 0.5,
+            "model_hparam_overrides": {
+                "hidden_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+            },
+        }
+    ),
+)
+
+
+def rows_of(printed: str) -> list[list[str]]:
+    """The cells of the rows of the list that were measured."""
+    lines = [line for line in printed.splitlines() if line.startswith("| electra_")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_the_first_hour_with_tensorflow():
+    rows = rows_of(ok(sys.executable, "gpu_first_hour.py", *SHORT_LIST))
+    assert [row[0] for row in rows] == [
+        "electra_small-128x128-mixed_bfloat16",
+        "electra_small-128x128-float32",
+    ]
+    for row in rows:
+        assert float(row[2]) > 0 and float(row[3].replace(",", "")) > 0
+    assert rows[0][4] == "10,000"  # the goal
+
+
+@compilers
+def test_the_first_hour_with_jax_alone(tmp_path):
+    first_hour = (sys.executable, "gpu_first_hour.py", *SHORT_LIST)
+    ok(*first_hour, f"--prepare={tmp_path / 'steps'}")
+    (broken := tmp_path / "steps" / "electra_small-128x128-float32").rename(
+        tmp_path / "elsewhere"
+    )
+    found = tmp_path / "found.json"
+    flags = (*SHORT_LIST, f"--steps-dir={tmp_path / 'steps'}", f"--json={found}")
+    rows = rows_of(ok(PYTHON, "gpu_first_hour.py", *flags, JAX_PLATFORMS="cpu"))
+    assert float(rows[0][1]) > 0 and float(rows[0][2]) > 0
+    # A row that cannot be measured says why, and is not the end of the list.
+    assert rows[1][0] == broken.name and "aot_compile.py" in rows[1][1]
+    assert len(json.loads(found.read_text())) == 2

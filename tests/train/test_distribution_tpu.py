@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TPU's path, CPU devices in a TPU's place; only its program is not executed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.runs import ROOT, pretrain, tiny
+from tests.helpers.tpu_stand_in import CORES
+
+
+def run(data, **changes) -> subprocess.CompletedProcess:
+    hparams = tiny(use_tpu=True, **changes)
+    del hparams["jit_compile"]
+    command = [sys.executable, "-m", "tests.helpers.tpu_stand_in", str(data), "tpu"]
+    return subprocess.run(
+        [*command, json.dumps(hparams)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        timeout=300,
+        check=False,
+    )
+
+
+def test_all_but_the_tpus_program_is_executed(tiny_data):
+    done = run(tiny_data, num_tpu_cores=CORES)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["line"] == (
+        f"Devices: {CORES} x TPU (TPUStrategy), precision float32, compiled by XLA"
+    )
+    assert found["replicas"] == CORES
+    assert found["inter_op_threads"] == 0  # TensorFlow chooses
+    assert found["kind_of_variable"] == "TPUDistributedVariable"
+    assert found["restored"]
+    assert found["parts"] == [[8 // CORES, 32]] * CORES  # of a batch of 8
+    counts = found["operations"]
+    assert counts["TPUReplicateMetadata"] == counts["While"] == 1
+    assert counts["CrossReplicaSum"] > 10  # gradients and sums
+    # Nothing that only the host could compute, and no generator that is TPUs' own.
+    strange = [op for op in counts if "PyFunc" in op or "Random" in op]
+    assert not strange
+
+
+def test_another_number_of_cores_is_refused(tiny_data):
+    done = run(tiny_data, num_tpu_cores=8)
+    assert done.returncode
+    assert f"num_tpu_cores is 8, but the TPU has {CORES} cores" in done.stderr
+
+
+@pytest.mark.parametrize("name", [None, "my-tpu"])
+def test_without_a_tpu_the_error_says_what_to_install(tiny_data, name):
+    done = pretrain(tiny_data, "no_tpu", tiny(use_tpu=True, tpu_name=name))
+    assert done.returncode == 2, done.stderr
+    assert "use_tpu is set, but no TPU" in done.stderr
+    assert "tensorflow-tpu" in done.stderr and "Traceback" not in done.stderr
