@@ -13,7 +13,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from electra_tf.interop.huggingface_config import (
 )
 from electra_tf.interop.huggingface_weights import WEIGHTS
 from electra_tf.interop.names import Entry
-from electra_tf.interop.networks import CLASSIFIER, Network
+from electra_tf.interop.networks import TASK_HEADS, Network
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
@@ -69,6 +69,9 @@ _DENSE = (
     "discriminator_predictions/dense_1",
     "generator_predictions/dense",
     "classifier",
+    "classifier/dense",
+    "classifier/out_proj",
+    "qa_outputs",
 )
 _NORMS = ("electra/embeddings/LayerNorm", "generator_predictions/LayerNorm")
 _LAYER_DENSE = (
@@ -147,8 +150,13 @@ def write_networks(
     stored: StoredModel,
     output_dir: str | os.PathLike,
     log: Callable[[str], None],
+    checked: Sequence[verification.Result] = (),
 ) -> Path:
-    """`write_huggingface` for networks by the names of their folders."""
+    """`write_huggingface` for networks by the names of their folders.
+
+    Args:
+      checked: comparisons made before, for the manifest.
+    """
     for network in found.values():
         check_representable(network, stored.origin)
     huggingface_weights.safetensors_library()
@@ -160,7 +168,7 @@ def write_networks(
             folder = parent / name
             folder.mkdir()
             require_room(folder, network.tensors)
-            results = _write_network(network, stored, folder)
+            results = [*checked, *_write_network(network, stored, folder)]
             verification.write_manifest(folder, stored, FORMAT, name, results, facts)
             shown += verification.below(name, results)
     verification.show(shown, log)
@@ -188,7 +196,7 @@ def _write_network(
     config = config_of(network, stored.vocab.pad_id)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
-    limit = network.shape.max_position_embeddings
+    limit = network.max_length or network.shape.max_position_embeddings
     vocab, settings = stored.vocab, stored.tokenizer_config
     huggingface_tokenizer.write_tokenizer(folder, vocab, settings, limit)
     card = huggingface_card.model_card(network, stored, config["architectures"][0])
@@ -243,7 +251,11 @@ def _peer_outputs(
     with torch.no_grad():
         result = model.eval().float()(**inputs, output_hidden_states=True)
     hidden = result.hidden_states[-1].numpy()
-    return {k: hidden if k == "hidden" else result.logits.numpy() for k in wanted}
+    if "start_logits" in result:
+        logits = torch.stack([result.start_logits, result.end_logits], -1)
+    else:
+        logits = result.logits
+    return {k: hidden if k == "hidden" else logits.numpy() for k in wanted}
 
 
 # ------------------------------------------------------------------------- reading
@@ -275,7 +287,7 @@ def read_network(
     tensors = _known(_without_repetition(tensors, place), table, note)
     network = Network(shape, embedding_size, names.to_ours(table, tensors, str(place)))
     check_representable(network, str(folder / CONFIG))
-    if network.head() == CLASSIFIER:
+    if network.head() in TASK_HEADS:
         labels = config.get("id2label") or {}
         order = sorted(labels, key=int)
         network = network._replace(labels=tuple(labels[i] for i in order))
@@ -287,12 +299,13 @@ def _known(
     table: list[Entry],
     note: Callable[[str], None],
 ) -> dict[str, np.ndarray]:
-    """Without heads that have no equivalent, such as a classifier of texts."""
+    """Without heads that have no equivalent, or that stand beside one of these."""
+    has_head = any(name.startswith(_HEADS) for name in tensors)
     theirs = {entry.theirs for entry in table}
     others = {
         name
         for name in tensors
-        if name not in theirs and not name.startswith((PREFIX, *_HEADS))
+        if (has_head or name not in theirs) and not name.startswith((PREFIX, *_HEADS))
     }
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which is no part of a pre-trained model")
@@ -369,8 +382,8 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
         network = read_network(part, notes.append, allow_pytorch_bin)
         if format_of(part) is None:
             foreign[part] = network
-        if network.head() == CLASSIFIER:
-            notes.append("left out: the token classifier")
+        if network.head() in TASK_HEADS:
+            notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
         if settings.vocab_file:
             rows = len(Vocabulary.load(settings.vocab_file))
