@@ -250,12 +250,10 @@ def _peer_outputs(
     inputs = {k: torch.tensor(batch[v]).long() for k, v in theirs.items()}
     with torch.no_grad():
         result = model.eval().float()(**inputs, output_hidden_states=True)
-    hidden = result.hidden_states[-1].numpy()
+    hidden, logits = result.hidden_states[-1], result.get("logits")
     if "start_logits" in result:
         logits = torch.stack([result.start_logits, result.end_logits], -1)
-    else:
-        logits = result.logits
-    return {k: hidden if k == "hidden" else logits.numpy() for k in wanted}
+    return {k: (hidden if k == "hidden" else logits).numpy() for k in wanted}
 
 
 # ------------------------------------------------------------------------- reading
