@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.export import conversions, finetuned
+from electra_tf.export import conversions, finetuned, formats
+from electra_tf.export.formats import ExportRequest
 from electra_tf.interop import sources
 from tests.helpers.cards import run_snippets
 from tests.helpers.tiny_trials import (
@@ -33,15 +34,16 @@ def tasks(folders):
 
 
 @pytest.fixture(scope="module")
-def directories(folders, tasks, tmp_path_factory):
+def directories(folders, tmp_path_factory):
     """Name -> the directory that transformers reads."""
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("safetensors")
     parent, found = tmp_path_factory.mktemp("hf"), {}
     for name in ("cola", "sts", "chunk", "topics", "plain"):
-        folder, what = folders[name]
-        conversions.write_task(tasks[name], folder, parent / name, **quiet)
+        folder, what = map(str, folders[name])
+        request = ExportRequest("huggingface", str(parent / name), what=what)
+        formats.export(request._replace(init_checkpoint=folder))
         found[name] = parent / name / what
     return found
 
