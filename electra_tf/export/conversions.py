@@ -106,8 +106,8 @@ def _reason_against(task: ExportedTask) -> str | None:
     if facts.kind in _PROBLEMS and 2 * len(facts.labels) > width:
         return (
             f"ElectraForSequenceClassification has a GELU between two layers {width} "
-            f"wide, which leaves {width // 2} labels as they are; it has "
-            f"{len(facts.labels)}"
+            f"wide, which leaves {width // 2} labels as they are; this task "
+            f"has {len(facts.labels)}"
         )
     if facts.kind != "qa":
         return None

@@ -55,6 +55,12 @@ TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
+# The layers of each head of a task.
+_TASK_LAYERS = (
+    {"classifier"},
+    {"classifier.dense", "classifier.out_proj"},
+    {"qa_outputs"},
+)
 _BY_TOKEN = ("/word_embeddings", "/output_bias")
 
 # Our names of the weights; `name_table` has theirs.
@@ -282,7 +288,7 @@ def read_network(
             for name, array in tensors.items()
         }
     table = name_table(shape.num_hidden_layers)
-    tensors = _known(_without_repetition(tensors, place), table, note)
+    tensors = _known(_without_repetition(tensors, place), note)
     network = Network(shape, embedding_size, names.to_ours(table, tensors, str(place)))
     check_representable(network, str(folder / CONFIG))
     if network.head() in TASK_HEADS:
@@ -293,18 +299,13 @@ def read_network(
 
 
 def _known(
-    tensors: dict[str, np.ndarray],
-    table: list[Entry],
-    note: Callable[[str], None],
+    tensors: dict[str, np.ndarray], note: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Without heads that have no equivalent, or that stand beside one of these."""
+    """Without heads that have no equivalent, or that stand beside another."""
+    others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
-    theirs = {entry.theirs for entry in table}
-    others = {
-        name
-        for name in tensors
-        if (has_head or name not in theirs) and not name.startswith((PREFIX, *_HEADS))
-    }
+    if not has_head and {name.rpartition(".")[0] for name in others} in _TASK_LAYERS:
+        return tensors
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which is no part of a pre-trained model")
     return {name: array for name, array in tensors.items() if name not in others}

@@ -118,7 +118,9 @@ def test_more_labels_than_fit_are_refused(folders, tasks, tmp_path):
     task = tasks["topics"]
     labels = tuple(f"label {i}" for i in range(17))
     task = task._replace(facts=task.facts._replace(labels=labels))
-    with pytest.raises(UserError, match="leaves 16 labels as they are; it has 17"):
+    with pytest.raises(
+        UserError, match="leaves 16 labels as they are; this task has 17"
+    ):
         conversions.write_task(task, folders["topics"][0], tmp_path / "out")
 
 
