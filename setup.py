@@ -65,6 +65,11 @@ setup(
             "tensorflow-hub>=0.16,<1",
             "tf_keras>=2.20,<2.22",
             "httpx>=0.27,<1",
+            # Messages of TensorFlow Serving, manifests of KServe.
+            "tensorflow-serving-api>=2.18,<3",
+            "grpcio>=1.60,<2",
+            "protobuf>=5,<8",
+            "pyyaml>=6,<7",
             "packaging>=23",
             *ONNX,
             *RERANK,

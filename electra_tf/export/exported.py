@@ -115,17 +115,19 @@ def servable(
     return Servable(root, {"serving_default": of_texts, "ids": of_ids}, checks, facts)
 
 
-def probe_ids(source: ExportedModel) -> dict[str, np.ndarray]:
+def probe_ids(source: ExportedModel, length: int = 32) -> dict[str, np.ndarray]:
     """A fixed batch of ids: rows of different lengths, two segments, padding."""
-    batch = verification.fixed_batch(source.shape, source.vocab.pad_id)
+    batch = verification.fixed_batch(source.shape, source.vocab.pad_id, length)
     return dict(zip(NAMES, batch.values(), strict=True))
 
 
 def ids_check(
-    source: ExportedModel, ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]]
+    source: ExportedModel,
+    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    length: int = 32,
 ) -> Check:
     """What the model says to `probe_ids`, for the signature `ids`."""
-    ids = probe_ids(source)
+    ids = probe_ids(source, length)
     expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
     return Check("ids", ids, {k: v.numpy() for k, v in expected.items()})
 

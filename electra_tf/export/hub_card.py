@@ -87,6 +87,35 @@ score = tf.saved_model.load("scorer").signatures["serving_default"]
 score(text=tf.constant(["The chef ate the meal."]))["score"]
 """,
 }
+# How the SavedModels of a model card become layers.
+_AS_LAYERS = """\
+In tf_keras, to be trained further (tensorflow_hub 0.16 needs `pip install
+"setuptools<82"`):
+
+```python
+import tensorflow as tf
+import tensorflow_hub as hub
+import tensorflow_text
+import tf_keras
+
+text = tf_keras.layers.Input([], dtype=tf.string)
+inputs = hub.KerasLayer("preprocessor")(text)
+outputs = hub.KerasLayer("encoder", trainable=True)(inputs)
+model = tf_keras.Model(text, tf_keras.layers.Dense(1)(outputs["pooled_output"]))
+```
+
+In Keras 3, for inference:
+
+```python
+import keras
+import tensorflow as tf
+import tensorflow_text
+
+inputs = tf.saved_model.load("preprocessor")(tf.constant(["The chef ate the meal."]))
+encoder = keras.layers.TFSMLayer("encoder", call_endpoint="__call__")
+encoder(inputs)["sequence_output"]
+```
+"""
 
 
 class RunFacts(NamedTuple):
@@ -194,10 +223,10 @@ fixed batch after the files were written; manifest.json holds it too.
 ```python
 {_USE["encoder"]}```
 
-`hub.load` and `hub.KerasLayer` (under tf_keras) take the same directories; Keras 3
-reads them with `keras.layers.TFSMLayer(directory, call_endpoint="__call__")`. Published
-as `{handle}`.
+The directories are the archives unpacked (`mkdir encoder && tar -xzf encoder.tar.gz -C
+encoder`), as Kaggle and Hugging Face give them: published as `{handle}`.
 
+{_AS_LAYERS}
 ## Data
 
 {_data(facts)}

@@ -66,7 +66,7 @@ def is_written(request: ExportRequest) -> bool:
 
 
 def _networks_in(directory: Path) -> list[Path]:
-    """The folders of --format huggingface: of networks, or of a tagger."""
+    """The folders of --format huggingface: of networks, or of a task."""
     folders = sorted(directory.iterdir()) if directory.is_dir() else []
     return [f for f in folders if f.is_dir() and format_of(f) == huggingface.FORMAT]
 

@@ -20,11 +20,10 @@ from electra_tf.export.exported import (
     Servable,
     encoded,
     ids_check,
-    probe_ids,
     servable,
 )
 from electra_tf.export.finetuned import ExportedTask
-from electra_tf.export.inputs import NAMES, EncoderInputs, require
+from electra_tf.export.inputs import EncoderInputs, require
 from electra_tf.export.packing import map_rows
 from electra_tf.finetune import qa, qa_decoding
 from electra_tf.text import packing
@@ -313,11 +312,9 @@ def _checks(task: ExportedTask, of_ids) -> list[Check]:
         texts = np.array([text.encode() for _, text in clear], object)
         expected = {"answer": texts, "start": starts, "end": starts + lengths}
         checks.append(_check_of([pair for pair, _ in clear], expected))
-    if probe_ids(task.source)[NAMES[0]].shape[1] >= task.config.beam_size:
-        check = ids_check(task.source, of_ids)
-        logits = {k: v for k, v in check.expected.items() if "logit" in k}
-        checks.append(check._replace(expected=logits))
-    return checks
+    check = ids_check(task.source, of_ids, max(32, config.beam_size))
+    logits = {k: v for k, v in check.expected.items() if "logit" in k}
+    return [*checks, check._replace(expected=logits)]
 
 
 def answer_in_python(

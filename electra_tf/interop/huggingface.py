@@ -13,7 +13,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +37,7 @@ from electra_tf.interop.huggingface_config import (
 )
 from electra_tf.interop.huggingface_weights import WEIGHTS
 from electra_tf.interop.names import Entry
-from electra_tf.interop.networks import CLASSIFIER, Network
+from electra_tf.interop.networks import TASK_HEADS, Network
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
@@ -55,6 +55,12 @@ TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
+# The layers of each head of a task.
+_TASK_LAYERS = (
+    {"classifier"},
+    {"classifier.dense", "classifier.out_proj"},
+    {"qa_outputs"},
+)
 _BY_TOKEN = ("/word_embeddings", "/output_bias")
 
 # Our names of the weights; `name_table` has theirs.
@@ -69,6 +75,9 @@ _DENSE = (
     "discriminator_predictions/dense_1",
     "generator_predictions/dense",
     "classifier",
+    "classifier/dense",
+    "classifier/out_proj",
+    "qa_outputs",
 )
 _NORMS = ("electra/embeddings/LayerNorm", "generator_predictions/LayerNorm")
 _LAYER_DENSE = (
@@ -147,8 +156,13 @@ def write_networks(
     stored: StoredModel,
     output_dir: str | os.PathLike,
     log: Callable[[str], None],
+    checked: Sequence[verification.Result] = (),
 ) -> Path:
-    """`write_huggingface` for networks by the names of their folders."""
+    """`write_huggingface` for networks by the names of their folders.
+
+    Args:
+      checked: comparisons made before, for the manifest.
+    """
     for network in found.values():
         check_representable(network, stored.origin)
     huggingface_weights.safetensors_library()
@@ -160,7 +174,7 @@ def write_networks(
             folder = parent / name
             folder.mkdir()
             require_room(folder, network.tensors)
-            results = _write_network(network, stored, folder)
+            results = [*checked, *_write_network(network, stored, folder)]
             verification.write_manifest(folder, stored, FORMAT, name, results, facts)
             shown += verification.below(name, results)
     verification.show(shown, log)
@@ -188,7 +202,7 @@ def _write_network(
     config = config_of(network, stored.vocab.pad_id)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
-    limit = network.shape.max_position_embeddings
+    limit = network.max_length or network.shape.max_position_embeddings
     vocab, settings = stored.vocab, stored.tokenizer_config
     huggingface_tokenizer.write_tokenizer(folder, vocab, settings, limit)
     card = huggingface_card.model_card(network, stored, config["architectures"][0])
@@ -242,8 +256,10 @@ def _peer_outputs(
     inputs = {k: torch.tensor(batch[v]).long() for k, v in theirs.items()}
     with torch.no_grad():
         result = model.eval().float()(**inputs, output_hidden_states=True)
-    hidden = result.hidden_states[-1].numpy()
-    return {k: hidden if k == "hidden" else result.logits.numpy() for k in wanted}
+    hidden, logits = result.hidden_states[-1], result.get("logits")
+    if "start_logits" in result:
+        logits = torch.stack([result.start_logits, result.end_logits], -1)
+    return {k: (hidden if k == "hidden" else logits).numpy() for k in wanted}
 
 
 # ------------------------------------------------------------------------- reading
@@ -272,10 +288,10 @@ def read_network(
             for name, array in tensors.items()
         }
     table = name_table(shape.num_hidden_layers)
-    tensors = _known(_without_repetition(tensors, place), table, note)
+    tensors = _known(_without_repetition(tensors, place), note)
     network = Network(shape, embedding_size, names.to_ours(table, tensors, str(place)))
     check_representable(network, str(folder / CONFIG))
-    if network.head() == CLASSIFIER:
+    if network.head() in TASK_HEADS:
         labels = config.get("id2label") or {}
         order = sorted(labels, key=int)
         network = network._replace(labels=tuple(labels[i] for i in order))
@@ -283,17 +299,13 @@ def read_network(
 
 
 def _known(
-    tensors: dict[str, np.ndarray],
-    table: list[Entry],
-    note: Callable[[str], None],
+    tensors: dict[str, np.ndarray], note: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Without heads that have no equivalent, such as a classifier of texts."""
-    theirs = {entry.theirs for entry in table}
-    others = {
-        name
-        for name in tensors
-        if name not in theirs and not name.startswith((PREFIX, *_HEADS))
-    }
+    """Without heads that have no equivalent, or that stand beside another."""
+    others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
+    has_head = any(name.startswith(_HEADS) for name in tensors)
+    if not has_head and {name.rpartition(".")[0] for name in others} in _TASK_LAYERS:
+        return tensors
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which is no part of a pre-trained model")
     return {name: array for name, array in tensors.items() if name not in others}
@@ -369,8 +381,8 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
         network = read_network(part, notes.append, allow_pytorch_bin)
         if format_of(part) is None:
             foreign[part] = network
-        if network.head() == CLASSIFIER:
-            notes.append("left out: the token classifier")
+        if network.head() in TASK_HEADS:
+            notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
         if settings.vocab_file:
             rows = len(Vocabulary.load(settings.vocab_file))

@@ -10,11 +10,53 @@ _DOES = {
     "ElectraForPreTraining": "tells for each token of a text whether it was replaced",
     "ElectraForMaskedLM": "proposes tokens for [MASK]",
     "ElectraForTokenClassification": "labels the tokens of a text",
+    "ElectraForSequenceClassification": "classifies a text, or gives it a number",
+    "ElectraForQuestionAnswering": "finds where a text answers a question",
     "ElectraModel": "encodes a text, for fine-tuning",
 }
 _PIPELINES = {
     "ElectraForMaskedLM": "fill-mask",
     "ElectraForTokenClassification": "token-classification",
+    "ElectraForSequenceClassification": "text-classification",
+    "ElectraForQuestionAnswering": "question-answering",
+}
+# Of transformers' pipelines; it has none for answers any more.
+_BY_PIPELINE = """\
+from transformers import pipeline
+
+{function} = pipeline("{pipeline}", model=".")  # this directory
+print({function}({call}))
+"""
+_CALLS = {
+    "ElectraForMaskedLM": ("fill", '"The chef [MASK] the meal."'),
+    "ElectraForTokenClassification": ("tag", "{text}"),
+    "ElectraForSequenceClassification": ("classify", "{text}, truncation=True"),
+}
+_BY_CLASS = """\
+import torch
+from transformers import AutoTokenizer, {architecture}
+
+tokenizer = AutoTokenizer.from_pretrained(".")  # this directory
+model = {architecture}.from_pretrained(".")
+inputs = tokenizer({texts}, return_tensors="pt")
+with torch.no_grad():
+    output = model(**inputs)
+"""
+_OUTPUTS = {
+    "ElectraForPreTraining": """\
+replaced = torch.sigmoid(output.logits)  # of each token, [CLS] and [SEP] among them
+print(dict(zip(tokenizer.tokenize(TEXT), replaced[0, 1:-1].tolist())))
+""",
+    "ElectraModel": """\
+print(output.last_hidden_state.shape)  # texts, tokens, width
+""",
+    "ElectraForQuestionAnswering": """\
+in_text = torch.tensor([part == 1 for part in inputs.sequence_ids()])
+scores = output.start_logits[0, :, None] + output.end_logits[0]
+scores[~(in_text[:, None] & in_text).triu()] = -torch.inf
+start, end = divmod(int(scores.argmax()), len(scores))
+print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
+""",
 }
 _CARD = """\
 ---
@@ -28,18 +70,13 @@ library_name: transformers
 This network {does}. It was exported from electra_tf{steps}.
 
 ```python
-from transformers import AutoTokenizer, {architecture}
-
-tokenizer = AutoTokenizer.from_pretrained("<this directory>")
-model = {architecture}.from_pretrained("<this directory>")
-output = model(**tokenizer("A text.", return_tensors="pt"))
-```
+{snippet}```
 
 | | |
 |---|---|
 | layers, width, heads | {layers}, {width}, {heads} |
 | width of embeddings | {embedding_size} |
-| longest sequence | {positions} tokens |
+| longest sequence | {length} tokens |
 | vocabulary | {vocab_size} tokens, {tokenizer} |
 
 `manifest.json` holds the checksums of the files and by how much their outputs differ
@@ -68,8 +105,26 @@ def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
         width=network.shape.hidden_size,
         heads=network.shape.num_attention_heads,
         embedding_size=network.embedding_size,
-        positions=network.shape.max_position_embeddings,
+        length=network.max_length or network.shape.max_position_embeddings,
+        snippet=_snippet(network, architecture),
         vocab_size=network.shape.vocab_size,
         tokenizer=stored.tokenizer_config,
         electric=_ELECTRIC if electric else "",
     )
+
+
+def _snippet(network: Network, architecture: str) -> str:
+    """What can be run in the directory as it is."""
+    one, two = '"The chef ate the meal."', '"Who ate it?"'
+    if architecture in _CALLS:
+        function, call = _CALLS[architecture]
+        pair = f'{{"text": {one}, "text_pair": {two}}}'
+        return _BY_PIPELINE.format(
+            function=function,
+            pipeline=_PIPELINES[architecture],
+            call=call.format(text=pair if network.num_texts == 2 else one),
+        )
+    is_qa = architecture == "ElectraForQuestionAnswering"
+    texts = f"{two}, {one}" if is_qa else one
+    shown = _BY_CLASS.format(architecture=architecture, texts=texts)
+    return shown + _OUTPUTS[architecture].replace("TEXT", one)

@@ -12,7 +12,7 @@ from typing import Any
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop.networks import CLASSIFIER, Network
+from electra_tf.interop.networks import CLASSIFIER, SPANS, TEXT_CLASSIFIER, Network
 from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 
 CONFIG = "config.json"
@@ -20,6 +20,8 @@ ARCHITECTURES = {
     DISCRIMINATOR_HEAD: "ElectraForPreTraining",
     GENERATOR_HEAD: "ElectraForMaskedLM",
     CLASSIFIER: "ElectraForTokenClassification",
+    TEXT_CLASSIFIER: "ElectraForSequenceClassification",
+    SPANS: "ElectraForQuestionAnswering",
     None: "ElectraModel",
 }
 # Our names of activations and theirs; what they read as one of ours.
@@ -47,7 +49,7 @@ UNDERSTOOD = {
     *_ALWAYS,
     *"_name_or_path architectures bos_token_id classifier_dropout dtype "
     "embedding_size eos_token_id gradient_checkpointing id2label label2id model_type "
-    "pad_token_id summary_activation summary_last_dropout summary_type "
+    "pad_token_id problem_type summary_activation summary_last_dropout summary_type "
     "summary_use_proj tie_word_embeddings torch_dtype transformers_version "
     "use_cache".split(),
 }
@@ -88,6 +90,8 @@ def config_of(network: Network, pad_id: int) -> dict[str, Any]:
     if network.labels:
         config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
         config["label2id"] = {label: i for i, label in enumerate(network.labels)}
+    if network.problem_type:
+        config["problem_type"] = network.problem_type
     return shape | config
 
 

@@ -4,7 +4,7 @@
 Elsewhere a model is one encoder with heads. So the discriminator and the generator of
 an ELECTRA model are taken apart: each gets its copy of shared embeddings, and the
 names of its weights begin with `electra/`, `discriminator_predictions/`,
-`generator_predictions/` or `classifier/`, whatever scope they come from.
+`generator_predictions/`, `classifier/` or `qa_outputs/`, whatever scope they come from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from electra_tf.interop.stored_model import (
 
 ENCODER = "electra/"
 EMBEDDINGS = "electra/embeddings/"
-CLASSIFIER = "classifier/"
+CLASSIFIER = "classifier/"  # of tokens
+TEXT_CLASSIFIER = "classifier/out_proj/"  # after classifier/dense/ and GELU, at [CLS]
+SPANS = "qa_outputs/"  # scores of an answer's start and end
+TASK_HEADS = (TEXT_CLASSIFIER, CLASSIFIER, SPANS)  # the first found is meant
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 FOLDERS = (DISCRIMINATOR, GENERATOR, "encoder")  # of the networks of a model
 WHAT = ("all", *FOLDERS)
@@ -37,11 +40,14 @@ class Network(NamedTuple):
     shape: ModelConfig
     embedding_size: int
     tensors: dict[str, np.ndarray]
-    labels: tuple[str, ...] = ()  # of a token classifier
+    labels: tuple[str, ...] = ()  # of a classifier
+    problem_type: str | None = None  # of a text classifier, as transformers calls it
+    num_texts: int = 1  # that it reads together
+    max_length: int | None = None  # of texts, where the head was trained on less
 
     def head(self) -> str | None:
         """The prefix of the head's weights."""
-        heads = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, CLASSIFIER)
+        heads = (DISCRIMINATOR_HEAD, GENERATOR_HEAD, *TASK_HEADS)
         found = (h for h in heads if any(k.startswith(h) for k in self.tensors))
         return next(found, None)
 
@@ -180,7 +186,8 @@ def outputs(
     Networks of one shape that follow each other are built once.
 
     Returns of each "hidden" [B, L, H] and, by its head, "discriminator" [B, L] logits,
-    "generator" [B, L, V] logits or "classifier" [B, L, labels] logits.
+    "generator" [B, L, V] logits, or "logits" of a task: of tokens [B, L, labels], of
+    texts [B, labels], of starts and ends [B, L, 2].
     """
     results, built = [], None
     for network in found:
@@ -199,11 +206,26 @@ def outputs(
         elif network.head() == GENERATOR_HEAD:
             table = encoder.embeddings.word_embeddings.value
             result[GENERATOR] = head.logits(head(hidden), table).numpy()
-        elif network.head() == CLASSIFIER:
-            kernel, bias = (network.tensors[CLASSIFIER + k] for k in ("kernel", "bias"))
-            result["classifier"] = hidden.numpy() @ kernel + bias
+        elif network.head() in TASK_HEADS:
+            result["logits"] = _task_logits(network, hidden.numpy())
         results.append(result)
     return results
+
+
+def _task_logits(network: Network, hidden: np.ndarray) -> np.ndarray:
+    from electra_tf.model.transformer_layer import gelu
+
+    def dense(states, name):
+        for part in ("kernel", "bias"):
+            if name + part not in network.tensors:
+                raise UserError(f"{name}{part} is missing.", EXIT_DAMAGED)
+        return (
+            states @ network.tensors[f"{name}kernel"] + network.tensors[f"{name}bias"]
+        )
+
+    if network.head() == TEXT_CLASSIFIER:
+        hidden = np.asarray(gelu(dense(hidden[:, 0], f"{CLASSIFIER}dense/")))
+    return dense(hidden, network.head())
 
 
 def _layers(shape: ModelConfig, embedding_size: int, head: str | None):

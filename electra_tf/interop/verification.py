@@ -60,9 +60,15 @@ def words_tokenized_otherwise(
     return Words(different, len(words))
 
 
-def fixed_batch(shape: ModelConfig, pad_id: int) -> dict[str, np.ndarray]:
-    """Four rows of ids with padding and two segments, int32 [4, L]."""
-    length = min(shape.max_position_embeddings, 32)
+def fixed_batch(
+    shape: ModelConfig, pad_id: int, length: int = 32
+) -> dict[str, np.ndarray]:
+    """Four rows of ids with padding and two segments, int32 [4, L].
+
+    Args:
+      length: of the rows, or what the model can read.
+    """
+    length = min(shape.max_position_embeddings, length)
     rng = np.random.default_rng(6)
     ids = rng.integers(0, shape.vocab_size, (4, length)).astype(np.int32)
     real = np.linspace(length, max(3, length // 3), 4).astype(int)[:, None]

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder of files that appears whole or not at all.
 
-Nothing that exists is overwritten or deleted.
+Nothing that exists is overwritten or deleted, but for what a killed process left under
+the temporary name of such a folder: a process that lives holds a lock on its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +21,8 @@ import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+
+_TEMPORARY = re.compile(rf"\..+\.[a-z0-9_]{{8}}@(.+){re.escape(PARTIAL)}")
 
 
 def check_free(output_dir: str | os.PathLike) -> None:
@@ -37,18 +43,18 @@ def check_free(output_dir: str | os.PathLike) -> None:
 def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
     """A temporary folder that becomes `output_dir` when the block ends well.
 
-    Until then it lies beside `output_dir`, as `.<name>.<letters>.partial`; it is synced
-    before it is renamed.
+    Until then it lies beside `output_dir`, as `.<name>.<letters>@<host>.partial`; it is
+    synced before it is renamed. Such folders of processes that are gone are removed.
 
     Raises `UserError` (73) if the directory is in use or cannot be written.
     """
     check_free(output_dir)
     final = Path(output_dir).absolute()
-    partial = None
+    partial = lock = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)
-        name = tempfile.mkdtemp(PARTIAL, f".{final.name}.", final.parent)
-        partial = Path(name)
+        remove_leftovers(final.parent)
+        partial, lock = _temporary(final)
         yield partial
         _sync(partial)
         try:
@@ -62,6 +68,57 @@ def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)
+            os.close(lock)
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Removes folders that killed processes of this machine were writing; says so.
+
+    Locks may reach no further than one machine, so others' folders stay.
+    """
+    for path in sorted(parent.iterdir()):
+        found = _TEMPORARY.fullmatch(path.name)
+        if not found or path.is_symlink() or not path.is_dir():
+            continue
+        with contextlib.suppress(OSError):
+            lock = os.open(path, os.O_RDONLY)
+            try:
+                state = _lock(lock) if found[1] == socket.gethostname() else None
+                if state:
+                    shutil.rmtree(path)
+                    print(f"removed {path}, which a killed export had left")
+                elif state is None:
+                    print(
+                        f"{path} is an unfinished export: remove it if none is "
+                        f"running on {found[1]}"
+                    )
+            finally:
+                os.close(lock)
+
+
+def _temporary(final: Path) -> tuple[Path, int]:
+    """A new folder beside another, and the descriptor that holds its lock."""
+    while True:
+        ending = f"@{socket.gethostname()}{PARTIAL}"
+        path = Path(tempfile.mkdtemp(ending, f".{final.name}.", final.parent))
+        lock = os.open(path, os.O_RDONLY)
+        # Another export may have removed it before it was locked.
+        taken = _lock(lock) is False
+        with contextlib.suppress(FileNotFoundError):
+            if not taken and os.path.samestat(os.fstat(lock), path.stat()):
+                return path, lock
+        os.close(lock)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Whether this process holds the lock now; None where there are no locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def _sync(folder: Path) -> None:

@@ -8,74 +8,31 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.export import (
-    conversions,
     finetuned,
     question_answering,
     saved_models,
 )
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import qa, task_names
+from electra_tf.finetune import qa
 from electra_tf.finetune.classification import InputExample
-from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.tagging import TaggingExample
-from electra_tf.finetune.task import FACTS_FILE, read_facts, write_facts
-from electra_tf.interop import sources
-from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.finetune.task import FACTS_FILE, read_facts
 from tests.helpers import tiny_finetuning
 from tests.helpers.exporting import NAMES, Failed, fresh_process
 from tests.helpers.runs import run_script
+from tests.helpers.tiny_trials import JOINT, PLAIN, SQUAD, write_data, write_run
 
 TASKS = ("cola", "sts", "chunk", "squad")
-JOINT = {"task_names": ["squad"], "beam_size": 5}
-PLAIN = {
-    "task_names": ["squad"],
-    "joint_prediction": False,
-    "answerable_classifier": False,
-    "n_best_size": 6,
-    "model_dir": "other",
-}
-SQUAD = {"doc_stride": 7, "max_query_length": 5, "max_answer_length": 4}
 WORDS = tiny_finetuning.WORDS
 LONG = " ".join(WORDS * 50)
 BAD_UTF8 = b"waa \xff wab\xfe waz".decode("utf-8", "surrogateescape")
 
 
-def write_run(data, hparams):
-    """A fine-tuned model with weights that nothing trained, as a trial leaves it."""
-    values = tiny_finetuning.TINY | hparams
-    if "model_dir" in values:
-        folder = data / "models/m/finetuning_models" / values["model_dir"]
-        values["model_dir"] = str(folder)
-    config = FinetuningConfig.from_hparams(str(data), "m", values)
-    vocab = Vocabulary.load(config.vocab_file)
-    tasks = task_names.make_tasks(config, vocab)
-    model = build_finetuning_model(config, tasks, dtype="float32")
-    rng = np.random.default_rng(7)
-    for v in model.variables:
-        size = 0.1 if "bias" in v.path or "beta" in v.path else 1.0
-        size *= 0.3 if "kernel" in v.path else 1.0
-        v.assign(rng.normal(0, size, v.shape) + ("gamma" in v.path))
-    folder = config.trial_dir(1)
-    weights = {v.path: v.value for v in model.variables}
-    weights["global_step"] = tf.Variable(9, dtype=tf.int64)
-    Checkpoints(folder, log=lambda line: None).save(9, weights)
-    config.save(f"{folder}/config.json")
-    write_facts(folder, tasks)
-    return config, tasks, model
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    data = tiny_finetuning.write_data(tmp_path_factory.mktemp("data"))
-    squad = data / "finetuning_data" / "squad"
-    squad.mkdir()
-    for split in ("train", "dev"):
-        (squad / f"{split}.json").write_text('{"data": []}')
-    return data
+    return write_data(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")
@@ -322,40 +279,3 @@ def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         finetuned.read_task(folder, "chunk")
     (folder / FACTS_FILE).write_text(kept)
-
-
-def test_a_tagger_becomes_a_token_classifier(data, runs, tmp_path):
-    """With the segments that transformers gives, not those of training."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = runs["chunk"][0]
-    task = finetuned.read_task(_path(config), "chunk")
-    lines = []
-    conversions.write_token_classifier(
-        task, _path(config), tmp_path / "out", lines.append
-    )
-    folder = str(tmp_path / "out" / "chunk")
-    model = transformers.AutoModelForTokenClassification.from_pretrained(folder).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    assert list(model.config.id2label.values()) == list(task.facts.labels)
-    assert any("Segment 0 is written as segment 1" in line for line in lines)
-    words = WORDS[3:50:6]
-    example = TaggingExample(0, words, ["O"] * len(words))
-    [expected] = head_outputs(runs["chunk"], example)
-    with torch.no_grad():
-        logits = model(**tokenizer(" ".join(words), return_tensors="pt")).logits
-    ours = expected["logits"][: len(words)]
-    np.testing.assert_allclose(logits[0, 1:-1].numpy(), ours, atol=2e-5, rtol=1e-5)
-
-
-def test_other_heads_have_no_equal_but_the_encoder_has(runs, tmp_path):
-    folder = _path(runs["cola"][0])
-    for name in ("cola", "sts"):
-        task = finetuned.read_task(folder, name)
-        with pytest.raises(UserError, match="--what encoder"):
-            conversions.write_token_classifier(task, folder, tmp_path / "out")
-    stored = sources.read(folder, log=lambda line: None)
-    assert all(name.startswith("electra/") for name in stored.tensors)
-    word_embeddings = "electra/embeddings/word_embeddings"
-    ours = next(v for v in runs["cola"][2].variables if v.path == word_embeddings)
-    np.testing.assert_array_equal(stored.tensors[word_embeddings], ours)

@@ -4,6 +4,7 @@
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 import tarfile
 
@@ -12,7 +13,8 @@ import pytest
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.export import hub_archives, hub_card, hub_directory
 from tests.helpers import model_hubs as hubs
-from tests.helpers.exporting import tiny_source, write_run
+from tests.helpers.cards import run_snippets
+from tests.helpers.exporting import shared_export, tiny_source, write_run
 from tests.helpers.runs import run_script
 
 RESULTS = {"global_step": 7, "metrics": {"disc_auc_tokens": 0.8125, "loss": 20.5}}
@@ -27,6 +29,14 @@ DATA = {
         "sha256": "0123abcd",
     },
 }
+# What tensorflow_hub 0.16 wants of it, gone from setuptools 82.
+PKG_RESOURCES = """
+import sys, types
+from packaging import version
+
+found = sys.modules["pkg_resources"] = types.ModuleType("pkg_resources")
+found.parse_version = version.parse
+"""
 SECRET = "5ecre7-5ecre7"
 
 
@@ -119,6 +129,23 @@ class TestDirectory:
                 "m", "a/b", facts._replace(data=data), "mit", kinds, gaps
             )
             assert "Not recorded" in card and "None" not in card
+
+    def test_the_snippets_run(self, directory, tmp_path):
+        pytest.importorskip("tensorflow_hub")
+        pytest.importorskip("tf_keras")
+        for kind in KINDS:
+            (tmp_path / kind).mkdir()
+            hub_archives.unpack(directory / f"{kind}.tar.gz", tmp_path / kind)
+        facts = hub_directory.facts_of(tiny_source())
+        for variant, kind in (("electra", "generator"), ("electric", "scorer")):
+            (tmp_path / kind).symlink_to(shared_export(variant, kind))
+            page = hub_card.hub_page(kind, "me/tiny", 1, facts, "mit")
+            (tmp_path / f"{kind}.md").write_text(page)
+        for page in (directory / "README.md", *(directory / "docs").iterdir()):
+            shutil.copy(page, tmp_path)
+        pages = sorted(tmp_path.glob("*.md"))
+        assert len(pages) == 6
+        run_snippets(tmp_path, pages, PKG_RESOURCES)
 
     def test_mistakes(self, run, directory):
         done = export(run, directory, "--handle=me/tiny")

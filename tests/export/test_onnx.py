@@ -2,20 +2,18 @@
 """ONNX files compute in onnxruntime what the model does."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import formats, onnx
+from electra_tf.export import formats, onnx, onnx_heads
 from electra_tf.export.exported import Check
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import NAMES
 from electra_tf.interop import networks, sources
+from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import tiny_source, write_run
 
 pytest.importorskip("onnx")
@@ -46,9 +44,8 @@ def test_every_part_at_every_length(tmp_path, act):
     model = run_of(tmp_path / "data", model_hparam_overrides=overrides)
     out = tmp_path / "out"
     export(model, out)
-    assert {p.name for p in out.glob("*.onnx")} == {
-        f"{what}.onnx" for what in onnx.WHAT
-    }
+    parts = ("detector.onnx", "encoder.onnx", "generator.onnx")
+    assert tuple(sorted(p.name for p in out.glob("*.onnx"))) == parts
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["max_difference"] < 1e-4 and manifest["format"] == "onnx"
     stored = sources.read(tmp_path / "data/models/tiny", log=lambda line: None)
@@ -61,9 +58,9 @@ def test_every_part_at_every_length(tmp_path, act):
         for what, name in (("detector", "discriminator"), ("generator", "generator")):
             inputs = dict(batch)
             if what == "generator":
-                inputs[onnx.POSITIONS] = np.tile(np.arange(length), (rows, 1)).astype(
-                    np.int32
-                )
+                inputs[onnx_heads.POSITIONS] = np.tile(
+                    np.arange(length), (rows, 1)
+                ).astype(np.int32)
             session = onnxruntime.InferenceSession(out / f"{what}.onnx")
             answer = session.run(None, inputs)[0]
             [ours] = networks.outputs([found[name]], named)
@@ -94,26 +91,36 @@ def test_another_computation_is_refused(tmp_path):
         onnx.measure(tmp_path / "out" / "encoder.onnx", check, "float32")
 
 
-def test_the_detector_of_electric_is_refused(tmp_path):
-    model = run_of(tmp_path / "data", "electric")
-    with pytest.raises(UserError, match="no detector .* it has encoder"):
-        export(model, tmp_path / "out", what="detector")
+@pytest.mark.parametrize("variant", ["electric", "electric_untied", "electric_unigram"])
+def test_electric_detects_and_scores(tmp_path, variant):
+    model = run_of(tmp_path / "data", variant)
+    with pytest.raises(UserError, match="no generator .* it has encoder, detector, sc"):
+        export(model, tmp_path / "out", what="generator")
     export(model, tmp_path / "out")
-    assert [p.name for p in (tmp_path / "out").glob("*.onnx")] == ["encoder.onnx"]
+    found = {path.stem: path for path in (tmp_path / "out").glob("*.onnx")}
+    assert set(found) == {"encoder", "detector", "scorer"}
+    source = tiny_source(variant)
+    for rows, length in ((1, 3), (4, 40)):
+        batch = batch_of(rows, length)
+        real = batch["input_mask"] == 1
+        ids = [tf.constant(array) for array in batch.values()]
+        said = {
+            "detector": source.pretrainer.replaced_logits(*ids),
+            "scorer": -source.pretrainer.replaced_logits(*ids, net_only=True),
+        }
+        for what, expected in said.items():
+            session = onnxruntime.InferenceSession(found[what])
+            answer = session.run(None, batch)[0]
+            np.testing.assert_allclose(answer[real], expected.numpy()[real], atol=5e-5)
+        assert (answer[~real] == 0).all()
 
 
-def test_the_snippet_of_the_card_runs_without_tensorflow(tmp_path):
-    export(run_of(tmp_path / "data"), tmp_path / "out", what="detector")
-    card = (tmp_path / "out" / "README.md").read_text()
-    [snippet] = re.findall(r"```python\n(.*?)```", card, re.S)
-    program = snippet + 'assert found["logits"].shape == (1, 2)\n'
-    program += 'import sys; assert "tensorflow" not in sys.modules\n'
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path / "out",
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+def test_the_snippets_of_the_cards_run_without_tensorflow(tmp_path):
+    for what in ("detector", "generator"):
+        model = run_of(tmp_path / f"{what}_data")
+        export(model, tmp_path / what, what=what)
+    cards = [tmp_path / what / "README.md" for what in ("detector", "generator")]
+    before = 'import sys; sys.modules["tensorflow"] = None\n'
+    said = run_snippets(tmp_path, cards, before)
+    assert "'logits': array([[" in said["detector"]
+    assert "'mlm_logits': array([[[" in said["generator"]

@@ -9,8 +9,10 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, huggingface_tokenizer, networks, sources
+from electra_tf.interop.networks import FOLDERS
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+from tests.helpers.cards import run_snippets
 from tests.helpers.interop_models import (
     VOCAB,
     at_masked,
@@ -199,6 +201,17 @@ def test_the_manifest_says_how_it_was_verified(exported):
     assert {"electra_tf"} <= {c["read_by"] for c in checks}
     assert content["max_difference"] == max(c["difference"] for c in checks) < 1e-4
     assert {"model.safetensors", "config.json", "README.md"} <= set(content["files"])
+
+
+def test_the_snippets_of_the_cards_run(exported, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    folders = [exported("electra_tiny") / name for name in FOLDERS[:2]]
+    folders.append(exported("electra_tiny", "encoder") / "encoder")
+    printed = run_snippets(tmp_path, [folder / "README.md" for folder in folders])
+    assert "'token_str': '" in printed["generator"]
+    assert printed["discriminator"].startswith("{'the': 0.")
+    assert printed["encoder"].startswith("torch.Size([1, ")
 
 
 def test_two_towers_are_refused_unless_left_out(tmp_path):

@@ -120,6 +120,21 @@ def test_other_heads_are_left_out_by_name(foreign, stored):
     assert "left out: the head classifier" in said
 
 
+@pytest.mark.parametrize("more", ["sequence_summary.summary", "classifier.dense"])
+def test_heads_of_other_classes_are_left_out_whole(foreign, stored, more):
+    tensors = load_file(foreign / "model.safetensors")
+    kept = {k: v for k, v in tensors.items() if k.startswith("electra.")}
+    for layer in ("classifier", more):
+        kept |= {
+            f"{layer}.weight": np.ones((1, 32), "f"),
+            f"{layer}.bias": np.zeros(1, "f"),
+        }
+    save(foreign, kept)
+    model, said = read(foreign)
+    assert all(name.startswith("electra/") for name in model.tensors)
+    assert f"left out: the head {more.partition('.')[0]}" in said
+
+
 def test_what_is_read_is_compared_with_transformers(foreign, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")

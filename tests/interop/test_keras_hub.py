@@ -13,6 +13,7 @@ from electra_tf.interop import keras_hub as presets
 from electra_tf.interop import networks, sources
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig
+from tests.helpers.cards import run_snippets
 from tests.helpers.interop_models import (
     SCRIPTS,
     VOCAB,
@@ -71,6 +72,12 @@ def test_the_manifest_states_the_difference(exported):
     measured = found["keras_hub as it is"]
     assert measured["tolerance"] is None and 1e-5 < measured["difference"] < 1e-3
     assert "tanh" in content["gelu"]
+
+
+def test_the_snippet_of_the_card_runs(copy, tmp_path):
+    printed = run_snippets(tmp_path, [copy / "README.md"])
+    width = networks.split(golden("electra_tiny"))["discriminator"].shape.hidden_size
+    assert f", {width})" in printed["preset"]
 
 
 @pytest.mark.parametrize("run", ["electra_tiny", "electra_same_emb", "mlm"])

@@ -4,12 +4,14 @@
 What they measure is looked at only for being there: no test depends on a time.
 """
 
+import http.server
 import json
 import os
 import random
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import tensorflow as tf
@@ -132,6 +134,50 @@ def test_serving(tmp_path):
     assert float(ours[-1]) < 1e-5  # The same probabilities on both sides.
     (rounds,) = json.loads(found.read_text())["detector 2"]["float32"]
     assert len(rounds) == 4
+
+
+def load_flags(*flags):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
+    flags = (f"--hparams={json.dumps(hparams)}", "--malformed=0.3", *flags)
+    return ("--clients=5", "--requests_per_client=8", *flags)
+
+
+def test_serving_load(tmp_path):
+    found = tmp_path / "all.json"
+    text = printed("serving_load.py", *load_flags(f"--json={found}"))
+    [row] = cells(text, "5")
+    right, refused = int(row[1]), int(row[2])
+    assert right + refused == 40 and right > 20 and refused > 5
+    assert json.loads(found.read_text())["right answers"] == right
+
+
+class Liar(http.server.BaseHTTPRequestHandler):
+    """A server with the same answer to everything."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"predictions": []}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_serving_load_tells_wrong_answers():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_address[1]}"
+    done = run("serving_load.py", *load_flags(f"--address={address}"))
+    server.shutdown()
+    server.server_close()
+    assert done.returncode == 65, done.stderr
+    assert "error: 40 requests were not answered as they should be" in done.stderr
 
 
 def test_pretraining_step(tmp_path):

@@ -4,13 +4,18 @@
 import base64
 import concurrent.futures
 import json
+import re
 import socket
 import subprocess
 import sys
 import time
 
+import grpc
 import numpy as np
 import pytest
+import tensorflow as tf
+from google.protobuf import text_format
+from tensorflow.core.protobuf import saved_model_pb2
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference.pretrained_model import PretrainedModel
@@ -177,3 +182,108 @@ def test_a_slow_client_does_not_keep_it_from_ending(process, server):
         time.sleep(0.2)
         process.terminate()
         assert process.wait(8) == 0
+
+
+# What TensorFlow Serving and KServe are told.
+
+SERVING = ROOT / "examples" / "serving"
+
+
+def stand_in(signatures):
+    """TensorFlow Serving's gRPC side with one SavedModel: (server, its port)."""
+    apis = "tensorflow_serving.apis"
+    stubs = pytest.importorskip(f"{apis}.prediction_service_pb2_grpc")
+    messages = pytest.importorskip(f"{apis}.predict_pb2")
+
+    class Service(stubs.PredictionServiceServicer):
+        def Predict(self, request, context):
+            if request.model_spec.name != "detector":
+                context.abort(grpc.StatusCode.NOT_FOUND, "no such model")
+            signature = signatures[request.model_spec.signature_name]
+            inputs = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
+            found = signature(**{k: tf.constant(v) for k, v in inputs.items()})
+            answer = messages.PredictResponse()
+            for name, value in found.items():
+                answer.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
+            return answer
+
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
+    stubs.add_PredictionServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    return server, port
+
+
+def test_grpc(expected):
+    loaded = tf.saved_model.load(str(shared_export("electra", "detector")))
+    server, port = stand_in(loaded.signatures)
+    try:
+        command = [sys.executable, SERVING / "grpc_client.py", f"127.0.0.1:{port}"]
+        done = subprocess.run(
+            [*command, "detector", *TEXTS], capture_output=True, text=True, check=False
+        )
+        lost = subprocess.run(
+            [*command, "another", "a"], capture_output=True, text=True, check=False
+        )
+    finally:
+        server.stop(None).wait()
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    columns = {name: json.loads(value) for name, value in lines.items()}
+    for number, tokens in enumerate(expected):
+        same({name: column[number] for name, column in columns.items()}, tokens)
+    assert (lost.returncode, lost.stderr.splitlines()[-1:]) == (
+        1,
+        ["NOT_FOUND: no such model"],
+    )
+
+
+def test_tensorflow_serving_reads_its_configuration():
+    config = "tensorflow_serving.config.model_server_config_pb2"
+    config = pytest.importorskip(config).ModelServerConfig()
+    text_format.Parse((SERVING / "models.config").read_text(), config)
+    [model] = config.model_config_list.config
+    assert (model.name, model.model_platform) == ("detector", "tensorflow")
+    docker = (SERVING / "Dockerfile").read_text()
+    # The message is in no Python package; its fields are in the server's sources.
+    fields = {"max_batch_size", "batch_timeout_micros", "max_enqueued_batches"}
+    fields |= {"num_batch_threads"}
+    lines = (SERVING / "batching.config").read_text().splitlines()
+    found = [re.fullmatch(r"(\w+) \{ value: [1-9]\d* \}", line)[1] for line in lines]
+    assert set(found) == fields and len(found) == len(fields)
+    for name in ("models.config", "batching.config"):
+        assert f"examples/serving/{name}" in docker and f"/etc/serving/{name}" in docker
+    assert f"COPY exports/detector {model.base_path}\n" in docker
+    start = docker[docker.index("ENTRYPOINT ") :].replace("\\\n", "")
+    command = json.loads(start.removeprefix("ENTRYPOINT "))
+    assert command[0] == "tensorflow_model_server"
+    assert all(re.fullmatch(r"--\w+(=\S+)?", flag) for flag in command[1:])
+
+
+def test_kserve_gets_what_an_inference_service_needs():
+    yaml = pytest.importorskip("yaml")
+    service = yaml.safe_load((SERVING / "kserve.yaml").read_text())
+    assert service["apiVersion"] == "serving.kserve.io/v1beta1"
+    assert service["kind"] == "InferenceService"
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", service["metadata"]["name"])
+    [(kind, model)] = service["spec"]["predictor"].items()
+    known = {"modelFormat", "runtime", "runtimeVersion", "storageUri", "args"}
+    assert kind == "model" and set(model) == known | {"resources"}
+    assert model["modelFormat"] == {"name": "tensorflow", "version": "2"}
+    assert isinstance(model["runtimeVersion"], str)
+    assert model["runtimeVersion"] in (SERVING / "Dockerfile").read_text()
+    assert re.match(r"(pvc|s3|gs|https|hf)://\w", model["storageUri"])
+    for amounts in model["resources"].values():
+        assert set(amounts) == {"cpu", "memory"}
+        assert all(isinstance(amount, str) for amount in amounts.values())
+
+
+def test_old_servers_have_the_ops_that_read_text():
+    """TensorFlow Serving 2.19 is built with tensorflow_text 2.12."""
+    path = shared_export("electra", "detector") / "saved_model.pb"
+    content = saved_model_pb2.SavedModel.FromString(path.read_bytes())
+    [graph] = content.meta_graphs
+    functions = graph.graph_def.library.function
+    ops = {node.op for function in functions for node in function.node_def}
+    of_text = ops - set(dir(tf.raw_ops))
+    assert of_text == {"FastWordpieceTokenizeWithOffsets", "NormalizeUTF8"}

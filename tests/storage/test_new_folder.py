@@ -1,8 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder with its manifest appears whole or not at all."""
 
+import contextlib
+import errno
+import fcntl
 import json
+import os
 import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,6 +39,93 @@ def test_of_two_at_a_time_one_wins_and_the_other_says_so(tmp_path):
             with new_folder(output) as fast:
                 (fast / "fast").write_text("2")
     assert [p.name for p in tmp_path.rglob("*")] == ["out", "fast"]
+
+
+HELD = """
+import sys, time
+from electra_tf.storage.new_folder import new_folder
+with new_folder(sys.argv[1]) as folder:
+    (folder / "half").write_text("x")
+    print(f"writing {folder}", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def writing(output):
+    """A process that is writing a folder, and that folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HELD, output], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        last = iter(process.stdout.readline, "")
+        said = next(line for line in last if line.startswith("writing "))
+        yield process, Path(said.removeprefix("writing ").strip())
+    finally:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+
+
+def test_what_killed_exports_left_is_removed_and_nothing_else(tmp_path, capsys):
+    others = [".mine.partial", ".a.abcdefgh.partial", ".a.abcdefgh@elsewhere.partial"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with writing(tmp_path / "alive") as (_, alive):
+        with writing(tmp_path / "killed") as (process, left):
+            process.kill()
+            process.wait(20)
+        assert (left / "half").exists()
+        link = left.with_name(left.name.replace("killed", "linked"))
+        link.symlink_to(outside)
+        write(tmp_path / "out")
+        assert (alive / "half").exists()
+        said = capsys.readouterr().out
+        assert f"removed {left}, which a killed export had left" in said
+        assert str(alive) not in said
+        assert f"{tmp_path / others[-1]} is an unfinished export" in said
+        there = {path.name for path in tmp_path.iterdir()}
+        assert there == {*others, "outside", "out", link.name, alive.name}
+    write(tmp_path / "next")
+    assert f"removed {alive}" in capsys.readouterr().out
+
+
+def test_a_folder_that_another_removes_before_it_is_held_is_made_again(
+    tmp_path, monkeypatch
+):
+    make, made = tempfile.mkdtemp, []
+
+    def removed_at_once(*args):
+        made.append(make(*args))
+        if len(made) == 1:
+            os.rmdir(made[0])
+            os.mkdir(made[0])  # another inode under this name
+            monkeypatch.setattr(fcntl, "flock", lost_once)
+        return made[-1]
+
+    def lost_once(descriptor, operation, real=fcntl.flock):
+        monkeypatch.setattr(fcntl, "flock", real)
+        os.rename(made[0], tmp_path / "taken")
+        real(descriptor, operation)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", removed_at_once)
+    write(tmp_path / "out")
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("number", [errno.ENOTSUP, errno.EBADF])
+def test_without_locks_nothing_is_removed(tmp_path, monkeypatch, capsys, number):
+    with writing(tmp_path / "killed") as (_, left):
+        pass
+
+    def refused(*_):
+        raise OSError(number, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    write(tmp_path / "out")
+    assert left.exists() and str(left) in capsys.readouterr().out
 
 
 def test_a_folder_and_its_manifest(tmp_path):
