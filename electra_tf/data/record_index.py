@@ -20,6 +20,7 @@ import numpy as np
 
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage import remote
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, records stepped over, CRC of the rest
@@ -56,10 +57,15 @@ class RecordIndex:
         Raises UserError (exit code 65) for a damaged shard, unless `skip_damaged`.
         """
         self.paths = list(paths)
-        stats = [os.stat(path) for path in self.paths]
-        sizes = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+        sizes = remote.stats_of(self.paths)
         cache = self._cache_path(skip_damaged)
-        table = _load(cache, sizes)
+        table = _load(remote.fetch_once(cache), sizes)
+        # Shards in a bucket whose index is not beside them are copied.
+        self._by_ranges = table is not None and all(
+            remote.is_remote(path) and not os.path.exists(path) for path in self.paths
+        )
+        if not self._by_ranges:
+            self.paths = [remote.fetch(path) for path in self.paths]
         if table is None:
             table = _scan_all(self.paths, sizes, skip_damaged)
             _store(cache, table)
@@ -76,10 +82,11 @@ class RecordIndex:
         return int(self._first[-1])
 
     def _cache_path(self, skip_damaged: bool) -> str:
-        names = "\n".join(os.path.abspath(path) for path in self.paths)
+        folder = os.path.dirname(os.path.abspath(self.paths[0]))
+        # Relative, so that the index goes with the shards when they are copied.
+        names = "\n".join(os.path.relpath(path, folder) for path in self.paths)
         key = hashlib.sha256(names.encode()).hexdigest()[:16]
         kind = "sound" if skip_damaged else "all"
-        folder = os.path.dirname(os.path.abspath(self.paths[0]))
         return os.path.join(folder, f".records-{kind}-{key}.index")
 
     def locate(self, index: int) -> Location:
@@ -97,18 +104,23 @@ class RecordIndex:
         files = np.searchsorted(self._first, indices, side="right") - 1
         slots = indices + files
         starts, ends = self._offsets[slots], self._offsets[slots + 1]
-        # Held here, no shard is closed before its records are read.
-        shards = {file: self._shard(file) for file in set(files.tolist())}
-        framed = [
-            os.pread(shards[file].fileno(), size, start)
-            for file, size, start in zip(
-                files.tolist(), (ends - starts).tolist(), starts.tolist(), strict=True
-            )
-        ]
+        framed = self._framed(files.tolist(), starts.tolist(), ends.tolist())
         records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
         for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
             records[i] = self._sound_record(int(indices[i]), framed[i])
         return records
+
+    def _framed(
+        self, files: list[int], starts: list[int], ends: list[int]
+    ) -> list[bytes]:
+        if self._by_ranges:
+            return remote.read_ranges([self.paths[i] for i in files], starts, ends)
+        # Held here, no shard is closed before its records are read.
+        shards = {file: self._shard(file) for file in set(files)}
+        return [
+            os.pread(shards[file].fileno(), end - start, start)
+            for file, start, end in zip(files, starts, ends, strict=True)
+        ]
 
     def _sound_record(self, index: int, framed: bytes) -> bytes:
         """Takes the record from bytes that hold more than it, or says what is wrong."""
@@ -183,7 +195,10 @@ def _load(cache: str, sizes: list[tuple[int, int]]) -> np.ndarray | None:
     if len(table) < rows_end or tuple(table[:2]) != (_INDEX_MAGIC, len(sizes)):
         return None
     rows = table[_HEADER_FIELDS:rows_end].reshape(len(sizes), _FILE_FIELDS)
-    if not np.array_equal(rows[:, :2], np.array(sizes, np.int64)):
+    now = np.array(sizes, np.int64)
+    # A bucket knows when a file was copied to it, not when it was written.
+    now[:, 1] = np.where(now[:, 1], now[:, 1], rows[:, 1])
+    if not np.array_equal(rows[:, :2], now):
         return None
     if len(table) != rows_end + rows[:, 2].sum() + len(sizes):
         return None
@@ -219,7 +234,7 @@ def _store(cache: str, table: np.ndarray) -> None:
 
 def read_manifest(directory: str | os.PathLike) -> dict | None:
     """The manifest of a directory of shards, None where there is none."""
-    path = os.path.join(directory, "manifest.json")
+    path = remote.fetch_once(os.path.join(directory, "manifest.json"))
     try:
         with open(path, encoding="utf-8") as f:
             manifest = json.load(f)

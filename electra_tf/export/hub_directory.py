@@ -13,9 +13,9 @@ from pathlib import Path
 from electra_tf.export import hub_card, saved_models
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
-from electra_tf.paths import expand
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.remote import expand
 
 
 def kinds_of(source: ExportedModel) -> list[str]:
