@@ -31,7 +31,13 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.manifest import code_sha256, installed_versions
-from electra_tf.storage.remote import expand, fetch_once, put, stats_of
+from electra_tf.storage.remote import (
+    check_writable,
+    expand,
+    fetch_once,
+    put,
+    stats_of,
+)
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.cluster import Cluster
@@ -97,6 +103,8 @@ def main(argv: list[str]) -> int:
         after_save=folder.upload,
         log=console.log,
     )
+    if config.do_eval and chief and not _DRY_RUN.value:
+        check_writable(Path(config.results_txt).parent)
     nothing = contextlib.nullcontext()
     with (
         LeaveAtOnce() if config.do_train else nothing,

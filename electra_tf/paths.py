@@ -60,8 +60,10 @@ def url_of(path: str | os.PathLike) -> str | None:
 
 def shown(text: str) -> str:
     """A text for people, with addresses instead of places in the cache."""
-    root = re.escape(cache_root())
-    return re.sub(rf"{root}/({'|'.join(SCHEMES)})/", r"\1://", text)
+    root = cache_root()
+    if root not in text:
+        return text
+    return re.sub(rf"{re.escape(root)}/({'|'.join(SCHEMES)})/", r"\1://", text)
 
 
 def globs_in(text: str) -> list[str]:

@@ -26,6 +26,7 @@ from electra_tf.export.warmup import write_warmup_requests
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import HEADS, StoredModel
 from electra_tf.pretrain.pretraining import build_pretrainer
+from electra_tf.storage import remote
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import new_folder
 
@@ -136,8 +137,8 @@ def write_saved_model(
     what was written does not compute what the model does.
     """
     base = Path(output_dir) / what
-    versions = base.iterdir() if base.is_dir() else ()
-    numbers = [int(path.name) for path in versions if path.name.isdecimal()]
+    versions = remote.names_in(base)
+    numbers = [int(name) for name in versions if name.isdecimal()]
     final = base / str(max(numbers, default=0) + 1)
     with new_folder(final) as folder:
         fill_folder(folder, servable, source, what, exact)

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 from electra_tf.errors import EXIT_LOCKED, UserError
@@ -35,20 +35,20 @@ _LAST_WRITER_SECONDS = 2.0
 class BucketLock:
     """The right to write into a directory of a bucket.
 
+    Held as a context manager. A process that loses it to another one ends with 75.
+
     Args:
       directory: its place in the cache.
-      on_loss: called in a thread when somebody else has taken over.
     """
 
-    def __init__(self, directory: str | os.PathLike, on_loss: Callable[[], None]):
+    def __init__(self, directory: str | os.PathLike):
         self.directory = os.fspath(directory)
-        self._on_loss = on_loss
         self._holder = this_process() | {"token": uuid.uuid4().hex}
         self._number = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self) -> None:
+    def __enter__(self) -> BucketLock:
         """Raises `UserError`: 75 when it is another's, 73 when it cannot be written."""
         with in_words(self.directory, writes=True):
             for _ in range(10):
@@ -63,7 +63,7 @@ class BucketLock:
                 if self._create(number + 1):
                     self._thread = threading.Thread(target=self._beat, daemon=True)
                     self._thread.start()
-                    return
+                    return self
         name = "process {pid} on {host}".format(**{"pid": "?", "host": "?"} | holder)
         raise UserError(
             f"{url_of(self.directory)} is in use by {name}.\nWait for it, stop it, or "
@@ -84,8 +84,8 @@ class BucketLock:
                 EXIT_LOCKED,
             )
 
-    def release(self) -> None:
-        """Gives the right back; a store that does not answer will find it stale."""
+    def __exit__(self, *_) -> None:
+        # A store that does not answer will find the lock stale.
         self._ended.set()
         if self._thread:
             self._thread.join()
@@ -153,6 +153,15 @@ class BucketLock:
                 if self._numbers()[-1:] == [self._number]:
                     self._write(self._number, self._holder)
                 else:
-                    self._on_loss()
+                    self._end_process()
             except Exception:  # whatever a store fails with; the next beat may pass
                 continue
+
+    def _end_process(self) -> None:
+        print(
+            f"error: another process has taken {url_of(self.directory)} over, because "
+            "this one did not run for a minute. Checkpoints are intact.",
+            file=sys.stderr,
+            flush=True,
+        )
+        os._exit(EXIT_LOCKED)

@@ -141,6 +141,13 @@ def version_of(facts: dict[str, Any]) -> str:
     return next((str(facts[name]) for name in names if facts.get(name)), "")
 
 
+def names_in(folder: str | os.PathLike) -> list[str]:
+    """The names of what is in a folder, here or in a bucket; none if there is none."""
+    if is_remote(folder):
+        return sorted({name.partition("/")[0] for name in listing(folder)})
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
 def expand(globs: str) -> list[str]:
     """The files that a comma-separated list of globs names, sorted; none is fetched."""
     paths = set()
@@ -339,6 +346,26 @@ def put(path: str | os.PathLike, names: Sequence[str] = ("",)) -> None:
                 facts = store.info(key)
             if facts["size"] == stat.st_size:  # else it has grown in between
                 state[name] = [facts["size"], version_of(facts), stat.st_mtime_ns]
+
+
+def put_folder(path: str | os.PathLike, last: str = "") -> None:
+    """Brings all files below a folder up, those named `last` at the end.
+
+    Raises `UserError` (73).
+    """
+    if is_remote(path):
+        names = names_below(path)
+        names.sort(key=lambda name: (os.path.basename(name) == last, name))
+        put(path, names)
+
+
+def names_below(folder: str | os.PathLike) -> list[str]:
+    """The files below a folder; not those in folders of interrupted writes."""
+    found = []
+    for directory, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
+        found += [os.path.join(directory, name) for name in files]
+    return sorted(os.path.relpath(path, folder) for path in found)
 
 
 def has_changed(path: str, name: str) -> bool:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
-from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest, remote
 from electra_tf.storage.bucket_lock import BucketLock
 from electra_tf.storage.checkpoint_manifest import (
@@ -34,22 +33,28 @@ from electra_tf.storage.checkpoints import CORRUPT
 from electra_tf.storage.files import PARTIAL
 
 # What else lies below a run's directory, and is not the run's.
-_OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/")
+_OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
+# The folders with checkpoints of a run; the second is that of a fine-tuning that keeps
+# the best weights, and goes up later: it must not be ahead of the scores.
+_FOLDERS = ("", "training")
 _WAITS = (2.0, 10.0, 30.0)  # seconds before a failed upload is tried again
 
 
-def bring_model(path: str | os.PathLike) -> None:
+def bring_model(path: str | os.PathLike, all_steps: bool = False) -> None:
     """Brings what belongs to a model, of a run the newest intact checkpoint.
 
     Args:
       path: a directory, or the prefix of a checkpoint; nothing happens unless it is in
         a bucket.
+      all_steps: bring all checkpoints of a run.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
     path = os.fspath(path).rstrip("/")
     if remote.is_remote(path):
         _bring_model(path)
+        if all_steps:
+            remote.bring(path, _is_ours)
 
 
 @functools.cache
@@ -109,6 +114,29 @@ def _complete(names: Iterable[str]) -> list[int]:
     return sorted(step for step, suffix in parts if suffix == MANIFEST)
 
 
+def _mark(folder: str, step: int) -> None:
+    """Says in the bucket that the files of a step are not complete."""
+    remote.write(os.path.join(folder, name_of(step) + PARTIAL), b"")
+
+
+def _unmark(folder: str, step: int) -> None:
+    remote.remove(folder, [name_of(step) + PARTIAL])
+
+
+def _remove_step(folder: str, step: int, there: Iterable[str]) -> None:
+    remote.remove(folder, reversed(_files_of(step, there)))
+    _unmark(folder, step)
+
+
+def remove_run(directory: str) -> None:
+    """Removes a run's directory, in a bucket as well: the manifests first."""
+    if remote.is_remote(directory):
+        names = sorted(remote.listing(directory))
+        names.sort(key=lambda name: not name.endswith(MANIFEST))
+        remote.remove(directory, names)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
@@ -135,18 +163,20 @@ class RunFolder:
     ):
         self.directory = os.fspath(directory).rstrip("/")
         self.is_remote = remote.is_remote(directory)
+        self._folders = [os.path.join(self.directory, name) for name in _FOLDERS]
         self._keep = keep
         self._log = log
         self._lock = None
         if writes and self.is_remote:
-            self._lock = BucketLock(self.directory, self._end_process)
+            self._lock = BucketLock(self.directory)
 
     def __enter__(self) -> RunFolder:
         if self._lock:
-            self._lock.acquire()
+            self._lock.__enter__()
             self._clear_rests()
         if self.is_remote:
-            _bring_run(self.directory, is_writer=self._lock is not None)
+            for folder in self._folders:
+                _bring_run(folder, is_writer=self._lock is not None)
         return self
 
     def __exit__(self, kind, error, _) -> None:
@@ -160,7 +190,7 @@ class RunFolder:
             if error is None:
                 raise
         finally:
-            self._lock.release()
+            self._lock.__exit__()
 
     def upload(self) -> None:
         """Brings up what has changed; raises `UserError` (73, 75) if that fails."""
@@ -169,73 +199,42 @@ class RunFolder:
         for wait in (*_WAITS, None):
             self._lock.check()
             try:
-                return self._upload()
+                for folder in self._folders:
+                    self._upload(folder)
+                return
             except UserError as error:
                 if wait is None:
                     raise
                 self._log(f"{str(error).splitlines()[0]}; trying again.")
                 time.sleep(wait)
 
-    def _upload(self) -> None:
-        names = [n for n in _names_in(self.directory) if _is_ours(n)]
+    def _upload(self, folder: str) -> None:
+        names = [name for name in remote.names_below(folder) if _is_ours(name)]
         steps = _complete(names)
         left = {POINTER, *(n for n in names if _step_of(n) in steps)}
-        remote.put(self.directory, [n for n in names if n not in left])
-        there = set(remote.listing(self.directory))
+        remote.put(folder, [n for n in names if n not in left])
+        there = set(remote.listing(folder))
         for step in steps:
-            self._upload_step(step, _files_of(step, names), there)
-        remote.put(self.directory, [POINTER] if POINTER in names else [])
-        self._remove_old(set(remote.listing(self.directory)))
-
-    def _upload_step(self, step: int, names: list[str], there: set[str]) -> None:
-        manifest = names[-1]
-        if manifest in there and not remote.has_changed(self.directory, manifest):
-            return
-        self._mark(step)
-        remote.remove(self.directory, [manifest])
-        remote.put(self.directory, names)
-        remote.remove(self.directory, [name_of(step) + PARTIAL])
-
-    def _remove_old(self, there: set[str]) -> None:
-        for step in _complete(there)[: -self._keep or None] if self._keep else ():
-            self._mark(step)
-            self._remove_step(step, there)
-
-    def _mark(self, step: int) -> None:
-        """Says in the bucket that the files of a step are incomplete."""
-        remote.write(os.path.join(self.directory, name_of(step) + PARTIAL), b"")
-
-    def _remove_step(self, step: int, there: Iterable[str]) -> None:
-        names = reversed(_files_of(step, there))
-        remote.remove(self.directory, [*names, name_of(step) + PARTIAL])
+            files = _files_of(step, names)
+            if files[-1] not in there or remote.has_changed(folder, files[-1]):
+                _mark(folder, step)
+                remote.remove(folder, files[-1:])
+                remote.put(folder, files)
+                _unmark(folder, step)
+        remote.put(folder, [POINTER] if POINTER in names else [])
+        there = set(remote.listing(folder))
+        for step in _complete(there)[: -self._keep] if self._keep else ():
+            _mark(folder, step)
+            _remove_step(folder, step, there)
 
     def _clear_rests(self) -> None:
         """Removes what a kill in an upload or a removal left in the bucket."""
-        there = remote.listing(self.directory)
-        for name in there:
-            step = _step_of(name)
-            if step is None or not name.endswith(PARTIAL):
-                continue
-            if step in _complete(there):
-                remote.remove(self.directory, [name])
-            else:
-                self._remove_step(step, there)
-                self._log(f"Cleared step {step}, left by an interrupted upload.")
-
-    def _end_process(self) -> None:
-        print(
-            f"error: another process has taken {shown(self.directory)} over, because "
-            "this one did not run for a minute. Checkpoints are intact.",
-            file=sys.stderr,
-            flush=True,
-        )
-        os._exit(EXIT_LOCKED)
-
-
-def _names_in(folder: str) -> list[str]:
-    """The files below a folder; not those in folders of interrupted writes."""
-    found = []
-    for directory, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
-        found += [os.path.join(directory, name) for name in files]
-    return sorted(os.path.relpath(path, folder) for path in found)
+        for folder in self._folders:
+            there = set(remote.listing(folder))
+            marked = {_step_of(name) for name in there if name.endswith(PARTIAL)}
+            for step in marked - {None}:
+                if step in _complete(there):
+                    _unmark(folder, step)
+                else:
+                    _remove_step(folder, step, there)
+                    self._log(f"Cleared step {step}, left by an interrupted upload.")
