@@ -46,6 +46,7 @@ class RecordIndex:
         paths: the shards.
         counts: number of records of each shard, int64 [files].
         num_skipped: damaged records that were left out (`skip_damaged`).
+        is_remote: whether records are read from a bucket, as they are needed.
     """
 
     def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
@@ -59,13 +60,12 @@ class RecordIndex:
         """
         self.paths = list(paths)
         sizes = remote.stats_of(self.paths)
+        self._sizes = [size for size, _ in sizes]
         cache = index_path(self.paths, skip_damaged)
         table = _load(remote.fetch_once(cache), sizes)
         # Shards in a bucket whose index is not beside them are copied.
-        self._by_ranges = table is not None and all(
-            remote.is_remote(path) and not os.path.exists(path) for path in self.paths
-        )
-        if not self._by_ranges:
+        self.is_remote = table is not None and all(map(remote.is_remote, self.paths))
+        if not self.is_remote:
             self.paths = [remote.fetch(path) for path in self.paths]
         if table is None:
             table = _scan_all(self.paths, sizes, skip_damaged)
@@ -78,6 +78,7 @@ class RecordIndex:
         self._first = np.concatenate([[0], np.cumsum(self.counts)])
         self._open: collections.OrderedDict[int, BinaryIO] = collections.OrderedDict()
         self._lock = threading.Lock()
+        self._copied: set[int] = set()  # shards of a bucket that are here, too
 
     def __len__(self) -> int:
         return int(self._first[-1])
@@ -106,7 +107,7 @@ class RecordIndex:
     def _framed(
         self, files: list[int], starts: list[int], ends: list[int]
     ) -> list[bytes]:
-        if self._by_ranges:
+        if self.is_remote and not self._copied.issuperset(files):
             return remote.read_ranges([self.paths[i] for i in files], starts, ends)
         # Held here, no shard is closed before its records are read.
         shards = {file: self._shard(file) for file in set(files)}
@@ -114,6 +115,26 @@ class RecordIndex:
             os.pread(shards[file].fileno(), end - start, start)
             for file, start, end in zip(files, starts, ends, strict=True)
         ]
+
+    def copy_ahead(self) -> None:
+        """Begins to copy the shards of a bucket, as far as there is room for them.
+
+        A request for a record costs much more than its bytes; a copy is read for
+        nothing, for as many epochs as there are.
+        """
+        if self.is_remote:
+            threading.Thread(target=self._copy, daemon=True).start()
+
+    def _copy(self) -> None:
+        room = remote.room_for_copies()
+        for file, size in enumerate(self._sizes):
+            room -= size
+            try:
+                if room < 0 or not os.path.exists(remote.fetch(self.paths[file])):
+                    return
+            except UserError:
+                return  # Whoever needs a record of it will hear of it.
+            self._copied.add(file)
 
     def _sound_record(self, index: int, framed: bytes) -> bytes:
         """Takes the record from bytes that hold more than it, or says what is wrong."""

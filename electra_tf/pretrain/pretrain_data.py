@@ -26,6 +26,7 @@ from electra_tf.storage.remote import expand, fetch_once, size_of
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
+_CALLS_TO_BUCKET = 16  # batches that are being read at a time
 
 
 def make_dataset(
@@ -71,6 +72,8 @@ def make_dataset(
         pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
     )
 
+    if shuffle:
+        source.index.copy_ahead()
     worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
 
@@ -91,13 +94,24 @@ def make_dataset(
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
-    dataset = tf.data.Dataset.range(start_step, end)
-    dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    steps = tf.data.Dataset.range(start_step, end)
+    dataset = _in_parallel(steps, load, source.index.is_remote)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
         dataset = _without_end(dataset)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _in_parallel(steps: tf.data.Dataset, load, is_remote: bool) -> tf.data.Dataset:
+    """Maps steps to batches, in order."""
+    if not is_remote:
+        return steps.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # These calls wait for a bucket: that needs no processor, but a thread.
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 2 * _CALLS_TO_BUCKET
+    batches = steps.map(load, num_parallel_calls=_CALLS_TO_BUCKET, deterministic=True)
+    return batches.with_options(options)
 
 
 def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
