@@ -10,7 +10,6 @@ curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboa
 """
 
 import contextlib
-import hashlib
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from electra_tf.config.generators import GENERATORS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import token_counts
+from electra_tf.data.record_index import manifest_sha256
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
@@ -31,13 +31,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.manifest import code_sha256, installed_versions
-from electra_tf.storage.remote import (
-    check_writable,
-    expand,
-    fetch_once,
-    put,
-    stats_of,
-)
+from electra_tf.storage.remote import check_writable, put, stats_of
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.cluster import Cluster
@@ -97,7 +91,7 @@ def main(argv: list[str]) -> int:
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=config.settings() | data_manifest_sha256(config),
+        settings=config.settings() | manifest_sha256(config.pretrain_tfrecords),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
         before_save=lock.check,
         after_save=folder.upload,
@@ -219,16 +213,6 @@ def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
     return vocab
-
-
-def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
-    """The hash of the data's manifests, where there are any, as a setting."""
-    folders = sorted({Path(path).parent for path in expand(config.pretrain_tfrecords)})
-    manifests = [folder / "manifest.json" for folder in folders]
-    for path in manifests:
-        fetch_once(str(path))
-    found = b"".join(path.read_bytes() for path in manifests if path.is_file())
-    return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
 
 
 def build(run: Run):

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to the records of many TFRecord shards.
 
-The offsets of all records are found once, by stepping over the record lengths, and kept
-in a hidden file beside the shards, from where they are memory-mapped: opening a corpus
-of 64 million examples a second time costs nothing.
+The offsets of all records are kept in a hidden file beside the shards, from where they
+are memory-mapped: opening a corpus of 64 million examples costs nothing. The builder
+writes it; of other shards they are found once, by stepping over the record lengths.
+
+From a bucket the records of a batch are read by their ranges, all at once, while the
+shards are copied to the cache; those that are there are read from there.
 """
 
 import collections
@@ -13,6 +16,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import google_crc32c
@@ -291,3 +295,12 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
             EXIT_DAMAGED,
         ) from None
     return manifest
+
+
+def manifest_sha256(pattern: str) -> dict[str, str]:
+    """The hash of the manifests beside shards, where there are any, as a setting."""
+    folders = sorted({os.path.dirname(path) for path in remote.expand(pattern)})
+    names = (os.path.join(folder, "manifest.json") for folder in folders)
+    manifests = [Path(remote.fetch_once(name)) for name in names]
+    found = b"".join(path.read_bytes() for path in manifests if path.is_file())
+    return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
