@@ -72,8 +72,6 @@ def make_dataset(
         pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
     )
 
-    if shuffle:
-        source.index.copy_ahead()
     worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
 
@@ -94,8 +92,8 @@ def make_dataset(
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
-    steps = tf.data.Dataset.range(start_step, end)
-    dataset = _in_parallel(steps, load, source.index.is_remote)
+    dataset = tf.data.Dataset.range(start_step, end)
+    dataset = _in_parallel(dataset, load, source.index, copies=shuffle)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
@@ -103,9 +101,13 @@ def make_dataset(
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
-def _in_parallel(steps: tf.data.Dataset, load, is_remote: bool) -> tf.data.Dataset:
+def _in_parallel(
+    steps: tf.data.Dataset, load, index: record_index.RecordIndex, copies: bool
+) -> tf.data.Dataset:
     """Maps steps to batches, in order."""
-    if not is_remote:
+    if copies:
+        index.copy_ahead()
+    if not index.is_remote:
         return steps.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     # These calls wait for a bucket: that needs no processor, but a thread.
     options = tf.data.Options()

@@ -26,6 +26,7 @@ from typing import Any
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
+from electra_tf.storage.lease import is_dead
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
 # Whoever waits for an answer wants it in seconds. A listing that is kept would hide
@@ -238,8 +239,11 @@ def bring(
 
 def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with contextlib.suppress(OSError, ValueError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
+            # Asked only when in doubt: whoever starts now should not find it locked.
+            if is_dead(json.loads(f.read())):
+                return False
             try:
                 fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -12,6 +12,7 @@ up when a writer was killed is computed again, to the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -171,12 +172,15 @@ class RunFolder:
             self._lock = BucketLock(self.directory)
 
     def __enter__(self) -> RunFolder:
-        if self._lock:
-            self._lock.__enter__()
-            self._clear_rests()
-        if self.is_remote:
+        if not self.is_remote:
+            return self
+        with contextlib.ExitStack() as undo:
+            if self._lock:
+                undo.enter_context(self._lock)
+                self._clear_rests()
             for folder in self._folders:
                 _bring_run(folder, is_writer=self._lock is not None)
+            undo.pop_all()  # entered
         return self
 
     def __exit__(self, kind, error, _) -> None:

@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import json
 import os
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import bucket_lock, remote, remote_run
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.lease import this_process
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.remote_run import RunFolder, bring_model
 
@@ -183,6 +185,28 @@ def test_a_run_of_this_machine_is_read_as_it_is(run):
         own.touch()
         bring_model(run)
         assert own.exists()
+
+
+def test_a_start_that_fails_gives_the_run_back(run, monkeypatch):
+    def fail(*_, **__):
+        raise UserError("the network is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "bring", fail)
+        with pytest.raises(UserError, match="gone"), RunFolder(run, writes=True):
+            pass
+    train(run, 1)
+
+
+def test_a_run_that_was_killed_here_is_brought_again(run):
+    """Its copy was ahead of the bucket, and nobody writes to it any more."""
+    train(run, 1)
+    remote_run._bring_model.cache_clear()
+    Checkpoints(run).save(2, {"w": np.zeros(3, np.float32)})
+    dead = this_process() | {"pid": 1 << 30, "started": "1"}
+    Path(run, "run.lock").write_text(json.dumps(dead))
+    bring_model(run)
+    assert files_of(2).isdisjoint(os.listdir(run))
 
 
 def test_nothing_happens_to_a_local_run(tmp_path):
