@@ -16,6 +16,7 @@ import electra_tf
 from electra_tf import cli
 from electra_tf.data import build_plan, dataset_building
 from electra_tf.data.record_making import BuildSettings
+from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -65,7 +66,7 @@ def main(_):
         encoding_errors=FLAGS.encoding_errors,
     )
     dataset_building.build(
-        build_plan.archive_corpus(os.path.join(FLAGS.data_dir, "openwebtext")),
+        build_plan.archive_corpus(fetch(os.path.join(FLAGS.data_dir, "openwebtext"))),
         os.path.join(FLAGS.data_dir, "pretrain_tfrecords"),
         settings,
         num_processes=FLAGS.num_processes,

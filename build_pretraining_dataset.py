@@ -16,6 +16,7 @@ from electra_tf import cli
 from electra_tf.data import build_plan, dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
+from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -28,7 +29,9 @@ flags.DEFINE_string(
     "Instead of --corpus-dir: NAME:FIELD of a prepared data set of "
     "tensorflow_datasets, such as wikipedia/20230601.en:text.",
 )
-cli.define_path("tfds_data_dir", None, "Where tensorflow_datasets keeps its data.")
+cli.define_path(
+    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data.", here=True
+)
 cli.define_path("vocab_file", None, "Vocabulary, one wordpiece a line.")
 cli.define_path("output_dir", None, "Where the shards go; new or empty.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
@@ -83,7 +86,7 @@ def main(_):
         tfds_data_dir=FLAGS.tfds_data_dir,
     )
     if FLAGS.tfds is None:
-        text = build_plan.text_corpus(FLAGS.corpus_dir)
+        text = build_plan.text_corpus(fetch(FLAGS.corpus_dir))
     else:
         text = build_plan.tfds_corpus(FLAGS.tfds, FLAGS.tfds_data_dir)
     dataset_building.build(

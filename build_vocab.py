@@ -16,6 +16,8 @@ from absl import flags
 import electra_tf
 from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.paths import shown
+from electra_tf.storage.remote import check_writable, fetch, names_in, put
 from electra_tf.text import corpus
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -36,7 +38,10 @@ _TFDS = flags.DEFINE_string(
     "such as wikipedia/20230601.en:text.",
 )
 _TFDS_DATA_DIR = cli.define_path(
-    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data, if not at home."
+    "tfds_data_dir",
+    None,
+    "Where tensorflow_datasets keeps its data, if not at home.",
+    here=True,
 )
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
@@ -108,8 +113,10 @@ def main(argv: list[str]) -> None:
         num_unused=_NUM_UNUSED.value + trained.num_padding,
     )
     write_tokens(output, vocab.tokens)
+    put(settings_path(output))
+    put(output)
     print(
-        f"{output}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
+        f"{shown(output)}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
         f"{len(counts.words):,} of them different."
     )
     if counts.replaced_in:
@@ -127,7 +134,7 @@ def _count_words(config: TokenizerConfig):
     from electra_tf.text import vocabulary_training
 
     if not _TFDS.value:
-        paths = corpus.list_files(_CORPUS_DIR.value)
+        paths = corpus.list_files(fetch(_CORPUS_DIR.value))
         source = {"corpus_dir": _CORPUS_DIR.value, "num_files": len(paths)}
         processes = _NUM_PROCESSES.value or os.cpu_count()
         return source, vocabulary_training.count_files(
@@ -157,8 +164,11 @@ def _check_flags() -> str:
     output = _OUTPUT_FILE.value
     if os.path.isdir(output):
         raise UserError(f"--output-file {output} is a directory; name a file in it.")
+    folder = os.path.dirname(output) or "."
+    check_writable(folder)
     for path in (output, settings_path(output)):
-        if os.path.exists(path) and not _OVERWRITE.value:
+        there = os.path.basename(path) in names_in(folder)
+        if there and not _OVERWRITE.value:
             raise UserError(
                 f"{path} exists already.\nGive another --output-file, or --overwrite "
                 "to replace it."

@@ -18,6 +18,7 @@ from electra_tf import cli
 from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import EXIT_OK
 from electra_tf.export import formats
+from electra_tf.paths import shown
 
 cli.define_path("data_dir", None, "The run's --data-dir.")
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
@@ -86,7 +87,7 @@ def main(argv: list[str]) -> int:
     names = formats.ExportRequest._fields
     request = formats.ExportRequest(*(flags.FLAGS[name].value for name in names))
     request = request._replace(hparams=read_hparams(request.hparams))
-    print(f"Written to {formats.export(request)}")
+    print(shown(f"Written to {formats.export(request)}"))
     return EXIT_OK
 
 

@@ -30,7 +30,9 @@ from electra_tf.finetune import (
     task_names,
 )
 from electra_tf.finetune import sweep as sweep_lib
+from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
+from electra_tf.storage.remote import check_writable, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _DATA_DIR = cli.define_path(
@@ -70,6 +72,7 @@ def main(argv: list[str]) -> int:
         )
     config, source = resolve(read_hparams(_HPARAMS.value), console)
     check_place(os.path.dirname(config.results_txt))
+    check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
     if config.do_train:
         check_place(config.trial_dir(1))
@@ -202,7 +205,7 @@ def run_trials(config, vocab, tasks, source, placement, console):
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
     settings = config.settings()
-    settings["init_checkpoint"] = source.origin if source else None
+    settings["init_checkpoint"] = shown(source.origin) if source else None
     results = Results(config.results_json, config.results_txt, settings)
     if config.do_train:
         results.load()
@@ -226,6 +229,7 @@ def run_trials(config, vocab, tasks, source, placement, console):
         of_glue = any(task.name in classification.GLUE for task in tasks)
         if result.test_outputs and of_glue and not _SWEEP.value:
             glue_zip.write(Path(config.results_txt).parent, trial, console.log)
+            put_folder(Path(config.results_txt).parent)
         finetuning.discard_model(config, trial)
     if results.trials:
         console.heading("Results")
@@ -258,6 +262,7 @@ def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
                 by_step[step] = metrics[metric]
     json_path = Path(config.results_txt).parent / "sweep" / "sweep.json"
     picture = sweep_lib.write(scores, json_path, f"Sweep of {config.model_name}")
+    put_folder(json_path.parent)
     console.log(sweep_lib.table(scores))
     console.log(f"Written to {json_path} and {picture}")
     return EXIT_OK

@@ -31,6 +31,7 @@ from electra_tf import cli
 from electra_tf.config.run import run_directory
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
 from electra_tf.storage.files import line_writer
+from electra_tf.storage.remote import check_writable, fetch, put
 
 _DATA_DIR = cli.define_path("data_dir", None, "Location of data files and models.")
 _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
@@ -116,6 +117,11 @@ _FLAGS = {
 def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
     command = argv[1]
+    for flag in (_INPUT, _NBEST, _REFERENCES):
+        if flag.value is not None:
+            fetch(flag.value)
+    if _OUTPUT.value is not None:
+        check_writable(os.path.dirname(_OUTPUT.value))
     if _INPUT.value is not None and not os.path.isfile(_INPUT.value):
         raise UserError(f"--input {_INPUT.value} is not a file.")
     names = (_MODEL_NAME.value or "").split(",")
@@ -124,6 +130,8 @@ def main(argv: list[str]) -> int:
         return EXIT_OK
     commands = {"detect": detect, "report": report, "score": score, "rerank": rerank}
     commands[command](model_directory())
+    if _OUTPUT.value is not None:
+        put(_OUTPUT.value)
     return EXIT_OK
 
 
@@ -185,7 +193,8 @@ def report(model_dir: str) -> None:
     shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
     output = _OUTPUT.value or os.path.join(model_dir, "report.html")
     html_report.write_report(Path(model_dir), shown, output)
-    print(f"Written to {output}")
+    put(output)
+    print(shown(f"Written to {output}"))
 
 
 def compare(names: list[str]) -> None:

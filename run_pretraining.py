@@ -10,8 +10,6 @@ curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboa
 """
 
 import contextlib
-import hashlib
-import os
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,15 +22,17 @@ from electra_tf.config.generators import GENERATORS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import token_counts
+from electra_tf.data.record_index import manifest_sha256
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
-from electra_tf.paths import expand
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.manifest import code_sha256, installed_versions
+from electra_tf.storage.remote import check_writable, put, stats_of
+from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
@@ -79,19 +79,32 @@ def main(argv: list[str]) -> int:
     cluster = Cluster.from_environment(config.peer_timeout)
     chief = cluster.is_chief
     console = Console(silent=not chief)
+    writes = config.do_train and chief and not _DRY_RUN.value
     lock = RunLock(config.model_dir)
+    folder = RunFolder(
+        config.model_dir,
+        writes=writes,
+        keep=config.keep_checkpoint_max,
+        log=console.log,
+    )
     checkpoints = Checkpoints(
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=config.settings() | data_manifest_sha256(config),
+        settings=config.settings() | manifest_sha256(config.pretrain_tfrecords),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
         before_save=lock.check,
+        after_save=folder.upload,
         log=console.log,
     )
-    writes = config.do_train and chief and not _DRY_RUN.value
+    if config.do_eval and chief and not _DRY_RUN.value:
+        check_writable(Path(config.results_txt).parent)
     nothing = contextlib.nullcontext()
-    with LeaveAtOnce() if config.do_train else nothing, lock if writes else nothing:
+    with (
+        LeaveAtOnce() if config.do_train else nothing,
+        lock if writes else nothing,
+        folder if chief else nothing,
+    ):
         # What the others need of these files the chief gives them.
         start = find_start(config, vocab, checkpoints, console) if chief else NO_START
         console.heading("Config:")
@@ -176,7 +189,7 @@ class Run(NamedTuple):
 
         config = self.config
         data = config.pretrain_tfrecords if config.do_train else config.eval_tfrecords
-        sizes = [os.path.getsize(path) for path in pretrain_data.find_shards(data)]
+        sizes = [size for size, _ in stats_of(pretrain_data.find_shards(data))]
         return {
             **self.checkpoints.settings,
             **self.checkpoints.identity,
@@ -200,14 +213,6 @@ def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
     return vocab
-
-
-def data_manifest_sha256(config: PretrainingConfig) -> dict[str, str]:
-    """The hash of the data's manifests, where there are any, as a setting."""
-    folders = sorted({Path(path).parent for path in expand(config.pretrain_tfrecords)})
-    manifests = [folder / "manifest.json" for folder in folders]
-    found = b"".join(path.read_bytes() for path in manifests if path.is_file())
-    return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
 
 
 def build(run: Run):
@@ -453,6 +458,8 @@ def evaluate(run: Run) -> int:
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),
         )
+        put(config.results_txt)
+        put(config.results_json)
         console.log(f"Written to {config.results_txt} and {config.results_json}")
     return EXIT_OK
 

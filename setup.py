@@ -19,6 +19,8 @@ README = HERE / "README.md"
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
 TENSORBOARD = ["tensorboard>=2.20,<3"]
+FSSPEC = "fsspec>=2025.5"
+S3 = [FSSPEC, "s3fs>=2025.5"]
 
 setup(
     name="electra-tf",
@@ -55,6 +57,8 @@ setup(
         # To look at the curves of a run, which are written without it. TensorFlow 2.20
         # brings it, 2.21 no longer does.
         "tensorboard": TENSORBOARD,
+        "s3": S3,  # data, runs and exports at s3://
+        "gcs": [FSSPEC, "gcsfs>=2025.5"],  # and at gs://
         "test": [
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",
@@ -77,6 +81,11 @@ setup(
             "starlette>=0.40,<2",
             "uvicorn>=0.30,<1",
             *TENSORBOARD,
+            # Buckets, and an S3 on this machine.
+            *S3,
+            "boto3>=1.36,<2",
+            "moto[server]>=5.1,<6",
+            "werkzeug>=3,<4",
         ],
     },
 )

@@ -34,7 +34,7 @@ from electra_tf.errors import (
     EXIT_PREEMPTED,
     UserError,
 )
-from electra_tf.paths import check_path
+from electra_tf.paths import local_of, shown
 
 # Flags defined through this module belong to the script that asked for them.
 flags.disclaim_key_flags()
@@ -83,19 +83,27 @@ def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
     return flags.DEFINE_boolean(name, default, help)
 
 
-def define_path(name: str, default: str | None, help: str, **kwargs: Any) -> Any:
+def define_path(
+    name: str, default: str | None, help: str, here: bool = False, **kwargs: Any
+) -> Any:
     """Defines the flag `--name` of a file or directory; returns absl's FlagHolder.
 
-    `kwargs` are those of `flags.DEFINE`. A path that this program could not open, or
-    would take for another, is refused.
+    `kwargs` are those of `flags.DEFINE`. The value of one in a bucket is its place in
+    the cache (`paths.local_of`), unless it has to be on this machine (`here`). A path
+    that this program could not open, or would take for another, is refused.
     """
-    return flags.DEFINE(_PathParser(), name, default, help, **kwargs)
+    return flags.DEFINE(_PathParser(here), name, default, help, **kwargs)
 
 
 class _PathParser(flags.ArgumentParser):
+    def __init__(self, here: bool):
+        self._here = here
+
     def parse(self, argument: str) -> str:
-        check_path(argument)
-        return argument
+        local = local_of(argument)
+        if self._here and local != argument:
+            raise ValueError("it has to be on this machine; copy it there")
+        return local
 
     def flag_type(self) -> str:
         return "path"
@@ -109,7 +117,7 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
             code = main(argv)
         except UserError as e:
             if e.exit_code == EXIT_PEER_LOST:
-                print(f"error: {e}", file=sys.stderr)
+                print(f"error: {shown(str(e))}", file=sys.stderr)
                 _leave(e.exit_code)
             _exit(str(e), e.exit_code)
         except KeyboardInterrupt:
@@ -138,7 +146,7 @@ def _leave(code: int) -> NoReturn:
 
 def _exit(message: str, code: int) -> None:
     sys.stdout.flush()
-    print(f"error: {printable(message)}", file=sys.stderr, flush=True)
+    print(f"error: {printable(shown(message))}", file=sys.stderr, flush=True)
     sys.exit(code)
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import TextIO
 
+from electra_tf.paths import shown
+
 # Without a terminal a line appears at least this often, however slow the steps are.
 _QUIET_SECONDS = 60.0
 
@@ -58,7 +60,7 @@ class Console:
     def log(self, message: str = "") -> None:
         """Writes a line that stays."""
         if not self._silent:
-            self._stream.write(f"{self._erased()}{message}\n")
+            self._stream.write(f"{self._erased()}{shown(message)}\n")
             self._stream.flush()
 
     def heading(self, text: str) -> None:

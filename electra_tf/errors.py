@@ -3,6 +3,8 @@
 
 import re
 
+from electra_tf.paths import shown
+
 EXIT_OK = 0
 EXIT_FLAGS = 1  # The command line cannot be parsed.
 EXIT_CONFIG = 2  # A setting or an input contradicts what is asked for.
@@ -25,7 +27,7 @@ class UserError(Exception):
     """
 
     def __init__(self, message: str, exit_code: int = EXIT_CONFIG):
-        super().__init__(message)
+        super().__init__(shown(message))
         self.exit_code = exit_code
 
 

@@ -1,30 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and lists of globs, as users write them."""
+"""Paths and lists of globs, as users write them.
+
+A path in a bucket (`s3://bucket/key`) is known to the program by its place in a cache
+on this machine, which `storage.remote` fills and empties: no other module needs to know
+the difference. What a user is shown names the bucket.
+"""
 
 import glob
 import os
 import re
 
+SCHEMES = ("s3", "gs", "memory")  # `memory` lives as long as its process, for tests
+_URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://", re.ASCII)
 
-def check_path(path: str) -> None:
-    """Raises ValueError for a path that is none on this machine's file systems."""
-    if "://" in path:
-        raise ValueError(
-            "only files of this machine can be opened; mount the bucket, or copy"
-        )
+
+def cache_root() -> str:
+    """Where the copies of what is in buckets lie, $ELECTRA_TF_CACHE."""
+    usual = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    root = os.environ.get("ELECTRA_TF_CACHE") or os.path.join(usual, "electra_tf")
+    return os.path.join(os.path.abspath(root), "files")
+
+
+def local_of(path: str) -> str:
+    """A path, or list of globs, with the places of those that are in buckets.
+
+    Raises ValueError for a path that this program cannot open.
+    """
     if "\0" in path:
         raise ValueError("a path cannot hold a NUL character")
+    for scheme in _URL.findall(path):
+        if scheme not in SCHEMES:
+            raise ValueError(
+                f"{scheme}:// cannot be opened, only files of this machine, s3:// and "
+                "gs://; mount it, or copy"
+            )
+    if not _URL.search(path):
+        return path
+    if ".." in path.split("/"):
+        raise ValueError("a path in a bucket cannot hold ..")
+    if not is_plain(cache_root()):
+        raise ValueError(f"ELECTRA_TF_CACHE is {cache_root()}: without , [ * ?, please")
+    return _URL.sub(rf"{cache_root()}/\1/", path)
+
+
+def is_plain(path: str) -> bool:
+    """Whether a path means the same as a list of globs."""
+    return escape(path) == path
+
+
+def url_of(path: str | os.PathLike) -> str | None:
+    """The address of what has its place in the cache; None for other paths."""
+    root = cache_root() + "/"
+    path = os.path.abspath(path)
+    if not path.startswith(root):
+        return None
+    scheme, _, key = path.removeprefix(root).partition("/")
+    return f"{scheme}://{key}"
+
+
+def shown(text: str) -> str:
+    """A text for people, with addresses instead of places in the cache."""
+    root = cache_root()
+    if root not in text:
+        return text
+    return re.sub(rf"{re.escape(root)}/({'|'.join(SCHEMES)})/", r"\1://", text)
 
 
 def globs_in(text: str) -> list[str]:
     """The globs of a comma-separated list; a comma of a name is written [,]."""
     return [part for part in re.split(r",(?!\])", text) if part]
-
-
-def expand(globs: str) -> list[str]:
-    """The files that a comma-separated list of globs names, sorted."""
-    paths = {path for part in globs_in(globs) for path in glob.glob(part)}
-    return sorted(path for path in paths if os.path.isfile(path))
 
 
 def escape(path: str) -> str:

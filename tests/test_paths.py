@@ -6,20 +6,31 @@ import pytest
 from electra_tf import paths
 
 
-def test_every_name_can_be_escaped(tmp_path):
-    names = ["plain", "a[1]", "b,c", "d*?", "[,]", ",]", "[!x]"]
-    for name in names:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "file").touch()
-    for name in names:
-        pattern = paths.escape(str(tmp_path / name)) + "/*"
-        assert paths.expand(pattern) == [str(tmp_path / name / "file")]
-        both = paths.expand(f"{pattern},{paths.escape(str(tmp_path / 'plain'))}/f*,")
-        assert len(both) == (1 if name == "plain" else 2)
-
-
-@pytest.mark.parametrize("path", ["gs://bucket/x", "s3://b", "file:///tmp/x", "a\0b"])
+@pytest.mark.parametrize(
+    "path", ["ftp://host/x", "file:///tmp/x", "http://x", "a\0b", "s3://b/../../x"]
+)
 def test_what_is_no_path_here(path):
     with pytest.raises(ValueError):
-        paths.check_path(path)
-    paths.check_path("/tmp/a:b/c//d")
+        paths.local_of(path)
+
+
+def test_paths_in_buckets_have_their_place(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path))
+    assert paths.local_of("/tmp/a:b/c//d") == "/tmp/a:b/c//d"
+    assert paths.url_of("/tmp/a:b/c//d") is None
+    place = paths.local_of("s3://bucket/a/b.txt")
+    assert place == f"{tmp_path}/files/s3/bucket/a/b.txt"
+    assert paths.url_of(place) == "s3://bucket/a/b.txt"
+    assert paths.shown(f"no {place}: '{place}'") == (
+        "no s3://bucket/a/b.txt: 's3://bucket/a/b.txt'"
+    )
+    globs = paths.local_of("gs://b/x*,/y/[,]*,s3://b/z?")
+    root = f"{tmp_path}/files"
+    assert paths.globs_in(globs) == [f"{root}/gs/b/x*", "/y/[,]*", f"{root}/s3/b/z?"]
+
+
+def test_a_cache_whose_name_is_a_glob(tmp_path, monkeypatch):
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "a[1]"))
+    assert paths.local_of("/tmp/x") == "/tmp/x"
+    with pytest.raises(ValueError, match="ELECTRA_TF_CACHE"):
+        paths.local_of("s3://bucket/x")

@@ -13,6 +13,7 @@ from typing import Any
 from electra_tf.config.hparams import PLACE, SETTING, hparam, in_another_role, show
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
+from electra_tf.storage.remote import fetch_once
 
 LARGE_PRESET = {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9}
 LONG_PRESET = {"num_train_epochs": 10.0}  # rte, sts
@@ -258,7 +259,7 @@ class FinetuningConfig(RunConfig):
 
     def raw_data_dir(self, task_name: str) -> str:
         """Where the data files of a task are."""
-        return os.path.join(self.data_dir, "finetuning_data", task_name)
+        return fetch_once(os.path.join(self.data_dir, "finetuning_data", task_name))
 
     def trial_dir(self, trial: int) -> str:
         """The run directory of a trial; trials count from 1."""

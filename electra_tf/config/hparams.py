@@ -18,7 +18,8 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from electra_tf.errors import UserError
-from electra_tf.paths import check_path
+from electra_tf.paths import local_of
+from electra_tf.storage.remote import fetch
 
 
 class Role(enum.Enum):
@@ -103,6 +104,7 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
     if not text.lstrip().startswith(("{", "[")):
         name = text_or_path
         try:
+            name = fetch(local_of(name))
             with open(name, encoding="utf-8-sig") as f:
                 text = f.read()
         except FileNotFoundError:
@@ -110,7 +112,7 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
                 f"hparams {name!r} are neither JSON text nor a file that exists.\n"
                 'JSON text looks like \'{"model_size": "base"}\'.'
             ) from None
-        except (OSError, UnicodeDecodeError) as e:
+        except (OSError, ValueError) as e:
             raise UserError(f"cannot read hparams {name}: {e}") from None
     try:
         found = json.loads(
@@ -203,7 +205,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
         )
     if field.metadata["role"] is PLACE and isinstance(value, str):
         try:
-            check_path(value)
+            return local_of(value)
         except ValueError as e:
             raise UserError(
                 f"{field.name} in {source} is {show(value)}: {e}."

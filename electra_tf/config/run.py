@@ -20,7 +20,9 @@ from electra_tf.config.hparams import (
 )
 from electra_tf.config.model import SIZES, ModelConfig, model_config
 from electra_tf.errors import UserError
+from electra_tf.paths import shown
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import fetch_once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,6 +227,8 @@ class RunConfig:
             if values[name] == usual:
                 del values[name]
         del values["data_dir"], values["model_name"]
+        for name, value in values.items():
+            values[name] = shown(value) if isinstance(value, str) else value
         atomic_write(path, json.dumps(values, indent=2) + "\n")
 
     def identity(self) -> dict[str, Any]:
@@ -270,7 +274,7 @@ def _count_lines(path: str) -> int | None:
     Lines, or entries of a tokenizer.json.
     """
     try:
-        with open(path, "rb") as f:
+        with open(fetch_once(path), "rb") as f:
             if path.endswith(".json"):
                 return len(json.load(f)["model"]["vocab"])
             return sum(1 for _ in f)

@@ -183,13 +183,18 @@ def shard_name(shard: int, num_shards: int) -> str:
 # The state of an output directory.
 
 
-def load_state(output_dir: str, settings: dict) -> dict | None:
+def load_state(
+    output_dir: str, settings: dict, there: dict[str, int] | None = None
+) -> dict | None:
     """The state of an unfinished build of these settings, None for a fresh start.
+
+    Args:
+      there: the sizes of the files in a bucket, whose shards need not be here.
 
     Raises UserError if the directory holds anything else: nothing is ever wiped.
     """
     try:
-        found = sorted(os.listdir(output_dir))
+        found = sorted(there or os.listdir(output_dir))
     except FileNotFoundError:
         return None
     except OSError as e:
@@ -201,7 +206,7 @@ def load_state(output_dir: str, settings: dict) -> dict | None:
             state = _read_json(os.path.join(output_dir, name))
             _check_same(output_dir, state.get("settings", {}), settings)
             if name == MANIFEST_FILE:
-                _check_complete(output_dir, state)
+                _check_complete(output_dir, state, there or {})
             return state
     raise UserError(
         f"{output_dir} already holds something ({found[0]}"
@@ -239,10 +244,12 @@ def _brief(value) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _check_complete(output_dir: str, manifest: dict) -> None:
+def _check_complete(output_dir: str, manifest: dict, there: dict[str, int]) -> None:
     for file in manifest["files"]:
         path = os.path.join(output_dir, file["name"])
-        size = os.path.getsize(path) if os.path.exists(path) else None
+        size = there.get(file["name"])
+        if size is None and os.path.exists(path):
+            size = os.path.getsize(path)
         if size != file["bytes"]:
             has = "is missing" if size is None else f"has {size} bytes"
             raise UserError(

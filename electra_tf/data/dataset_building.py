@@ -20,7 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from electra_tf import processes
-from electra_tf.data import build_plan, tfrecord, token_counts
+from electra_tf.data import build_plan, record_index, tfrecord, token_counts
 from electra_tf.data.build_plan import Corpus, Unit
 from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import (
@@ -30,6 +30,9 @@ from electra_tf.data.record_making import (
     sample_output,
 )
 from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
+from electra_tf.paths import shown
+from electra_tf.storage import remote
+from electra_tf.storage.bucket_lock import NAME, BucketLock
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
@@ -89,9 +92,10 @@ def build(
     _check_settings(settings, num_processes, num_shards)
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    state = build_plan.load_state(output_dir, identity)
+    there = _in_bucket(output_dir)
+    state = build_plan.load_state(output_dir, identity, there)
     if state and "files" in state:
-        print(f"{output_dir} is complete already: {_summary(state)}", flush=True)
+        print(shown(f"{output_dir} is complete already: {_summary(state)}"), flush=True)
         return state
     try:
         os.makedirs(output_dir, exist_ok=True)
@@ -107,7 +111,7 @@ def build(
                 "groups": {},
             }
             _write_state(output_dir, state)
-        run = _Run(text, output_dir, settings, state)
+        run = _Run(text, output_dir, settings, state, there)
         run.make_shards(num_processes)
         return run.write_manifest(vocab)
 
@@ -158,6 +162,23 @@ def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
 def _write_state(output_dir: str, state: dict) -> None:
     path = os.path.join(output_dir, build_plan.STATE_FILE)
     atomic_write(path, json.dumps(state, indent=1) + "\n")
+    remote.put(path)
+
+
+def _in_bucket(output_dir: str) -> dict[str, int]:
+    """The files of an output directory in a bucket, with their sizes.
+
+    All but the shards are brought here; {} for a local directory.
+    """
+    if not remote.is_remote(output_dir):
+        return {}
+    remote.check_writable(output_dir)
+    there = remote.listing(output_dir)
+    sizes = {n: f["size"] for n, f in there.items() if not n.startswith((NAME, ".try"))}
+    remote.bring(
+        output_dir, wanted=lambda names: [n for n in names if ".tfrecord-" not in n]
+    )
+    return sizes
 
 
 @contextlib.contextmanager
@@ -176,7 +197,9 @@ def _locked(output_dir: str) -> Iterator[None]:
     except OSError:
         pass  # a file system without locks
     try:
-        yield
+        is_remote = remote.is_remote(output_dir)
+        with BucketLock(output_dir) if is_remote else contextlib.nullcontext():
+            yield
     finally:
         os.close(descriptor)
 
@@ -185,8 +208,14 @@ class _Run:
     """One run of a build, from the state it finds to the manifest."""
 
     def __init__(
-        self, text: Corpus, output_dir: str, settings: BuildSettings, state: dict
+        self,
+        text: Corpus,
+        output_dir: str,
+        settings: BuildSettings,
+        state: dict,
+        there: dict[str, int],
     ):
+        self._there = there
         self._text = text
         self._dir = output_dir
         self._settings = settings
@@ -252,10 +281,16 @@ class _Run:
         if not os.path.exists(self._counts_path(index)):
             return False
         for file in entry["files"]:
-            path = os.path.join(self._dir, file["name"])
-            if not os.path.exists(path) or os.path.getsize(path) != file["bytes"]:
+            if not self._is_there(file):
                 return False
         return True
+
+    def _is_there(self, file: dict) -> bool:
+        """Whether a shard is whole in the output directory."""
+        path = os.path.join(self._dir, file["name"])
+        if remote.is_remote(path):
+            return self._there.get(file["name"]) == file["bytes"]
+        return os.path.exists(path) and os.path.getsize(path) == file["bytes"]
 
     def _counts_path(self, group: int) -> str:
         return os.path.join(self._dir, f".token_counts-{group:05d}")
@@ -281,6 +316,8 @@ class _Run:
         for path, shard in zip(temporary, group.shards, strict=True):
             os.replace(path, self._shard_path(shard))
         sync_directory(self._dir)
+        for path in [*map(self._shard_path, group.shards), self._counts_path(index)]:
+            remote.put(path)
         for path in parts:
             os.unlink(path)
 
@@ -309,6 +346,7 @@ class _Run:
             )
         path = os.path.join(self._dir, token_counts.FILE)
         token_counts.write(path, self._token_counts(len(vocab)))
+        remote.put(path)
         source = self._state["settings"]["corpus"]
         manifest = {
             "schema_version": build_plan.SCHEMA_VERSION,
@@ -326,11 +364,15 @@ class _Run:
             "token_counts": {"name": token_counts.FILE, "sha256": sha256(path)},
             "settings": self._state["settings"],
         }
+        # The place of every record, which those who read need.
+        shards = [os.path.join(self._dir, file["name"]) for file in manifest["files"]]
+        remote.put(record_index.write(sorted(shards)))
         path = os.path.join(self._dir, build_plan.MANIFEST_FILE)
         atomic_write(path, json.dumps(manifest, indent=1) + "\n")
-        os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
+        remote.put(path)
+        self._remove(build_plan.STATE_FILE)
         self._remove_group_counts()
-        print(f"{self._dir}: {_summary(manifest)}", flush=True)
+        print(shown(f"{self._dir}: {_summary(manifest)}"), flush=True)
         return manifest
 
     def _token_counts(self, vocab_size: int) -> np.ndarray:
@@ -339,15 +381,21 @@ class _Run:
 
     def _remove_group_counts(self) -> None:
         for index in range(len(self._groups)):
-            os.unlink(self._counts_path(index))
+            self._remove(os.path.basename(self._counts_path(index)))
+
+    def _remove(self, name: str) -> None:
+        if remote.is_remote(self._dir):
+            remote.remove(self._dir, [name])
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._dir, name))
 
     def _discard(self, entries: list[dict]) -> None:
         """Takes back the empty shards of a corpus without text."""
         for entry in entries:
             for file in entry["files"]:
-                os.unlink(os.path.join(self._dir, file["name"]))
+                self._remove(file["name"])
         self._remove_group_counts()
-        os.unlink(os.path.join(self._dir, build_plan.STATE_FILE))
+        self._remove(build_plan.STATE_FILE)
 
 
 def _join(parts: list[str], path: str, num_examples: int) -> dict:

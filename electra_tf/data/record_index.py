@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random access to the records of many TFRecord shards.
 
-The offsets of all records are found once, by stepping over the record lengths, and kept
-in a hidden file beside the shards, from where they are memory-mapped: opening a corpus
-of 64 million examples a second time costs nothing.
+The offsets of all records are kept in a hidden file beside the shards, from where they
+are memory-mapped: opening a corpus of 64 million examples costs nothing. The builder
+writes it; of other shards they are found once, by stepping over the record lengths.
+
+From a bucket the records of a batch are read by their ranges, all at once, while the
+shards are copied to the cache; those that are there are read from there.
 """
 
 import collections
@@ -13,6 +16,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import google_crc32c
@@ -20,6 +24,8 @@ import numpy as np
 
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage import remote
+from electra_tf.storage.files import atomic_write
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, records stepped over, CRC of the rest
@@ -44,6 +50,7 @@ class RecordIndex:
         paths: the shards.
         counts: number of records of each shard, int64 [files].
         num_skipped: damaged records that were left out (`skip_damaged`).
+        is_remote: whether records are read from a bucket, as they are needed.
     """
 
     def __init__(self, paths: Sequence[str], skip_damaged: bool = False):
@@ -56,10 +63,14 @@ class RecordIndex:
         Raises UserError (exit code 65) for a damaged shard, unless `skip_damaged`.
         """
         self.paths = list(paths)
-        stats = [os.stat(path) for path in self.paths]
-        sizes = [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-        cache = self._cache_path(skip_damaged)
-        table = _load(cache, sizes)
+        sizes = remote.stats_of(self.paths)
+        self._sizes = [size for size, _ in sizes]
+        cache = index_path(self.paths, skip_damaged)
+        table = _load(remote.fetch_once(cache), sizes)
+        # Shards in a bucket whose index is not beside them are copied.
+        self.is_remote = table is not None and all(map(remote.is_remote, self.paths))
+        if not self.is_remote:
+            self.paths = [remote.fetch(path) for path in self.paths]
         if table is None:
             table = _scan_all(self.paths, sizes, skip_damaged)
             _store(cache, table)
@@ -71,16 +82,10 @@ class RecordIndex:
         self._first = np.concatenate([[0], np.cumsum(self.counts)])
         self._open: collections.OrderedDict[int, BinaryIO] = collections.OrderedDict()
         self._lock = threading.Lock()
+        self._copied: set[int] = set()  # shards of a bucket that are here, too
 
     def __len__(self) -> int:
         return int(self._first[-1])
-
-    def _cache_path(self, skip_damaged: bool) -> str:
-        names = "\n".join(os.path.abspath(path) for path in self.paths)
-        key = hashlib.sha256(names.encode()).hexdigest()[:16]
-        kind = "sound" if skip_damaged else "all"
-        folder = os.path.dirname(os.path.abspath(self.paths[0]))
-        return os.path.join(folder, f".records-{kind}-{key}.index")
 
     def locate(self, index: int) -> Location:
         """Where record `index` (0..len - 1) lies."""
@@ -97,18 +102,43 @@ class RecordIndex:
         files = np.searchsorted(self._first, indices, side="right") - 1
         slots = indices + files
         starts, ends = self._offsets[slots], self._offsets[slots + 1]
-        # Held here, no shard is closed before its records are read.
-        shards = {file: self._shard(file) for file in set(files.tolist())}
-        framed = [
-            os.pread(shards[file].fileno(), size, start)
-            for file, size, start in zip(
-                files.tolist(), (ends - starts).tolist(), starts.tolist(), strict=True
-            )
-        ]
+        framed = self._framed(files.tolist(), starts.tolist(), ends.tolist())
         records = [record[tfrecord.HEADER_BYTES : -4] for record in framed]
         for i in np.flatnonzero(~tfrecord.are_sound(framed, records)).tolist():
             records[i] = self._sound_record(int(indices[i]), framed[i])
         return records
+
+    def _framed(
+        self, files: list[int], starts: list[int], ends: list[int]
+    ) -> list[bytes]:
+        if self.is_remote and not self._copied.issuperset(files):
+            return remote.read_ranges([self.paths[i] for i in files], starts, ends)
+        # Held here, no shard is closed before its records are read.
+        shards = {file: self._shard(file) for file in set(files)}
+        return [
+            os.pread(shards[file].fileno(), end - start, start)
+            for file, start, end in zip(files, starts, ends, strict=True)
+        ]
+
+    def copy_ahead(self) -> None:
+        """Begins to copy the shards of a bucket, as far as there is room for them.
+
+        A request for a record costs much more than its bytes; a copy is read for
+        nothing, for as many epochs as there are.
+        """
+        if self.is_remote:
+            threading.Thread(target=self._copy, daemon=True).start()
+
+    def _copy(self) -> None:
+        room = remote.room_for_copies()
+        for file, size in enumerate(self._sizes):
+            room -= size
+            try:
+                if room < 0 or not os.path.exists(remote.fetch(self.paths[file])):
+                    return
+            except UserError:
+                return  # Whoever needs a record of it will hear of it.
+            self._copied.add(file)
 
     def _sound_record(self, index: int, framed: bytes) -> bytes:
         """Takes the record from bytes that hold more than it, or says what is wrong."""
@@ -148,6 +178,29 @@ class RecordIndex:
             ) from None
 
 
+def write(paths: Sequence[str]) -> str:
+    """Writes the index of new shards beside the first of them; returns its path.
+
+    It says nothing of times, so that it is the same for the same shards, and stays
+    valid when they are copied. Raises UserError (73) if it cannot be written.
+    """
+    paths = [remote.fetch(path) for path in paths]
+    place = index_path(paths)
+    table = _scan_all(paths, [(os.path.getsize(path), 0) for path in paths], False)
+    atomic_write(place, table.tobytes())
+    return place
+
+
+def index_path(paths: Sequence[str], skip_damaged: bool = False) -> str:
+    """Where the index of shards is kept."""
+    folder = os.path.dirname(os.path.abspath(paths[0]))
+    # Relative, so that the index goes with the shards when they are copied.
+    names = "\n".join(os.path.relpath(path, folder) for path in paths)
+    key = hashlib.sha256(names.encode()).hexdigest()[:16]
+    kind = "sound" if skip_damaged else "all"
+    return os.path.join(folder, f".records-{kind}-{key}.index")
+
+
 def _scan_all(
     paths: list[str], sizes: list[tuple[int, int]], skip_damaged: bool
 ) -> np.ndarray:
@@ -183,7 +236,11 @@ def _load(cache: str, sizes: list[tuple[int, int]]) -> np.ndarray | None:
     if len(table) < rows_end or tuple(table[:2]) != (_INDEX_MAGIC, len(sizes)):
         return None
     rows = table[_HEADER_FIELDS:rows_end].reshape(len(sizes), _FILE_FIELDS)
-    if not np.array_equal(rows[:, :2], np.array(sizes, np.int64)):
+    now = np.array(sizes, np.int64)
+    # 0: it was made with the shards, or they are in a bucket, which knows when they
+    # were copied to it. Records that are read elsewhere fail their checksums.
+    is_known = (rows[:, 1] > 0) & (now[:, 1] > 0)
+    if (rows[:, 0] != now[:, 0]).any() or (rows[:, 1] != now[:, 1])[is_known].any():
         return None
     if len(table) != rows_end + rows[:, 2].sum() + len(sizes):
         return None
@@ -219,7 +276,7 @@ def _store(cache: str, table: np.ndarray) -> None:
 
 def read_manifest(directory: str | os.PathLike) -> dict | None:
     """The manifest of a directory of shards, None where there is none."""
-    path = os.path.join(directory, "manifest.json")
+    path = remote.fetch_once(os.path.join(directory, "manifest.json"))
     try:
         with open(path, encoding="utf-8") as f:
             manifest = json.load(f)
@@ -238,3 +295,12 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
             EXIT_DAMAGED,
         ) from None
     return manifest
+
+
+def manifest_sha256(pattern: str) -> dict[str, str]:
+    """The hash of the manifests beside shards, where there are any, as a setting."""
+    folders = sorted({os.path.dirname(path) for path in remote.expand(pattern)})
+    names = (os.path.join(folder, "manifest.json") for folder in folders)
+    manifests = [Path(remote.fetch_once(name)) for name in names]
+    found = b"".join(path.read_bytes() for path in manifests if path.is_file())
+    return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}

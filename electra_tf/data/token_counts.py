@@ -10,8 +10,8 @@ import os
 import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.paths import expand
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import expand, fetch_once
 from electra_tf.text.vocabulary import Vocabulary
 
 FILE = "token_counts.txt"
@@ -53,7 +53,7 @@ def files_beside(pattern: str) -> list[str]:
     folders = sorted({os.path.dirname(path) for path in expand(pattern)})
     found = [os.path.join(folder, FILE) for folder in folders]
     for path in found:
-        if not os.path.isfile(path):
+        if not os.path.isfile(fetch_once(path)):
             raise UserError(
                 f"{path} not found: a unigram generator needs to know how often each "
                 "token is in the data.\nBuild the data again: "

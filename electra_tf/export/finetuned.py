@@ -17,7 +17,10 @@ from electra_tf.export.inputs import EncoderInputs
 from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.model import FinetuningModel, build_finetuning_model
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
+from electra_tf.paths import escape
 from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.remote import expand, fetch_once
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _CONFIG = "config.json"
@@ -72,6 +75,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
     """
     if request.init_checkpoint:
         folder = Path(request.init_checkpoint)
+        bring_model(folder)
         if not (folder / _CONFIG).is_file():
             raise UserError(
                 f"{folder} is no directory of a fine-tuned model (it has no {_CONFIG})."
@@ -82,7 +86,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
         path.parent: _hparams(path.parent).get("task_names", [])
-        for path in sorted(parent.glob(f"*/{_CONFIG}"))
+        for path in map(Path, expand(f"{escape(str(parent))}/*/{_CONFIG}"))
     }
     found = [folder for folder, names in tasks.items() if request.what in names]
     runs = {folder.name.rpartition("_")[0] for folder in found}
@@ -104,7 +108,8 @@ def trial_dir_of(request: ExportRequest) -> Path:
 
 def _hparams(folder: Path) -> dict:
     try:
-        content = json.loads((folder / _CONFIG).read_text("utf-8"))
+        path = fetch_once(str(folder / _CONFIG))
+        content = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / _CONFIG} cannot be read: {error}.") from None
     return content if isinstance(content, dict) else {}
@@ -120,6 +125,7 @@ def read_task(folder: Path, task: str, precision: str = "float32") -> ExportedTa
     Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
     """
     folder = folder.absolute()
+    bring_model(folder)
     hparams = _hparams(folder)
     if task not in hparams.get("task_names", []):
         raise UserError(

@@ -17,6 +17,7 @@ from electra_tf.errors import UserError
 from electra_tf.interop import sources
 from electra_tf.interop.stored_model import StoredModel
 from electra_tf.storage.new_folder import check_free
+from electra_tf.storage.remote_run import bring_model
 
 
 class Format(NamedTuple):
@@ -137,6 +138,7 @@ def _check_model(request: ExportRequest) -> None:
         )
     if request.vocab_file:
         raise UserError("--vocab-file goes with --init-checkpoint; a run has its own.")
+    bring_model(request.model_dir)
     if not os.path.isdir(request.model_dir):
         raise UserError(
             f"{request.model_dir} not found: no run of that name.\nCheck --data-dir "

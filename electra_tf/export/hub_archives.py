@@ -16,6 +16,8 @@ from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.manifest import MANIFEST, sha256, verify_folder
+from electra_tf.storage.new_folder import check_free
+from electra_tf.storage.remote import is_remote
 
 CHECKSUMS = "SHA256SUMS"
 CARD = "README.md"
@@ -33,7 +35,11 @@ def check_handle(handle: str | None) -> str:
 
 def check_empty(directory: Path) -> None:
     """Raises UserError if there is something in the directory already."""
-    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+    if is_remote(directory):
+        check_free(directory)
+    elif directory.exists() and not (
+        directory.is_dir() and not any(directory.iterdir())
+    ):
         raise UserError(
             f"{directory} is not empty.\nChoose another --output-dir, or publish what "
             "is there with --publish."

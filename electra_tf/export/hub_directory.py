@@ -13,9 +13,9 @@ from pathlib import Path
 from electra_tf.export import hub_card, saved_models
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
-from electra_tf.paths import expand
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.remote import expand, fetch_once
 
 
 def kinds_of(source: ExportedModel) -> list[str]:
@@ -46,7 +46,7 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
         folder = run_dir.parent.parent / "pretrain_tfrecords"
         if shards := expand(records or ""):
             folder = Path(shards[0]).parent
-        data = hub_card.read_json(folder / "manifest.json")
+        data = hub_card.read_json(Path(fetch_once(str(folder / "manifest.json"))))
     return hub_card.RunFacts(
         step=source.facts.get("step", 0),
         objective=model.objective.name,

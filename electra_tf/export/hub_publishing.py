@@ -32,6 +32,7 @@ from electra_tf.export.hub_archives import (
 )
 from electra_tf.interop import huggingface
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
+from electra_tf.storage.remote import fetch_once
 
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
 
@@ -59,7 +60,7 @@ def check(request: ExportRequest) -> None:
 
 def is_written(request: ExportRequest) -> bool:
     """Whether the directory holds what the format writes."""
-    directory = Path(request.output_dir)
+    directory = Path(fetch_once(request.output_dir))
     if request.format == "hub":
         return (directory / CHECKSUMS).is_file()
     return bool(_networks_in(directory))

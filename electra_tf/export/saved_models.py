@@ -25,7 +25,9 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.warmup import write_warmup_requests
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import HEADS, StoredModel
+from electra_tf.paths import shown
 from electra_tf.pretrain.pretraining import build_pretrainer
+from electra_tf.storage import remote
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import new_folder
 
@@ -136,8 +138,8 @@ def write_saved_model(
     what was written does not compute what the model does.
     """
     base = Path(output_dir) / what
-    versions = base.iterdir() if base.is_dir() else ()
-    numbers = [int(path.name) for path in versions if path.name.isdecimal()]
+    versions = remote.names_in(base)
+    numbers = [int(name) for name in versions if name.isdecimal()]
     final = base / str(max(numbers, default=0) + 1)
     with new_folder(final) as folder:
         fill_folder(folder, servable, source, what, exact)
@@ -243,7 +245,7 @@ def _export_task(request: ExportRequest) -> None:
     make = TASKS[task.facts.kind]
     if request.precision != "float32":
         exact = make(finetuned.read_task(folder, request.what))
-    print(f"{request.what}: from {folder}")
+    print(shown(f"{request.what}: from {folder}"))
     name = request.what.replace(":", ".")
     written = write_saved_model(
         make(task), task.source, name, request.output_dir, exact
@@ -255,6 +257,6 @@ def _report(what: str, written: Path) -> None:
     """Says what was written, and how far it is from the model."""
     manifest = verify_folder(written)
     gap = manifest["max_difference"]
-    print(f"{what}: {written}, greatest difference from the model {gap:.1e}")
+    print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))
     for name, lost in manifest.get("differences_from_float32", {}).items():
         print(f"  {name}: {lost:.1e} from float32")

@@ -30,6 +30,7 @@ from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.tagging import Sentence, TaggingTask
 from electra_tf.finetune.task import Task, read_text, shown
+from electra_tf.storage.remote import fetch_once
 
 FILES = ("train", "dev", "test")
 METRICS = ("accuracy", "mcc", "f1")
@@ -196,7 +197,8 @@ class _OwnFiles(Task):
 
     def path(self, split: str) -> Path:
         """The file of a split."""
-        return Path(self.config.data_dir) / self.description[split]
+        path = Path(self.config.data_dir) / self.description[split]
+        return Path(fetch_once(str(path)))
 
     def splits(self, kind: str) -> list[str]:
         """Those that the description names."""

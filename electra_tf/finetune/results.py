@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.paths import local_of, shown
 from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.storage.remote import fetch, put
 
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
@@ -66,6 +68,7 @@ class Results:
         cannot be read.
         """
         try:
+            fetch(self.json_path)
             content = json.loads(self.json_path.read_text(encoding="utf-8"))
             stored = content["settings"]
             trials = [_trial(fields) for fields in content["trials"]]
@@ -108,8 +111,10 @@ class Results:
         except OSError as error:
             raise cannot_write(self.json_path, error) from error
         text = json.dumps(finite(content), indent=2, allow_nan=False)
-        atomic_write(self.json_path, text + "\n")
+        atomic_write(self.json_path, shown(text) + "\n")
         atomic_write(self.txt_path, self.text())
+        put(self.json_path)
+        put(self.txt_path)
 
     def text(self) -> str:
         """The original's results text."""
@@ -172,7 +177,8 @@ def _trial(fields: dict[str, Any]) -> TrialResult:
         name: {metric: math.nan if v is None else v for metric, v in metrics.items()}
         for name, metrics in fields["scores"].items()
     }
-    return TrialResult(**{**fields, "scores": scores})
+    outputs = [local_of(path) for path in fields.get("test_outputs", [])]
+    return TrialResult(**{**fields, "scores": scores, "test_outputs": outputs})
 
 
 def scores_text(scores: Mapping[str, float]) -> str:

@@ -17,6 +17,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.results import Statistics
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.storage.remote_run import bring_model
 
 Scores = dict[str, dict[int, Statistics]]  # "task: metric" -> step -> statistics
 
@@ -27,6 +28,8 @@ def checkpoints_of(config: FinetuningConfig) -> list[tuple[int, str]]:
     Raises `UserError` when it is no directory or holds none.
     """
     directory = config.init_checkpoint
+    if directory is not None:
+        bring_model(directory, all_steps=True)
     if directory is None or not os.path.isdir(directory):
         raise UserError(
             f"--sweep needs the directory of a pre-training run as init_checkpoint, "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -27,8 +26,11 @@ from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import check_trained_for, write_facts
 from electra_tf.interop.sources import FoundModel
+from electra_tf.paths import shown
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
+from electra_tf.storage.remote import fetch, put_folder
+from electra_tf.storage.remote_run import RunFolder, bring_model, remove_run
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
@@ -72,8 +74,12 @@ def run_trial(run: Run, trial: int) -> TrialResult:
     config = run.config
     keras.backend.clear_session()
     if config.do_train:
-        with RunLock(config.trial_dir(trial)) as lock:
-            model, steps, seconds = _train(run, trial, lock)
+        place, log = config.trial_dir(trial), run.console.log
+        with (
+            RunLock(place) as lock,
+            RunFolder(place, writes=True, keep=1, log=log) as folder,
+        ):
+            model, steps, seconds = _train(run, trial, lock, folder)
     else:
         model, steps, seconds = _load(run, trial, run.source), 0, 0.0
     times = {"train": round(seconds, 1)}
@@ -90,7 +96,7 @@ def run_trial(run: Run, trial: int) -> TrialResult:
 def lacks_test_outputs(config: FinetuningConfig, result: TrialResult) -> bool:
     """Whether predictions are asked for that a finished trial does not have."""
     written = result.test_outputs
-    there = written and all(os.path.isfile(path) for path in written)
+    there = written and all(os.path.isfile(fetch(path)) for path in written)
     return _wants_test_outputs(config, result.trial) and not there
 
 
@@ -100,6 +106,7 @@ def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
     Raises `UserError` when its model was not kept.
     """
     folder = run.config.trial_dir(result.trial)
+    bring_model(folder)
     if not os.path.isdir(folder):
         raise UserError(
             f"the model of trial {result.trial}, {folder}, is gone, so it cannot "
@@ -118,7 +125,7 @@ def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
 def discard_model(config: FinetuningConfig, trial: int) -> None:
     """Removes the model of a trial whose results are written, if it is not to stay."""
     if config.do_train and not config.keep_all_models and trial > 1:
-        shutil.rmtree(config.trial_dir(trial), ignore_errors=True)
+        remove_run(config.trial_dir(trial))
 
 
 def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
@@ -140,6 +147,7 @@ def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
             if scorer.has_learnt_nothing:
                 degenerate.append(name)
             task.write_predictions(split, scorer, directory, result.trial)
+    put_folder(directory)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
     seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
     details = {name: found for name, found in details.items() if found}
@@ -156,6 +164,7 @@ def _test_outputs(run: Run, model, trial: int, stop) -> list[str]:
         for split in task.splits("test"):
             scorer = score(run, model, task, split, stop)
             paths += task.write_predictions(split, scorer, directory, trial)
+            put_folder(directory)
             run.console.log(f"Test predictions of {task.name}: {directory}")
     return paths
 
@@ -251,11 +260,11 @@ def _identity(run: Run, store) -> dict[str, Any]:
         "vocab_sha256": run.vocab.sha256,
         "heads": heads,
         "features": store.digest,
-        "init_checkpoint": run.source.origin if run.source else None,
+        "init_checkpoint": shown(run.source.origin) if run.source else None,
     }
 
 
-def _train(run: Run, trial: int, lock: RunLock):
+def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
     """Trains up to the end: (model, steps, seconds)."""
     config, console = run.config, run.console
     store = preprocessing.features(config, run.tasks, "train", True)
@@ -268,6 +277,7 @@ def _train(run: Run, trial: int, lock: RunLock):
         identity=_identity(run, store),
         settings=config.settings(),
         before_save=lock.check,
+        after_save=bucket.upload,
         log=console.log,
     )
     saved = checkpoints.newest_intact()

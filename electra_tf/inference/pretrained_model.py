@@ -27,6 +27,7 @@ from electra_tf.inference.scoring import (
 )
 from electra_tf.interop import sources
 from electra_tf.interop.stored_model import HEADS, empty_pretrainer
+from electra_tf.paths import local_of
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text import packing
 from electra_tf.text.tokenization import Tokenizer
@@ -233,7 +234,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     Raises `UserError` if there is no model, if its files do not fit each other, or if
     it is an encoder alone.
     """
-    path = os.path.abspath(os.fspath(path))
+    path = os.path.abspath(local_of(os.fspath(path)))
     try:
         found = sources.find(path, log=_nothing)
     except sources.NoModelError:

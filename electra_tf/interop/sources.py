@@ -29,9 +29,12 @@ from electra_tf.interop import (
     tf1,
 )
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
+from electra_tf.paths import local_of
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, read_settings
 
 # What makes weights those of another encoder. The last two leave no trace in them.
@@ -201,6 +204,7 @@ def original_in(
     None where there is none, or where this project has saved checkpoints already.
     """
     folder = Path(directory)
+    bring_model(folder)
     if not folder.is_dir() or _is_run(folder) or not tf1.is_original(folder):
         return None
     return find(folder, log)
@@ -210,6 +214,7 @@ def _finder(
     path: str, allow_pytorch_bin: bool
 ) -> Callable[[Callable[[str], None]], FoundModel]:
     """What finds the model at a path, when called with a log."""
+    bring_model(path)
     if tf1.is_prefix(path):
         return lambda log: _checkpoint(path)
     folder = Path(path)
@@ -287,8 +292,9 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
         usual = run.parents[3] / tf1.VOCABULARY
         hparams = _of_finetuned(run, hparams)
-    vocab_file = hparams.pop("vocab_file", None) or beside.vocab_file
-    if vocab_file is None and usual.is_file():
+    vocab_file = hparams.pop("vocab_file", None)
+    vocab_file = local_of(vocab_file) if vocab_file else beside.vocab_file
+    if vocab_file is None and Path(fetch_once(str(usual))).is_file():
         vocab_file = str(usual)
     hparams["model_name"] = run.name
     return Settings(hparams, vocab_file and read_settings(vocab_file), vocab_file)

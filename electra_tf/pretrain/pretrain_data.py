@@ -11,7 +11,6 @@ input_ids, input_mask and segment_ids, without masking.
 """
 
 import fnmatch
-import glob
 import os
 
 import numpy as np
@@ -20,11 +19,13 @@ import tensorflow as tf
 from electra_tf.data import record_index, tfrecord
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.paths import escape, expand, globs_in
+from electra_tf.paths import escape, globs_in
 from electra_tf.pretrain import masking
+from electra_tf.storage.remote import expand, fetch_once, size_of
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
+_CALLS_TO_BUCKET = 16  # batches that are being read at a time
 
 
 def make_dataset(
@@ -91,12 +92,27 @@ def make_dataset(
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
-    dataset = dataset.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    dataset = _in_parallel(dataset, load, source.index, copies=shuffle)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
         dataset = _without_end(dataset)
     return dataset.prefetch(tf.data.AUTOTUNE)
+
+
+def _in_parallel(
+    steps: tf.data.Dataset, load, index: record_index.RecordIndex, copies: bool
+) -> tf.data.Dataset:
+    """Maps steps to batches, in order."""
+    if copies:
+        index.copy_ahead()
+    if not index.is_remote:
+        return steps.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    # These calls wait for a bucket: that needs no processor, but a thread.
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 2 * _CALLS_TO_BUCKET
+    batches = steps.map(load, num_parallel_calls=_CALLS_TO_BUCKET, deterministic=True)
+    return batches.with_options(options)
 
 
 def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
@@ -272,7 +288,7 @@ def find_shards(pattern: str) -> list[str]:
     if paths:
         return paths
     for part in globs_in(pattern):
-        if state := glob.glob(os.path.join(os.path.dirname(part), "build.json")):
+        if state := expand(os.path.join(os.path.dirname(part), "build.json")):
             raise _unfinished(os.path.dirname(state[0]) or ".")
     raise UserError(
         f"no file matches {pattern}.\nBuild the data first "
@@ -291,13 +307,13 @@ def _check_manifests(
     paths: list[str], pattern: str, max_seq_length: int, vocab: Vocabulary
 ) -> dict[str, dict]:
     """Compares settings with the manifests; returns the entries of listed shards."""
-    entries = {}
+    entries, there = {}, {os.path.abspath(path) for path in paths}
     here = escape(os.getcwd())
     patterns = [os.path.normpath(os.path.join(here, p)) for p in globs_in(pattern)]
     for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
         manifest = record_index.read_manifest(folder)
         if manifest is None:
-            if os.path.exists(os.path.join(folder, "build.json")):
+            if os.path.exists(fetch_once(os.path.join(folder, "build.json"))):
                 raise _unfinished(folder)
             continue
         _check_contract(folder, manifest, max_seq_length, vocab)
@@ -305,7 +321,7 @@ def _check_manifests(
             path = os.path.join(folder, file["name"])
             entries[path] = file
             wanted = any(fnmatch.fnmatch(path, part) for part in patterns)
-            if wanted and not os.path.exists(path):
+            if wanted and path not in there:
                 raise UserError(
                     f"{path} is missing: {folder}/manifest.json lists it with "
                     f"{file['examples']} examples.\nRestore the file, or build the "
@@ -346,7 +362,7 @@ def _check_counts(
             continue
         if not skip_damaged:
             raise UserError(
-                f"{path} ends after record {count} at byte {os.path.getsize(path)}; "
+                f"{path} ends after record {count} at byte {size_of(path)}; "
                 f"its manifest says {entry['examples']} records in {entry['bytes']} "
                 "bytes.\nRestore the file, or build the data again.",
                 EXIT_DAMAGED,

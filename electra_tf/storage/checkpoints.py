@@ -64,6 +64,7 @@ class Checkpoints:
       read_only: neither clears nor renames anything (evaluation beside a running
         training).
       before_save: called before each save; what it raises prevents the save.
+      after_save: called after each save, when all files are in place.
       log: called with one line of text.
     """
 
@@ -76,6 +77,7 @@ class Checkpoints:
         settings: Mapping[str, Any] | None = None,
         read_only: bool = False,
         before_save: Callable[[], None] = lambda: None,
+        after_save: Callable[[], None] = lambda: None,
         log: Callable[[str], None] = print,
     ):
         self.directory = Path(directory)
@@ -86,6 +88,7 @@ class Checkpoints:
         self.read_only = read_only
         self.last_saved_step: int | None = None
         self._before_save = before_save
+        self._after_save = after_save
         self._log = log
 
     def prefix(self, step: int) -> str:
@@ -272,6 +275,7 @@ class Checkpoints:
         except OSError as error:
             raise cannot_write(self.directory, error) from error
         self._write_pointer()
+        self._after_save()
 
     def _write_tensors(
         self, partial: Path, step: int, variables: Mapping[str, Any]

@@ -20,14 +20,27 @@ from pathlib import Path
 import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.storage import remote
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+from electra_tf.storage.manifest import MANIFEST
 
 _TEMPORARY = re.compile(rf"\..+\.[a-z0-9_]{{8}}@(.+){re.escape(PARTIAL)}")
 
 
 def check_free(output_dir: str | os.PathLike) -> None:
-    """Raises `UserError` (73) unless the directory is absent or empty."""
+    """Raises `UserError` (73) unless the directory is absent or empty, and writable."""
     path = Path(output_dir)
+    if remote.is_remote(path):
+        if there := sorted(remote.listing(path)):
+            rest = "" if MANIFEST in there else f", no {MANIFEST}: an upload broke off"
+            raise UserError(
+                f"{path} is in use already ({there[0]}{rest});\nnothing is "
+                "overwritten. Give a new --output-dir.",
+                EXIT_CANNOT_WRITE,
+            )
+        remote.check_writable(path)
+        shutil.rmtree(path, ignore_errors=True)  # a copy of what is no longer there
+        return
     if path.is_dir() and not any(path.iterdir()):
         return
     if path.exists():
@@ -44,7 +57,8 @@ def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
     """A temporary folder that becomes `output_dir` when the block ends well.
 
     Until then it lies beside `output_dir`, as `.<name>.<letters>@<host>.partial`; it is
-    synced before it is renamed. Such folders of processes that are gone are removed.
+    synced before it is renamed. Such folders of processes that are gone are removed. In
+    a bucket the manifest comes last.
 
     Raises `UserError` (73) if the directory is in use or cannot be written.
     """
@@ -63,6 +77,7 @@ def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
             check_free(output_dir)  # Another export may have been faster.
             raise
         sync_directory(final.parent)
+        remote.put_folder(final, last=MANIFEST)
     except OSError as error:
         raise cannot_write(final, error) from error
     finally:

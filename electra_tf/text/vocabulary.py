@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import fetch_once
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
@@ -140,7 +141,7 @@ class Vocabulary:
 def _read_tokens(path: str) -> list[str]:
     """Returns the checked lines of a vocabulary file."""
     try:
-        with open(path, "rb") as f:
+        with open(fetch_once(path), "rb") as f:
             data = f.read()
     except OSError as e:
         raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
@@ -252,10 +253,10 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
     Raises UserError if the file is damaged or was written for other tokens.
     """
     if not isinstance(vocab, Vocabulary):
-        if not os.path.exists(settings_path(vocab)):
+        if not os.path.exists(fetch_once(settings_path(vocab))):
             return None
         vocab = Vocabulary.load(vocab)
-    path = settings_path(vocab.path)
+    path = fetch_once(settings_path(vocab.path))
     try:
         with open(path, encoding="utf-8") as f:
             settings = json.load(f)

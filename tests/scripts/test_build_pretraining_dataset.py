@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_tf.data import build_plan, tfrecord
+from electra_tf.data import build_plan, record_index, tfrecord
 from electra_tf.data.build_plan import Unit
 from electra_tf.text import corpus
 from tests.helpers.building import (
@@ -87,6 +87,7 @@ def test_the_command_line_of_the_original(text, tmp_path):
     (file,) = manifest["files"]
     shard = tmp_path / "out" / "pretrain_data.tfrecord-00000-of-00001"
     assert content(tmp_path / "out").keys() == {
+        os.path.basename(record_index.index_path([shard])),
         shard.name,
         "manifest.json",
         "token_counts.txt",
@@ -110,7 +111,7 @@ def test_the_processes_do_not_show(text, tmp_path):
         flags = (f"--num-processes={processes}", "--num-out-files=4")
         succeed(text, tmp_path / str(processes), *flags)
     one = content(tmp_path / "1")
-    assert len(one) == 6
+    assert len(one) == 7
     assert one == content(tmp_path / "2") == content(tmp_path / "3")
     succeed(text, tmp_path / "seed", "--num-out-files=4", "--seed=43")
     other = content(tmp_path / "seed")

@@ -65,7 +65,7 @@ def final_state(run_directory, step):
         ({"do_train": True, "do_eval": True}, 2, "do_eval"),
         ({"vocab_size": 61}, 2, "vocab_size is 61, but"),
         ({"vocab_file": "/nowhere/vocab.txt"}, 2, "/nowhere/vocab.txt"),
-        ({"model_dir": "gs://bucket/run"}, 2, "only files of this machine"),
+        ({"model_dir": "hdfs://host/run"}, 2, "hdfs:// cannot be opened"),
         (EVALUATE, 2, "no checkpoint to evaluate"),
     ],
 )

@@ -19,11 +19,11 @@ from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 
 # Imported where it is installed, with a word to the user where it is not:
 # transformers and torch read an export of Hugging Face's format a second time.
-OPTIONAL = {"onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
+OPTIONAL = {"fsspec", "onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
 # Of extras, with what comes with them: not there after `pip install -e .`.
 EXTRAS = (
     *("onnx", "onnxruntime", "rapidfuzz", "tensorboard", "torch", "transformers"),
-    *("tf_keras", "starlette"),
+    *("tf_keras", "starlette", "s3fs", "moto", "boto3"),
 )
 
 

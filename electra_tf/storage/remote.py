@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What lies in a bucket, and its copies in a cache on this machine.
+
+Everywhere else such a path is that of its copy (`paths.local_of`); here it is brought
+down before it is read (`fetch`) and up after it was written (`put`). The bucket is
+always right: a copy that differs from it is replaced. Paths that are not in the cache
+pass untouched, at the cost of comparing a prefix.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import functools
+import glob
+import json
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
+from electra_tf.paths import cache_root, globs_in, url_of
+from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
+from electra_tf.storage.lease import is_dead
+
+_PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
+# Whoever waits for an answer wants it in seconds. A listing that is kept would hide
+# what others write.
+_BOTO = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"total_max_attempts": 3},
+    "max_pool_connections": 256,
+}
+_OPTIONS = {
+    "s3": {"config_kwargs": _BOTO, "use_listings_cache": False},
+    "gs": {"use_listings_cache": False},
+}
+_ADVICE = {
+    "redential": "No key was found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "or a profile or role.",
+    "onnect": "Check the network, the name, and AWS_ENDPOINT_URL if that is set.",
+    "imeout": "Check the network, the name, and AWS_ENDPOINT_URL if that is set.",
+    "Permission": "These credentials do not allow it.",
+    "Forbidden": "These credentials do not allow it.",
+    "bucket does not exist": "Check the bucket's name, or make it.",
+}
+_THREADS = 8  # files that move at a time
+_GAP = 1 << 15  # bytes that are read for nothing rather than asked around
+_LONGEST = 8 << 20  # of a merged range
+_RETRIES = 6  # of a store that has answered once; before that, none
+_LOCAL_ONLY = ("run.lock",)  # says who writes into a copy; never in the bucket
+
+_has_answered: set[str] = set()
+
+
+def is_remote(path: str | os.PathLike) -> bool:
+    """Whether a path is that of a copy."""
+    return os.fspath(path).startswith(cache_root() + os.sep)
+
+
+def open_store(path: str | os.PathLike) -> tuple[Any, str]:
+    """fsspec's file system of a path in a bucket, and its key there.
+
+    Raises `UserError` (2) naming the package that is missing.
+    """
+    scheme, _, key = url_of(path).partition("://")
+    package, extra = _PACKAGES[scheme]
+    try:
+        import fsspec
+
+        store = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
+    except ImportError:
+        raise UserError(
+            f"{scheme}://{key} needs the package {package}.\n"
+            f'pip install "electra-tf[{extra}]"'
+        ) from None
+    # absl shows what libraries log for their developers.
+    for name in ("aiobotocore", "botocore", "s3fs"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    store.retries = _RETRIES if scheme in _has_answered else 1
+    return store, key
+
+
+@contextlib.contextmanager
+def in_words(path: str | os.PathLike, writes: bool = False) -> Iterator[None]:
+    """Turns what a store fails with into a `UserError`: 73 if it `writes`, else 2.
+
+    What is simply not there stays a FileNotFoundError.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+        text = str(error).strip() or type(error).__name__
+        is_missing = isinstance(error, FileNotFoundError)
+        if is_missing and not writes and "bucket does not exist" not in text:
+            raise
+        advice = [said for sign, said in _ADVICE.items() if sign in f"{kinds} {text}"]
+        raise UserError(
+            f"{url_of(path)} cannot be {'written' if writes else 'read'}: "
+            f"{text.splitlines()[0]}\n{(advice or ['See what the store says.'])[0]}\n"
+            "docs/storage.md says how a bucket is named and opened.",
+            EXIT_CANNOT_WRITE if writes else EXIT_CONFIG,
+        ) from None
+
+
+# ------------------------------------------------------------------------- listing
+
+
+def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
+    """All objects below a path in a bucket, or at it: relative name -> fsspec's facts.
+
+    The name of an object at the path itself is "".
+    """
+    store, key = open_store(path)
+    key = key.rstrip("/")
+    with in_words(path):
+        try:
+            found = store.find(key, detail=True)
+        except FileNotFoundError as error:
+            if "bucket does not exist" in str(error):
+                raise
+            found = {}
+        if not found and "/" not in key and not store.exists(key):
+            raise FileNotFoundError("the bucket does not exist")
+    _has_answered.add(url_of(path).partition("://")[0])
+    found = {name.lstrip("/").removeprefix(key): i for name, i in found.items()}
+    return {n.lstrip("/"): i for n, i in found.items() if not n or n[0] == "/"}
+
+
+def version_of(facts: dict[str, Any]) -> str:
+    """What changes when an object is written again."""
+    names = ("ETag", "etag", "generation", "LastModified", "updated", "created")
+    return next((str(facts[name]) for name in names if facts.get(name)), "")
+
+
+def names_in(folder: str | os.PathLike) -> list[str]:
+    """The names of what is in a folder, here or in a bucket; none if there is none."""
+    if is_remote(folder):
+        return sorted({name.partition("/")[0] for name in listing(folder)})
+    return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+
+def expand(globs: str) -> list[str]:
+    """The files that a comma-separated list of globs names, sorted; none is fetched."""
+    paths = set()
+    for part in globs_in(globs):
+        if is_remote(part):
+            store, pattern = open_store(part)
+            with in_words(part), contextlib.suppress(FileNotFoundError):
+                place = part.removesuffix(pattern)
+                paths |= {place + p.lstrip("/") for p in store.glob(pattern)}
+        else:
+            paths |= {path for path in glob.glob(part) if os.path.isfile(path)}
+    return sorted(paths)
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file, here or in a bucket."""
+    if not is_remote(path):
+        return os.path.getsize(path)
+    return stats_of([path])[0][0]
+
+
+def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """(bytes, time of change in ns) of files; 0 for the time of those in buckets."""
+    found: dict[str, dict] = {}
+    for folder in sorted({os.path.dirname(path) for path in paths if is_remote(path)}):
+        there = listing(folder)
+        found |= {os.path.join(folder, name): facts for name, facts in there.items()}
+    result = []
+    for path in paths:
+        if is_remote(path):
+            result.append((found[path]["size"], 0))
+        else:
+            stat = os.stat(path)
+            result.append((stat.st_size, stat.st_mtime_ns))
+    return result
+
+
+# ------------------------------------------------------------------- bringing down
+
+
+def fetch(path: str | os.PathLike) -> str:
+    """Brings the file or folder at a path to its place in the cache; returns that.
+
+    Raises `UserError` (2) when the store cannot be reached.
+    """
+    path = os.fspath(path)
+    if is_remote(path):
+        bring(path)
+    return path
+
+
+@functools.cache
+def fetch_once(path: str) -> str:
+    """As `fetch`, and never again in this process."""
+    return fetch(path)
+
+
+def bring(
+    path: str,
+    scope: Callable[[str], bool] = lambda name: True,
+    wanted: Callable[[dict[str, Any]], Iterable[str]] = lambda there: there,
+    is_writer: bool = False,
+) -> list[str]:
+    """Brings objects to their places in the cache; returns the names in the bucket.
+
+    A copy of what is no longer in the bucket goes. A run's directory into which another
+    process of this machine writes stays as it is: it is newer; the result is empty.
+
+    Args:
+      scope: which names, relative to a folder, are looked at at all.
+      wanted: those of the names there that are brought; the others may stay behind.
+      is_writer: whether this process writes there.
+    """
+    path = path.rstrip("/")
+    if not is_writer and is_written_to(path):
+        return []
+    with _state_of(path) as state:
+        if not is_writer and is_written_to(path):
+            return []
+        there = {n: facts for n, facts in listing(path).items() if scope(n)}
+        _remove_others(path, there, state, scope)
+        due = [n for n in wanted(there) if not _is_current(path, n, there[n], state)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            moves = [(path, name, there[name], state) for name in due]
+            list(pool.map(lambda move: _bring(*move), moves))
+    return sorted(there)
+
+
+def is_written_to(folder: str | os.PathLike) -> bool:
+    """Whether a process of this machine holds the lock of a run's directory."""
+    with contextlib.suppress(OSError, ValueError):
+        with open(os.path.join(folder, "run.lock"), "rb") as f:
+            # Asked only when in doubt: whoever starts now should not find it locked.
+            if is_dead(json.loads(f.read())):
+                return False
+            try:
+                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def _state_of(path: str) -> Iterator[dict[str, list]]:
+    """What is known of the copies at a path; one process at a time.
+
+    name -> [bytes, version in the bucket, the copy's time of change]
+    """
+    root = Path(cache_root())
+    place = root.with_name("versions") / Path(path).relative_to(root)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        lock = open(place / ".lock", "wb")
+    except OSError as error:
+        raise UserError(
+            f"the cache for what is in buckets cannot be written: {error}.\n"
+            "Set ELECTRA_TF_CACHE to a directory with room.",
+            EXIT_CANNOT_WRITE,
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            state = json.loads((place / ".state.json").read_text())
+        except (OSError, ValueError):
+            state = {}
+        try:
+            yield state
+        finally:
+            atomic_write(place / ".state.json", json.dumps(state))
+
+
+def _place_of(path: str, name: str) -> str:
+    return os.path.join(path, name) if name else path
+
+
+def _is_current(path: str, name: str, facts, state) -> bool:
+    try:
+        changed = os.stat(_place_of(path, name)).st_mtime_ns
+    except OSError:
+        return False
+    return state.get(name) == [facts["size"], version_of(facts), changed]
+
+
+def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
+    place = _place_of(path, name)
+    partial = place + PARTIAL
+    store, key = open_store(place)
+    if os.path.isdir(place):
+        shutil.rmtree(place)  # something else had this name
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with in_words(place):
+            store.get_file(key, partial)
+        if os.path.getsize(partial) != facts["size"]:
+            raise UserError(f"{url_of(place)} is being changed; try again.")
+        os.replace(partial, place)
+    except OSError as error:
+        raise cannot_write(place, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+    state[name] = [facts["size"], version_of(facts), os.stat(place).st_mtime_ns]
+
+
+def _remove_others(path: str, there, state, scope) -> None:
+    """Removes the copies of what is no longer there, and a run's own unsent files."""
+    names = {name for name in state if scope(name)}
+    with contextlib.suppress(OSError):
+        names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
+    for name in names - set(there):
+        state.pop(name, None)
+        if not name.startswith(_LOCAL_ONLY):
+            with contextlib.suppress(OSError):
+                os.unlink(_place_of(path, name))
+
+
+# -------------------------------------------------------------------- bringing up
+
+
+def put(path: str | os.PathLike, names: Sequence[str] = ("",)) -> None:
+    """Brings copies up to their bucket, one after the other; nothing for local paths.
+
+    Names that have not changed since they were brought up or down are left out.
+
+    Raises `UserError` (73).
+    """
+    path = os.fspath(path)
+    if not is_remote(path):
+        return
+    with _state_of(path) as state:
+        for name in names:
+            place = _place_of(path, name)
+            stat = os.stat(place)
+            if state.get(name, [0, 0, 0])[2] == stat.st_mtime_ns:
+                continue
+            store, key = open_store(place)
+            with in_words(place, writes=True):
+                store.put_file(place, key)
+                facts = store.info(key)
+            if facts["size"] == stat.st_size:  # else it has grown in between
+                state[name] = [facts["size"], version_of(facts), stat.st_mtime_ns]
+
+
+def put_folder(path: str | os.PathLike, last: str = "") -> None:
+    """Brings all files below a folder up, those named `last` at the end.
+
+    Raises `UserError` (73).
+    """
+    if is_remote(path):
+        names = names_below(path)
+        names.sort(key=lambda name: (os.path.basename(name) == last, name))
+        put(path, names)
+
+
+def names_below(folder: str | os.PathLike) -> list[str]:
+    """The files below a folder; not those in folders of interrupted writes."""
+    found = []
+    for directory, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.endswith(PARTIAL)]
+        found += [os.path.join(directory, name) for name in files]
+    return sorted(os.path.relpath(path, folder) for path in found)
+
+
+def has_changed(path: str, name: str) -> bool:
+    """Whether a copy has been written to since it was brought up or down."""
+    with _state_of(path) as state:
+        return state.get(name, [0, 0, 0])[2] != os.stat(f"{path}/{name}").st_mtime_ns
+
+
+def write(path: str, data: bytes) -> None:
+    """Writes an object of which there is no copy; raises `UserError` (73)."""
+    store, key = open_store(path)
+    with in_words(path, writes=True):
+        store.pipe_file(key, data)
+
+
+def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
+    """Removes objects below a path in a bucket, one after the other."""
+    for name in names:
+        store, key = open_store(os.path.join(path, name))
+        with in_words(path, writes=True), contextlib.suppress(FileNotFoundError):
+            store.rm_file(key)
+
+
+def check_writable(path: str | os.PathLike) -> None:
+    """Raises `UserError` (73) for a place in a bucket that cannot be written to."""
+    if is_remote(path):
+        write(os.path.join(path, f".try{PARTIAL}"), b"")
+        remove(path, [f".try{PARTIAL}"])
+
+
+# -------------------------------------------------------------------------- ranges
+
+
+def room_for_copies() -> float:
+    """Bytes of data that may be copied to the cache, beyond what has to be there.
+
+    $ELECTRA_TF_COPY_GB; by default half of what is free.
+    """
+    if limit := os.environ.get("ELECTRA_TF_COPY_GB"):
+        return float(limit) * 1e9
+    os.makedirs(cache_root(), exist_ok=True)
+    return shutil.disk_usage(cache_root()).free / 2
+
+
+def read_ranges(
+    paths: Sequence[str], starts: Sequence[int], ends: Sequence[int]
+) -> list[bytes]:
+    """The bytes [start, end) of files in one bucket, all asked for at once.
+
+    Ranges that lie close to each other are one request.
+    """
+    order = sorted(range(len(paths)), key=lambda i: (paths[i], starts[i]))
+    merged: list[tuple[str, int, int]] = []
+    part_of = {}
+    for i in order:
+        path, start, end = merged[-1] if merged else ("", 0, 0)
+        near = paths[i] == path and starts[i] - end <= _GAP
+        if near and max(end, ends[i]) - start <= _LONGEST:
+            merged[-1] = (path, start, max(end, ends[i]))
+        else:
+            merged.append((paths[i], starts[i], ends[i]))
+        part_of[i] = len(merged) - 1
+    store, first = open_store(paths[0])
+    place = paths[0].removesuffix(first)
+    keys = [path.removeprefix(place) for path, _, _ in merged]
+    requests = keys, [start for _, start, _ in merged], [end for _, _, end in merged]
+    with in_words(paths[0]):
+        if store.async_impl:
+            from fsspec.asyn import sync
+
+            read = sync(store.loop, _read_all, store, *requests)
+        else:
+            read = store.cat_ranges(*requests, on_error="raise")
+    result = []
+    for i in range(len(paths)):
+        part = part_of[i]
+        begin = starts[i] - merged[part][1]
+        result.append(read[part][begin : begin + ends[i] - starts[i]])
+    return result
+
+
+async def _read_all(store, keys: list[str], starts, ends) -> list[bytes]:
+    """As `cat_ranges`, at half its cost: no time limit of its own for each request."""
+    places = zip(keys, starts, ends, strict=True)
+    return await asyncio.gather(
+        *(store._cat_file(key, start=start, end=end) for key, start, end in places)
+    )

@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of a run in a bucket, and the working copy of who writes there.
+
+Training writes to its copy, with all that `Checkpoints` promises; after each save the
+files go up. A checkpoint is in the bucket when its manifest is, which goes up last and,
+when a checkpoint is removed, goes first. In between there is an object
+`model.ckpt-N.partial`: the rest of a kill, which the next writer clears.
+
+Whoever starts, brings down the newest intact checkpoint of the bucket. What was not yet
+up when a writer was killed is computed again, to the same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
+from electra_tf.storage import checkpoint_manifest, remote
+from electra_tf.storage.bucket_lock import BucketLock
+from electra_tf.storage.checkpoint_manifest import (
+    MANIFEST,
+    POINTER,
+    DamagedCheckpointError,
+    name_of,
+    split_name,
+)
+from electra_tf.storage.checkpoints import CORRUPT
+from electra_tf.storage.files import PARTIAL
+
+# What else lies below a run's directory, and is not the run's.
+_OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
+# The folders with checkpoints of a run; the second is that of a fine-tuning that keeps
+# the best weights, and goes up later: it must not be ahead of the scores.
+_FOLDERS = ("", "training")
+_WAITS = (2.0, 10.0, 30.0)  # seconds before a failed upload is tried again
+
+
+def bring_model(path: str | os.PathLike, all_steps: bool = False) -> None:
+    """Brings what belongs to a model, of a run the newest intact checkpoint.
+
+    Args:
+      path: a directory, or the prefix of a checkpoint; nothing happens unless it is in
+        a bucket.
+      all_steps: bring all checkpoints of a run.
+
+    Raises `UserError` (2) when the store cannot be reached.
+    """
+    path = os.fspath(path).rstrip("/")
+    if remote.is_remote(path):
+        _bring_model(path)
+        if all_steps:
+            remote.bring(path, _is_ours)
+
+
+@functools.cache
+def _bring_model(path: str) -> None:
+    if remote.listing(path):
+        _bring_run(path)
+        return
+    folder, name = os.path.split(path)
+
+    def belongs(other: str) -> bool:
+        tensors = ".data-" in other or other.endswith((".index", ".meta"))
+        others = tensors or split_name(other) is not None
+        named = other.startswith(f"{name}.") or not others
+        return _is_ours(other) and "/" not in other and named
+
+    remote.bring(folder, belongs)
+
+
+def _bring_run(path: str, is_writer: bool = False) -> None:
+    """Brings a run's files, of its checkpoints only the newest intact one."""
+
+    def rest(there):
+        steps = _complete(there)
+        return [name for name in there if _step_of(name) not in steps]
+
+    names = remote.bring(path, _is_ours, rest, is_writer)
+    for step in reversed(_complete(names)):
+        remote.bring(
+            path, _is_ours, lambda there, s=step: _files_of(s, there), is_writer
+        )
+        try:
+            manifest = checkpoint_manifest.read(Path(path), step)
+            checkpoint_manifest.verify_files(Path(path), manifest)
+            return
+        except DamagedCheckpointError:
+            continue  # `Checkpoints` finds it damaged, too, and says so
+
+
+def _is_ours(name: str) -> bool:
+    return not (name.startswith(_OTHERS) or name.endswith((PARTIAL, CORRUPT)))
+
+
+def _step_of(name: str) -> int | None:
+    return (split_name(name) or (None, ""))[0]
+
+
+def _files_of(step: int, names: Iterable[str]) -> list[str]:
+    """The files of a checkpoint, its manifest last."""
+    manifest = name_of(step) + MANIFEST
+    own = [n for n in names if _step_of(n) == step and not n.endswith(PARTIAL)]
+    return sorted(own, key=lambda name: (name == manifest, name))
+
+
+def _complete(names: Iterable[str]) -> list[int]:
+    """The steps whose manifest is among the names, ascending."""
+    parts = filter(None, map(split_name, names))
+    return sorted(step for step, suffix in parts if suffix == MANIFEST)
+
+
+def _mark(folder: str, step: int) -> None:
+    """Says in the bucket that the files of a step are not complete."""
+    remote.write(os.path.join(folder, name_of(step) + PARTIAL), b"")
+
+
+def _unmark(folder: str, step: int) -> None:
+    remote.remove(folder, [name_of(step) + PARTIAL])
+
+
+def _remove_step(folder: str, step: int, there: Iterable[str]) -> None:
+    remote.remove(folder, reversed(_files_of(step, there)))
+    _unmark(folder, step)
+
+
+def remove_run(directory: str) -> None:
+    """Removes a run's directory, in a bucket as well: the manifests first."""
+    if remote.is_remote(directory):
+        names = sorted(remote.listing(directory))
+        names.sort(key=lambda name: not name.endswith(MANIFEST))
+        remote.remove(directory, names)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+class RunFolder:
+    """A run's directory, in a bucket or not, as a context manager.
+
+    Entering brings down what is there; a writer is the only one while it is entered,
+    and brings everything up in the end. For a local directory nothing happens.
+
+    Args:
+      directory: where the run's files are, or their copies.
+      writes: whether this process trains.
+      keep: how many checkpoints stay in the bucket; 0 keeps all.
+      log: called with one line of text.
+
+    Entering raises `UserError`: 2 when the store cannot be reached, 73 when it cannot
+    be written, 75 when another process writes there.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        *,
+        writes: bool,
+        keep: int = 0,
+        log: Callable[[str], None] = print,
+    ):
+        self.directory = os.fspath(directory).rstrip("/")
+        self.is_remote = remote.is_remote(directory)
+        self._folders = [os.path.join(self.directory, name) for name in _FOLDERS]
+        self._keep = keep
+        self._log = log
+        self._lock = None
+        if writes and self.is_remote:
+            self._lock = BucketLock(self.directory)
+
+    def __enter__(self) -> RunFolder:
+        if not self.is_remote:
+            return self
+        with contextlib.ExitStack() as undo:
+            if self._lock:
+                undo.enter_context(self._lock)
+                self._clear_rests()
+            for folder in self._folders:
+                _bring_run(folder, is_writer=self._lock is not None)
+            undo.pop_all()  # entered
+        return self
+
+    def __exit__(self, kind, error, _) -> None:
+        if self._lock is None:
+            return
+        code = getattr(error, "exit_code", None)
+        try:
+            if code not in (EXIT_CANNOT_WRITE, EXIT_LOCKED):
+                self.upload()
+        except UserError:
+            if error is None:
+                raise
+        finally:
+            self._lock.__exit__()
+
+    def upload(self) -> None:
+        """Brings up what has changed; raises `UserError` (73, 75) if that fails."""
+        if self._lock is None:
+            return
+        for wait in (*_WAITS, None):
+            self._lock.check()
+            try:
+                for folder in self._folders:
+                    self._upload(folder)
+                return
+            except UserError as error:
+                if wait is None:
+                    raise
+                self._log(f"{str(error).splitlines()[0]}; trying again.")
+                time.sleep(wait)
+
+    def _upload(self, folder: str) -> None:
+        names = [name for name in remote.names_below(folder) if _is_ours(name)]
+        steps = _complete(names)
+        left = {POINTER, *(n for n in names if _step_of(n) in steps)}
+        remote.put(folder, [n for n in names if n not in left])
+        there = set(remote.listing(folder))
+        for step in steps:
+            files = _files_of(step, names)
+            if files[-1] not in there or remote.has_changed(folder, files[-1]):
+                _mark(folder, step)
+                remote.remove(folder, files[-1:])
+                remote.put(folder, files)
+                _unmark(folder, step)
+        remote.put(folder, [POINTER] if POINTER in names else [])
+        there = set(remote.listing(folder))
+        for step in _complete(there)[: -self._keep] if self._keep else ():
+            _mark(folder, step)
+            _remove_step(folder, step, there)
+
+    def _clear_rests(self) -> None:
+        """Removes what a kill in an upload or a removal left in the bucket."""
+        for folder in self._folders:
+            there = set(remote.listing(folder))
+            marked = {_step_of(name) for name in there if name.endswith(PARTIAL)}
+            for step in marked - {None}:
+                if step in _complete(there):
+                    _unmark(folder, step)
+                else:
+                    _remove_step(folder, step, there)
+                    self._log(f"Cleared step {step}, left by an interrupted upload.")

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random access to records: the index that lies beside the shards."""
+
+import os
+import shutil
+
+import fsspec
+import numpy as np
+import pytest
+
+from electra_tf import paths
+from electra_tf.data import record_index, tfrecord
+from electra_tf.data.record_index import RecordIndex
+from electra_tf.errors import UserError
+from electra_tf.storage import remote
+
+
+@pytest.fixture
+def shards(tmp_path):
+    """Two shards with 5 and 3 records of various lengths."""
+    made = []
+    for shard, count in enumerate((5, 3)):
+        path = tmp_path / "original" / f"data-{shard}"
+        path.parent.mkdir(exist_ok=True)
+        records = [bytes([shard, i]) * (7 * i) for i in range(count)]
+        path.write_bytes(b"".join(map(tfrecord.frame, records)))
+        made.append(str(path))
+    return made
+
+
+EXPECTED = [
+    bytes([shard, i]) * (7 * i) for shard, n in ((0, 5), (1, 3)) for i in range(n)
+]
+
+
+@pytest.fixture
+def no_scan(monkeypatch):
+    """Call it, and the offsets cannot be searched for any more."""
+
+    def refuse(*_):
+        raise AssertionError("the shards were scanned")
+
+    return lambda: monkeypatch.setattr(tfrecord, "scan", refuse)
+
+
+def test_an_index_that_was_made_with_the_shards(shards, tmp_path, no_scan):
+    """It serves when they are copied, and is the same whenever it is made."""
+    place = record_index.write(shards)
+    first = open(place, "rb").read()
+    os.utime(shards[0], (1, 1))
+    assert open(record_index.write(shards), "rb").read() == first
+    shutil.copytree(tmp_path / "original", tmp_path / "copied")
+    no_scan()
+    index = RecordIndex([p.replace("/original/", "/copied/") for p in shards])
+    assert index.read(np.arange(8)) == EXPECTED
+
+
+def test_shards_that_have_changed(shards):
+    record_index.write(shards)
+    whole = open(shards[1], "rb").read()
+    with open(shards[1], "wb") as f:
+        f.write(whole + tfrecord.frame(b"new"))
+    assert RecordIndex(shards).read(np.arange(9)) == [*EXPECTED, b"new"]
+    # The same size, other records: nothing wrong is read in silence.
+    record_index.write(shards)
+    other = tfrecord.frame(b"another length") + whole
+    with open(shards[1], "r+b") as f:
+        f.write(other[: os.path.getsize(shards[1])])
+    with pytest.raises(UserError, match="damaged"):
+        RecordIndex(shards).read(np.arange(9))
+
+
+@pytest.fixture
+def in_bucket(shards, tmp_path, monkeypatch):
+    """The paths of the same shards in a bucket, without an index."""
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
+    remote.fetch_once.cache_clear()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for path in shards:
+        memory.put_file(path, f"bucket/{os.path.basename(path)}")
+    return [paths.local_of(f"memory://bucket/data-{i}") for i in range(2)]
+
+
+def test_ranges_are_read_where_there_is_an_index(shards, in_bucket, no_scan):
+    place = record_index.write(shards)
+    memory = fsspec.filesystem("memory")
+    memory.put_file(place, f"bucket/{os.path.basename(place)}")
+    no_scan()
+    index = RecordIndex(in_bucket)
+    order = np.array([7, 0, 3, 5, 4, 4])
+    assert index.read(order) == [EXPECTED[i] for i in order]
+    assert not any(map(os.path.exists, in_bucket))
+
+
+def test_without_an_index_the_shards_are_copied(in_bucket):
+    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
+    assert all(map(os.path.exists, in_bucket))
+    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
+
+
+def test_a_damaged_record_in_a_bucket(shards, in_bucket):
+    place = record_index.write(shards)
+    memory = fsspec.filesystem("memory")
+    memory.put_file(place, f"bucket/{os.path.basename(place)}")
+    data = bytearray(memory.cat_file("bucket/data-1"))
+    data[-5] ^= 1
+    memory.pipe_file("bucket/data-1", bytes(data))
+    with pytest.raises(UserError, match="memory://bucket/data-1: record 2 at byte"):
+        RecordIndex(in_bucket).read(np.arange(8))

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies of what lies in a bucket, here one in memory."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from electra_tf import paths
+from electra_tf.errors import UserError
+from electra_tf.storage import remote
+
+
+@pytest.fixture
+def memory(tmp_path, monkeypatch):
+    """fsspec's file system in memory, empty, and an empty cache."""
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
+    remote.fetch_once.cache_clear()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pipe_file("bucket/there", b"")
+    return memory
+
+
+def place(key):
+    return paths.local_of(f"memory://bucket/{key}")
+
+
+def test_every_name_can_be_escaped(tmp_path):
+    names = ["plain", "a[1]", "b,c", "d*?", "[,]", ",]", "[!x]"]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    for name in names:
+        pattern = paths.escape(str(tmp_path / name)) + "/*"
+        assert remote.expand(pattern) == [str(tmp_path / name / "file")]
+        both = remote.expand(f"{pattern},{paths.escape(str(tmp_path / 'plain'))}/f*,")
+        assert len(both) == (1 if name == "plain" else 2)
+
+
+def test_globs_in_a_bucket(memory, tmp_path):
+    for name in ("a-0", "a-1", "b-0", "below/a-2"):
+        memory.pipe_file(f"bucket/data/{name}", b"xyz")
+    found = remote.expand(f"{place('data/a*')},{tmp_path}/*,{place('none/*')}")
+    assert found == [place("data/a-0"), place("data/a-1")]
+    assert not os.path.exists(found[0])
+    assert remote.stats_of(found) == [(3, 0), (3, 0)]
+
+
+def test_a_copy_is_as_the_bucket(memory):
+    path = place("folder")
+    memory.pipe({"bucket/folder/a": b"1", "bucket/folder/below/b": b"2"})
+    assert remote.fetch(path) == path
+    assert Path(path, "a").read_bytes() == b"1"
+    assert Path(path, "below/b").read_bytes() == b"2"
+    before = os.stat(f"{path}/below/b").st_mtime_ns
+    memory.pipe_file("bucket/folder/a", b"3")  # of the same size
+    Path(path, "own").touch()
+    remote.fetch(path)
+    assert Path(path, "a").read_bytes() == b"3"
+    assert os.stat(f"{path}/below/b").st_mtime_ns == before  # not fetched again
+    assert not Path(path, "own").exists()
+    Path(path, "below/b").write_bytes(b"x")  # somebody's pen slipped
+    memory.rm_file("bucket/folder/a")
+    remote.fetch(path)
+    assert Path(path, "below/b").read_bytes() == b"2"
+    assert not Path(path, "a").exists()
+
+
+def test_a_single_file(memory):
+    path = place("vocab.txt")
+    assert not os.path.exists(remote.fetch(path))
+    memory.pipe_file("bucket/vocab.txt", b"1")
+    assert Path(remote.fetch(path)).read_bytes() == b"1"
+    memory.rm_file("bucket/vocab.txt")
+    assert not os.path.exists(remote.fetch(path))
+
+
+def test_a_local_path_passes(tmp_path):
+    (tmp_path / "a").write_text("x")
+    assert remote.fetch(tmp_path) == str(tmp_path)
+    remote.put(tmp_path, ["a"])
+    remote.check_writable(tmp_path)
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_what_has_changed_goes_up(memory):
+    path = Path(place("run"))
+    path.mkdir(parents=True)
+    (path / "a").write_text("1")
+    (path / "b").write_text("2")
+    remote.put(path, ["a", "b"])
+    assert memory.cat_file("bucket/run/a") == b"1"
+    made = memory.created("bucket/run/a"), memory.created("bucket/run/b")
+    (path / "b").write_text("22")
+    remote.put(path, ["a", "b"])
+    assert memory.cat_file("bucket/run/b") == b"22"
+    assert memory.created("bucket/run/a") == made[0]
+    assert memory.created("bucket/run/b") != made[1]
+    remote.remove(path, ["a", "never there"])
+    assert not memory.exists("bucket/run/a")
+
+
+def test_ranges_that_are_close_are_one_request(memory, monkeypatch):
+    data = os.urandom(200_000)
+    memory.pipe({"bucket/x": data, "bucket/y": data[::-1]})
+    asked = []
+    read = memory.cat_ranges
+
+    def counted(paths, starts, ends, **options):
+        asked.append(len(paths))
+        return read(paths, starts, ends, **options)
+
+    monkeypatch.setattr(memory, "cat_ranges", counted)
+    files = [place(name) for name in "yxxyx"]
+    starts, ends = [5, 190_000, 10, 0, 20], [9, 200_000, 60, 7, 30]
+    assert remote.read_ranges(files, starts, ends) == [
+        {"x": data, "y": data[::-1]}[name][start:end]
+        for name, start, end in zip("yxxyx", starts, ends, strict=True)
+    ]
+    assert asked == [3]
+
+
+def test_a_package_that_is_missing(tmp_path):
+    """Nothing but an error that says what to install, and it is not needed before."""
+    code = (
+        "import sys; sys.modules['gcsfs'] = None\n"
+        "from electra_tf import paths\n"
+        "from electra_tf.storage import remote\n"
+        "assert 'fsspec' not in sys.modules\n"
+        "remote.fetch(paths.local_of('gs://bucket/x'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"ELECTRA_TF_CACHE": str(tmp_path)},
+    )
+    assert "gs://bucket/x needs the package gcsfs" in done.stderr
+    assert 'pip install "electra-tf[gcs]"' in done.stderr
+
+
+def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="ELECTRA_TF_CACHE"):
+        remote.fetch(place("there"))

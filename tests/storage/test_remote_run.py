@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run's directory in a bucket, here one in memory."""
+
+import contextlib
+import functools
+import json
+import os
+import shutil
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+
+from electra_tf import paths
+from electra_tf.errors import UserError
+from electra_tf.storage import bucket_lock, remote, remote_run
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.lease import this_process
+from electra_tf.storage.lock import RunLock
+from electra_tf.storage.remote_run import RunFolder, bring_model
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """The place of memory://bucket/run in an empty cache."""
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
+    remote_run._bring_model.cache_clear()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pipe_file("bucket/there", b"")
+    return paths.local_of("memory://bucket/run")
+
+
+def there():
+    """The names in the bucket's run, without the lock."""
+    found = fsspec.filesystem("memory").find("bucket/run")
+    names = (name.removeprefix("/bucket/run/") for name in found)
+    return {name for name in names if not name.startswith("run.lock")}
+
+
+def files_of(*steps):
+    suffixes = ("data-00000-of-00001", "index", "json")
+    return {f"model.ckpt-{step}.{suffix}" for step in steps for suffix in suffixes}
+
+
+def train(run, *steps, keep=2):
+    """Saves steps; returns the step it started from."""
+    with RunFolder(run, writes=True, keep=keep, log=lambda _: None) as folder:
+        checkpoints = Checkpoints(
+            run, keep=keep, after_save=folder.upload, log=lambda _: None
+        )
+        found = checkpoints.newest_intact()
+        for step in steps:
+            checkpoints.save(step, {"w": np.full(3, step, np.float32)})
+    return found and found.step
+
+
+def forget(run):
+    """Another machine: its cache is empty."""
+    shutil.rmtree(run)
+    shutil.rmtree(Path(paths.cache_root()).with_name("versions"))
+
+
+def test_saves_go_up_and_come_down(run):
+    assert train(run, 1, 2, 3) is None
+    assert there() == files_of(2, 3) | {"checkpoint"}
+    assert train(run, 4) == 3
+    forget(run)
+    assert train(run) == 4
+    # Only the newest came down; the older one stays in the bucket all the same.
+    assert files_of(3).isdisjoint(os.listdir(run))
+    assert there() == files_of(3, 4) | {"checkpoint"}
+    forget(run)
+    bring_model(run)
+    assert set(os.listdir(run)) == files_of(4) | {"checkpoint"}
+    forget(run)
+    remote_run._bring_model.cache_clear()
+    bring_model(f"{run}/model.ckpt-3")
+    assert set(os.listdir(run)) == files_of(3) | {"checkpoint"}
+
+
+def test_what_was_not_up_is_not_taken_up(run):
+    """The bucket is right, even on the machine that was ahead of it."""
+    train(run, 1)
+    Checkpoints(run).save(2, {"w": np.zeros(3, np.float32)})
+    assert train(run, 2) == 1
+    assert there() == files_of(1, 2) | {"checkpoint"}
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_replaced(run):
+    train(run, 1, 2)
+    forget(run)
+    memory = fsspec.filesystem("memory")
+    name = "bucket/run/model.ckpt-2.data-00000-of-00001"
+    good = memory.cat_file(name)
+    memory.pipe_file(name, b"x" + good[1:])
+    assert train(run, 2) == 1
+    assert memory.cat_file(name) == good
+    forget(run)
+    assert train(run) == 2
+
+
+class KilledError(Exception):
+    """Stands for kill -9."""
+
+
+@pytest.mark.parametrize("operation", range(14))
+def test_killed_at_any_request(run, operation):
+    """Whatever request of a save is the last, what is there is whole."""
+    train(run, 1, 2)
+    memory = fsspec.filesystem("memory")
+    left = [operation]
+
+    def limited(method, path, *args, **kwargs):
+        if "run.lock" not in str(args) + str(path):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+        return method(path, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KilledError):
+        patch.setattr(remote, "in_words", lambda *_, **__: contextlib.nullcontext())
+        for name in ("put_file", "pipe_file", "rm_file"):
+            method = getattr(memory, name)
+            patch.setattr(memory, name, functools.partial(limited, method))
+        train(run, 3)
+    forget(run)
+    step = train(run)
+    assert step == 3 if "model.ckpt-3.json" in there() else step == 2
+    assert not [name for name in there() if name.endswith(".partial")]
+    steps = {int(name.split("-")[1].split(".")[0]) for name in there() if "-" in name}
+    assert there() == files_of(*steps) | {"checkpoint"}
+    assert train(run, 3, 4) == step
+    assert there() == files_of(3, 4) | {"checkpoint"}
+
+
+def refused(run):
+    """The exit code of whoever would write there."""
+    with pytest.raises(UserError) as caught, RunFolder(run, writes=True):
+        pass
+    return caught.value.exit_code
+
+
+def test_one_writer(run):
+    with RunFolder(run, writes=True):
+        assert refused(run) == 75
+        with RunFolder(run, writes=False):
+            pass  # reading is free
+    train(run, 1)  # given back
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("is_dead", lambda _: True), ("STALE_SECONDS", -1.0)]
+)
+def test_the_dead_and_the_silent_are_forgotten(run, monkeypatch, name, value):
+    """One who wakes up again writes nothing more."""
+    with pytest.raises(UserError, match="has taken .* over") as caught:
+        with RunFolder(run, writes=True):
+            monkeypatch.setattr(bucket_lock, name, value)
+            train(run, 1)
+    assert caught.value.exit_code == 75
+
+
+def test_a_store_that_lets_two_make_an_object(run, monkeypatch):
+    """As those do that ignore the condition: the last of them has it."""
+    memory = fsspec.filesystem("memory")
+    plain = memory.pipe_file
+    monkeypatch.setattr(
+        memory, "pipe_file", lambda path, value, mode=None: plain(path, value)
+    )
+
+    def another_makes_it(seconds):
+        plain("bucket/run/run.lock.1", b'{"token": "of another"}')
+
+    monkeypatch.setattr(bucket_lock.time, "sleep", another_makes_it)
+    assert refused(run) == 75
+
+
+def test_a_run_of_this_machine_is_read_as_it_is(run):
+    """Its copy is newer than the bucket, and is not touched."""
+    train(run, 1)
+    with RunLock(run), RunFolder(run, writes=True):
+        own = Path(run, "own")
+        own.touch()
+        bring_model(run)
+        assert own.exists()
+
+
+def test_a_start_that_fails_gives_the_run_back(run, monkeypatch):
+    def fail(*_, **__):
+        raise UserError("the network is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(remote, "bring", fail)
+        with pytest.raises(UserError, match="gone"), RunFolder(run, writes=True):
+            pass
+    train(run, 1)
+
+
+def test_a_run_that_was_killed_here_is_brought_again(run):
+    """Its copy was ahead of the bucket, and nobody writes to it any more."""
+    train(run, 1)
+    remote_run._bring_model.cache_clear()
+    Checkpoints(run).save(2, {"w": np.zeros(3, np.float32)})
+    dead = this_process() | {"pid": 1 << 30, "started": "1"}
+    Path(run, "run.lock").write_text(json.dumps(dead))
+    bring_model(run)
+    assert files_of(2).isdisjoint(os.listdir(run))
+
+
+def test_nothing_happens_to_a_local_run(tmp_path):
+    with RunFolder(tmp_path, writes=True) as folder:
+        folder.upload()
+    bring_model(tmp_path)
+    assert not os.listdir(tmp_path)
