@@ -200,6 +200,7 @@ def prepare_devices(config: FinetuningConfig, console: Console):
 
 def run_trials(config, vocab, tasks, source, placement, console):
     """Makes the trials that are not made yet: (exit code, results of all)."""
+    from electra_tf.finetune import pictures
     from electra_tf.finetune import trial as finetuning
     from electra_tf.finetune.results import Results
 
@@ -213,6 +214,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
         if done:
             console.log(f"Trial {trial} is finished; its results are kept.")
+            if config.write_pictures:
+                pictures.write(config, done, console.log)
             if not finetuning.lacks_test_outputs(config, done):
                 continue
         console.heading(f"Trial {trial} of {config.num_trials}")
@@ -230,6 +233,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
         if result.test_outputs and of_glue and not _SWEEP.value:
             glue_zip.write(Path(config.results_txt).parent, trial, console.log)
             put_folder(Path(config.results_txt).parent)
+        if config.write_pictures and not done:
+            pictures.write(config, result, console.log)
         finetuning.discard_model(config, trial)
     if results.trials:
         console.heading("Results")

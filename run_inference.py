@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uses a pre-trained model: detects, scores texts, re-ranks, reports a run.
+"""Uses a model: detects, scores texts, re-ranks, reports a run; predicts.
 
     python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --input text.txt
     python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --corrupt < text
@@ -8,6 +8,7 @@
     python3 run_inference.py rerank --model $DATA_DIR/models/M --nbest dev.jsonl --tune
     python3 run_inference.py rerank --model $DATA_DIR/models/M --nbest test.jsonl \\
         --weight 0.4 > reranked.jsonl
+    python3 run_inference.py predict --model TRIAL --input new.tsv --output new.jsonl
 
 detect reads each line of its input: as it stands, or with --corrupt after the
 generator replaced tokens as in pre-training. report writes an HTML page with the run's
@@ -15,6 +16,8 @@ curves, its evaluation and, with --input, such passages; with --model-name A,B,C
 that compares runs. score writes the
 pseudo-log-likelihood of each line as a JSON object, in order, blank lines too. rerank
 orders n-best lists by their own score + weight x that; docs/electric.md has the forms.
+predict writes labels, numbers, tags or answers of a fine-tuned model (the directory of
+a trial, or an exported SavedModel), a JSON object a line; docs/prediction.md.
 """
 
 import itertools
@@ -29,7 +32,9 @@ from absl import flags
 
 from electra_tf import cli
 from electra_tf.config.run import run_directory
+from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
+from electra_tf.finetune.inputs import FORMS
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
 
@@ -38,10 +43,14 @@ _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained m
 _MODEL = cli.define_path(
     "model",
     None,
-    "Instead of --data-dir and --model-name: a run's directory or another model.",
+    "Instead of --data-dir and --model-name: a run's directory or another model; for "
+    "predict a fine-tuned one.",
 )
 _INPUT = cli.define_path(
-    "input", None, "Text file, one passage a line. Default: standard input."
+    "input",
+    None,
+    "Text file, one passage a line; for predict any file that tasks read. Default, and "
+    "-: standard input.",
 )
 _ENCODING_ERRORS = flags.DEFINE_enum(
     "encoding_errors",
@@ -52,7 +61,7 @@ _ENCODING_ERRORS = flags.DEFINE_enum(
 _OUTPUT = cli.define_path(
     "output",
     None,
-    "File to write. Default: standard output; of report: the run's report.html.",
+    "File to write. Default, and -: standard output; of report: the run's report.html.",
 )
 _FORMAT = flags.DEFINE_enum(
     "format", "terminal", ["terminal", "jsonl", "html"], "What detect prints."
@@ -98,6 +107,17 @@ _BEST = flags.DEFINE_boolean(
     "best", False, "rerank writes lines of id and best text, not lists."
 )
 
+_TASK = flags.DEFINE_string("task", None, "Of a fine-tuned model that has several.")
+_INPUT_FORMAT = flags.DEFINE_enum(
+    "input_format",
+    None,
+    sorted({form for forms in FORMS.values() for form in forms}),
+    "What predict reads. Default: as the input's name ends.",
+)
+_RESUME = flags.DEFINE_boolean(
+    "resume", False, "predict goes on behind what an interrupted call has written."
+)
+
 _MODEL_FLAGS = (_DATA_DIR, _MODEL_NAME, _MODEL)
 _PASSAGE_FLAGS = (*_MODEL_FLAGS, _INPUT, _ENCODING_ERRORS, _OUTPUT)
 _FLAGS = {
@@ -111,6 +131,7 @@ _FLAGS = {
         *(*_MODEL_FLAGS, _ENCODING_ERRORS, _OUTPUT, _METHOD, _OVERLAP),
         *(_NBEST, _COSTS, _REFERENCES, _WEIGHT, _TUNE, _BEST),
     ),
+    "predict": (*(_MODEL, _DATA_DIR, _TASK, _INPUT, _INPUT_FORMAT, _OUTPUT, _RESUME),),
 }
 
 
@@ -118,20 +139,23 @@ def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
     command = argv[1]
     for flag in (_INPUT, _NBEST, _REFERENCES):
-        if flag.value is not None:
+        if flag.value not in (None, "-"):
             fetch(flag.value)
-    if _OUTPUT.value is not None:
-        check_writable(os.path.dirname(_OUTPUT.value))
-    if _INPUT.value is not None and not os.path.isfile(_INPUT.value):
+    if output_file() is not None:
+        check_writable(os.path.dirname(output_file()))
+    if input_file() is not None and not os.path.isfile(input_file()):
         raise UserError(f"--input {_INPUT.value} is not a file.")
     names = (_MODEL_NAME.value or "").split(",")
+    if command == "predict":
+        predict()
+        return EXIT_OK
     if command == "report" and len(names) > 1:
         compare(names)
         return EXIT_OK
     commands = {"detect": detect, "report": report, "score": score, "rerank": rerank}
     commands[command](model_directory())
-    if _OUTPUT.value is not None:
-        put(_OUTPUT.value)
+    if output_file() is not None:
+        put(output_file())
     return EXIT_OK
 
 
@@ -147,12 +171,22 @@ def model_directory() -> str:
     )
 
 
+def input_file() -> str | None:
+    """The file to read; None: standard input."""
+    return None if _INPUT.value == "-" else _INPUT.value
+
+
+def output_file() -> str | None:
+    """The file to write; None: standard output."""
+    return None if _OUTPUT.value == "-" else _OUTPUT.value
+
+
 def input_lines() -> Iterator[str]:
     """The lines of the input."""
     from electra_tf.text import corpus
 
-    if _INPUT.value is not None:
-        return corpus.read_lines(_INPUT.value, _ENCODING_ERRORS.value)
+    if input_file() is not None:
+        return corpus.read_lines(input_file(), _ENCODING_ERRORS.value)
     if sys.stdin.isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
     reader = corpus.TextReader(
@@ -166,13 +200,13 @@ def detect(model_dir: str) -> None:
     from electra_tf.inference import detection, pretrained_model
 
     model = pretrained_model.load(model_dir)
-    in_terminal = _OUTPUT.value is None and sys.stdout.isatty()
+    in_terminal = output_file() is None and sys.stdout.isatty()
     detected = detection.detect(
         model,
         detection.passages(input_lines(), _MAX_PASSAGES.value),
         _SEED.value if _CORRUPT.value else None,
     )
-    with line_writer(_OUTPUT.value) as write:
+    with line_writer(output_file()) as write:
         for line in detection.show(
             detected,
             _FORMAT.value,
@@ -191,7 +225,7 @@ def report(model_dir: str) -> None:
     lines = input_lines() if _INPUT.value else []
     texts = list(detection.passages(lines, _MAX_PASSAGES.value))
     shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
-    output = _OUTPUT.value or os.path.join(model_dir, "report.html")
+    output = output_file() or os.path.join(model_dir, "report.html")
     html_report.write_report(Path(model_dir), shown, output)
     put(output)
     print(shown(f"Written to {output}"))
@@ -221,7 +255,7 @@ def score(model_dir: str) -> None:
     texts, copy = itertools.tee(input_lines())
     of_texts = scorer.score_tokens if _TOKENS.value else scorer.score_texts
     empty = unknown = 0
-    with line_writer(_OUTPUT.value) as write:
+    with line_writer(output_file()) as write:
         for text, scored in zip(copy, of_texts(texts, _OVERLAP.value), strict=True):
             row = scoring.to_json(text, scored)
             empty += not row["num_tokens"]
@@ -266,7 +300,7 @@ def rerank(model_dir: str) -> None:
         found = (
             f", found: the errors are the same from {tuned.low:.6g} to {tuned.high:.6g}"
         )
-    with line_writer(_OUTPUT.value) as write:
+    with line_writer(output_file()) as write:
         for one, values in zip(lists, scores, strict=True):
             ranked = reranking.rank_list(one, values, weight)
             if _BEST.value:
@@ -281,6 +315,25 @@ def rerank(model_dir: str) -> None:
     )
     if errors:
         print(reranking.describe_errors(lists, scores, errors, weight), file=sys.stderr)
+
+
+def predict() -> None:
+    """Writes what a fine-tuned model says of each input."""
+    from electra_tf.finetune import inputs, prediction
+
+    if _MODEL.value is None:
+        raise UserError("predict needs --model.", EXIT_FLAGS)
+    if _RESUME.value and output_file() is None:
+        raise UserError("--resume needs a file as --output.", EXIT_FLAGS)
+    taken, made = input_file(), output_file()
+    if taken and made and os.path.exists(made) and os.path.samefile(taken, made):
+        raise UserError(f"--input and --output are the same file, {made}.", EXIT_FLAGS)
+    predictor = prediction.load_predictor(_MODEL.value, _TASK.value, _DATA_DIR.value)
+    source = inputs.open_source(taken, _INPUT_FORMAT.value, predictor.reads)
+    asked, console = predictor.asked(source), Console(sys.stderr)
+    prediction.write(predictor, asked, made, _RESUME.value, console)
+    if made:
+        put(made)
 
 
 if __name__ == "__main__":

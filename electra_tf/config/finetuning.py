@@ -144,6 +144,21 @@ class FinetuningConfig(RunConfig):
         32, "Sequences per step, over all devices together.", SETTING, minimum=1
     )
 
+    label_smoothing: float = hparam(
+        0.0,
+        "Share of the loss of classification and tagging that all labels share.",
+        SETTING,
+        minimum=0,
+        below=1,
+    )
+    freeze_layers: int | None = hparam(
+        None,
+        "Embeddings and so many of the lowest layers stay as they are; null: none, nor "
+        "embeddings.",
+        SETTING,
+        minimum=0,
+    )
+
     # Running.
     iterations_per_loop: int = hparam(
         1000, "Steps that run without coming back to Python.", PLACE, minimum=1
@@ -175,6 +190,9 @@ class FinetuningConfig(RunConfig):
     )
     n_writes_test: int = hparam(
         5, "Trials whose test predictions are written.", PLACE, minimum=0
+    )
+    write_pictures: bool = hparam(
+        False, "Draw learning curves and confusion matrices beside the results.", PLACE
     )
     write_distill_outputs: bool = hparam(
         False, "Taken but not used, as in the original.", SETTING
@@ -273,6 +291,10 @@ class FinetuningConfig(RunConfig):
         """Where predictions on a test set go."""
         return self._beside_results("test_predictions", trial)
 
+    def pictures_dir(self, trial: int) -> str:
+        """Where the pictures go."""
+        return self._beside_results("pictures", trial)
+
     def _beside_results(self, what: str, trial: int) -> str:
         name = os.path.splitext(self.results_txt)[0].removesuffix("_results")
         return os.path.join(f"{name}_{what}", f"trial_{trial}")
@@ -359,6 +381,11 @@ class FinetuningConfig(RunConfig):
             raise UserError(
                 'keep "best" and early_stopping_patience need evaluations to go by; '
                 "set eval_every_steps"
+            )
+        layers = self.model_config().num_hidden_layers
+        if (self.freeze_layers or 0) > layers:
+            raise UserError(
+                f"freeze_layers is {self.freeze_layers}; the model has {layers} layers"
             )
         super()._check_together()
 

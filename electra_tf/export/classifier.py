@@ -23,6 +23,7 @@ from electra_tf.export.exported import (
 from electra_tf.export.finetuned import ExportedTask
 from electra_tf.export.inputs import TEXT, EncoderInputs, require
 from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
+from electra_tf.finetune.classification import columns_of, truncate_pair
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import tokenize_with_offsets
 
@@ -161,14 +162,13 @@ def _servable(task, of_texts, ids_answer, texts, expected) -> Servable:
         Check("serving_default", inputs, expected),
         ids_check(task.source, ids_answer),
     ]
-    facts = {"labels": list(task.facts.labels)}
+    columns = columns_of(task.facts.name, task.config, task.facts.num_texts)
+    facts = {"labels": list(task.facts.labels), "columns": columns}
     return servable(task.source, task.variables, of_texts, ids_answer, checks, facts)
 
 
 def _packed_in_python(task: ExportedTask, first, second=None) -> EncoderInputs:
     """Texts packed as in training, all to the full length."""
-    from electra_tf.finetune.classification import truncate_pair
-
     source = task.source
     length = source.max_seq_length
     if second is None:

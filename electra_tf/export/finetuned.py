@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,16 +13,15 @@ from electra_tf.errors import UserError
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import EncoderInputs
-from electra_tf.finetune import initial_weights, task_names
-from electra_tf.finetune.model import FinetuningModel, build_finetuning_model
-from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
+from electra_tf.finetune import trained as trained_model
+from electra_tf.finetune.model import FinetuningModel
+from electra_tf.finetune.task import TaskFacts
+from electra_tf.finetune.trained import CONFIG
 from electra_tf.paths import escape
 from electra_tf.storage.checkpoint_manifest import split_name
-from electra_tf.storage.remote import expand, fetch_once
+from electra_tf.storage.remote import expand
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
-
-_CONFIG = "config.json"
+from electra_tf.text.vocabulary import resolve_settings
 
 
 class ExportedTask(NamedTuple):
@@ -76,17 +74,17 @@ def trial_dir_of(request: ExportRequest) -> Path:
     if request.init_checkpoint:
         folder = Path(request.init_checkpoint)
         bring_model(folder)
-        if not (folder / _CONFIG).is_file():
+        if not (folder / CONFIG).is_file():
             raise UserError(
-                f"{folder} is no directory of a fine-tuned model (it has no {_CONFIG})."
+                f"{folder} is no directory of a fine-tuned model (it has no {CONFIG})."
                 f"\n--what {request.what} needs one: <data-dir>/models/<model-name>/"
                 "finetuning_models/<tasks>_model_1."
             )
         return folder
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
-        path.parent: _hparams(path.parent).get("task_names", [])
-        for path in map(Path, expand(f"{escape(str(parent))}/*/{_CONFIG}"))
+        path.parent: trained_model.hparams_in(path.parent).get("task_names", [])
+        for path in map(Path, expand(f"{escape(str(parent))}/*/{CONFIG}"))
     }
     found = [folder for folder, names in tasks.items() if request.what in names]
     runs = {folder.name.rpartition("_")[0] for folder in found}
@@ -106,15 +104,6 @@ def trial_dir_of(request: ExportRequest) -> Path:
     )
 
 
-def _hparams(folder: Path) -> dict:
-    try:
-        path = fetch_once(str(folder / _CONFIG))
-        content = json.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / _CONFIG} cannot be read: {error}.") from None
-    return content if isinstance(content, dict) else {}
-
-
 def read_task(folder: Path, task: str, precision: str = "float32") -> ExportedTask:
     """A fine-tuned model with its newest weights.
 
@@ -124,33 +113,16 @@ def read_task(folder: Path, task: str, precision: str = "float32") -> ExportedTa
 
     Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
     """
-    folder = folder.absolute()
-    bring_model(folder)
-    hparams = _hparams(folder)
-    if task not in hparams.get("task_names", []):
-        raise UserError(
-            f"{folder} was not fine-tuned on {task!r}; its tasks are "
-            f"{', '.join(hparams.get('task_names', [])) or 'none'}."
-        )
-    data_dir, model_name = str(folder.parents[3]), folder.parents[1].name
-    config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
-    vocab = Vocabulary.load(config.vocab_file)
-    if (folder / FACTS_FILE).is_file():
-        facts = read_facts(folder)
-    else:
-        facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
-    found = initial_weights.find(str(folder), lambda line: None)
-    initial_weights.check(found, config, vocab)
-    model = build_finetuning_model(config, facts, dtype=precision)
-    weights = {v.path: v.value for v in model.variables}
-    initial_weights.load_all(found, weights)
-    step, _ = split_name(Path(found.origin).name)
+    trained = trained_model.read(folder, task, precision)
+    folder, config = folder.absolute(), trained.config
+    step, _ = split_name(Path(trained.origin).name)
+    vocab = trained.vocab
     source = ExportedModel(
-        name=f"{model_name}/{folder.name}",
+        name=f"{config.model_name}/{folder.name}",
         vocab=vocab,
         tokenizer_config=resolve_settings(vocab, do_lower_case=config.do_lower_case),
         max_seq_length=config.max_seq_length,
-        pretrainer=model,
+        pretrainer=trained.model,
         facts={"step": step, "task": task, "precision": precision},
     )
-    return ExportedTask(source, next(f for f in facts if f.name == task), config)
+    return ExportedTask(source, trained.facts_of(task), config)

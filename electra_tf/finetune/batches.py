@@ -10,6 +10,7 @@ so a run under XLA gets two at most.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -37,23 +38,19 @@ def make_dataset(
     *,
     batch_size: int,
     seed: int,
-    shuffle: bool,
     start_step: int = 0,
-    num_batches: int | None = None,
     num_replicas: int = 1,
     replica_slice: tuple[int, int] = (0, 1),
     length_buckets: tuple[int, ...] = (),
 ) -> tf.data.Dataset:
-    """Batches of a store; batch k is a function of (seed, k).
+    """Batches of a store without an end; batch k is a function of (seed, k).
 
     Args:
       batch_size: of all replicas together.
-      shuffle: in an endless keyed order; otherwise once, in order, the last batch
-        filled up with examples whose task_id is the number of tasks.
       replica_slice: (this input pipeline, number of them).
       length_buckets: a batch is cut to the first of these that its examples fit in.
     """
-    loader = _BatchLoader(store, batch_size, seed, shuffle, length_buckets)
+    loader = _BatchLoader(store, batch_size, length_buckets, seed)
     names = loader.names
 
     def batch(step):
@@ -73,21 +70,44 @@ def make_dataset(
             found[name] = array
         return found
 
-    end = _ENDLESS if num_batches is None else start_step + num_batches
-    dataset = tf.data.Dataset.range(start_step, end)
+    dataset = tf.data.Dataset.range(start_step, _ENDLESS)
     dataset = dataset.map(batch, num_parallel_calls=2, deterministic=True)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     return dataset.prefetch(4)
 
 
-class _BatchLoader:
-    """Batch k of a store as numpy arrays."""
+def in_order(
+    store: FeatureStore, batch_size: int, length_buckets: tuple[int, ...] = ()
+) -> Iterator[dict[str, np.ndarray]]:
+    """All examples once.
 
-    def __init__(self, store, batch_size, seed, shuffle, length_buckets):
+    The last batch is filled up with examples whose task_id is the number of tasks.
+    """
+    loader = _BatchLoader(store, batch_size, length_buckets)
+    for step in range(-(-len(store) // batch_size)):
+        yield dict(zip(loader.names, loader.load(np.int64(step)), strict=True))
+
+
+def specs_of(store: FeatureStore, batch_size: int) -> dict[str, tf.TensorSpec]:
+    """What batches of a store may be, whatever their lengths."""
+    loader = _BatchLoader(store, batch_size)
+    return {
+        name: tf.TensorSpec(
+            [batch_size, *([None] if name in _PER_TOKEN else loader.shape(name))],
+            store[name].dtype,
+        )
+        for name in loader.names
+    }
+
+
+class _BatchLoader:
+    """Batch k of a store as numpy arrays; seed None: in order."""
+
+    def __init__(self, store, batch_size, length_buckets=(), seed=None):
         self.names = sorted(store)
         self._store, self._batch_size = store, batch_size
-        self._seed, self._shuffle = seed, shuffle
+        self._seed = seed
         full = store["input_ids"].shape[1]
         self._buckets = sorted({b for b in length_buckets if b <= full})
         if not self._buckets or self._buckets[-1] < store.lengths.max():
@@ -102,7 +122,7 @@ class _BatchLoader:
     def load(self, step: np.ndarray) -> list[np.ndarray]:
         """The features of a batch, in the order of `names`."""
         store, size = self._store, self._batch_size
-        if self._shuffle:
+        if self._seed is not None:
             index = batch_indices(int(step), size, len(store), self._seed)
             real = np.ones(size, bool)
         else:

@@ -4,20 +4,21 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Asked, Columns, Source, read_text, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
     Scorer,
     Task,
     class_details,
-    read_text,
-    shown,
+    rounded,
     write_jsonl,
 )
 from electra_tf.storage.files import atomic_write
@@ -35,24 +36,40 @@ class Glue(NamedTuple):
     has_header: bool = True
     is_unordered: bool = False
     metric: str = "accuracy"
+    columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
+    more_metrics: tuple[str, ...] = ()  # which the original does not have
 
 
 _NLI = ("entailment", "not_entailment")
+_SENTENCE = (("sentence",),)
 GLUE = {
     "cola": Glue(
-        (3,), 1, ("0", "1"), {"test": "CoLA"}, (1,), has_header=False, metric="mcc"
+        *((3,), 1, ("0", "1"), {"test": "CoLA"}, (1,)),
+        **{"has_header": False, "metric": "mcc", "columns": _SENTENCE},
     ),
-    "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,)),
-    "mrpc": Glue((3, 4), 0, ("0", "1"), {"test": "MRPC"}, is_unordered=True),
+    "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,), columns=_SENTENCE),
+    "mrpc": Glue(
+        *((3, 4), 0, ("0", "1"), {"test": "MRPC"}),
+        is_unordered=True,
+        columns=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
+        more_metrics=("f1",),
+    ),
     "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True, metric="pearson"),
-    "qqp": Glue((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
+    "qqp": Glue(
+        *((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
+        columns=(("question1", "question2"),),
+        more_metrics=("f1",),
+    ),
     "mnli": Glue(
         (8, 9),
         -1,
         ("contradiction", "entailment", "neutral"),
         {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
+        columns=(("sentence1", "sentence2"), ("premise", "hypothesis")),
     ),
-    "qnli": Glue((1, 2), 3, _NLI, {"test": "QNLI"}),
+    "qnli": Glue(
+        *((1, 2), 3, _NLI, {"test": "QNLI"}), columns=(("question", "sentence"),)
+    ),
     "rte": Glue((1, 2), 3, _NLI, {"test": "RTE"}),
 }
 HIGHEST_SCORE = 5.0  # of sts
@@ -64,7 +81,23 @@ class InputExample(NamedTuple):
     eid: int
     text_a: str
     text_b: str | None
-    label: str
+    label: Any
+    id: Any = None  # the user's own
+
+
+def example_of(eid: int, given: dict[str, Any], label: Any) -> InputExample:
+    """The example of what `inputs.texts` gives."""
+    return InputExample(eid, given["text"], given.get("text_b"), label, given.get("id"))
+
+
+def columns_of(name: str, config, num_texts: int) -> list[Columns]:
+    """Where the texts of a task may stand in a table: the first that are there."""
+    said = config.tasks.get(name, {})
+    own = tuple(said[key] for key in ("text_a", "text_b") if said.get(key))
+    others = GLUE[name].columns if name in GLUE and not own else ()
+    return [columns for columns in (own, *others) if columns] + [
+        ("text", "text_b")[:num_texts]
+    ]
 
 
 class ClassificationScorer(Scorer):
@@ -73,30 +106,35 @@ class ClassificationScorer(Scorer):
     F1 is that of the second of two classes; of more classes, the mean over them.
 
     Args:
+      metric: the main one.
       labels: the names of the classes.
+      more: other metrics.
     """
 
-    def __init__(self, metric: str, labels: Sequence[str] = ()):
+    def __init__(
+        self, metric: str, labels: Sequence[str] = (), more: Sequence[str] = ()
+    ):
         super().__init__()
-        self.metric, self.labels = metric, labels
+        self.metrics, self.labels = (metric, *more), labels
 
     def get_results(self) -> list[tuple[str, float]]:
-        """The metric and the mean loss."""
-        from sklearn import metrics
-
+        """The metrics and the mean loss."""
         labels = np.array([row["label_ids"] for row in self.rows])
         predictions = np.array([row["predictions"] for row in self.rows])
-        if self.metric == "mcc":
-            value = metrics.matthews_corrcoef(labels, predictions)
-        elif self.metric == "f1":
-            average = "binary" if len(self.labels) == 2 else "macro"
-            value = metrics.f1_score(
-                labels, predictions, average=average, zero_division=0.0
-            )
-        else:
-            value = metrics.accuracy_score(labels, predictions)
+        found = [(m, 100.0 * self._value(m, labels, predictions)) for m in self.metrics]
         loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
-        return [(self.metric, 100.0 * float(value)), ("loss", float(loss))]
+        return [*found, ("loss", float(loss))]
+
+    def _value(self, metric: str, labels: np.ndarray, predictions: np.ndarray) -> float:
+        from sklearn import metrics
+
+        if metric == "mcc":
+            return float(metrics.matthews_corrcoef(labels, predictions))
+        if metric == "f1":
+            average = "binary" if len(self.labels) == 2 else "macro"
+            options = {"average": average, "zero_division": 0.0}
+            return float(metrics.f1_score(labels, predictions, **options))
+        return float(metrics.accuracy_score(labels, predictions))
 
     def details(self) -> dict[str, Any]:
         """Each class's precision, recall and F1, and which is taken for which."""
@@ -144,7 +182,28 @@ class TextTask(Task):
     num_texts = 1
     labels: Sequence[str] = ()  # () for numbers
     metric = "accuracy"
+    more_metrics: Sequence[str] = ()
     lowest, highest = 0.0, 1.0
+    identity: Columns = ("id", "index")  # the user's own, in a table
+
+    @property
+    def columns(self) -> list[Columns]:
+        """Where texts may stand in a table."""
+        return columns_of(self.name, self.config, self.num_texts)
+
+    def asked(
+        self, source: Source, bad: Callable[[str, str], None] = inputs.refuse
+    ) -> Iterator[Asked]:
+        """Texts in columns."""
+        return inputs.texts(source, self.columns, self.identity, bad)
+
+    def example_of(self, number: int, given: dict[str, Any]) -> InputExample:
+        """With any label."""
+        return example_of(number, given, self.unknown_label())
+
+    def unknown_label(self) -> Any:
+        """What stands for the label of a text that has none."""
+        return self.labels[0] if self.labels else str(self.lowest)
 
     @property
     def main_metric(self) -> str:
@@ -205,25 +264,40 @@ class TextTask(Task):
     def scorer(self, split: str) -> Scorer:
         """By the task's metric."""
         if self.labels:
-            return ClassificationScorer(self.metric, self.labels)
+            return ClassificationScorer(self.metric, self.labels, self.more_metrics)
         return RegressionScorer()
 
-    def answer(self, row: dict[str, Any]) -> str:
-        """A prediction as it is written: the label's name, or the number."""
+    def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
+        """A prediction as it is submitted: the label's name, or the number."""
         if self.labels:
             return self.labels[int(row["predictions"])]
         share = min(max(float(row["predictions"]), 0.0), 1.0)
-        return f"{self.lowest + share * (self.highest - self.lowest):.3f}"
+        return format(self.lowest + share * (self.highest - self.lowest), form)
+
+    def told(self, example: InputExample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The label and all probabilities, or the number."""
+        del example
+        [row] = rows
+        if not self.labels:
+            return {"value": float(self.answer(row, ".7g"))}
+        logits = np.asarray(row["logits"], np.float64)
+        shares = np.exp(logits - logits.max())
+        pairs = zip(self.labels, shares / shares.sum(), strict=True)
+        return {
+            "label": self.answer(row),
+            "probabilities": {name: rounded(share) for name, share in pairs},
+        }
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """JSONL with each example's id, prediction and scores."""
+        """JSONL: what was asked, the prediction, of a dev set also what is right."""
         del trial
-        rows = []
+        examples, rows = {e.eid: e for e in self.read(split)}, []
         for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
-            found = {"eid": int(row["eid"]), "prediction": self.answer(row)}
-            if "logits" in row:
-                found["logits"] = [float(f"{x:.7g}") for x in row["logits"]]
-            rows.append(found)
+            one = examples[int(row["eid"])]
+            given = {"id": one.id, "text": one.text_a, "text_b": one.text_b}
+            given = {name: value for name, value in given.items() if value is not None}
+            right = {"correct": one.label} if split in self.splits("dev") else {}
+            rows.append({"eid": one.eid} | given | self.told(one, [row]) | right)
         return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
 
 
@@ -235,7 +309,7 @@ class GlueTask(TextTask):
         self.glue = GLUE[name]
         self.num_texts = len(self.glue.text)
         self.labels = self.glue.labels
-        self.metric = self.glue.metric
+        self.metric, self.more_metrics = self.glue.metric, self.glue.more_metrics
         self.highest = HIGHEST_SCORE
 
     def splits(self, kind: str) -> list[str]:
@@ -295,7 +369,7 @@ class GlueTask(TextTask):
             what = f"{len(cells)} columns instead of {wanted} or more"
             return self.bad(split, where, what)
         texts = [cells[column] for column in columns] + [None]
-        label = self.labels[0] if self.labels else "0.0"
+        label = self.unknown_label()
         if not is_test:
             label = cells[self.glue.label]
         wrong = self.wrong_label(label)

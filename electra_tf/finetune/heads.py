@@ -11,7 +11,7 @@ Shapes: B batch, L length, H hidden width, W labelled words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import keras
 import tensorflow as tf
@@ -46,19 +46,38 @@ class _Head(keras.layers.Layer):
             layer.build((None, width))
 
 
+def cross_entropy(
+    labels: tf.Tensor, logits: tf.Tensor, smoothing: float = 0.0
+) -> tf.Tensor:
+    """That of the right labels, a share `smoothing` of it that of all alike."""
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+    if smoothing:
+        alike = -tf.reduce_mean(tf.nn.log_softmax(logits), axis=-1)
+        losses = (1 - smoothing) * losses + smoothing * alike
+    return losses
+
+
 class ClassificationHead(_Head):
-    """One of `num_labels` classes, from the state at [CLS]; dropout before it."""
+    """One of `num_labels` classes, from the state at [CLS]; dropout before it.
+
+    Args:
+      label_smoothing: the share of the loss, in training, that all classes share.
+      class_weights: by which the losses of each class's examples are multiplied then.
+    """
 
     def __init__(
         self,
         hidden_size: int,
         num_labels: int,
         dropout_rate: float = 0.1,
+        label_smoothing: float = 0.0,
+        class_weights: Sequence[float] | None = None,
         name: str = "classification",
         **kwargs,
     ):
         super().__init__(hidden_size, name, **kwargs)
         self.num_labels = num_labels
+        self.label_smoothing, self.class_weights = label_smoothing, class_weights
         self.dropout_rate = dropout_rate
         self.output_layer = self.dense(num_labels, hidden_size, "dense")
 
@@ -69,8 +88,11 @@ class ClassificationHead(_Head):
         pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
         logits = tf.cast(self.output_layer(pooled), tf.float32)
         labels = features["label_ids"]
+        losses = cross_entropy(labels, logits, self.label_smoothing * training)
+        if training and self.class_weights:
+            losses *= tf.gather(tf.constant(self.class_weights), labels)
         return {
-            "loss": tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits),
+            "loss": losses,
             "logits": logits,
             "predictions": tf.argmax(logits, axis=-1),
             "label_ids": labels,
@@ -79,7 +101,10 @@ class ClassificationHead(_Head):
 
 
 class MultilabelHead(ClassificationHead):
-    """Any number of `num_labels` classes: a sigmoid for each, the loss their mean."""
+    """Any number of `num_labels` classes: a sigmoid for each, the loss their mean.
+
+    Class weights count where a text has the class.
+    """
 
     def call(
         self, hidden: tf.Tensor, features: Features, training: bool, seed=None
@@ -89,6 +114,8 @@ class MultilabelHead(ClassificationHead):
         logits = tf.cast(self.output_layer(pooled), tf.float32)
         flags = features["label_flags"]
         losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
+        if training and self.class_weights:
+            losses *= tf.where(flags > 0, tf.constant(self.class_weights), 1.0)
         return {
             "loss": tf.reduce_mean(losses, axis=-1),
             "logits": logits,
@@ -129,23 +156,28 @@ class TaggingHead(_Head):
     """A label for each word, from its first wordpiece; the loss sums over words."""
 
     def __init__(
-        self, hidden_size: int, num_labels: int, name: str = "tagging", **kwargs
+        self,
+        hidden_size: int,
+        num_labels: int,
+        label_smoothing: float = 0.0,
+        name: str = "tagging",
+        **kwargs,
     ):
         super().__init__(hidden_size, name, **kwargs)
-        self.num_labels = num_labels
+        self.num_labels, self.label_smoothing = num_labels, label_smoothing
         self.output_layer = self.dense(num_labels, hidden_size, "dense")
 
     def call(
         self, hidden: tf.Tensor, features: Features, training: bool, seed=None
     ) -> dict[str, tf.Tensor]:
         """Needs labeled_positions, labels int32 [B, W] and labels_mask float32."""
-        del training, seed  # no dropout here, as in the original
+        del seed  # no dropout here, as in the original
         words = gather_positions(hidden, features["labeled_positions"])  # [B, W, H]
         flat = tf.reshape(words, [-1, self.hidden_size])
         labels, mask = features["labels"], features["labels_mask"]
         shape = tf.concat([tf.shape(labels), [self.num_labels]], 0)
         logits = tf.reshape(tf.cast(self.output_layer(flat), tf.float32), shape)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        losses = cross_entropy(labels, logits, self.label_smoothing * training)
         return {
             "loss": tf.reduce_sum(losses * mask, axis=-1),
             "logits": logits,

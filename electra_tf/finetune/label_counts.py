@@ -34,6 +34,10 @@ def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
     listed = ", ".join(f"{name} {count:,}" for name, count in usual)
     yield f"Classes of {task.name}: {listed}{more}"
+    if weights := getattr(task, "class_weights", None):
+        pairs = list(zip(task.labels, weights, strict=True))[:_LISTED]
+        listed = ", ".join(f"{name} {weight:.4g}" for name, weight in pairs)
+        yield f"Class weights of {task.name}: {listed}"
     yield from warnings(task.name, counts)
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.finetune import heads
+from electra_tf.finetune.task import SMOOTHED
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.train.metrics import Metric
@@ -140,6 +141,10 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
     settings = {}
     for task in tasks:
         head = {"kind": task.head.kind}
+        if config.label_smoothing and head["kind"] in SMOOTHED:
+            head["label_smoothing"] = config.label_smoothing
+        if weights := getattr(task, "class_weights", None):
+            head["class_weights"] = weights
         if task.head.kind == "qa":
             head |= {name: getattr(config, name) for name in QA_OPTIONS}
         elif task.head.kind != "regression":
@@ -151,6 +156,18 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
         settings,
         dtype=dtype or config.precision,
     )
+
+
+def freeze(model: FinetuningModel, layers: int) -> None:
+    """Takes the embeddings and the lowest layers out of the training.
+
+    They get no gradient, no decay and no slots of the optimizer. Dropout stays.
+    """
+    frozen = ("electra/embeddings/", "electra/embeddings_project/")
+    frozen += tuple(f"electra/encoder/layer_{layer}/" for layer in range(layers))
+    for variable in model.variables:
+        if variable.path.startswith(frozen):
+            variable.trainable = False
 
 
 class TrainableFinetuningModel:

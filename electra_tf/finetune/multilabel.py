@@ -8,12 +8,12 @@ list. A text may have none.
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, shown, write_jsonl
+from electra_tf.finetune.inputs import shown
+from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, rounded
 
 SEPARATOR = ","
 
@@ -121,17 +121,13 @@ class Multilabel:
         """By F1."""
         return MultilabelScorer(self.labels)
 
-    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """JSONL with each example's id, classes and probabilities."""
-        rows = []
-        for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
-            shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
-            pairs = list(zip(self.labels, shares, strict=True))
-            rows.append(
-                {
-                    "eid": int(row["eid"]),
-                    "prediction": [name for name, share in pairs if share > 0.5],
-                    "probabilities": {name: float(f"{p:.7g}") for name, p in pairs},
-                }
-            )
-        return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+    def told(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The classes above one half, and all probabilities."""
+        del example
+        [row] = rows
+        shares = 1 / (1 + np.exp(-np.asarray(row["logits"], np.float64)))
+        pairs = list(zip(self.labels, shares, strict=True))
+        return {
+            "labels": [name for name, share in pairs if share > 0.5],
+            "probabilities": {name: rounded(share) for name, share in pairs},
+        }

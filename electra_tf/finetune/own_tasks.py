@@ -12,11 +12,7 @@ are relative to --data-dir.
 
 from __future__ import annotations
 
-import csv
-import difflib
 import functools
-import io
-import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -24,17 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import tag_schemes
-from electra_tf.finetune.classification import InputExample, TextTask
+from electra_tf.finetune import class_weights, inputs, tag_schemes
+from electra_tf.finetune.classification import InputExample, TextTask, example_of
+from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.tagging import Sentence, TaggingTask
-from electra_tf.finetune.task import Task, read_text, shown
+from electra_tf.finetune.task import Task
 from electra_tf.storage.remote import fetch_once
 
 FILES = ("train", "dev", "test")
 METRICS = ("accuracy", "mcc", "f1")
 _TYPES = {
+    "metric": ((str, list), "text, or a list of it"),
+    "class_weights": ((str, list, dict), 'a list, an object {...} or "balanced"'),
     "lowest": ((int, float), "a number"),
     "highest": ((int, float), "a number"),
     "has_impossible": (bool, "true or false"),
@@ -43,10 +42,14 @@ _TYPES = {
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Type -> the keys that a description may have beside the files; * must be there.
 KEYS = {
-    "classification": ("text_a*", "text_b", "label*", "metric"),
-    "multilabel": ("text_a*", "text_b", "label*", "separator"),
-    "regression": ("text_a*", "text_b", "label*", "lowest", "highest"),
-    "tagging": ("words", "tags", "scheme"),
+    "classification": (
+        *("text_a*", "text_b", "label*", "id", "metric", "class_weights"),
+    ),
+    "multilabel": (
+        *("text_a*", "text_b", "label*", "id", "separator", "class_weights"),
+    ),
+    "regression": ("text_a*", "text_b", "label*", "id", "lowest", "highest"),
+    "tagging": ("words", "tags", "id", "scheme"),
     "qa": ("has_impossible",),
 }
 
@@ -89,95 +92,20 @@ def check_description(name: str, description: dict[str, Any]) -> None:
         types, what = _TYPES.get(key, (str, "text"))
         if not isinstance(value, types):
             raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
-    if description.get("metric", "accuracy") not in METRICS:
+    metrics = metrics_of(description)
+    if not metrics or not all(metric in METRICS for metric in metrics):
         raise UserError(
             f"task {name}: metric is {description['metric']!r}; it is one of "
-            f"{', '.join(METRICS)}."
+            f"{', '.join(METRICS)}, or a list of them, the main one first."
         )
     if "scheme" in description:
         tag_schemes.scheme_named(description["scheme"])
 
 
-def records(
-    path: Path, wanted: Sequence[str] = ()
-) -> Iterator[tuple[str, dict[str | None, Any]]]:
-    """(where it stands, fields by column) of a TSV, CSV or JSONL file.
-
-    Cells beyond the header's are under None. Raises `UserError` for a file of another
-    kind, a header without the wanted columns or a line that cannot be read.
-    """
-    ending = path.suffix.lower()
-    if ending not in (".tsv", ".csv", ".jsonl"):
-        raise UserError(f"{path} is none of .tsv, .csv, .jsonl.")
-    text = read_text(path)
-    if ending == ".jsonl":
-        yield from _objects(path, text)
-        return
-    lines = _csv_lines(path, text)
-    if ending == ".tsv":
-        # As GLUE's files: no quoting, a tab always ends a column.
-        numbered = enumerate(text.split("\n"), start=1)
-        lines = (
-            (n, line.split("\t")) for n, line in numbered if n == 1 or line.strip()
-        )
-    _, header = next(lines, (1, []))
-    _check_header(path, header, wanted)
-    for number, cells in lines:
-        row: dict[str | None, Any] = dict(zip(header, cells, strict=False))
-        if any(cell.strip() for cell in cells[len(header) :]):
-            row[None] = cells[len(header) :]
-        yield f"{path}, line {number}", row
-
-
-def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line where it begins, cells) of each row."""
-    csv.field_size_limit(max(csv.field_size_limit(), len(text) + 1))
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    first = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield first, cells
-            first = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(
-            f"{path}, line {first}: a quote is opened there and not closed where its "
-            f"column ends ({error}).\nInside a quoted text write two for one, as in "
-            '"a 5"" disk".'
-        ) from None
-
-
-def _check_header(path: Path, header: Sequence[str], wanted: Sequence[str]) -> None:
-    for column in wanted:
-        if header.count(column) == 1:
-            continue
-        close = difflib.get_close_matches(column, header, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        found = f"no column {column!r}{hint}"
-        if column in header:
-            found = f"{header.count(column)} columns {column!r}."
-        names = ", ".join(header) or "none"
-        names = names if len(names) <= 200 else f"{names[:200]}..."
-        raise UserError(f"{path} has {found}\nIts first line names {names}.")
-
-
-def _objects(path: Path, text: str) -> Iterator[tuple[str, dict[str | None, Any]]]:
-    if text.lstrip().startswith("["):
-        raise UserError(
-            f"{path}, line 1: a JSON array; .jsonl has one object {{...}} on each line."
-            f"\nConvert it: jq -c '.[]' {path.name}"
-        )
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            found = json.loads(line)
-        except ValueError as error:
-            raise UserError(f"{where}: {error}") from None
-        if not isinstance(found, dict):
-            raise UserError(f"{where}: not an object {{...}}.")
-        yield where, {key: value for key, value in found.items() if value is not None}
+def metrics_of(description: dict[str, Any]) -> list[Any]:
+    """The metrics of a description, the main one first."""
+    found = description.get("metric", "accuracy")
+    return found if isinstance(found, list) else [found]
 
 
 def _number(label: Any) -> float | None:
@@ -211,7 +139,8 @@ class OwnTextTask(_OwnFiles, TextTask):
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         self.num_texts = 2 if self.description.get("text_b") else 1
-        self.metric = self.description.get("metric", "accuracy")
+        self.identity = (self.description.get("id", "id"),)
+        self.metric, *self.more_metrics = metrics_of(self.description)
         self._has_classes = self.description["type"] != "regression"
 
     @functools.cached_property
@@ -221,6 +150,15 @@ class OwnTextTask(_OwnFiles, TextTask):
             return self.stored.labels
         found = {e.label for e in self.read("train")} if self._has_classes else ()
         return tuple(sorted(found))
+
+    @functools.cached_property
+    def class_weights(self) -> list[float] | None:
+        """What the losses of each class's examples are multiplied by in training."""
+        said = self.description.get("class_weights")
+        if said is None or not self.config.do_train or self.stored:
+            return None
+        examples = self.read("train")
+        return class_weights.weights_of(self.name, said, self.labels, examples)
 
     @property
     def lowest(self) -> float:
@@ -256,6 +194,7 @@ class OwnTextTask(_OwnFiles, TextTask):
                 f"({', '.join(self.labels) or 'none'}); there is nothing to learn."
             )
         if self._has_classes:
+            _ = self.class_weights  # What is wrong with them is said now.
             return
         if self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
@@ -279,49 +218,36 @@ class OwnTextTask(_OwnFiles, TextTask):
     def _label(self) -> str:
         return self.description["label"]
 
-    def _rows(self, split: str) -> Iterator[tuple[str, dict[str | None, Any]]]:
+    def _labelled(self, split: str) -> Iterator[tuple[str, dict[str | None, Any]]]:
         """Lines that have all columns; `bad` has been told of the others."""
-        wanted = [self.description["text_a"], self.description.get("text_b")]
-        wanted = [column for column in wanted if column]
-        if split != "test":
-            wanted.append(self._label)
-        for where, row in records(self.required(split), wanted):
-            missing = [column for column in wanted if column not in row]
-            if None in row:
-                more = f"more columns than the first line: {shown(row[None][0])}"
-                self.bad(split, where, f"{more} comes after the last; quote the text")
-            elif missing:
-                there = ", ".join(map(str, row))
-                self.bad(split, where, f"no column {missing[0]!r}, only {there}")
-            elif split != "test" and self.label_of(row) == "":
-                self.bad(split, where, f"the column {self._label!r} is empty")
+        columns = (*self.columns[0], self._label)
+        bad = functools.partial(self.bad, split)
+        source = Source.of(self.required(split))
+        for where, row, _ in inputs.whole_rows(source, [columns], bad):
+            if self.label_of(row) == "":
+                bad(where, f"the column {self._label!r} is empty")
             else:
                 yield where, row
 
     def examples(self, split: str) -> list[InputExample]:
         """All lines, counted by the example ids; spaces around labels do not count."""
-        found = []
-        text_b = self.description.get("text_b")
         if split == "test":
-            unknown = self.unknown_label()
-        for eid, (where, row) in enumerate(self._rows(split)):
-            label = unknown if split == "test" else self.label_of(row)
-            wrong = None if split == "test" else self._wrong(split, label)
-            if wrong:
+            source = Source.of(self.required(split))
+            asked = self.asked(source, functools.partial(self.bad, split))
+            return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
+        found = []
+        for eid, (where, row) in enumerate(self._labelled(split)):
+            label = self.label_of(row)
+            if wrong := self._wrong(split, label):
                 self.bad(split, where, wrong)
                 continue
-            texts = [str(row[self.description["text_a"]])]
-            texts.append(str(row[text_b]) if text_b else None)
-            found.append(InputExample(eid, *texts, label))
+            given = inputs.given_of(row, self.columns[0], self.identity)
+            found.append(example_of(eid, given, label))
         return found
 
     def label_of(self, row: dict[str | None, Any]) -> str:
         """The label of a line, without the spaces around it."""
         return str(row[self._label]).strip()
-
-    def unknown_label(self) -> str:
-        """What stands for the label of a test set."""
-        return self.labels[0] if self.labels else str(self.lowest)
 
     def _wrong(self, split: str, label: str) -> str | None:
         """What is wrong with a label, as far as the file can tell by itself."""
@@ -364,16 +290,16 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
 
     @functools.cached_property
     def scheme(self) -> str:
-        """The description's, else the one that the training file is in."""
-        if self._said:
-            return self._said
+        """The description's, else the one that the training file is, or was, in."""
+        if said := self._said or (self.stored and self.stored.scheme):
+            return said
         split = "train" if self.path("train").is_file() else "dev"
         try:
             return tag_schemes.scheme_of([e.written for e in self.read(split)])
         except UserError as error:
             raise UserError(f"{self.path(split)} has {error}.") from None
 
-    def form(self, split: str) -> str:
+    def form(self, split: str | None) -> str:
         """The scheme that predictions are written in."""
         return self.scheme
 
@@ -394,19 +320,27 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         if self.path("train").is_file() and self.scheme:
             self.data_labels()
 
+    def asked(self, source: Source) -> Iterator[inputs.Asked]:
+        """Sentences in words."""
+        columns = (self.description.get(key, key) for key in ("words", "id"))
+        words, identity = columns
+        return inputs.words(source, words, (identity,))
+
     def sentences(self, split: str) -> Iterator[Sentence]:
-        """(where it stands, words, tags) of each sentence."""
+        """All sentences; in a bad one a tag is missing."""
         if self.path(split).suffix.lower() != ".jsonl":
             yield from super().sentences(split)
             return
-        words = self.description.get("words", "words")
-        tags = self.description.get("tags", "tags")
-        for where, row in records(self.required(split)):
+        words, tags, identity = (
+            self.description.get(key, key) for key in ("words", "tags", "id")
+        )
+        for where, row in inputs.records(Source.of(self.required(split))):
             found = [row.get(key) for key in (words, tags)]
             if split == "test" and isinstance(found[0], list) and found[1] is None:
-                yield where, list(map(str, found[0])), None
+                yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
             elif all(isinstance(x, list) for x in found) and found[0]:
-                yield where, *[list(map(str, x)) for x in found]
+                both = (list(map(str, x)) for x in found)
+                yield Sentence(where, *both, row.get(identity))
             else:
                 self.bad(split, where, f"{words} and {tags} are not two lists")
 

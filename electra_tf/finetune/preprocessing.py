@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +103,25 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def _build(directory, config, tasks, chosen, split, is_training, digest) -> None:
-    rows: list[tuple[Any, dict[str, Any]]] = []
-    for task in chosen:
-        for example in task.read(split):
-            rows += [(task, found) for found in task.featurize(example, is_training)]
-    if not rows:
-        names = ", ".join(task.name for task in chosen)
-        raise UserError(f"{names}: no example of {split} can be used.")
+def pack(
+    rows: Sequence[tuple[Any, dict[str, Any]]], numbers: Mapping[Any, int], length: int
+) -> dict[str, np.ndarray]:
+    """The features of rows, (task, what it featurizes) each, as arrays.
+
+    Args:
+      numbers: the tasks, and the head of each.
+      length: tokens that all are padded to.
+    """
     shared = packing.Row._fields
     packed = [packing.Row(*(found[name] for name in shared)) for _, found in rows]
-    arrays = packing.pad(packed, 0, config.max_seq_length)._asdict()
-    arrays["task_id"] = np.zeros(len(rows), np.int32)
-    for task in chosen:
+    arrays = packing.pad(packed, 0, length)._asdict()
+    arrays["task_id"] = np.array([numbers[task] for task, _ in rows], np.int32)
+    for task in numbers:
         for spec in task.feature_specs():
             arrays[f"{task.name}_{spec.name}"] = np.zeros(
                 (len(rows), *spec.shape), spec.dtype
             )
     for number, (task, found) in enumerate(rows):
-        arrays["task_id"][number] = tasks.index(task)
         for name, value in found.items():
             key = f"{task.name}_{name}"
             if name in shared:
@@ -130,6 +130,19 @@ def _build(directory, config, tasks, chosen, split, is_training, digest) -> None
                 arrays[key][number, : len(value)] = value
             else:
                 arrays[key][number] = value
+    return arrays
+
+
+def _build(directory, config, tasks, chosen, split, is_training, digest) -> None:
+    rows: list[tuple[Any, dict[str, Any]]] = []
+    for task in chosen:
+        for example in task.read(split):
+            rows += [(task, found) for found in task.featurize(example, is_training)]
+    if not rows:
+        names = ", ".join(task.name for task in chosen)
+        raise UserError(f"{names}: no example of {split} can be used.")
+    numbers = {task: tasks.index(task) for task in chosen}
+    arrays = pack(rows, numbers, config.max_seq_length)
     partial = directory.with_name(directory.name + PARTIAL)
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -7,6 +7,7 @@ eid 1000 * k + w, as in the original.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +17,20 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import qa_decoding
-from electra_tf.finetune.qa_scorer import WINDOWS_PER_EXAMPLE, QAScorer
+from electra_tf.finetune import inputs, qa_decoding
+from electra_tf.finetune.inputs import Asked, Source, shown
+from electra_tf.finetune.qa_scorer import (
+    WINDOWS_PER_EXAMPLE,
+    Answers,
+    QAScorer,
+    decode,
+)
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
     Task,
-    read_text,
-    shown,
+    rounded,
+    write_jsonl,
 )
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import packing
@@ -93,6 +100,10 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
     return words, owners
 
 
+# All questions on a text share its words.
+_words_of = functools.lru_cache(maxsize=1)(split_words)
+
+
 class QATask(Task):
     """A set of questions with answers that stand in a text.
 
@@ -100,6 +111,7 @@ class QATask(Task):
       answer_text: how the text of an answer is found: "original" or "offsets".
     """
 
+    reads = "questions"
     head = HeadSpec("qa")
     main_metric = "f1"
     answer_text = "original"
@@ -127,29 +139,7 @@ class QATask(Task):
 
     def paragraphs(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(where it stands, paragraph) for each text with questions."""
-        path = self.required(split)
-        text = read_text(path)
-        try:
-            if path.suffix == ".jsonl":
-                for number, line in enumerate(text.split("\n"), start=1):
-                    found = json.loads(line) if line.strip() else {"header": {}}
-                    if "header" not in found:
-                        yield f"{path}, line {number}", _as_paragraph(found)
-                return
-            content = json.loads(text)
-            for count, entry in enumerate(
-                content["data"] if isinstance(content, dict) else content
-            ):
-                title = entry.get("title", "?")
-                if "paragraphs" not in entry:
-                    yield f"{path}, entry {count} ({title!r})", _as_paragraph(entry)
-                    continue
-                for number, found in enumerate(entry["paragraphs"]):
-                    yield f"{path}, {title!r}, paragraph {number}", found
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{path} is not in the form it should be: {error!r}"
-            ) from None
+        return inputs.paragraphs(Source.of(self.required(split)))
 
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""
@@ -365,8 +355,43 @@ class QATask(Task):
         """Question -> right answers."""
         return {e.question_id: list(e.answers) for e in self.read(split)}
 
+    def asked(self, source: Source) -> Iterator[Asked]:
+        """Questions on texts."""
+        return inputs.questions(source)
+
+    def example_of(self, number: int, given: dict[str, Any]) -> QAExample:
+        """Without answers."""
+        question, context = given["question"], given["context"]
+        words, _ = _words_of(context)
+        name = str(given.get("id", number))
+        return QAExample(number, name, question, words, None, None, "", False, context)
+
+    def told(self, example: QAExample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """The answer as it stands in the text, and where, by characters."""
+        return self._told(example, decode(self, example, rows))
+
+    def _told(self, example: QAExample, found: Answers) -> dict[str, Any]:
+        scores = [a.start_logit + a.end_logit for a in found.nbest]
+        best = found.nbest.index(found.best)
+        start = end = None
+        if found.best.tokens:
+            document = self._document(example)
+            start, _ = self._characters(document, found.best.tokens[0])
+            _, end = self._characters(document, found.best.tokens[1])
+        told = {
+            "answer": example.context[start:end] if found.best.tokens else "",
+            "start": start,
+            "end": end,
+            "score": rounded(scores[best]),
+            "probability": rounded(qa_decoding.softmax(scores)[best]),
+        }
+        if self.is_v2:
+            has = found.null_odds <= self.config.qa_na_threshold
+            told |= {"null_odds": rounded(found.null_odds), "has_answer": has}
+        return told
+
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """Answers, n-best lists and null odds, in SQuAD's form."""
+        """Answers, n-best lists and null odds in SQuAD's form; JSONL as `told` is."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         best = {
@@ -389,14 +414,13 @@ class QATask(Task):
             path = folder / f"{self.name}_{split}_{name}.json"
             atomic_write(path, json.dumps(value, indent=1) + "\n")
             paths.append(str(path))
-        return paths
-
-
-def _as_paragraph(entry: dict[str, Any]) -> dict[str, Any]:
-    """A record of Hugging Face's flat form as a paragraph with one question."""
-    if "qas" in entry:
-        return entry
-    return {"context": entry["context"], "qas": [entry]}
+        rows = []
+        for example in self.read(split):
+            asked = {"question": example.question, "context": example.context}
+            right = {"correct": list(example.answers)} if split == "dev" else {}
+            told = self._told(example, scorer.decoded[example.question_id])
+            rows.append({"id": example.question_id} | asked | told | right)
+        return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
 
 
 def _answers(question: dict[str, Any], name: str = "answers") -> list[Any]:

@@ -22,6 +22,7 @@ class Answer(NamedTuple):
     text: str
     start_logit: float
     end_logit: float
+    tokens: tuple[int, int] | None = None  # first and last one, of the document
 
 
 class Window(NamedTuple):
@@ -84,7 +85,9 @@ def nbest(
             break
         text = text_of(windows[number], start, end)
         if text not in found:
-            found[text] = Answer(text, start_logit, end_logit)
+            shift = windows[number].shift
+            tokens = start - shift, end - shift
+            found[text] = Answer(text, start_logit, end_logit, tokens)
     return list(found.values()) or [Answer(NO_SPAN, 0.0, 0.0)]
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,12 +16,46 @@ WINDOWS_PER_EXAMPLE = 1000
 _SURELY_NONE = 1e4
 
 
-class Decoded(NamedTuple):
-    """The answers to all questions of a split, by the ids of those."""
+class Answers(NamedTuple):
+    """What is answered to a question."""
 
-    nbest: dict[str, list[qa_decoding.Answer]]
-    predictions: dict[str, str]
-    null_odds: dict[str, float]  # of SQuAD 2.0
+    nbest: list[qa_decoding.Answer]
+    best: qa_decoding.Answer
+    null_odds: float | None  # of SQuAD 2.0: what speaks for there being no answer
+
+
+def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
+    """The answers to a question, from the head's outputs for its windows.
+
+    Args:
+      task: a `finetune.qa.QATask`.
+    """
+    config = task.config
+    found = qa_decoding.nbest(
+        task.windows(example),
+        outputs,
+        task.text_of(example),
+        joint=config.joint_prediction,
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+    )
+    if not task.is_v2:
+        return Answers(found, found[0], None)
+    best = next((a for a in found if a.text), found[0])
+    return Answers(found, best, null_odds(config, outputs, best))
+
+
+def null_odds(config, outputs, best: qa_decoding.Answer) -> float:
+    """The lowest score of the windows, in float32 as the original has it."""
+    if not outputs:
+        return _SURELY_NONE
+    if config.answerable_classifier:
+        return min(float(output["answerable_logit"]) for output in outputs)
+    null = min(
+        np.float32(o["start_logits"][0]) + np.float32(o["end_logits"][0])
+        for o in outputs
+    )
+    return float(null - np.float32(best.start_logit) - np.float32(best.end_logit))
 
 
 class QAScorer(Scorer):
@@ -42,7 +77,7 @@ class QAScorer(Scorer):
         super().__init__()
         self._task, self._split = task, split
         self._outputs: dict[int, dict[str, Any]] = {}
-        self._decoded: Decoded | None = None
+        self._decoded: dict[str, Answers] | None = None
 
     def __len__(self) -> int:
         return len(self._outputs)
@@ -56,62 +91,36 @@ class QAScorer(Scorer):
         self._decoded = None
 
     @property
-    def decoded(self) -> Decoded:
-        """The answers, found when they are first asked for."""
+    def decoded(self) -> dict[str, Answers]:
+        """The answers by the questions' ids, found when they are first asked for."""
         if self._decoded is None:
-            self._decoded = self._decode()
+            self._decoded = {}
+            for example in self._task.read(self._split):
+                first = WINDOWS_PER_EXAMPLE * example.eid
+                numbers = itertools.takewhile(
+                    self._outputs.__contains__, itertools.count(first)
+                )
+                outputs = [self._outputs[number] for number in numbers]
+                found = decode(self._task, example, outputs)
+                self._decoded[example.question_id] = found
         return self._decoded
 
     @property
     def nbest(self) -> dict[str, list[qa_decoding.Answer]]:
         """The best answers to each question."""
-        return self.decoded.nbest
+        return {name: found.nbest for name, found in self.decoded.items()}
 
     @property
     def predictions(self) -> dict[str, str]:
         """The answer to each question."""
-        return self.decoded.predictions
+        return {name: found.best.text for name, found in self.decoded.items()}
 
     @property
     def null_odds(self) -> dict[str, float]:
         """What speaks for there being no answer."""
-        return self.decoded.null_odds
-
-    def _decode(self) -> Decoded:
-        config, task = self._task.config, self._task
-        result = Decoded({}, {}, {})
-        for example in task.read(self._split):
-            windows = task.windows(example)
-            first = WINDOWS_PER_EXAMPLE * example.eid
-            outputs = [self._outputs[first + i] for i in range(len(windows))]
-            found = qa_decoding.nbest(
-                windows,
-                outputs,
-                task.text_of(example),
-                joint=config.joint_prediction,
-                n_best_size=config.n_best_size,
-                max_answer_length=config.max_answer_length,
-            )
-            best = found[0]
-            if task.is_v2:
-                best = next((a for a in found if a.text), best)
-                odds = self._null_odds(outputs, best)
-                result.null_odds[example.question_id] = odds
-            result.nbest[example.question_id] = found
-            result.predictions[example.question_id] = best.text
-        return result
-
-    def _null_odds(self, outputs, best: qa_decoding.Answer) -> float:
-        """The lowest score of the windows, in float32 as the original has it."""
-        if not outputs:
-            return _SURELY_NONE
-        if self._task.config.answerable_classifier:
-            return min(float(output["answerable_logit"]) for output in outputs)
-        null = min(
-            np.float32(o["start_logits"][0]) + np.float32(o["end_logits"][0])
-            for o in outputs
-        )
-        return float(null - np.float32(best.start_logit) - np.float32(best.end_logit))
+        if not self._task.is_v2:
+            return {}
+        return {name: found.null_odds for name, found in self.decoded.items()}
 
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Asked, Source, shown
 from electra_tf.finetune.tag_schemes import Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
@@ -23,8 +25,7 @@ from electra_tf.finetune.task import (
     Scorer,
     Task,
     class_details,
-    read_text,
-    shown,
+    rounded,
     write_jsonl,
 )
 from electra_tf.storage.files import atomic_write
@@ -32,8 +33,14 @@ from electra_tf.storage.files import atomic_write
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
 NO_TAG = "_"  # of a word beyond max_seq_length, where tags are plain
 
-# Where it stands, words, tags: one missing in a bad sentence, None without any.
-Sentence = tuple[str, list[str], list[str] | None]
+
+class Sentence(NamedTuple):
+    """What a file has of a sentence."""
+
+    where: str
+    words: list[str]
+    tags: list[str] | None  # one missing in a bad sentence, None without any
+    id: Any = None  # the user's own
 
 
 class TaggingExample(NamedTuple):
@@ -43,6 +50,7 @@ class TaggingExample(NamedTuple):
     words: list[str]
     tags: list[str] | None  # BIOES or plain; None where there are none to read
     written: Sequence[str] = ()  # the tags as the file has them
+    id: Any = None  # the user's own
 
 
 def spans_of(tags: list[str]) -> list[Span]:
@@ -172,6 +180,7 @@ class TaggingTask(Task):
       is_plain: labels are the tags as they are, one per word.
     """
 
+    reads = "words"
     reading = staticmethod(spans_of)
     is_frugal = True
     is_plain = False
@@ -246,9 +255,9 @@ class TaggingTask(Task):
     def examples(self, split: str) -> list[TaggingExample]:
         """All sentences; blank lines and -DOCSTART- part them."""
         found: list[TaggingExample] = []
-        for where, words, tags in self.sentences(split):
+        for where, words, tags, identity in self.sentences(split):
             if tags is None:
-                found.append(TaggingExample(len(found), words, None))
+                found.append(TaggingExample(len(found), words, None, (), identity))
                 continue
             if len(words) != len(tags):
                 self.bad(split, where, "a word without a tag, or too few columns")
@@ -260,37 +269,57 @@ class TaggingTask(Task):
                 continue
             plain = self.is_plain
             marks = tags if plain else tags_of(self.reading(tags), len(tags))
-            found.append(TaggingExample(len(found), words, marks, tags))
+            found.append(TaggingExample(len(found), words, marks, tags, identity))
         return found
+
+    def asked(self, source: Source) -> Iterator[Asked]:
+        """Sentences in words."""
+        return inputs.words(source)
+
+    def example_of(self, number: int, given: dict[str, Any]) -> TaggingExample:
+        """Without tags."""
+        return TaggingExample(number, given["words"], None, (), given.get("id"))
+
+    def told(self, example, rows, split: str | None = None) -> dict[str, Any]:
+        """Tags, in the scheme of the data, and the probability of each.
+
+        It is None for words beyond max_seq_length.
+        """
+        [row] = rows
+        there = int(round(float(np.sum(row["labels_mask"]))))
+        tags = [self.labels[int(i)] for i in row["predictions"][:there]]
+        logits = np.asarray(row["logits"][:there], np.float64)
+        odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
+        best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
+        count = len(example.words)
+        missing = [None] * (count - there)
+        return {
+            "tags": self._written(tags, count, split),
+            "probabilities": [*map(rounded, best), *missing],
+        }
 
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        path = self.required(split)
-        words: list[str] = []
-        tags: list[str] = []
-        where, columns = str(path), 2
+        path, columns = self.required(split), 2
         is_tagged = split != "test" or self._columns("test") >= self._columns("train")
-        lines = read_text(path).split("\n")
-        for number, line in enumerate([*lines, ""], start=1):
-            cells = line.split()
-            if not cells or cells[0] == "-DOCSTART-":
-                if words:
-                    yield where, words, tags if is_tagged else None
-                words, tags = [], []
-                continue
-            columns = max(columns, len(cells))
-            is_whole = len(cells) == columns
-            if not words or (not is_whole and len(words) == len(tags)):
-                where = f"{path}, line {number}"
-            words.append(cells[0])
-            tags += cells[-1:] if is_whole else []
+        for first, lines in inputs.conll(Source.of(path)):
+            tags, bad = [], None
+            for number, cells in enumerate(lines, start=first):
+                columns = max(columns, len(cells))
+                if len(cells) == columns:
+                    tags.append(cells[-1])
+                else:
+                    bad = bad or number
+            where = f"{path}, line {bad or first}"
+            words = [cells[0] for cells in lines]
+            yield Sentence(where, words, tags if is_tagged else None)
 
     def _columns(self, split: str) -> int:
         """The columns of a file; a test set with fewer than others has no tags."""
         if not self.path(split).is_file():
             return 2
-        cells = (line.split() for line in read_text(self.path(split)).split("\n"))
-        return next((len(c) for c in cells if c and c[0] != "-DOCSTART-"), 0)
+        found = inputs.conll(Source.of(self.path(split)))
+        return next((len(lines[0]) for _, lines in found), 0)
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""
@@ -339,8 +368,10 @@ class TaggingTask(Task):
         kind = PlainTagScorer if self.is_plain else SpanScorer
         return kind(self.labels, examples, self.reading)
 
-    def form(self, split: str) -> str:
-        """The scheme that predictions on a split are written in."""
+    def form(self, split: str | None) -> str:
+        """The scheme that predictions on a split, or on other texts, are written in."""
+        if split is None:
+            return "IOB2"
         letters = {tag[:2] for e in self.read(split) for tag in e.written}
         return "BIOES" if letters & {"E-", "S-"} else "IOB2"
 
@@ -352,19 +383,22 @@ class TaggingTask(Task):
         by_eid = {int(row["eid"]): row for row in scorer.rows}
         lines, rows = [], []
         for example in self.read(split):
-            row, count = by_eid[example.eid], len(example.words)
-            ours = self._written(scorer.tags(row, "predictions"), count, split)
-            rows.append({"eid": example.eid, "prediction": ours})
-            columns = [example.words, ours]
+            found = self.told(example, [by_eid[example.eid]], split)
+            given = {"eid": example.eid, "id": example.id, "words": example.words}
+            given = {name: value for name, value in given.items() if value is not None}
+            columns = [example.words, found["tags"]]
             if example.tags is not None:
-                columns.insert(1, self._written(example.tags, count, split))
+                right = self._written(example.tags, len(example.words), split)
+                columns.insert(1, right)
+                found["correct"] = right
+            rows.append(given | found)
             lines += [f"{' '.join(cells)}\n" for cells in zip(*columns, strict=True)]
             lines.append("\n")
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
         return [write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]
 
-    def _written(self, tags: list[str], count: int, split: str) -> list[str]:
+    def _written(self, tags: list[str], count: int, split: str | None) -> list[str]:
         if self.is_plain:
             return [*tags, *[NO_TAG] * (count - len(tags))]
         return tags_of(self.reading(tags), count, self.form(split))

@@ -17,10 +17,13 @@ from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.text.tokenization import Tokenizer
 
 FACTS_FILE = "tasks.json"
+# Kinds of head with a softmax over labels.
+SMOOTHED = ("classification", "tagging")
 # Characters of the data that a message shows.
 _SHOWN = 200
 
@@ -84,8 +87,10 @@ class Task:
       main_metric: the metric that one training is better than another by; None: the
         first of its scorer.
       stored: what a model that is not trained now was trained for; it rules.
+      reads: what it predicts for, a key of `inputs.FORMS`.
     """
 
+    reads = "texts"
     version: str | None = None
     main_metric: str | None = None
     stored: TaskFacts | None = None
@@ -163,6 +168,18 @@ class Task:
         """A scorer for one data set."""
         raise NotImplementedError
 
+    def asked(self, source: Source) -> Iterator[Asked]:
+        """What is to be predicted, in a user's file."""
+        raise UserError(f"{self.name} has no `asked`, so it cannot read files.")
+
+    def example_of(self, number: int, given: dict[str, Any]) -> Any:
+        """The example of what was asked, which needs no label."""
+        raise NotImplementedError
+
+    def told(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        """A prediction in JSON, from the head's outputs for the example's features."""
+        raise NotImplementedError
+
     def write_predictions(
         self, split: str, scorer: Scorer, directory: str, trial: int
     ) -> list[str]:
@@ -206,6 +223,7 @@ class TaskFacts(NamedTuple):
     lowest: float = 0.0  # of a regression's numbers
     highest: float = 1.0
     has_impossible: bool = False  # of questions
+    scheme: str | None = None  # that the training file's tags are in
 
     @property
     def head(self) -> HeadSpec:
@@ -227,7 +245,10 @@ def facts_of(task: Task) -> TaskFacts:
 
 def write_facts(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
     """Writes the facts of all tasks of a run into its directory."""
-    facts = [facts_of(task)._asdict() for task in tasks]
+    facts = [
+        facts_of(task)._asdict() | {"scheme": getattr(task, "scheme", None)}
+        for task in tasks
+    ]
     atomic_write(Path(directory) / FACTS_FILE, json.dumps(facts, indent=1) + "\n")
 
 
@@ -261,7 +282,7 @@ def check_facts(task: Task, stored: TaskFacts, where: str) -> None:
     Raises `UserError` naming what differs on both sides.
     """
     ours = facts_of(task)
-    for name, theirs in stored._asdict().items():
+    for name, theirs in stored._replace(scheme=None)._asdict().items():
         here = getattr(ours, name)
         if here != theirs:
             here, theirs = (
@@ -296,33 +317,23 @@ def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, An
     return {"classes": classes, "confusion": {"labels": labels, "matrix": matrix}}
 
 
-def shown(label: Any) -> str:
-    """A value of the data for a message, which may be as long as the file."""
-    text = repr(label)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def read_text(path: Path) -> str:
-    """The text of a file in UTF-8, without a byte order mark; lines end in \\n.
-
-    Raises `UserError` naming the first line that is something else.
-    """
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{content[error.start]:02x}).\n"
-            "Convert the file, for instance with iconv -t UTF-8."
-        ) from None
-    text = text.replace("\r\n", "\n")
-    # Where lines end in \r alone, all do.
-    return text if "\n" in text else text.replace("\r", "\n")
-
-
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     """Writes a JSON object per line; returns the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    atomic_write(path, "".join(json_line(row) for row in rows))
     return str(path)
+
+
+def json_line(row: dict[str, Any]) -> str:
+    """An object on a line, readable in any script."""
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates
+        return json.dumps(row) + "\n"
+    return line
+
+
+def rounded(value: Any) -> float:
+    """As many digits as float32 has."""
+    return float(f"{float(value):.7g}")

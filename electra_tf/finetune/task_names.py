@@ -12,6 +12,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_source
 from electra_tf.finetune.task import (
     FACTS_FILE,
+    SMOOTHED,
     Task,
     TaskFacts,
     check_facts,
@@ -22,13 +23,17 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 
 def make_tasks(
-    config: FinetuningConfig, vocab: Vocabulary, trained: Path | None = None
+    config: FinetuningConfig,
+    vocab: Vocabulary,
+    trained: Path | None = None,
+    reads_data: bool = True,
 ) -> list[Task]:
     """The tasks that `task_names` names, their data checked as far as it is read.
 
     Args:
       trained: the directory of the fine-tuned model that is not trained further; what
         it was trained for rules over the data, above all the names of labels.
+      reads_data: false where the tasks' own files are not needed.
 
     Raises `UserError` for a name that is none, with the nearest that is, and for a task
     that is not the one of the model.
@@ -63,7 +68,13 @@ def make_tasks(
         if task.name in stored:
             task.stored = stored[task.name]
             check_facts(task, task.stored, str(trained / FACTS_FILE))
-        task.check()
+        if reads_data:
+            task.check()
+    if config.label_smoothing and not any(t.head.kind in SMOOTHED for t in tasks):
+        raise UserError(
+            "label_smoothing is for classification and tagging; these tasks are "
+            f"{', '.join(task.head.kind for task in tasks)}."
+        )
     return tasks
 
 

@@ -18,14 +18,6 @@ from electra_tf.finetune.qa import SQUAD, QATask
 NAMES = {name: f"glue/{name}" for name in GLUE}
 NAMES |= {"sst": "glue/sst2", "sts": "glue/stsb"}
 NAMES |= {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}
-# The texts of an example, where they are not called sentence1 and sentence2.
-_TEXTS = {
-    "cola": ("sentence",),
-    "sst": ("sentence",),
-    "qqp": ("question1", "question2"),
-    "mnli": ("premise", "hypothesis"),
-    "qnli": ("question", "sentence"),
-}
 
 
 def make_tfds_task(name: str, config, tokenizer):
@@ -104,13 +96,11 @@ class TfdsGlueTask(_Prepared, GlueTask):
         """All rows by their index; in training both orders of pairs without one."""
         where, features, rows = self.rows(split)
         is_test = split in self.glue.submission
-        names = _TEXTS.get(self.name, ("sentence1", "sentence2"))
-        if split == "diagnostic":
-            names = _TEXTS["mnli"]
+        names = GLUE[self.name].columns[-1]
         found = []
         for row in sorted(rows, key=lambda row: int(row["idx"])):
             texts = [row[name].decode("utf-8") for name in names]
-            label = self.labels[0] if self.labels else "0.0"
+            label = self.unknown_label()
             if not is_test:
                 label = self._label(row["label"], features["label"])
             wrong = self.wrong_label(label)

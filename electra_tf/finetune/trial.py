@@ -10,19 +10,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
-import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
-from electra_tf.errors import UserError, as_user_error
+from electra_tf.errors import UserError
 from electra_tf.finetune import batches, initial_weights, preprocessing
 from electra_tf.finetune.evaluations import Evaluations, main_score
-from electra_tf.finetune.model import TrainableFinetuningModel, build_finetuning_model
+from electra_tf.finetune.head_outputs import HeadOutputs
+from electra_tf.finetune.model import (
+    TrainableFinetuningModel,
+    build_finetuning_model,
+    freeze,
+)
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import check_trained_for, write_facts
 from electra_tf.interop.sources import FoundModel
@@ -183,50 +185,22 @@ def score(run: Run, model, task, split: str, stop: loop.StopRequest):
     run.console.log(f"Evaluating {task.name} on its {split} set.")
     store = preprocessing.features(config, run.tasks, split, False, only=task)
     count = -(-len(store) // config.eval_batch_size)
-    dataset = batches.make_dataset(
-        store,
-        batch_size=config.eval_batch_size,
-        seed=config.seed,
-        shuffle=False,
-        num_batches=count,
-        length_buckets=batches.evaluation_buckets(config, store.lengths),
-    )
     scorer = task.scorer(split)
-    for outputs in _predictions(run, model, task.name, dataset, count, stop):
-        scorer.update(outputs)
+    size = config.eval_batch_size
+    progress = Progress(run.console, count, 0, size, count)
+    try:
+        found = HeadOutputs(model, task.name, config).batches(store)
+        for number, rows in enumerate(found, start=1):
+            if stop.signal is not None:
+                break
+            for row in rows:
+                scorer.update(row)
+            progress.update(number, {})
+    finally:
+        progress.close()
     if stop.signal:
         raise Interrupted
     return scorer
-
-
-def _predictions(
-    run: Run, model, task_name: str, dataset, num_batches: int, stop: loop.StopRequest
-) -> Iterator[dict[str, Any]]:
-    """Yields the head's outputs for each example, in order, without padding.
-
-    Everything is computed on one device. Ends early after a signal.
-    """
-
-    # One trace for batches of all lengths.
-    @tf.function(input_signature=[dataset.element_spec], autograph=False)
-    def outputs_of(batch):
-        found = dict(model(batch, training=False).outputs[task_name])
-        return found | {"task_id": batch["task_id"]}
-
-    padding, size = len(model.heads), run.config.eval_batch_size
-    progress = Progress(run.console, num_batches, 0, size, num_batches)
-    try:
-        for number, batch in enumerate(dataset.take(num_batches), start=1):
-            if stop.signal is not None:
-                return
-            arrays = {k: v.numpy() for k, v in outputs_of(batch).items()}
-            for row in np.flatnonzero(arrays["task_id"] != padding):
-                yield {k: v[row] for k, v in arrays.items() if k != "task_id"}
-            progress.update(number, {})
-    except tf.errors.OpError as error:
-        raise as_user_error(error) or error from error
-    finally:
-        progress.close()
 
 
 def build(run: Run, trial: int, steps: int):
@@ -234,6 +208,8 @@ def build(run: Run, trial: int, steps: int):
     keras.utils.set_random_seed(seed_of(run.config, trial))
     with run.placement.strategy.scope():
         model = build_finetuning_model(run.config, run.tasks)
+        if run.config.freeze_layers is not None:
+            freeze(model, run.config.freeze_layers)
         optimizer = optimization.create_finetuning_optimizer(run.config, steps)
         state = training_step.TrainState(model, optimizer)
     return TrainableFinetuningModel(model), state
@@ -255,7 +231,9 @@ def _identity(run: Run, store) -> dict[str, Any]:
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
+    frozen = run.config.freeze_layers
     return shape | {
+        **({} if frozen is None else {"freeze_layers": frozen}),  # has no slots
         **run.config.identity(),
         "vocab_sha256": run.vocab.sha256,
         "heads": heads,
@@ -397,8 +375,6 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
                 batch_size=config.train_batch_size,
                 seed=seed_of(config, trial),
                 start_step=start,
-                shuffle=True,
-                num_batches=None,
                 num_replicas=placement.num_replicas,
                 replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
                 length_buckets=buckets,

@@ -159,16 +159,17 @@ class Encoder(keras.layers.Layer):
             for i in range(num_layers)
         ]
         # Not an attribute by itself: every SavedModel would have its traces.
-        traced = tf.function(self._first_layer_with, autograph=False)
+        traced = tf.function(self._layer_with, autograph=False)
         self._call_with = lambda *args: traced(*args)
 
     def build(self, input_shape=None):
         for layer in self.transformer_layers:
             layer.build((None, self.hidden_size))
 
-    def _first_layer_with(self, weights, x, score_bias, seed):
-        """Computes the first layer with the weights of any."""
-        first = self.transformer_layers[0]
+    def _layer_with(self, weights, x, score_bias, seed):
+        """Computes the first layer that is trained with the weights of any such."""
+        layers = self.transformer_layers
+        first = next(one for one in layers if not one.non_trainable_variables)
         return first.stateless_call(weights, [], x, score_bias, seed)[0]
 
     def _call_layer(self, layer, x, score_bias, seed):

@@ -2,27 +2,38 @@
 """Fine-tuned models as SavedModels: raw strings in, the answers of evaluation out."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import electra_tf
 from electra_tf.errors import UserError
 from electra_tf.export import (
+    conversions,
     finetuned,
     question_answering,
     saved_models,
 )
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import qa
+from electra_tf.finetune import qa, qa_scorer
 from electra_tf.finetune.classification import InputExample
-from electra_tf.finetune.tagging import TaggingExample
+from electra_tf.finetune.tagging import TaggingExample, spans_of
 from electra_tf.finetune.task import FACTS_FILE, read_facts
 from tests.helpers import tiny_finetuning
-from tests.helpers.exporting import NAMES, Failed, fresh_process
+from tests.helpers.exporting import NAMES, Failed, fresh_process, shared_export
 from tests.helpers.runs import run_script
-from tests.helpers.tiny_trials import JOINT, PLAIN, SQUAD, write_data, write_run
+from tests.helpers.tiny_trials import (
+    JOINT,
+    PLAIN,
+    SQUAD,
+    TOPICS,
+    topics_task,
+    write_data,
+    write_run,
+)
 
 TASKS = ("cola", "sts", "chunk", "squad")
 WORDS = tiny_finetuning.WORDS
@@ -43,7 +54,9 @@ def runs(data):
     for name, hparams in (("squad", JOINT), ("plain", PLAIN)):
         config, [task], model = write_run(data, SQUAD | hparams)
         found[name] = config, task, model
-    return found
+    hparams = {"task_names": ["topics"]} | topics_task(data)
+    config, [task], model = write_run(data, hparams)
+    return found | {"topics": (config, task, model)}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +70,7 @@ def exports(data, runs, tmp_path_factory):
     assert done.returncode == 0, done.stderr
     assert "greatest difference from the model" in done.stdout
     found = {"cola": folder / "cola" / "1"}
-    for name in ("sts", "chunk", "squad", "plain"):
+    for name in ("sts", "chunk", "squad", "plain", "topics"):
         config, task, _ = runs[name]
         source = finetuned.read_task(_path(config), task.name)
         made = saved_models.TASKS[source.facts.kind](source)
@@ -205,19 +218,74 @@ def test_answers_are_those_of_evaluation(runs, answers, name):
     for row, (question, context) in enumerate(zip(asked, contexts, strict=True)):
         words, _ = qa.split_words(context)
         example = qa.QAExample(0, "q", question, words, None, None, "", False)
-        scorer = task.scorer("dev")
         rows = head_outputs(runs[name], example)
         best = question_answering.answer_in_python(source, question, context)
         assert outputs["answer"][row].replace("\n", " ") == best.text
         score = best.start_logit + best.end_logit
         assert outputs["score"][row] == pytest.approx(score, rel=1e-5, abs=1e-4)
-        odds = scorer._null_odds(rows, best)
+        odds = qa_scorer.null_odds(config, rows, best)
         assert outputs["null_odds"][row] == pytest.approx(odds, rel=1e-5, abs=1e-4)
         start, end = outputs["start"][row], outputs["end"][row]
         assert context[start:end] == outputs["answer"][row]
         assert outputs["has_answer"][row] == (odds <= config.qa_na_threshold)
         assert 0 <= outputs["probability"][row] <= 1
     assert len(set(outputs["answer"])) > 4
+
+
+def asked_of(name):
+    """Inputs of one window, or less, and of many for questions."""
+    if name in ("squad", "plain"):
+        return list(zip(*questions(), strict=True))
+    longest = 5 if name == "chunk" else 15
+    texts = [c for c in questions()[1] if len(c.split()) < longest]
+    if name == "sts":
+        return list(zip(texts, texts[::-1], strict=True))
+    if name == "topics":
+        return [{"text": text, "id": n} for n, text in enumerate(texts)]
+    return [text.split() for text in texts] if name == "chunk" else texts
+
+
+@pytest.mark.parametrize("name", ["cola", "sts", "chunk", "squad", "plain", "topics"])
+def test_an_export_predicts_what_its_trial_does(runs, exports, name):
+    config, task, _ = runs[name]
+    trial = electra_tf.load(config.trial_dir(1), task.name)
+    export = electra_tf.load(exports[name])
+    assert (export.name, export.reads) == (trial.name, trial.reads)
+    asked = asked_of(name)
+    for ours, theirs in zip(export.predict(asked), trial.predict(asked), strict=True):
+        assert ours.keys() == theirs.keys()
+        if name == "chunk":  # here the graph's labels, there the scheme of the data
+            ours["tags"], theirs["tags"] = map(spans_of, (ours["tags"], theirs["tags"]))
+        for key, value in theirs.items():
+            if isinstance(value, float | dict) or key == "probabilities":
+                value = pytest.approx(value, rel=1e-4, abs=1e-3)
+            # Of an answer it is that in its window there, among the best ones here.
+            assert key == "probability" or ours[key] == value
+        if name == "topics":
+            assert "id" in ours and set(ours["probabilities"]) == set(TOPICS)
+
+
+def test_a_multilabel_model_says_each_probability(runs, exports):
+    loaded = tf.saved_model.load(str(exports["topics"]))
+    text = "waa wab wac"
+    said = loaded.signatures["serving_default"](text=tf.constant([text]))
+    assert set(said) == {"labels", "probabilities"}
+    assert [x.decode() for x in said["labels"].numpy()[0]] == list(TOPICS)
+    [row] = head_outputs(runs["topics"], InputExample(0, text, None, ()))
+    expected = 1 / (1 + np.exp(-row["logits"]))
+    np.testing.assert_allclose(said["probabilities"][0], expected, atol=1e-5)
+
+
+def test_what_is_no_task_does_not_predict(data, exports, tmp_path):
+    with pytest.raises(UserError, match="no SavedModel of a fine-tuned task"):
+        electra_tf.load(shared_export("electra", "encoder"))
+    copy = tmp_path / "1"
+    shutil.copytree(exports["cola"], copy)
+    assert electra_tf.load(tmp_path).predict("waa")[0]["label"] in ("0", "1")
+    weights = next((copy / "variables").glob("*.data*"))
+    weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+    with pytest.raises(UserError, match="its checksum differs"):
+        electra_tf.load(tmp_path)
 
 
 def test_odd_texts_and_none(answers):
@@ -279,3 +347,23 @@ def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         finetuned.read_task(folder, "chunk")
     (folder / FACTS_FILE).write_text(kept)
+
+
+def test_a_token_classifier_of_hugging_face_predicts(runs, tmp_path):
+    pytest.importorskip("safetensors")
+    config = runs["chunk"][0]
+    task = finetuned.read_task(_path(config), "chunk")
+    conversions.write_task(task, _path(config), tmp_path, log=lambda line: None)
+    model = electra_tf.load(tmp_path / "chunk")
+    trial = electra_tf.load(config.trial_dir(1), "chunk")
+    asked = asked_of("chunk")
+    for ours, theirs in zip(model.predict(asked), trial.predict(asked), strict=True):
+        assert set(ours["tags"]) <= set(task.facts.labels)
+        assert spans_of(ours["tags"]) == spans_of(theirs["tags"])
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-4)
+    path = tmp_path / "chunk" / "config.json"
+    kind = "ElectraForSequenceClassification"
+    path.write_text(path.read_text().replace("ElectraForTokenClassification", kind))
+    (tmp_path / "chunk" / "manifest.json").unlink()
+    with pytest.raises(UserError, match=f"{kind}, whose head"):
+        electra_tf.load(tmp_path / "chunk")

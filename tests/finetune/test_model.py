@@ -12,14 +12,18 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
-from electra_tf.finetune.heads import QuestionAnsweringHead
+from electra_tf.errors import UserError
+from electra_tf.finetune.heads import QuestionAnsweringHead, cross_entropy
 from electra_tf.finetune.model import (
     FinetuningModel,
     TrainableFinetuningModel,
     build_finetuning_model,
+    freeze,
 )
+from electra_tf.finetune.task import HeadSpec
 from electra_tf.model.transformer_layer import gelu
 from electra_tf.train.optimization import LayerwiseDecay, create_finetuning_optimizer
+from electra_tf.train.step import TrainState
 from tests.helpers.runs import GOLDEN
 from tests.parity import finetune_model as parity_finetune_model
 from tests.parity import parity
@@ -186,6 +190,119 @@ def test_task_counts_examples_by_task():
     assert total == pytest.approx(float(loss), rel=1e-6)
     metrics = task.training_metrics({k: np.array([v]) for k, v in sums.items()})
     assert metrics["cola_loss"][0] == pytest.approx(float(sums["cola/loss"]) / 2)
+
+
+def config_of(**hparams):
+    hparams = {"task_names": ["cola"], "model_hparam_overrides": {}} | hparams
+    hparams["model_hparam_overrides"] = {"num_hidden_layers": 2}
+    return FinetuningConfig.from_hparams("D", "m", hparams)
+
+
+def gradients_of(model, seed=3):
+    """By variable, in a graph as in training, with dropout."""
+    trained = model.trainable_variables
+
+    @tf.function(autograph=False)
+    def gradients(batch):
+        with tf.GradientTape() as tape:
+            loss = model(batch, training=True, seed=tf.constant([seed, 1])).total_loss
+        return [
+            tf.convert_to_tensor(g)
+            for g in tape.gradient(loss, [v.value for v in trained])
+        ]
+
+    names = [v.path for v in trained]
+    return dict(zip(names, gradients(make_batch()), strict=True))
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_frozen_layers_stay(layers):
+    """No gradient, no decay, no slots; the others learn as if nothing were frozen."""
+    model, whole = make_model(), make_model()
+    freeze(model, layers)
+    state = TrainState(model, create_finetuning_optimizer(config_of(), 10))
+    frozen = ["/embeddings/", "/embeddings_project/"]
+    frozen += [f"/layer_{i}/" for i in range(layers)]
+    before = {v.path: v.numpy() for v in model.variables}
+    gradients = gradients_of(model)
+    for name, theirs in gradients_of(whole).items():
+        if any(part in name for part in frozen):
+            assert name not in gradients and f"{name}/adam_m" not in state.variables()
+        else:
+            np.testing.assert_allclose(gradients[name], theirs, rtol=1e-5, atol=1e-6)
+            assert f"{name}/adam_v" in state.variables()
+    state.optimizer.iterations.assign(3)
+    state.optimizer.apply(list(gradients.values()), model.trainable_variables)
+    now = {v.path: v.numpy() for v in model.variables}
+    changed = [name for name in now if not np.array_equal(before[name], now[name])]
+    assert not [name for name in changed if any(part in name for part in frozen)]
+    assert len(changed) > len(gradients) - 3  # A softmax has no use for a bias.
+    assert set(state.weights()) == set(before)
+
+
+def test_more_layers_than_there_are_cannot_be_frozen():
+    with pytest.raises(UserError, match="freeze_layers is 3; the model has 2 layers"):
+        config_of(freeze_layers=3)
+
+
+def test_smoothing_and_class_weights_count_in_training_alone():
+    plain = make_model()
+    options = {"label_smoothing": 0.2, "class_weights": [0.5, 3.0]}
+    heads = HEADS | {"cola": HEADS["cola"] | options}
+    heads["chunk"] = HEADS["chunk"] | {"label_smoothing": 0.2}
+    model, batch = make_model(heads), make_batch()
+    for training in (False, True):
+        theirs, ours = (m(batch, training=training).outputs for m in (plain, model))
+        expected = {name: theirs[name]["loss"].numpy() for name in ("cola", "chunk")}
+        for name in expected if training else ():
+            logits = theirs[name]["logits"].numpy().astype(np.float64)
+            shares = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
+            labels = batch["cola_label_ids" if name == "cola" else "chunk_labels"]
+            right = np.take_along_axis(shares, labels.numpy()[..., None], -1)[..., 0]
+            losses = -0.8 * right - 0.2 * shares.mean(axis=-1)
+            if name == "cola":
+                expected[name] = losses * np.array([0.5, 3.0])[labels]
+            else:
+                mask = batch["chunk_labels_mask"]
+                expected[name] = np.sum(losses * mask, axis=-1)
+        for name, losses in expected.items():
+            np.testing.assert_allclose(ours[name]["loss"], losses, rtol=1e-5)
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(model)
+    )
+    assert again.head_settings == heads
+
+
+def test_class_weights_of_several_classes_count_where_a_text_has_them():
+    given = {"kind": "multilabel", "num_labels": 2}
+    weights = [1.0, 4.0]
+    batch = make_batch() | {
+        "topics_label_flags": tf.constant([[0.0, 1.0]] * 4 + [[1.0, 0.0]] * 4),
+        "topics_eid": tf.range(8),
+    }
+    batch["task_id"] = tf.zeros([8], tf.int32)
+    plain = make_model({"topics": given})
+    model = make_model({"topics": given | {"class_weights": weights}})
+    found = plain(batch, training=True).outputs["topics"]
+    flags = batch["topics_label_flags"].numpy()
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, found["logits"]).numpy()
+    expected = np.mean(losses * np.where(flags > 0, weights, 1.0), axis=-1)
+    ours = model(batch, training=True).outputs["topics"]["loss"]
+    np.testing.assert_allclose(ours, expected, rtol=1e-5)
+    ours = model(batch).outputs["topics"]["loss"]
+    np.testing.assert_array_equal(ours, found["loss"])
+
+
+def test_options_that_are_off_leave_no_trace():
+    tasks = [types.SimpleNamespace(name="a", head=HeadSpec("classification", 3))]
+    model = build_finetuning_model(config_of(), tasks)
+    assert model.head_settings == {"a": {"kind": "classification", "num_labels": 3}}
+    assert all(variable.trainable for variable in model.variables)
+    labels, logits = tf.constant([1, 2]), tf.constant([[0.1, 0.7, -2.0]] * 2)
+    np.testing.assert_array_equal(
+        cross_entropy(labels, logits, 0.0),
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits),
+    )
 
 
 def test_bfloat16_computes_losses_in_float32():

@@ -186,7 +186,7 @@ def test_several_classes_for_a_text(tmp_path):
     assert scorer.details()["classes"]["z"]["recall"] == 0.0
     [path] = task.write_predictions("dev", scorer, str(tmp_path / "out"), 1)
     first = json.loads(open(path).readline())
-    assert first["prediction"] == ["x", "y"]
+    assert first["labels"] == ["x", "y"] and first["correct"] == ["z", "x"]
     assert first["probabilities"]["z"] == pytest.approx(1 / (1 + math.e), rel=1e-5)
     files["dev.tsv"] = "a\tb\ndog\tw\n"
     [task] = own_tasks(tmp_path, files, "multilabel", **keys)

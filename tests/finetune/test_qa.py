@@ -65,6 +65,12 @@ def test_predictions_of_a_test_set_need_no_scores(tmp_path):
     task = task_on(tmp_path, squad(question()), test=squad(*asked))
     scorer = answered(task, "test", [(1, 1), (5, 6)])
     paths = task.write_predictions("test", scorer, str(tmp_path / "out"), 1)
+    *paths, lines = paths
+    rows = [json.loads(line) for line in open(lines)]
+    assert [row["answer"] for row in rows] == ["dog", "cat ran"]
+    assert [row["context"][row["start"] : row["end"]] for row in rows] == [
+        row["answer"] for row in rows
+    ]
     files = {p.rpartition("_")[2]: json.loads(open(p).read()) for p in paths}
     assert files["preds.json"] == {"a": "dog", "b": "cat ran"}
     assert files["nbest.json"]["a"][0]["text"] == "dog"

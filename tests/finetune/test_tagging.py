@@ -3,6 +3,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from electra_tf.errors import UserError
@@ -21,6 +22,7 @@ def predicted(task, split, *tags):
         ids = [index[tag] for tag in ours]
         right = features["labels"] + [0] * 16
         row = {"eid": example.eid, "predictions": ids, "labels": right, "loss": 0.0}
+        row["logits"] = 50.0 * np.eye(len(index))[ids]
         scorer.update(row | {"labels_mask": features["labels_mask"]})
     return scorer
 
@@ -105,7 +107,8 @@ def test_text_without_tags_is_labelled(tmp_path, form):
     scorer = predicted(task, "test", ["S-PER", "O"], ["S-LOC"])
     lines, rows = written(task, "test", scorer, tmp_path)
     assert lines == "dog I-PER\nran O\n\ncàt I-LOC\n\n"
-    assert rows[1] == {"eid": 1, "prediction": ["I-LOC"]}
+    expected = {"eid": 1, "words": ["càt"], "tags": ["I-LOC"], "probabilities": [1.0]}
+    assert rows[1] == expected
 
 
 def test_plain_tags(tmp_path):

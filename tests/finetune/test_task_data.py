@@ -183,6 +183,29 @@ def test_own_classification_finds_its_labels(data):
     refused(lambda: task.examples("dev"), "dev.csv, line 2", "perhaps", "no, yes")
 
 
+def test_several_metrics_at_once(data):
+    """The first is the main one; mrpc and qqp have accuracy, as in the original."""
+    for split in ("train", "dev"):
+        (data / f"{split}.csv").write_text("text,kind\nthe dog,yes\nthe cat,no\n")
+    keys = {"text_a": "text", "label": "kind", "metric": ["mcc", "f1"]}
+    tasks = tasks_of(
+        data, "mine", "mrpc", "qqp", "sst", tasks=own("classification", **keys)
+    )
+    found = []
+    for task in tasks:
+        scorer = task.scorer("dev")
+        for label, prediction in ((1, 1), (0, 1), (1, 1), (1, 0)):
+            scorer.update({"label_ids": label, "predictions": prediction, "loss": 1.0})
+        found.append(dict(scorer.get_results()))
+        assert task.main_metric == next(iter(found[-1]))
+    both = ["accuracy", "f1", "loss"]
+    names = [["mcc", "f1", "loss"], both, both, ["accuracy", "loss"]]
+    assert [list(results) for results in found] == names
+    assert found[1]["f1"] == pytest.approx(200 / 3) and found[1]["accuracy"] == 50.0
+    wrong = own("classification", **keys | {"metric": ["f1", "bleu"]})
+    refused(lambda: tasks_of(data, "mine", tasks=wrong), "bleu", "mcc")
+
+
 def test_own_regression_scales_to_its_training_data(data):
     for split in ("train", "dev"):
         text = "a,b,score\nthe dog,the cat,-2\nthe,ran,6\n"
@@ -322,26 +345,26 @@ def test_batches_hold_every_example_once_and_are_padded_as_told(data):
     tasks = cola(data)
     store = preprocessing.features(tasks[0].config, tasks, "train", True)
 
-    def batches_of(**options):
+    def shuffled_batches(count, **options):
         dataset = batches.make_dataset(store, batch_size=4, seed=1, **options)
-        return [{k: v.numpy() for k, v in b.items()} for b in dataset]
+        return [{k: v.numpy() for k, v in b.items()} for b in dataset.take(count)]
 
-    plain = batches_of(shuffle=False, num_batches=3)
+    plain = list(batches.in_order(store, 4))
     assert [b["task_id"].tolist() for b in plain][2] == [0, 0, 1, 1]
     assert np.concatenate([b["cola_eid"] for b in plain])[:10].tolist() == [*range(10)]
-    short = batches_of(shuffle=False, num_batches=3, length_buckets=(4, 6, 8))
+    short = list(batches.in_order(store, 4, (4, 6, 8)))
     assert {b["input_ids"].shape[1] for b in short} <= {4, 6, 8}
     for a, b in zip(plain, short, strict=True):
         width = b["input_ids"].shape[1]
         np.testing.assert_array_equal(a["input_ids"][:, :width], b["input_ids"])
         assert not a["input_ids"][:, width:].any()
-    shuffled = batches_of(shuffle=True, num_batches=5)
-    later = batches_of(shuffle=True, start_step=2, num_batches=3)
+    shuffled = shuffled_batches(5)
+    later = shuffled_batches(3, start_step=2)
     seen = np.concatenate([b["cola_eid"] for b in shuffled])
     assert sorted(seen[:10]) == [*range(10)] and sorted(seen[10:]) == [*range(10)]
     for a, b in zip(shuffled[2:], later, strict=True):
         np.testing.assert_array_equal(a["cola_eid"], b["cola_eid"])
-    halves = batches_of(shuffle=True, num_batches=2, num_replicas=2)
+    halves = shuffled_batches(4, num_replicas=2)
     np.testing.assert_array_equal(
         np.concatenate([b["cola_eid"] for b in halves]), seen[:8]
     )
@@ -368,7 +391,7 @@ def test_glue_files_have_the_official_form(data):
     with zipfile.ZipFile(data / "out" / "RTE.zip") as archive:
         assert archive.read("RTE.tsv").decode() == expected
     rows = (data / "out" / "rte_test.jsonl").read_text().splitlines()
-    assert json.loads(rows[1])["prediction"] == "entailment"
+    assert json.loads(rows[1])["label"] == "entailment"
 
 
 def test_tags_are_written_as_conll(data):
@@ -384,7 +407,7 @@ def test_tags_are_written_as_conll(data):
         mask = [1.0] * len(tags) + [0.0] * 3
         scorer.update(
             {"eid": eid, "predictions": ids, "labels": ids, "labels_mask": mask}
-            | {"loss": 0.0}
+            | {"loss": 0.0, "logits": 50.0 * np.eye(len(index))[ids]}
         )
     assert dict(scorer.get_results())["f1"] == 100.0
     paths = task.write_predictions("dev", scorer, str(data / "out"), 1)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_finetuning.py with evaluations while it trains: best weights, an early end."""
 
+import functools
 import json
+import signal
 
 import pytest
 
+from electra_tf.errors import EXIT_PREEMPTED
 from electra_tf.storage.checkpoints import Checkpoints
+from tests.helpers import forked_runs
 from tests.helpers.tiny_finetuning import finetune, fork, write_data
 
 # 24 steps are an epoch; with this learning rate nothing gets better after a while.
@@ -65,6 +69,53 @@ def test_a_trial_that_ended_early_is_not_trained_on(data, trained):
     assert "Ended early" not in run.stdout
     assert (folder / "evaluations.jsonl").read_bytes() == before
     assert result(data)["scores"] == json.loads(kept)["trials"][0]["scores"]
+
+
+WEIGHTS = "model.ckpt-{}.data-00000-of-00001"
+STOPS = {
+    "a signal in training": functools.partial(forked_runs.signal_at, 50),
+    # The saves are those of the training and of the best weights, in turns.
+    "a kill as weights are written": functools.partial(forked_runs.kill_in_save, 1, 0),
+    "a kill before the best are there": functools.partial(
+        forked_runs.kill_in_save, 3, 4
+    ),
+    "a kill as the best are exchanged": functools.partial(
+        forked_runs.kill_in_save, 4, 7
+    ),
+}
+
+
+@pytest.mark.parametrize("how", STOPS)
+def test_interrupts_change_nothing(data, trained, how):
+    """The best weights, the scores and the early end are those of the straight run."""
+    _, straight, rows = trained
+    name = how.replace(" ", "_")
+    run = fork(data, name, HPARAMS, before=STOPS[how])
+    stopped = EXIT_PREEMPTED if "signal" in how else -signal.SIGKILL
+    assert run.returncode == stopped, run.stdout + run.stderr
+    again = fork(data, name, HPARAMS)
+    assert again.returncode == 0, again.stdout + again.stderr
+    folder = data / "models" / name / "finetuning_models" / "cola_model_1"
+    lines = (folder / "evaluations.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == rows
+    [step] = Checkpoints(straight, read_only=True).steps()
+    assert Checkpoints(folder, read_only=True).steps() == [step]
+    found = (path / WEIGHTS.format(step) for path in (straight, folder))
+    ours, theirs = (path.read_bytes() for path in found)
+    assert ours == theirs
+    assert not list(folder.glob("*.partial"))
+
+
+def test_pictures_are_drawn_where_asked(data, trained):
+    """Of a finished trial, too."""
+    run = fork(data, "m", HPARAMS | {"write_pictures": True})
+    assert run.returncode == 0, run.stdout + run.stderr
+    [folder] = (data / "models" / "m" / "results").glob("*_pictures/trial_1")
+    assert f"Pictures of trial 1: {folder}" in run.stdout
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["confusion_cola.png", "learning_curves.png"]
+    for path in folder.iterdir():
+        assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
 def test_the_best_of_nothing(data):

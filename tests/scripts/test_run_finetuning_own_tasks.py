@@ -26,12 +26,14 @@ def write_own_files(folder):
     folder.mkdir()
     for split, count in (("train", 24), ("dev", 12), ("test", 6)):
         reviews = [
-            f"{' '.join(s)}\t{'good' if s[0] < EARLY else 'awful'}\t{topics(s)}"
-            for s in sentences(count)
+            f"{' '.join(s)}\t{'good' if s[0] < EARLY else 'awful'}\t{topics(s)}\t{n}"
+            for n, s in enumerate(sentences(count))
         ]
-        header = "text\tkind\ttopics"
+        header = "text\tkind\ttopics\tscore"
         if split == "test":
-            header, reviews = "text", [r.partition("\t")[0] for r in reviews]
+            texts = [r.partition("\t")[0] for r in reviews]
+            header = "id\ttext"
+            reviews = [f"r{n}\t{text}" for n, text in enumerate(texts)]
         (folder / f"{split}.tsv").write_text("\n".join([header, *reviews, ""]))
         lines = []
         for sentence in sentences(count):
@@ -61,11 +63,15 @@ def files(ending):
 
 TASKS = {
     "reviews": {"type": "classification", "text_a": "text", "label": "kind"},
-    "topics": {"type": "multilabel", "text_a": "text", "label": "topics"},
+    "topics": {
+        **{"type": "multilabel", "text_a": "text", "label": "topics"},
+        "class_weights": "balanced",
+    },
+    "scores": {"type": "regression", "text_a": "text", "label": "score"},
     "names": {"type": "tagging"},
     "faq": {"type": "qa"},
 }
-for _task, _ending in zip(TASKS, ("tsv", "tsv", "txt", "json"), strict=True):
+for _task, _ending in zip(TASKS, ("tsv", "tsv", "tsv", "txt", "json"), strict=True):
     TASKS[_task] |= files(_ending)
 HPARAMS = {"task_names": list(TASKS), "tasks": TASKS, "num_train_epochs": 2.0}
 HPARAMS |= {"max_query_length": 4, "beam_size": 5}
@@ -96,7 +102,7 @@ def refused(run, *texts):
 def test_classes_are_said_with_their_counts(trained):
     assert "Classes of reviews: " in trained
     assert "Classes of names: PER " in trained
-    assert "Classes of topics: " in trained
+    assert "Classes of topics: " in trained and "Class weights of topics: " in trained
 
 
 def test_results_have_each_class(data, trained):
@@ -120,7 +126,10 @@ def test_a_finished_run_predicts_its_test_sets(data, trained):
     assert set(answers) == set(texts)
     assert all(answers[name] and answers[name] in texts[name] for name in texts)
     rows = (folder / "reviews_test.jsonl").read_text().splitlines()
-    assert {json.loads(r)["prediction"] for r in rows} <= {"good", "awful"}
+    assert {json.loads(r)["label"] for r in rows} <= {"good", "awful"}
+    assert [json.loads(r)["id"] for r in rows] == [f"r{n}" for n in range(6)]
+    rows = (folder / "scores_test.jsonl").read_text().splitlines()
+    assert all(0 <= json.loads(r)["value"] <= 23 for r in rows)
     tags = (folder / "names_test.txt").read_text().split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in tags] == sentences(1)[0]
     before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the losses of each class's examples are multiplied by in training."""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from electra_tf.errors import UserError
+from electra_tf.finetune.inputs import shown
+
+BALANCED = "balanced"
+
+
+def weights_of(
+    name: str, said: Any, labels: Sequence[str], examples: Iterable[Any]
+) -> list[float]:
+    """The weight of each label.
+
+    Args:
+      name: of the task, for messages.
+      said: "balanced"; or numbers, in the order of the labels or by their names, where
+        one that is left out is 1.
+      labels: in the order of the head's outputs.
+      examples: the training set's, with a `label`, or a tuple of labels.
+
+    Raises `UserError` for anything else.
+    """
+    if said == BALANCED:
+        return _balanced(labels, [example.label for example in examples])
+    listed = ", ".join(labels)
+    if isinstance(said, Mapping):
+        for label in said:
+            if label not in labels:
+                close = difflib.get_close_matches(label, labels, n=1)
+                hint = f"; did you mean {close[0]!r}?" if close else "."
+                raise UserError(
+                    f"task {name}: class_weights has {shown(label)}, which is no class"
+                    f"{hint}\nClasses: {listed}."
+                )
+        said = [said.get(label, 1.0) for label in labels]
+    if not isinstance(said, list) or len(said) != len(labels):
+        raise UserError(
+            f"task {name}: class_weights is {shown(said)}; it is {BALANCED!r}, or a "
+            f"number for each class: {listed}."
+        )
+    for weight in said:
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not 0 <= weight < math.inf:
+            raise UserError(
+                f"task {name}: class_weights has {shown(weight)}; a weight is a number "
+                "of at least 0."
+            )
+    return [float(weight) for weight in said]
+
+
+def _balanced(labels: Sequence[str], given: Sequence[Any]) -> list[float]:
+    """So that each class has the same part in the loss, the mean weight being 1.
+
+    Where a text has any number of classes: so that it weighs as much to have one as
+    not to have it.
+    """
+    if all(isinstance(label, str) for label in given):
+        counts = collections.Counter(given)
+        return [len(given) / (len(labels) * counts[label]) for label in labels]
+    counts = collections.Counter(name for names in given for name in names)
+    return [max(len(given) - counts[x], 1) / counts[x] for x in labels]

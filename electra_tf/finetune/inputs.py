@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is in a user's file, line by line: rows of a table, texts, words, questions.
+
+Tasks read their data sets with it, and predictions their inputs: of these nothing is
+held in memory but the line at hand (of a SQuAD file in .json, the file).
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from electra_tf.errors import UserError
+
+TABLES = ("tsv", "csv", "jsonl")
+# Kind of input -> the formats that it is read from.
+FORMS = {
+    "texts": (*TABLES, "txt"),
+    "words": ("txt", "jsonl"),
+    "questions": ("json", "jsonl", "tsv", "csv"),
+}
+_CONLL = ("conll", "iob", "bio")  # endings of files that are read as txt
+_ROWS = "rows"  # of Python's objects
+_LINES = "lines"  # of text
+# Characters of the data that a message shows.
+_SHOWN = 200
+Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
+Columns = tuple[str, ...]
+
+
+class Source(NamedTuple):
+    """Lines to read, and what they are."""
+
+    name: str  # of the file, for messages
+    form: str
+    lines: Iterable[Any]
+
+    @classmethod
+    def of(cls, path: Path) -> Source:
+        """A file of a data set, read, as a whole, when its lines are asked for."""
+        lines = (line for text in (path,) for line in read_text(text).split("\n"))
+        return cls(str(path), path.suffix.lower().removeprefix("."), lines)
+
+    @classmethod
+    def of_objects(cls, objects: Iterable[Mapping[str, Any]]) -> Source:
+        """Objects by column, as a line of .jsonl has them."""
+        return cls("the inputs", _ROWS, objects)
+
+
+class Asked(NamedTuple):
+    """One input: where it stands, and what a prediction repeats of it."""
+
+    where: str
+    given: dict[str, Any]  # "id", where there is one; text, text_b, words, question ...
+
+
+def open_source(path: str | None, form: str | None, kind: str) -> Source:
+    """A file, or standard input (None), of inputs of a kind in FORMS.
+
+    Args:
+      form: of standard input, or of a file whose name does not say it.
+
+    Raises `UserError` for a form that is not known, or not of this kind.
+    """
+    known = ", ".join(FORMS[kind])
+    if path is None and form is None:
+        raise UserError(f"give --input-format with standard input: {known}.")
+    found = form or Path(path).suffix.lower().removeprefix(".")
+    found = "txt" if found in _CONLL else found
+    if found not in FORMS[kind]:
+        raise UserError(
+            f"{path or 'standard input'} is {found or 'of no known format'}; this task "
+            f"reads {known}.\n--input-format says what a file is, whatever its name."
+        )
+    found = _LINES if found == "txt" else found
+    if path is None:
+        name = "standard input"
+        return Source(name, found, text_lines(sys.stdin.buffer, name))
+    return Source(path, found, _of_file(Path(path)))
+
+
+def _of_file(path: Path) -> Iterator[str]:
+    try:
+        stream = open(path, "rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}.") from None
+    with stream:
+        yield from text_lines(stream, str(path))
+
+
+def text_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+    """The lines of a stream in UTF-8, without their ends and a byte order mark.
+
+    Raises `UserError` naming the first line that is something else.
+    """
+    for number, line in enumerate(stream, start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x}).\n"
+                "Convert the file, for instance with iconv -t UTF-8."
+            ) from None
+        if number == 1 and not text.endswith("\n"):
+            yield from text.split("\r")  # Where lines end in \r alone, all do.
+        else:
+            yield text.removesuffix("\n").removesuffix("\r")
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, as `text_lines` has it; lines end in \\n."""
+    return "".join(f"{line}\n" for line in _of_file(path))
+
+
+def records(
+    source: Source, choices: Sequence[Columns] = ()
+) -> Iterator[tuple[str, Row]]:
+    """(where it stands, fields by column) of each row.
+
+    Args:
+      choices: the header must have all columns of one of these.
+
+    Raises `UserError` for a file of another form, for such a header or for a line that
+    cannot be read.
+    """
+    name, lines = source.name, iter(source.lines)
+    if source.form == _ROWS:
+        for number, row in enumerate(lines):
+            yield f"input {number}", {k: v for k, v in row.items() if v is not None}
+        return
+    if source.form == _LINES:
+        for number, line in enumerate(lines, start=1):
+            yield f"{name}, line {number}", {"text": line}
+        return
+    if source.form not in TABLES:
+        raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
+    if source.form == "jsonl":
+        yield from _objects(name, lines)
+        return
+    # A .tsv as GLUE's files: no quoting, a tab always ends a column.
+    rows = _csv_rows(name, lines) if source.form == "csv" else _tsv_rows(lines)
+    _, header = next(rows, (1, []))
+    _check_header(name, header, choices)
+    for number, cells in rows:
+        row: Row = dict(zip(header, cells, strict=False))
+        if any(cell.strip() for cell in cells[len(header) :]):
+            row[None] = cells[len(header) :]
+        yield f"{name}, line {number}", row
+
+
+def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        if number == 1 or line.strip():
+            yield number, line.split("\t")
+
+
+def _csv_rows(name: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+    """(line where it begins, cells) of each row."""
+    csv.field_size_limit(sys.maxsize)
+    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    first = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield first, cells
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{name}, line {first}: a quote is opened there and not closed where its "
+            f"column ends ({error}).\nInside a quoted text write two for one, as in "
+            '"a 5"" disk".'
+        ) from None
+
+
+def _check_header(name: str, header: Sequence[str], choices: Sequence[Columns]) -> None:
+    if any(all(header.count(c) == 1 for c in columns) for columns in choices):
+        return
+    for column in choices[0] if choices else ():
+        if header.count(column) == 1:
+            continue
+        close = difflib.get_close_matches(column, header, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else "."
+        found = f"no column {column!r}{hint}"
+        if column in header:
+            found = f"{header.count(column)} columns {column!r}."
+        names = ", ".join(header) or "none"
+        names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
+        raise UserError(f"{name} has {found}\nIts first line names {names}.")
+
+
+def _objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, Row]]:
+    is_first = True
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        where = f"{name}, line {number}"
+        if is_first and line.lstrip().startswith("["):
+            raise UserError(
+                f"{where}: a JSON array; .jsonl has one object {{...}} on each line."
+                f"\nConvert it: jq -c '.[]' {Path(name).name}"
+            )
+        is_first = False
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where}: {error}") from None
+        if not isinstance(found, dict):
+            raise UserError(f"{where}: not an object {{...}}.")
+        yield where, {key: value for key, value in found.items() if value is not None}
+
+
+def whole_rows(
+    source: Source, choices: Sequence[Columns], bad: Callable[[str, str], None]
+) -> Iterator[tuple[str, Row, Columns]]:
+    """Rows that have all columns of one of the choices, and which these are.
+
+    Args:
+      bad: told of the others: (where, what is wrong).
+    """
+    for where, row in records(source, choices):
+        columns = next((c for c in choices if all(name in row for name in c)), None)
+        if None in row:
+            more = f"more columns than the first line: {shown(row[None][0])}"
+            bad(where, f"{more} comes after the last; quote the text")
+        elif columns is None:
+            missing = next(name for name in choices[0] if name not in row)
+            there = ", ".join(map(str, row))
+            bad(where, f"no column {missing!r}, only {there or 'nothing'}")
+        else:
+            yield where, row, columns
+
+
+def texts(
+    source: Source,
+    choices: Sequence[Columns],
+    identity: Columns = ("id",),
+    bad: Callable[[str, str], None] | None = None,
+) -> Iterator[Asked]:
+    """Texts, or pairs of them, in the first columns of `choices` that are there.
+
+    Args:
+      identity: what the column of the user's own ids may be called.
+    """
+    for where, row, columns in whole_rows(source, choices, bad or refuse):
+        yield Asked(where, given_of(row, columns, identity))
+
+
+def given_of(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
+    """id, text and text_b of a row, as far as it has them."""
+    texts_of = zip(("text", "text_b"), columns, strict=False)
+    given = _identity(row, identity)
+    return given | {name: str(row[column]) for name, column in texts_of}
+
+
+def words(
+    source: Source, column: str = "words", identity: Columns = ("id",)
+) -> Iterator[Asked]:
+    """Sentences in words: lists in JSON lines, or the first cells of CoNLL's lines."""
+    if source.form == _LINES:
+        for number, lines in conll(source):
+            where = f"{source.name}, line {number}"
+            yield Asked(where, {"words": [cells[0] for cells in lines]})
+        return
+    for where, row in records(source):
+        found = row.get(column, row.get("words"))
+        if not isinstance(found, list) or not found:
+            refuse(where, f"{column} is {shown(found)}, not a list of words")
+        yield Asked(where, _identity(row, identity) | {"words": [*map(str, found)]})
+
+
+def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
+    """(number of its first line, cells of each line) of each sentence.
+
+    Blank lines and -DOCSTART- part them.
+    """
+    sentence: list[list[str]] = []
+    for number, line in enumerate(itertools.chain(source.lines, [""]), start=1):
+        cells = line.split()
+        if cells and cells[0] != "-DOCSTART-":
+            sentence.append(cells)
+        elif sentence:
+            yield number - len(sentence), sentence
+            sentence = []
+
+
+def questions(source: Source) -> Iterator[Asked]:
+    """Questions on texts, in SQuAD's form, MRQA's, or a row for each."""
+    for where, paragraph in paragraphs(source):
+        context = paragraph.get("context")
+        for asked in paragraph.get("qas", ()):
+            question = asked.get("question")
+            for name, value in (("question", question), ("context", context)):
+                if not isinstance(value, str):
+                    refuse(where, f"the {name} is {shown(value)}, not a text")
+            given = _identity(asked, ("id", "qid"))
+            yield Asked(where, given | {"question": question, "context": context})
+
+
+def paragraphs(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(where it stands, text with its questions), as SQuAD has them."""
+    if source.form != "json":
+        wanted = [("question", "context")] if source.form in ("tsv", "csv") else ()
+        for where, row in records(source, wanted):
+            if "header" not in row:
+                yield where, _as_paragraph(row)
+        return
+    try:
+        content = json.loads("\n".join(source.lines))
+        entries = content["data"] if isinstance(content, dict) else content
+        for count, entry in enumerate(entries):
+            title = entry.get("title", "?")
+            if "paragraphs" not in entry:
+                place = f"{source.name}, entry {count} ({title!r})"
+                yield place, _as_paragraph(entry)
+                continue
+            for number, found in enumerate(entry["paragraphs"]):
+                yield f"{source.name}, {title!r}, paragraph {number}", found
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{source.name} is not in the form it should be: {error!r}"
+        ) from None
+
+
+def _as_paragraph(entry: dict[str, Any]) -> dict[str, Any]:
+    """A record of Hugging Face's flat form as a paragraph with one question."""
+    if "qas" in entry:
+        return entry
+    return {"context": entry.get("context"), "qas": [entry]}
+
+
+def _identity(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
+    return next(({"id": row[column]} for column in columns if column in row), {})
+
+
+def refuse(where: str, what: str) -> None:
+    """Raises a UserError for an input that cannot be used."""
+    raise UserError(f"{where}: {what[:_SHOWN]}.")
+
+
+def shown(label: Any) -> str:
+    """A value of the data for a message, which may be as long as the file."""
+    text = repr(label)
+    return text if len(text) <= 60 else f"{text[:57]}..."

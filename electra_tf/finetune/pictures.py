@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Learning curves and confusion matrices of a trial as PNG files."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.finetune import evaluations
+from electra_tf.finetune.results import TrialResult
+from electra_tf.storage.files import atomic_write
+from electra_tf.train.curves import smooth
+from electra_tf.train.reporting import read_metrics
+
+# Up to so many classes numbers can be read in the cells, and names beside them.
+_WITH_NUMBERS = 15
+_WITH_NAMES = 60
+_LONGEST_NAME = 24
+_METRICS = "metrics.jsonl"
+
+
+def write(
+    config: FinetuningConfig, result: TrialResult, log: Callable[[str], None]
+) -> None:
+    """Draws the matrix of each data set that has one, and the curves.
+
+    Args:
+      log: told where they are.
+    """
+    folder = Path(config.pictures_dir(result.trial))
+    for name, details in result.details.items():
+        if found := details.get("confusion"):
+            safe = name.replace(os.sep, ".")
+            draw_confusion(found, folder / f"confusion_{safe}.png", name)
+    trial = Path(config.trial_dir(result.trial))
+    title = f"{config.model_name}: {', '.join(config.task_names)}, trial {result.trial}"
+    draw_curves(trial, folder / "learning_curves.png", title)
+    if folder.is_dir():
+        log(f"Pictures of trial {result.trial}: {folder}")
+
+
+def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
+    """A confusion matrix; colours are shares of the right class, numbers examples.
+
+    Args:
+      found: "labels" and "matrix", right classes by predicted ones.
+    """
+    labels, matrix = found["labels"], np.asarray(found["matrix"], float)
+    count = len(labels)
+    side = 2.5 + min(0.55 * count, 12)
+    figure, save = _figure((side + 1.2, side))
+    axes = figure.add_subplot()
+    totals = np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    picture = axes.imshow(matrix / totals, cmap="Blues", vmin=0, vmax=1)
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel("predicted", fontsize=9)
+    axes.set_ylabel("right", fontsize=9)
+    if count <= _WITH_NAMES:
+        names = [_short(label) for label in labels]
+        axes.set_xticks(range(count), names, rotation=45, ha="right", fontsize=8)
+        axes.set_yticks(range(count), names, fontsize=8)
+    if count <= _WITH_NUMBERS:
+        for row, column in np.ndindex(count, count):
+            dark = matrix[row, column] > 0.5 * totals[row, 0]
+            axes.text(
+                *(column, row, f"{matrix[row, column]:,.0f}"),
+                **{"ha": "center", "va": "center", "fontsize": 8},
+                color="white" if dark else "#1c2733",
+            )
+    bar = figure.colorbar(picture, ax=axes, fraction=0.046)
+    bar.set_label("share of the right class", fontsize=8)
+    bar.ax.tick_params(labelsize=8)
+    save(path)
+
+
+def draw_curves(trial: Path, path: Path, title: str) -> None:
+    """Training losses, and the metrics of evaluations in training, over the steps.
+
+    Draws nothing where a trial has kept neither.
+
+    Args:
+      trial: its directory.
+    """
+    panels = [("Training loss", _losses(trial)), *_scores(trial).items()]
+    panels = [(name, curves) for name, curves in panels if curves]
+    if not panels:
+        return
+    rows = math.ceil(len(panels) / 2)
+    figure, save = _figure((11 if len(panels) > 1 else 6, 3.4 * rows))
+    figure.suptitle(title, fontsize=12)
+    for number, (name, curves) in enumerate(panels, start=1):
+        axes = figure.add_subplot(rows, min(2, len(panels)), number)
+        for label, (steps, values) in sorted(curves.items()):
+            marker = "o" if len(steps) <= 40 else None
+            axes.plot(steps, values, label=label, marker=marker, ms=3, linewidth=1.6)
+        axes.set_title(name, fontsize=11, loc="left")
+        axes.set_xlabel("step", fontsize=9)
+        axes.tick_params(labelsize=8)
+        axes.grid(color="#d9dde3", linewidth=0.6)
+        axes.set_axisbelow(True)
+        if len(curves) > 1:
+            axes.legend(fontsize=8, frameon=False)
+    save(path)
+
+
+Curves = dict[str, tuple[Sequence[float], Sequence[float]]]  # name -> steps, values
+
+
+def _losses(trial: Path) -> Curves:
+    """Of each task in training, a moving average."""
+    paths = (trial / "training" / _METRICS, trial / _METRICS)
+    path = next((p for p in paths if p.is_file()), None)
+    found: dict[str, dict[int, float]] = {}
+    for row in read_metrics(path) if path else ():
+        for name, value in row.items():
+            if name.endswith("_loss") and isinstance(value, int | float):
+                found.setdefault(name.removesuffix("_loss"), {})[row["step"]] = value
+    return {
+        name: (list(rows), smooth(np.array(list(rows.values())), 1 + len(rows) // 40))
+        for name, rows in found.items()
+    }
+
+
+def _scores(trial: Path) -> dict[str, Curves]:
+    """Panel -> of each metric of a data set."""
+    path, found = trial / evaluations.FILE, {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    for row in map(json.loads, lines):
+        for name, scores in row["scores"].items():
+            for metric, value in scores.items():
+                if metric == "mse":  # the loss of a regression, and not in percent
+                    continue
+                panel = "Dev loss" if metric == "loss" else f"Dev set of {name}"
+                label = name if metric == "loss" else metric
+                steps, values = found.setdefault(panel, {}).setdefault(label, ([], []))
+                steps.append(row["step"])
+                values.append(math.nan if value is None else value)
+    return found
+
+
+def _short(label: Any) -> str:
+    """A name that leaves room for the picture."""
+    text = str(label)
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+
+
+def _figure(size: tuple[float, float]) -> tuple[Any, Callable[[Path], None]]:
+    # The Agg canvas draws without a display and leaves pyplot's global state alone.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+
+    def save(path: Path) -> None:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png")
+        atomic_write(path, picture.getvalue())
+
+    return figure, save

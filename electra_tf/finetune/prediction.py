@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What model lies at a path, and what it predicts; written to a file that survives."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from electra_tf.console import Console, duration
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.finetune import task_names, token_classifier, trained
+from electra_tf.finetune.inputs import Asked
+from electra_tf.finetune.predictor import Predictor, TaskPredictor
+from electra_tf.finetune.saved_model_predictor import (
+    SavedModelPredictor,
+    saved_model_in,
+)
+from electra_tf.finetune.task import json_line
+from electra_tf.inference import pretrained_model
+from electra_tf.paths import local_of
+from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, line_writer
+from electra_tf.storage.manifest import read_json
+
+# Without a terminal, the progress is said at least this often.
+_QUIET_SECONDS = 30.0
+
+
+def load(
+    path: str | os.PathLike, task: str | None = None, data_dir: str | None = None
+) -> Predictor | pretrained_model.PretrainedModel:
+    """Loads a model: a fine-tuned one, which predicts, or a pre-trained one.
+
+    Args:
+      path: the directory of a fine-tuned trial, whose newest (or best, where that was
+        kept) weights are taken; an exported SavedModel of a task; or what
+        `inference.pretrained_model.load` takes.
+      task: of a trial with several.
+      data_dir: where the vocabulary of a trial is that lies elsewhere.
+
+    Raises `UserError` if there is no model, or if its files do not fit each other.
+    """
+    found = _predictor(Path(local_of(os.fspath(path))), task, data_dir)
+    return found or pretrained_model.load(path)
+
+
+def load_predictor(
+    path: str, task: str | None = None, data_dir: str | None = None
+) -> Predictor:
+    """The fine-tuned model at a path; see `load`.
+
+    Raises `UserError` for anything else, naming the fine-tuned models of a run.
+    """
+    found = _predictor(Path(path), task, data_dir)
+    if found:
+        return found
+    trials = Path(path).glob(f"finetuning_models/*/{trained.CONFIG}")
+    names = ", ".join(sorted(str(trial.parent) for trial in trials))
+    advice = "Give the directory of a trial, finetuning_models/<tasks>_model_1."
+    if names:
+        advice = f"Its fine-tuned models: {names}."
+    raise UserError(
+        f"{path} is no fine-tuned model: no trial of run_finetuning.py, no SavedModel "
+        f"of a task, no token classifier of Hugging Face.\n{advice}"
+    )
+
+
+def _predictor(
+    folder: Path, name: str | None, data_dir: str | None
+) -> Predictor | None:
+    if names := trained.hparams_in(folder).get("task_names"):
+        if name is None and len(names) > 1:
+            raise UserError(
+                f"{folder} has several tasks: {', '.join(names)}.\nName one by --task."
+            )
+        return _trial(folder, name, data_dir)
+    if saved := saved_model_in(folder):
+        return SavedModelPredictor(saved)
+    return token_classifier.read(folder)
+
+
+def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:
+    found = trained.read(folder, name, data_dir=data_dir)
+    tasks = task_names.make_tasks(found.config, found.vocab, folder, reads_data=False)
+    number = found.config.task_names.index(name) if name else 0
+    return TaskPredictor(found, tasks[number], number)
+
+
+def write(
+    predictor: Predictor,
+    asked: Iterable[Asked],
+    output: str | None,
+    resume: bool,
+    console: Console,
+) -> None:
+    """Writes a prediction for each input, in order, as JSON lines.
+
+    They gather in `<output>.partial` and become the output when all are there.
+
+    Args:
+      output: None: standard output.
+      resume: go on behind what an interrupted call has written.
+
+    Raises `UserError`: 2 where that was of another input or model, 65 where it is
+    damaged, 73 when it cannot be written.
+    """
+    progress = _Progress(console)
+    if output is None:
+        with line_writer(None) as write_line:
+            for row in progress.of(predictor.rows(asked)):
+                write_line(json_line(row).removesuffix("\n"))
+        progress.close()
+        return
+    if resume and os.path.isfile(output) and not os.path.exists(output + PARTIAL):
+        console.log(f"{output} is whole; there is nothing to do.")
+        return
+    asked = iter(asked)
+    try:
+        with _Unfinished(output, predictor, resume, console) as file:
+            if skipped := file.skip(asked):
+                console.log(f"Going on behind {skipped:,} predictions.")
+            for row in progress.of(predictor.rows(asked)):
+                file.write(row)
+    except OSError as error:
+        raise cannot_write(output, error) from error
+    progress.close()
+    console.log(f"Written to {output}: {file.count:,} predictions.")
+
+
+class _Unfinished:
+    """The predictions so far, and beside them whose they are."""
+
+    def __init__(
+        self, output: str, predictor: Predictor, resume: bool, console: Console
+    ):
+        self.count, self._console = 0, console
+        self._output, self._path = output, output + PARTIAL
+        self._facts = f"{self._path}.json"
+        facts = {"model": predictor.origin, "task": predictor.name}
+        is_there = os.path.exists(self._path)
+        if is_there and not resume:
+            raise UserError(
+                f"{self._path} holds the predictions of a call that was interrupted.\n"
+                "--resume goes on behind them; remove it to begin anew."
+            )
+        if is_there and (known := read_json(Path(self._facts))) != facts:
+            raise UserError(
+                f"{self._path} was made with the model {known.get('model')}, not with "
+                f"{predictor.origin}.\nRemove it to begin anew."
+            )
+        atomic_write(self._facts, json.dumps(facts) + "\n")
+        self._file = open(self._path, "r+b" if is_there else "w+b")
+
+    def skip(self, asked: Iterator[Asked]) -> int:
+        """Reads over what is predicted already, and cuts a line that is not whole."""
+        whole = 0
+        for line in self._file:
+            if not line.endswith(b"\n"):
+                break
+            one = next(asked, None)
+            self.count += 1
+            where = f"{self._path}, line {self.count}"
+            try:
+                row = json.loads(line)
+                same = one and one.given.items() <= row.items()
+            except (ValueError, AttributeError):
+                raise UserError(
+                    f"{where}: no prediction.\nRemove the file to begin anew.",
+                    EXIT_DAMAGED,
+                ) from None
+            if not same:
+                of = one.where if one else "the input, which ends before"
+                raise UserError(
+                    f"{where} is of another input than {of}.\nGive the input that it "
+                    "was made from, or remove it to begin anew."
+                )
+            whole += len(line)
+        self._file.seek(whole)
+        self._file.truncate()
+        return self.count
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Adds a prediction."""
+        self._file.write(json_line(row).encode())
+        self.count += 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        with contextlib.closing(self._file):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        if error is None:
+            os.replace(self._path, self._output)
+            os.unlink(self._facts)
+        elif self.count:
+            kept = f"{self.count:,} predictions are kept in {self._path}"
+            self._console.log(f"{kept}; --resume goes on behind them.")
+
+
+class _Progress:
+    """A line with the number of texts and how many there are a second."""
+
+    def __init__(self, console: Console):
+        self._console, self._count = console, 0
+        self._begin = self._shown = time.monotonic()
+
+    def of(self, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """The same rows, counted."""
+        for row in rows:
+            yield row
+            self._count += 1
+            now = time.monotonic()
+            if self._console.is_terminal and now > self._shown + 0.2:
+                self._console.update(self._line(now))
+                self._shown = now
+            elif now > self._shown + _QUIET_SECONDS:
+                self._console.log(self._line(now))
+                self._shown = now
+
+    def close(self) -> None:
+        """Says how it was."""
+        self._console.log(self._line(time.monotonic()))
+
+    def _line(self, now: float) -> str:
+        seconds = now - self._begin
+        speed = self._count / max(seconds, 1e-9)
+        return f"{self._count:,} texts, {speed:,.0f} texts/s, {duration(seconds)}"

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all models that predict have in common, and a fine-tuned trial as one.
+
+    model = electra_tf.load("data/models/m/finetuning_models/mine_model_1")
+    [row] = model.predict(["The film was great."])
+    row["label"], row["probabilities"]
+
+A trial's features and outputs are those of its own evaluation.
+"""
+
+from __future__ import annotations
+
+import abc
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from electra_tf.errors import EXIT_DIVERGED, UserError
+from electra_tf.finetune import preprocessing
+from electra_tf.finetune.inputs import Asked, Source, shown
+from electra_tf.finetune.results import finite
+from electra_tf.finetune.task import Task
+from electra_tf.finetune.trained import Trained
+
+# Sequences that are computed before the predictions for them are told.
+_CHUNK = 512
+# What an input may be a tuple of, by the key of `inputs.FORMS`.
+_COLUMNS = {"texts": ("text", "text_b"), "questions": ("question", "context")}
+
+
+class Predictor(abc.ABC):
+    """A model that predicts.
+
+    Args:
+      origin: where its weights are.
+      name: of the task that it was fine-tuned on.
+      reads: what it predicts for, a key of `inputs.FORMS`.
+      num_texts: 2 for pairs.
+    """
+
+    def __init__(self, origin: str, name: str, reads: str, num_texts: int = 1):
+        self.origin, self.name, self.reads = origin, name, reads
+        count = num_texts if reads == "texts" else 2
+        self._columns = _COLUMNS.get(reads, ())[:count]
+
+    @abc.abstractmethod
+    def asked(self, source: Source) -> Iterator[Asked]:
+        """What is to be predicted, in a user's file."""
+
+    @abc.abstractmethod
+    def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
+        """Yields each input with its prediction, in order."""
+
+    def rows(self, asked: Iterable[Asked]) -> Iterator[dict[str, Any]]:
+        """Yields what was asked and its prediction, in order, some hundred at a time.
+
+        Raises `UserError` (70) for outputs that are not finite.
+        """
+        for one, told in self.told(asked):
+            if finite(told) != told:
+                raise UserError(
+                    f"{one.where}: {self.origin} gives it {shown(told)}: its weights "
+                    "or activations are not finite.",
+                    EXIT_DIVERGED,
+                )
+            yield one.given | told
+
+    def predict(self, inputs: Iterable[Any]) -> list[dict[str, Any]]:
+        """Predictions in order; docs/prediction.md says what they hold.
+
+        Args:
+          inputs: texts, pairs of texts, lists of words or pairs (question, context);
+            or objects by column, as a line of .jsonl has them.
+
+        Raises `UserError` naming the input that cannot be used.
+        """
+        inputs = [inputs] if isinstance(inputs, str | Mapping) else inputs
+        objects = (self._object(number, one) for number, one in enumerate(inputs))
+        return list(self.rows(self.asked(Source.of_objects(objects))))
+
+    def _object(self, number: int, one: Any) -> Mapping[str, Any]:
+        if isinstance(one, Mapping):
+            return one
+        if self.reads == "words":
+            return {"words": one.split() if isinstance(one, str) else list(one)}
+        parts = (one,) if isinstance(one, str) else tuple(one)
+        if len(parts) != len(self._columns):
+            raise UserError(
+                f"input {number} is {shown(one)}; {self.name} takes "
+                f"{' and '.join(self._columns)}."
+            )
+        return dict(zip(self._columns, parts, strict=True))
+
+
+class TaskPredictor(Predictor):
+    """One task of a fine-tuned model.
+
+    Args:
+      number: of the task's head.
+    """
+
+    def __init__(self, trained: Trained, task: Task, number: int):
+        from electra_tf.finetune.head_outputs import HeadOutputs
+
+        texts = getattr(task, "num_texts", 1)
+        super().__init__(trained.origin, task.name, task.reads, texts)
+        self._task, self._number, self._config = task, number, trained.config
+        self._num_heads = len(trained.model.heads)
+        self._head = HeadOutputs(trained.model, task.name, trained.config)
+
+    def asked(self, source: Source) -> Iterator[Asked]:
+        """What is to be predicted, by the task's own columns."""
+        return self._task.asked(source)
+
+    def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
+        """Yields each input with its prediction, in order."""
+        for chunk in self._chunks(asked):
+            outputs = self._outputs([x for _, _, features in chunk for x in features])
+            for one, example, features in chunk:
+                rows = list(itertools.islice(outputs, len(features)))
+                yield one, self._task.told(example, rows)
+
+    def _chunks(self, asked: Iterable[Asked]) -> Iterator[list[tuple]]:
+        """Inputs with their examples and those's features, some hundred sequences."""
+        chunk, size = [], 0
+        for number, one in enumerate(asked):
+            example = self._task.example_of(number, one.given)
+            features = list(self._task.featurize(example, False))
+            chunk.append((one, example, features))
+            size += max(1, len(features))
+            if size >= _CHUNK:
+                yield chunk
+                chunk, size = [], 0
+        if chunk:
+            yield chunk
+
+    def _outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        if not features:  # of empty texts only
+            return iter(())
+        # Texts of like length are padded least.
+        lengths = [len(found["input_ids"]) for found in features]
+        order = sorted(range(len(features)), key=lengths.__getitem__)
+        rows = [(self._task, features[place]) for place in order]
+        length = self._config.max_seq_length
+        arrays = preprocessing.pack(rows, {self._task: self._number}, length)
+        store = preprocessing.FeatureStore(arrays, "", self._num_heads, [])
+        found = itertools.chain.from_iterable(self._head.batches(store))
+        outputs = dict(zip(order, found, strict=True))
+        return (outputs[place] for place in range(len(order)))

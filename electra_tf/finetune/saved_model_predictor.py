@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An exported SavedModel of a fine-tuned task as a predictor; its graph has it all."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from electra_tf import startup
+from electra_tf.errors import UserError
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Asked, Source
+from electra_tf.finetune.predictor import Predictor
+from electra_tf.finetune.task import rounded
+from electra_tf.storage.manifest import verify_folder
+
+FILE = "saved_model.pb"
+_BATCH = 64
+# What its signature takes -> what that is.
+_READS = {
+    ("text",): "texts",
+    ("text", "text_b"): "texts",
+    ("context", "question"): "questions",
+}
+
+
+def saved_model_in(folder: Path) -> Path | None:
+    """The SavedModel in a folder, or the newest of its numbered versions."""
+    versions = [p for p in folder.glob("*") if p.name.isdecimal()]
+    newest = max(versions, key=lambda path: int(path.name), default=folder)
+    return next((p for p in (folder, newest) if (p / FILE).is_file()), None)
+
+
+class SavedModelPredictor(Predictor):
+    """What `export_model.py --format saved_model --what <task>` has written.
+
+    Raises `UserError`: 2 for a SavedModel of something else, 65 for a damaged one.
+    """
+
+    def __init__(self, folder: Path):
+        manifest = verify_folder(folder, lambda line: None)
+        startup.import_tensorflow()
+        import tensorflow as tf
+        import tensorflow_text  # noqa: F401 - its ops are in the graph
+
+        self._model = tf.saved_model.load(str(folder))
+        self._call = self._model.signatures.get("serving_default")
+        taken = self._call.structured_input_signature[1] if self._call else {}
+        self._takes = tuple(sorted(taken))
+        given = set(self._call.structured_outputs) if self._call else set()
+        reads = _READS.get(self._takes)
+        if reads is None or not given & {"label", "labels", "value", "answer"}:
+            raise UserError(
+                f"{folder} is no SavedModel of a fine-tuned task, but of "
+                f"{manifest.get('what', 'something else')}."
+            )
+        self._is_tagger = "words" in given
+        super().__init__(
+            str(folder.absolute()),
+            manifest.get("task", folder.parent.name),
+            "words" if self._is_tagger else reads,
+            len(self._takes),
+        )
+        self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
+
+    def asked(self, source: Source) -> Iterator[Asked]:
+        """What is to be predicted; texts in the columns of the task's description."""
+        if self.reads == "texts":
+            return inputs.texts(source, self._choices, ("id", "index"))
+        kinds = {"words": inputs.words, "questions": inputs.questions}
+        return kinds[self.reads](source)
+
+    def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
+        """Yields each input with its prediction, in order."""
+        import tensorflow as tf
+
+        asked = iter(asked)
+        while chunk := list(itertools.islice(asked, _BATCH)):
+            given = [one.given for one in chunk]
+            if self._is_tagger:
+                given = [{"text": " ".join(one["words"])} for one in given]
+            columns = {
+                name: tf.constant([one[name].encode(errors="replace") for one in given])
+                for name in self._takes
+            }
+            found = {k: v.numpy() for k, v in self._call(**columns).items()}
+            for row, one in enumerate(chunk):
+                told = {name: _plain(values[row]) for name, values in found.items()}
+                yield one, self._told(one.given, told)
+
+    def _told(self, given: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+        """In the words of `Task.told`."""
+        if self._is_tagger:
+            return _tags(given["words"], row)
+        if "value" in row:
+            return {"value": rounded(row["value"])}
+        if "answer" in row:
+            return _answer(row)
+        shares = zip(row["labels"], map(rounded, row["probabilities"]), strict=True)
+        shares = dict(shares)
+        if "label" in row:
+            return {"label": row["label"], "probabilities": shares}
+        labels = [name for name, share in shares.items() if share > 0.5]
+        return {"labels": labels, "probabilities": shares}
+
+
+def _plain(value: Any) -> Any:
+    """An array, or one of its values, as Python has them; bytes as text."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
+    """A word's tag is that of the first of the words that the graph finds in it."""
+    found = zip(row["starts"], row["labels"], row["probabilities"], strict=True)
+    found = {start: (tag, share) for start, tag, share in found if start >= 0}
+    tags, shares, first = [], [], 0
+    for word in words:
+        places = range(first, first + len(word))
+        tag, share = next((found[p] for p in places if p in found), ("O", None))
+        tags.append(tag)
+        shares.append(share if share is None else rounded(share))
+        first += len(word) + 1
+    return {"tags": tags, "probabilities": shares}
+
+
+def _answer(row: dict[str, Any]) -> dict[str, Any]:
+    is_there = row["start"] >= 0
+    told = {
+        "answer": row["answer"],
+        "start": row["start"] if is_there else None,
+        "end": row["end"] if is_there else None,
+        "score": rounded(row["score"]) if is_there else 0.0,
+        "probability": rounded(row["probability"]),
+    }
+    if "null_odds" in row:
+        told["null_odds"] = rounded(row["null_odds"])
+        told["has_answer"] = bool(row["has_answer"])
+    return told

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fine-tuned model out of the directory of its trial, for export and prediction."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from electra_tf import startup
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.finetune import initial_weights, task_names
+from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
+from electra_tf.storage.manifest import read_json
+from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote_run import bring_model
+from electra_tf.text.vocabulary import Vocabulary
+
+CONFIG = "config.json"
+
+
+class Trained(NamedTuple):
+    """A fine-tuned model and what it is for."""
+
+    config: FinetuningConfig
+    vocab: Vocabulary
+    facts: list[TaskFacts]  # of all its tasks, in the order of its heads
+    model: Any  # finetune.model.FinetuningModel
+    origin: str  # the checkpoint that the weights are of
+
+    def facts_of(self, task: str) -> TaskFacts:
+        """Of one of its tasks."""
+        return next(facts for facts in self.facts if facts.name == task)
+
+
+def hparams_in(folder: Path) -> dict[str, Any]:
+    """The hparams of a trial; {} for a folder that is none.
+
+    Raises `UserError` (65) for a file that cannot be read.
+    """
+    path = Path(fetch_once(str(folder / CONFIG)))
+    content = read_json(path) if path.is_file() else {}
+    return content if content.get("task_names") else {}
+
+
+def read(
+    folder: Path,
+    task: str | None,
+    precision: str | None = None,
+    data_dir: str | None = None,
+) -> Trained:
+    """The model of a trial with its newest weights, or the best where those stay.
+
+    Args:
+      folder: `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
+      task: one of its tasks, which must be there; None: any.
+      precision: of its computation; None: that of the training.
+      data_dir: where the vocabulary is; None: as the place of the folder says.
+
+    Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
+    """
+    folder = folder.absolute()
+    bring_model(folder)
+    hparams = hparams_in(folder)
+    names = hparams.get("task_names", [])
+    if not names or (task is not None and task not in names):
+        raise UserError(
+            f"{folder} was not fine-tuned on {task!r}; its tasks are "
+            f"{', '.join(names) or 'none'}."
+        )
+    place = [*folder.parents, *[folder] * 4]
+    data_dir, model_name = data_dir or str(place[3]), place[1].name or "model"
+    if "vocab_file" not in hparams:
+        usual = os.path.join(data_dir, "vocab.txt")
+        if not os.path.isfile(usual):
+            raise UserError(
+                f"{usual}, the vocabulary of {folder}, does not exist.\nSay where it "
+                "is by --data-dir."
+            )
+    config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
+    vocab = Vocabulary.load(config.vocab_file)
+    if (folder / FACTS_FILE).is_file():
+        facts = read_facts(folder)
+    else:
+        facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
+    found = initial_weights.find(str(folder), lambda line: None)
+    initial_weights.check(found, config, vocab)
+    startup.import_tensorflow()
+    from electra_tf.finetune.model import build_finetuning_model
+
+    model = build_finetuning_model(config, facts, dtype=precision)
+    weights = {v.path: v.value for v in model.variables}
+    initial_weights.load_all(found, weights)
+    return Trained(config, vocab, facts, model, found.origin)
