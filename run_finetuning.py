@@ -232,9 +232,9 @@ def run_trials(config, vocab, tasks, source, placement, console):
         of_glue = any(task.name in classification.GLUE for task in tasks)
         if result.test_outputs and of_glue and not _SWEEP.value:
             glue_zip.write(Path(config.results_txt).parent, trial, console.log)
-            put_folder(Path(config.results_txt).parent)
         if config.write_pictures and not done:
             pictures.write(config, result, console.log)
+        put_folder(Path(config.results_txt).parent)
         finetuning.discard_model(config, trial)
     if results.trials:
         console.heading("Results")

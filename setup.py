@@ -20,7 +20,8 @@ ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
 TENSORBOARD = ["tensorboard>=2.20,<3"]
 FSSPEC = "fsspec>=2025.5"
-S3 = [FSSPEC, "s3fs>=2025.5"]
+# Without the lower bound of aiobotocore, pip looks through years of its releases.
+S3 = [FSSPEC, "s3fs>=2025.5", "aiobotocore>=2.24"]
 
 setup(
     name="electra-tf",
@@ -83,7 +84,7 @@ setup(
             *TENSORBOARD,
             # Buckets, and an S3 on this machine.
             *S3,
-            "boto3>=1.36,<2",
+            "boto3>=1.40,<2",
             "moto[server]>=5.1,<6",
             "werkzeug>=3,<4",
         ],
