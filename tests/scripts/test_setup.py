@@ -62,7 +62,8 @@ def imported(*folders: str) -> set[str]:
 def undeclared(packages: set[str], requirements: list[str]) -> set[str]:
     providers = metadata.packages_distributions()
     names = set(map(normalized, requirements))
-    return {p for p in packages if not names & set(map(normalized, providers[p]))}
+    found = {p: set(map(normalized, providers.get(p, [p]))) for p in packages}
+    return {p for p in packages if not names & found[p]}
 
 
 def test_what_the_program_imports_is_installed_by_default(declared):
