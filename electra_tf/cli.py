@@ -100,10 +100,7 @@ class _PathParser(flags.ArgumentParser):
         self._here = here
 
     def parse(self, argument: str) -> str:
-        local = local_of(argument)
-        if self._here and local != argument:
-            raise ValueError("it has to be on this machine; copy it there")
-        return local
+        return local_of(argument, self._here)
 
     def flag_type(self) -> str:
         return "path"
