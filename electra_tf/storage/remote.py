@@ -9,7 +9,6 @@ pass untouched, at the cost of comparing a prefix.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import functools
@@ -461,6 +460,8 @@ def read_ranges(
 
 async def _read_all(store, keys: list[str], starts, ends) -> list[bytes]:
     """As `cat_ranges`, at half its cost: no time limit of its own for each request."""
+    import asyncio  # takes longer to import than all of this module
+
     places = zip(keys, starts, ends, strict=True)
     return await asyncio.gather(
         *(store._cat_file(key, start=start, end=end) for key, start, end in places)
