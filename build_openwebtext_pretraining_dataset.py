@@ -23,7 +23,10 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 FLAGS = flags.FLAGS
 
 cli.define_path(
-    "data_dir", None, "Directory with openwebtext/ and vocab.txt; data goes there too."
+    "data_dir",
+    None,
+    "Directory with openwebtext/ and vocab.txt; data goes there too.",
+    in_bucket=True,
 )
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
 flags.DEFINE_integer(

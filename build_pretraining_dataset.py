@@ -22,18 +22,18 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
 
-cli.define_path("corpus_dir", None, "Directory of text files.")
+cli.define_path("corpus_dir", None, "Directory of text files.", in_bucket=True)
 flags.DEFINE_string(
     "tfds",
     None,
     "Instead of --corpus-dir: NAME:FIELD of a prepared data set of "
     "tensorflow_datasets, such as wikipedia/20230601.en:text.",
 )
+cli.define_path("tfds_data_dir", None, "Where tensorflow_datasets keeps its data.")
+cli.define_path("vocab_file", None, "Vocabulary, one wordpiece a line.", in_bucket=True)
 cli.define_path(
-    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data.", here=True
+    "output_dir", None, "Where the shards go; new or empty.", in_bucket=True
 )
-cli.define_path("vocab_file", None, "Vocabulary, one wordpiece a line.")
-cli.define_path("output_dir", None, "Where the shards go; new or empty.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
 flags.DEFINE_integer(
     "num_processes", 1, "Processes to share the work; the result is always the same."

@@ -29,7 +29,10 @@ from electra_tf.text.vocabulary import (
 )
 
 _CORPUS_DIR = cli.define_path(
-    "corpus_dir", None, "Directory of text files (UTF-8), searched to the bottom."
+    "corpus_dir",
+    None,
+    "Directory of text files (UTF-8), searched to the bottom.",
+    in_bucket=True,
 )
 _TFDS = flags.DEFINE_string(
     "tfds",
@@ -38,16 +41,13 @@ _TFDS = flags.DEFINE_string(
     "such as wikipedia/20230601.en:text.",
 )
 _TFDS_DATA_DIR = cli.define_path(
-    "tfds_data_dir",
-    None,
-    "Where tensorflow_datasets keeps its data, if not at home.",
-    here=True,
+    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data, if not at home."
 )
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
 _OUTPUT_FILE = cli.define_path(
-    "output_file", None, "Where to write the vocabulary.", required=True
+    "output_file", None, "Where to write the vocabulary.", required=True, in_bucket=True
 )
 _LOWER = cli.define_pair(
     "do_lower_case", "no_lower_case", True, "Lower-case the text (uncased vocabulary)."

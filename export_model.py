@@ -20,13 +20,19 @@ from electra_tf.errors import EXIT_OK
 from electra_tf.export import formats
 from electra_tf.paths import shown
 
-cli.define_path("data_dir", None, "The run's --data-dir.")
+cli.define_path("data_dir", None, "The run's --data-dir.", in_bucket=True)
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
 cli.define_path(
-    "init_checkpoint", None, "Instead of a run: a checkpoint prefix or a directory."
+    "init_checkpoint",
+    None,
+    "Instead of a run: a checkpoint prefix or a directory.",
+    in_bucket=True,
 )
 cli.define_path(
-    "vocab_file", None, "Vocabulary of --init-checkpoint, if none lies beside it."
+    "vocab_file",
+    None,
+    "Vocabulary of --init-checkpoint, if none lies beside it.",
+    in_bucket=True,
 )
 flags.DEFINE_string(
     "hparams",
@@ -47,7 +53,9 @@ flags.DEFINE_string(
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
     "on; of tflite: encoder, detector; of onnx: encoder, detector, generator, a task.",
 )
-cli.define_path("output_dir", None, "Where to write; a new or empty directory.")
+cli.define_path(
+    "output_dir", None, "Where to write; a new or empty directory.", in_bucket=True
+)
 flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
     "license", "apache-2.0", "With --format hub: the licence of the weights."

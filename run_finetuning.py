@@ -36,7 +36,10 @@ from electra_tf.storage.remote import check_writable, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _DATA_DIR = cli.define_path(
-    "data_dir", None, "Location of data files (vocabulary, task data, models)."
+    "data_dir",
+    None,
+    "Location of data files (vocabulary, task data, models).",
+    in_bucket=True,
 )
 _MODEL_NAME = flags.DEFINE_string(
     "model_name", None, "The name of the model being fine-tuned."
@@ -45,7 +48,7 @@ _HPARAMS = flags.DEFINE_string(
     "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
 )
 _CONFIG = cli.define_path(
-    "config", None, "JSON file of hparams that --hparams overrides."
+    "config", None, "JSON file of hparams that --hparams overrides.", in_bucket=True
 )
 _SWEEP = flags.DEFINE_boolean(
     "sweep",

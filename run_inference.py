@@ -30,27 +30,32 @@ from pathlib import Path
 
 from absl import flags
 
-from electra_tf import cli
+from electra_tf import cli, paths
 from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
 from electra_tf.finetune.inputs import FORMS
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
+from electra_tf.storage.remote_run import bring_model
 
-_DATA_DIR = cli.define_path("data_dir", None, "Location of data files and models.")
+_DATA_DIR = cli.define_path(
+    "data_dir", None, "Location of data files and models.", in_bucket=True
+)
 _MODEL_NAME = flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
 _MODEL = cli.define_path(
     "model",
     None,
     "Instead of --data-dir and --model-name: a run's directory or another model; for "
     "predict a fine-tuned one.",
+    in_bucket=True,
 )
 _INPUT = cli.define_path(
     "input",
     None,
     "Text file, one passage a line; for predict any file that tasks read. Default, and "
     "-: standard input.",
+    in_bucket=True,
 )
 _ENCODING_ERRORS = flags.DEFINE_enum(
     "encoding_errors",
@@ -62,6 +67,7 @@ _OUTPUT = cli.define_path(
     "output",
     None,
     "File to write. Default, and -: standard output; of report: the run's report.html.",
+    in_bucket=True,
 )
 _FORMAT = flags.DEFINE_enum(
     "format", "terminal", ["terminal", "jsonl", "html"], "What detect prints."
@@ -91,13 +97,16 @@ _OVERLAP = flags.DEFINE_integer(
 )
 _TOKENS = flags.DEFINE_boolean("tokens", False, "score writes each token's, too.")
 _NBEST = cli.define_path(
-    "nbest", None, "N-best lists for rerank: JSON lines, or with --costs Kaldi's text."
+    "nbest",
+    None,
+    "N-best lists for rerank: JSON lines, or with --costs Kaldi's text.",
+    in_bucket=True,
 )
 _COSTS = flags.DEFINE_list(
     "costs", [], "Kaldi's files of costs of the hypotheses, which are added."
 )
 _REFERENCES = cli.define_path(
-    "references", None, "What was said: lines of a list's id and words."
+    "references", None, "What was said: lines of a list's id and words.", in_bucket=True
 )
 _WEIGHT = flags.DEFINE_float("weight", None, "Of the model's score in rerank, >= 0.")
 _TUNE = flags.DEFINE_boolean(
@@ -228,7 +237,7 @@ def report(model_dir: str) -> None:
     output = output_file() or os.path.join(model_dir, "report.html")
     html_report.write_report(Path(model_dir), shown, output)
     put(output)
-    print(shown(f"Written to {output}"))
+    print(paths.shown(f"Written to {output}"))
 
 
 def compare(names: list[str]) -> None:
@@ -242,9 +251,15 @@ def compare(names: list[str]) -> None:
             EXIT_FLAGS,
         )
     folders = [Path(run_directory(_DATA_DIR.value, name)) for name in names]
+    for folder in folders:
+        bring_model(folder)
     output = _OUTPUT.value or os.path.join(_DATA_DIR.value, "models/comparison.html")
+    for folder in folders:
+        bring_model(folder)
     comparison.write_comparison(folders, output)
-    print(f"Written to {output}")
+    put(output)
+    put(output)
+    print(paths.shown(f"Written to {output}"))
 
 
 def score(model_dir: str) -> None:

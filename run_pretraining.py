@@ -39,7 +39,10 @@ from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
 
 _DATA_DIR = cli.define_path(
-    "data_dir", None, "Location of data files (vocabulary, TFRecords, models)."
+    "data_dir",
+    None,
+    "Location of data files (vocabulary, TFRecords, models).",
+    in_bucket=True,
 )
 _MODEL_NAME = flags.DEFINE_string(
     "model_name", None, "The name of the model being trained."
@@ -48,7 +51,10 @@ _HPARAMS = flags.DEFINE_string(
     "hparams", "{}", "JSON text or file of hparams; docs/hparams.md lists them."
 )
 _CONFIG = cli.define_path(
-    "config", None, "JSON file of hparams that --hparams overrides, such as configs/*."
+    "config",
+    None,
+    "JSON file of hparams that --hparams overrides, such as configs/*.",
+    in_bucket=True,
 )
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run", False, "Check everything and print what would be run; write nothing."

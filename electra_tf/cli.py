@@ -84,15 +84,15 @@ def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
 
 
 def define_path(
-    name: str, default: str | None, help: str, here: bool = False, **kwargs: Any
+    name: str, default: str | None, help: str, in_bucket: bool = False, **kwargs: Any
 ) -> Any:
     """Defines the flag `--name` of a file or directory; returns absl's FlagHolder.
 
-    `kwargs` are those of `flags.DEFINE`. The value of one in a bucket is its place in
-    the cache (`paths.local_of`), unless it has to be on this machine (`here`). A path
-    that this program could not open, or would take for another, is refused.
+    `kwargs` are those of `flags.DEFINE`. Where it may be in a bucket (`in_bucket`), the
+    value is then its place in the cache, for `storage.remote` to bring down or up. A
+    path that this program could not open, or would take for another, is refused.
     """
-    return flags.DEFINE(_PathParser(here), name, default, help, **kwargs)
+    return flags.DEFINE(_PathParser(not in_bucket), name, default, help, **kwargs)
 
 
 class _PathParser(flags.ArgumentParser):
@@ -100,10 +100,7 @@ class _PathParser(flags.ArgumentParser):
         self._here = here
 
     def parse(self, argument: str) -> str:
-        local = local_of(argument)
-        if self._here and local != argument:
-            raise ValueError("it has to be on this machine; copy it there")
-        return local
+        return local_of(argument, self._here)
 
     def flag_type(self) -> str:
         return "path"

@@ -21,8 +21,11 @@ def cache_root() -> str:
     return os.path.join(os.path.abspath(root), "files")
 
 
-def local_of(path: str) -> str:
+def local_of(path: str, here: bool = False) -> str:
     """A path, or list of globs, with the places of those that are in buckets.
+
+    Args:
+      here: whether it has to be on this machine.
 
     Raises ValueError for a path that this program cannot open.
     """
@@ -36,6 +39,8 @@ def local_of(path: str) -> str:
             )
     if not _URL.search(path):
         return path
+    if here:
+        raise ValueError("it has to be on this machine; copy it there")
     if ".." in path.split("/"):
         raise ValueError("a path in a bucket cannot hold ..")
     if not is_plain(cache_root()):

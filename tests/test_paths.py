@@ -29,6 +29,12 @@ def test_paths_in_buckets_have_their_place(tmp_path, monkeypatch):
     assert paths.globs_in(globs) == [f"{root}/gs/b/x*", "/y/[,]*", f"{root}/s3/b/z?"]
 
 
+def test_what_has_to_be_on_this_machine():
+    assert paths.local_of("/tmp/x", here=True) == "/tmp/x"
+    with pytest.raises(ValueError, match="on this machine"):
+        paths.local_of("s3://bucket/x", here=True)
+
+
 def test_a_cache_whose_name_is_a_glob(tmp_path, monkeypatch):
     monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "a[1]"))
     assert paths.local_of("/tmp/x") == "/tmp/x"

@@ -82,7 +82,10 @@ class FinetuningConfig(RunConfig):
         choices=("files", "tfds"),
     )
     tfds_data_dir: str | None = hparam(
-        None, "Where tensorflow_datasets keeps its data; null: its usual place.", PLACE
+        None,
+        "Where tensorflow_datasets keeps its data; null: its usual place.",
+        PLACE,
+        here=True,
     )
     on_bad_example: str = hparam(
         "stop",

@@ -59,15 +59,18 @@ def hparam(
     above: float | None = None,
     below: float | None = None,
     choices: tuple[Any, ...] | None = None,
+    here: bool = False,
 ) -> Any:
     """A dataclass field with its documentation, its role and the allowed values.
 
-    `minimum` and `maximum` are allowed themselves, `above` and `below` are not.
+    `minimum` and `maximum` are allowed themselves, `above` and `below` are not. A place
+    that has to be on this machine is `here`.
     A list or dict default is copied for each instance.
     """
     limits = {">=": minimum, "<=": maximum, ">": above, "<": below}
     limits = {sign: limit for sign, limit in limits.items() if limit is not None}
     metadata = {"doc": doc, "role": role, "limits": limits, "choices": choices}
+    metadata["here"] = here
     if isinstance(default, (list, dict)):
         return dataclasses.field(
             default_factory=lambda: default.copy(), metadata=metadata
@@ -205,7 +208,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
         )
     if field.metadata["role"] is PLACE and isinstance(value, str):
         try:
-            return local_of(value)
+            return local_of(value, field.metadata["here"])
         except ValueError as e:
             raise UserError(
                 f"{field.name} in {source} is {show(value)}: {e}."

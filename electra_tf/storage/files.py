@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
@@ -26,8 +27,9 @@ def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
         room = f"{left:.0f} MB are free there. "
     except OSError:
         room = ""
+    copy = f"the copy in {cache_root()} of " if url_of(path) else ""
     return UserError(
-        f"cannot write {path}: {reason}\n{room}What was saved before is intact; "
+        f"cannot write {copy}{path}: {reason}\n{room}What was saved before is intact; "
         "make room or fix the permissions and run the command again.",
         EXIT_CANNOT_WRITE,
     )

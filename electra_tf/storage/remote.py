@@ -9,7 +9,6 @@ pass untouched, at the cost of comparing a prefix.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import functools
@@ -25,7 +24,7 @@ from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
+from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.lease import is_dead
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
@@ -34,7 +33,7 @@ _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", 
 _BOTO = {
     "connect_timeout": 5,
     "read_timeout": 20,
-    "retries": {"total_max_attempts": 3},
+    "retries": {"total_max_attempts": 2},
     "max_pool_connections": 256,
 }
 _OPTIONS = {
@@ -263,11 +262,7 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
         place.mkdir(parents=True, exist_ok=True)
         lock = open(place / ".lock", "wb")
     except OSError as error:
-        raise UserError(
-            f"the cache for what is in buckets cannot be written: {error}.\n"
-            "Set ELECTRA_TF_CACHE to a directory with room.",
-            EXIT_CANNOT_WRITE,
-        ) from None
+        raise _no_cache(error) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -278,6 +273,14 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
             yield state
         finally:
             atomic_write(place / ".state.json", json.dumps(state))
+
+
+def _no_cache(error: OSError) -> UserError:
+    return UserError(
+        f"the cache of what is in buckets, {cache_root()}, cannot be written: "
+        f"{error.strerror}.\nSet ELECTRA_TF_CACHE to a directory with room.",
+        EXIT_CANNOT_WRITE,
+    )
 
 
 def _place_of(path: str, name: str) -> str:
@@ -306,7 +309,7 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
             raise UserError(f"{url_of(place)} is being changed; try again.")
         os.replace(partial, place)
     except OSError as error:
-        raise cannot_write(place, error) from error
+        raise _no_cache(error) from error
     finally:
         with contextlib.suppress(OSError):
             os.unlink(partial)
@@ -328,10 +331,13 @@ def _remove_others(path: str, there, state, scope) -> None:
 # -------------------------------------------------------------------- bringing up
 
 
-def put(path: str | os.PathLike, names: Sequence[str] = ("",)) -> None:
+def put(
+    path: str | os.PathLike, names: Sequence[str] = ("",), all_of_them: bool = False
+) -> None:
     """Brings copies up to their bucket, one after the other; nothing for local paths.
 
-    Names that have not changed since they were brought up or down are left out.
+    Unless it is `all_of_them`, those that have not changed since they were brought up
+    or down are left out.
 
     Raises `UserError` (73).
     """
@@ -342,7 +348,8 @@ def put(path: str | os.PathLike, names: Sequence[str] = ("",)) -> None:
         for name in names:
             place = _place_of(path, name)
             stat = os.stat(place)
-            if state.get(name, [0, 0, 0])[2] == stat.st_mtime_ns:
+            is_known = state.get(name, [0, 0, 0])[2] == stat.st_mtime_ns
+            if is_known and not all_of_them:
                 continue
             store, key = open_store(place)
             with in_words(place, writes=True):
@@ -453,6 +460,8 @@ def read_ranges(
 
 async def _read_all(store, keys: list[str], starts, ends) -> list[bytes]:
     """As `cat_ranges`, at half its cost: no time limit of its own for each request."""
+    import asyncio  # takes longer to import than all of this module
+
     places = zip(keys, starts, ends, strict=True)
     return await asyncio.gather(
         *(store._cat_file(key, start=start, end=end) for key, start, end in places)

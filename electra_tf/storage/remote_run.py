@@ -223,7 +223,7 @@ class RunFolder:
             if files[-1] not in there or remote.has_changed(folder, files[-1]):
                 _mark(folder, step)
                 remote.remove(folder, files[-1:])
-                remote.put(folder, files)
+                remote.put(folder, files, all_of_them=True)
                 _unmark(folder, step)
         remote.put(folder, [POINTER] if POINTER in names else [])
         there = set(remote.listing(folder))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs whose data and directory are in a bucket of an S3 on this machine."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -9,7 +10,7 @@ import shutil
 import pytest
 
 from electra_tf.data.record_index import RecordIndex
-from tests.helpers.building import write_corpus
+from tests.helpers.building import VOCAB, content, succeed, write_corpus
 from tests.helpers.forked_runs import Run, digest
 from tests.helpers.forked_runs import pretrain as pretrain_here
 from tests.helpers.object_store import object_store
@@ -50,6 +51,7 @@ def pretrain(store, tmp_path):
             env=store.env | {"ELECTRA_TF_CACHE": str(tmp_path / cache)} | (env or {}),
         )
 
+    store.gate.has_stopped.clear()
     yield start
     store.gate.is_read_only, store.gate.stops_at = False, None
 
@@ -111,6 +113,43 @@ def test_killed_in_an_upload_and_continued(store, data, pretrain, tmp_path):
     assert "results/unsup_results.json" in store.names("bucket/data/models/killed")
 
 
+def test_a_build_that_was_killed_goes_on_elsewhere(store, pretrain, tmp_path):
+    write_corpus(tmp_path / "texts", files=4, lines=60)
+    flags = ("--max-seq-length=32", "--num-out-files=4", "--num-processes=1")
+    succeed(tmp_path / "texts", tmp_path / "whole", *flags)
+
+    def build(cache):
+        return Run(
+            tmp_path / "logs",
+            "build_pretraining_dataset.py",
+            *(f"--corpus-dir={tmp_path}/texts", f"--vocab-file={VOCAB}"),
+            *("--output-dir=s3://bucket/built", *flags),
+            env=store.env | {"ELECTRA_TF_CACHE": str(tmp_path / cache)},
+        )
+
+    shard = "pretrain_data.tfrecord-{:05d}-of-00004"
+    store.gate.has_stopped.clear()
+    store.gate.stops_at = shard.format(2)
+    run = build("one")
+    assert store.gate.has_stopped.wait(300)
+    run.process.kill()
+    run.process.join()
+    store.gate.stops_at = None
+    assert "manifest.json" not in store.names("bucket/built")
+    store.gate.requests.clear()
+    ended = build("another").wait()
+    assert ended.returncode == 0, ended.stderr
+    # What was up already is neither made nor sent again.
+    assert f"PUT /bucket/built/{shard.format(2)}" in store.gate.requests
+    assert f"PUT /bucket/built/{shard.format(0)}" not in store.gate.requests
+    built = {
+        name: hashlib.sha256(store.files.cat_file(f"bucket/built/{name}")).hexdigest()
+        for name in store.names("bucket/built")
+        if not name.startswith("run.lock")
+    }
+    assert built == content(tmp_path / "whole")
+
+
 def test_a_read_only_bucket(store, data, pretrain):
     store.gate.is_read_only = True
     ended = pretrain("forbidden").wait()
@@ -157,7 +196,7 @@ def test_everything_in_a_bucket(store, tmp_path):
     store.files.put(f"{tmp_path}/tasks/finetuning_data/", finetuning, recursive=True)
     caches = itertools.count()
 
-    def succeed(script, *command, **flags):
+    def run_there(script, *command, **flags):
         env = {"ELECTRA_TF_CACHE": str(tmp_path / f"cache{next(caches)}")}
         args = [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
         args = [*command, *args]
@@ -168,7 +207,7 @@ def test_everything_in_a_bucket(store, tmp_path):
 
     url = "s3://bucket/all"
     vocab = {"corpus_dir": f"{url}/texts", "output_file": f"{url}/vocab.txt"}
-    succeed("build_vocab.py", **vocab, vocab_size=1000, num_processes=1)
+    run_there("build_vocab.py", **vocab, vocab_size=1000, num_processes=1)
     build = {
         "corpus_dir": f"{url}/texts",
         "vocab_file": f"{url}/vocab.txt",
@@ -177,33 +216,33 @@ def test_everything_in_a_bucket(store, tmp_path):
         "num_out_files": 3,
         "num_processes": 1,
     }
-    succeed("build_pretraining_dataset.py", **build)
+    run_there("build_pretraining_dataset.py", **build)
     names = store.names("bucket/all/pretrain_tfrecords")
     assert sum("tfrecord" in name for name in names) == 3
     assert {"manifest.json", "token_counts.txt"} < {*names}
     assert not [name for name in names if name.startswith((".token", "build"))]
-    assert "complete already" in succeed("build_pretraining_dataset.py", **build)
+    assert "complete already" in run_there("build_pretraining_dataset.py", **build)
 
     run = {"data_dir": url, "model_name": "tiny"}
     hparams = tiny(num_train_steps=2, generator="unigram")
-    succeed("run_pretraining.py", **run, hparams=json.dumps(hparams))
+    run_there("run_pretraining.py", **run, hparams=json.dumps(hparams))
     hparams = TINY_TASK | {
         "init_checkpoint": f"{url}/models/tiny",
         "task_names": ["cola"],
         "num_train_epochs": 1.0,
         "num_trials": 1,
     }
-    out = succeed("run_finetuning.py", **run, hparams=json.dumps(hparams))
+    out = run_there("run_finetuning.py", **run, hparams=json.dumps(hparams))
     assert f"Written to {url}/models/tiny/results/cola_results.txt" in out
-    out = succeed("run_finetuning.py", **run, hparams=json.dumps(hparams))
+    out = run_there("run_finetuning.py", **run, hparams=json.dumps(hparams))
     assert "Trial 1 is finished" in out
     for what, form in (("cola", "saved_model"), ("all", "tf1")):
         flags = {} if what == "all" else {"what": what}
         output = f"{url}/exported/{form}"
-        succeed("export_model.py", **run, format=form, output_dir=output, **flags)
+        run_there("export_model.py", **run, format=form, output_dir=output, **flags)
     names = store.names("bucket/all/exported")
     assert "saved_model/cola/1/manifest.json" in names
     model = f"{url}/exported/tf1"
     files = {"input": f"{url}/texts/0.txt", "output": f"{url}/scores.jsonl"}
-    succeed("run_inference.py", "score", model=model, method="discriminator", **files)
+    run_there("run_inference.py", "score", model=model, method="discriminator", **files)
     assert store.files.cat_file("bucket/all/scores.jsonl").count(b"\n") == 60

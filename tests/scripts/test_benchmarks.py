@@ -113,6 +113,15 @@ def test_input_pipeline():
     assert re.search(r"from step 1,000,000 +[\d,]+ +[\d.]+ s", text), text
 
 
+@pytest.mark.parametrize("flag", ["--copy", "--nocopy"])
+def test_remote_reading(flag):
+    sizes = ("--examples=800", "--batch-size=8", "--seconds=0.5", "--delay=0.001")
+    text = printed("remote_reading.py", flag, *sizes)
+    found = re.search(r"([\d,]+) examples/s, .* ([\d,]+) requests/s", text)
+    assert found and found[1] != "0", text
+    assert (found[2] == "0") == (flag == "--copy"), text
+
+
 @pytest.mark.slow  # Starts transformers twice.
 def test_serving(tmp_path):
     pytest.importorskip("torch")

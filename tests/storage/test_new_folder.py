@@ -12,12 +12,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 
+from electra_tf import paths
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.storage.manifest import MANIFEST, verify_folder, write_manifest
-from electra_tf.storage.new_folder import new_folder, require_room
+from electra_tf.storage.new_folder import check_free, new_folder, require_room
 
 
 def write(output):
@@ -203,3 +205,46 @@ def test_room_is_asked_for_and_given_back(tmp_path):
     with pytest.raises(OSError):
         require_room(tmp_path, {"weights": enormous})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """The place of memory://bucket/out in an empty cache."""
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pipe_file("bucket/there", b"")
+    return paths.local_of("memory://bucket/out")
+
+
+def test_a_folder_in_a_bucket(bucket, monkeypatch):
+    """It is made here, and goes up with the manifests last."""
+    memory, order = fsspec.filesystem("memory"), []
+    put = memory.put_file
+
+    def seen(path, key, **options):
+        order.append(key)
+        return put(path, key, **options)
+
+    monkeypatch.setattr(memory, "put_file", seen)
+    with new_folder(bucket) as folder:
+        for name in ("manifest.json", "part/manifest.json", "part/z", "a"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(name)
+        assert memory.find("bucket/out") == []
+    names = ["a", "part/z", "manifest.json", "part/manifest.json"]
+    assert order == [f"bucket/out/{name}" for name in names]
+    with pytest.raises(UserError, match="memory://bucket/out is in use already") as e:
+        check_free(bucket)
+    assert e.value.exit_code == 73
+    # What lies in the cache only is no export.
+    memory.rm("bucket/out", recursive=True)
+    check_free(bucket)
+    assert not os.path.exists(bucket)
+
+
+def test_an_upload_that_broke_off(bucket):
+    fsspec.filesystem("memory").pipe_file("bucket/out/a", b"")
+    with pytest.raises(UserError, match="no manifest.json: an upload broke off"):
+        with new_folder(bucket):
+            pass
