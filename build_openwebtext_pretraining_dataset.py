@@ -14,10 +14,9 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
-from electra_tf.data import build_plan, dataset_building
+from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
-from electra_tf.storage.remote import fetch
-from electra_tf.text import corpus
+from electra_tf.text import corpus, units
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
@@ -63,10 +62,10 @@ def main(_):
         # Every page is a file; blank lines in it separate paragraphs.
         blanks_separate_docs=False,
         seed=FLAGS.seed,
-        encoding_errors=FLAGS.encoding_errors,
+        reading=units.Reading(FLAGS.encoding_errors),
     )
     dataset_building.build(
-        build_plan.archive_corpus(fetch(os.path.join(FLAGS.data_dir, "openwebtext"))),
+        units.archive_corpus(os.path.join(FLAGS.data_dir, "openwebtext")),
         os.path.join(FLAGS.data_dir, "pretrain_tfrecords"),
         settings,
         num_processes=FLAGS.num_processes,

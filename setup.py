@@ -16,6 +16,11 @@ VERSION = re.search(
 )[1]
 README = HERE / "README.md"
 
+# What build_pretraining_dataset.py and build_vocab.py read besides text.
+DATA = [
+    "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
+    "backports.zstd>=1,<2",
+]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
 TENSORBOARD = ["tensorboard>=2.20,<3"]
@@ -51,6 +56,7 @@ setup(
         "absl-py>=2.1,<3",
     ],
     extras_require={
+        "data": DATA,
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "onnx": ONNX,  # export_model.py --format onnx
         "rerank": RERANK,  # word errors in run_inference.py rerank
@@ -75,6 +81,7 @@ setup(
             "protobuf>=5,<8",
             "pyyaml>=6,<7",
             "packaging>=23",
+            *DATA,
             *ONNX,
             *RERANK,
             # Stand-ins of the hubs that models are published on.

@@ -20,8 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from electra_tf import processes
-from electra_tf.data import build_plan, record_index, tfrecord, token_counts
-from electra_tf.data.build_plan import Corpus, Unit
+from electra_tf.data import build_plan, tfrecord, token_counts
 from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import (
     BuildSettings,
@@ -36,6 +35,7 @@ from electra_tf.storage.bucket_lock import NAME, BucketLock
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
+from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
 
 _MIN_SEQ_LENGTH = 8
@@ -134,18 +134,20 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """What makes two builds the same, in JSON."""
+    keyed = {"text_key": settings.reading.text_key} if text.is_keyed else {}
     return {
         "schema_version": build_plan.SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
         "blanks_separate_docs": settings.blanks_separate_docs,
-        "encoding_errors": settings.encoding_errors,
+        "encoding_errors": settings.reading.encoding_errors,
         "do_lower_case": settings.tokenizer.do_lower_case,
         "strip_accents": settings.tokenizer.strip_accents,
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
+        **keyed,
         "corpus": {
-            "kind": text.units[0].kind,
+            "kind": text.kind,
             "files": text.num_files,
             "bytes": text.num_bytes,
             "sha256": text.sha256,

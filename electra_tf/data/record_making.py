@@ -8,16 +8,15 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_tf.data import build_plan, tfrecord, token_counts
-from electra_tf.data.build_plan import Unit
 from electra_tf.data.example_building import ExampleBuilder
-from electra_tf.text import corpus
 from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.units import Corpus, Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _BATCH_BYTES = 1 << 20  # text that is tokenised at a time
 
 _SAMPLED_UNITS = 4
-_ARCHIVE_RATIO = 3.5  # bytes of text in a byte of a compressed archive, about
+_COMPRESSED_RATIO = 3.5  # bytes of text in a byte of a compressed file, about
 
 
 class BuildSettings(NamedTuple):
@@ -27,19 +26,18 @@ class BuildSettings(NamedTuple):
         vocab_file: path of the vocabulary.
         tokenizer: how text is normalised.
         max_seq_length: tokens of an example, with [CLS] and [SEP].
-        blanks_separate_docs: a blank line ends a document, not only the file.
+        blanks_separate_docs: a blank line ends a document, not only the file; None: in
+          those kinds of files where one does.
         seed: of the random numbers.
-        encoding_errors: "strict" or "replace".
-        tfds_data_dir: where tensorflow_datasets keeps its data.
+        reading: how the text is read.
     """
 
     vocab_file: str
     tokenizer: TokenizerConfig
     max_seq_length: int = 128
-    blanks_separate_docs: bool = True
+    blanks_separate_docs: bool | None = True
     seed: int = 42
-    encoding_errors: str = "strict"
-    tfds_data_dir: str | None = None
+    reading: Reading = Reading()
 
 
 class Counts(NamedTuple):
@@ -122,7 +120,10 @@ def _line_batches(
     lines: list[str] = []
     is_blank: list[bool] = []
     counts = Counts()
-    for reader in _texts(unit, settings):
+    blanks_separate_docs = settings.blanks_separate_docs
+    if blanks_separate_docs is None:
+        blanks_separate_docs = unit.blanks_separate_docs
+    for reader in read_unit(unit, settings.reading):
         read = replaced = 0
         for block in reader:
             counts = counts._replace(
@@ -135,7 +136,7 @@ def _line_batches(
                 )
             read, replaced = reader.num_bytes, reader.num_replaced
             blank = [not line.strip() for line in block]
-            if not settings.blanks_separate_docs:
+            if not blanks_separate_docs:
                 block = [line for line, b in zip(block, blank, strict=True) if not b]
                 blank = [False] * len(block)
             lines += block
@@ -149,20 +150,7 @@ def _line_batches(
     yield lines, is_blank, counts
 
 
-def _texts(unit: Unit, settings: BuildSettings) -> Iterator[corpus.TextReader]:
-    errors = settings.encoding_errors
-    if unit.kind == "archive":
-        yield from corpus.read_archive(unit.path, errors)
-    elif unit.kind == "tfds":
-        yield from corpus.read_tfds_documents(
-            unit.path, settings.tfds_data_dir, unit.start, unit.end, errors
-        )
-    else:
-        with corpus.open_text(unit.path) as stream:
-            yield corpus.TextReader(stream, unit.path, errors, unit.start, unit.end)
-
-
-def sample_output(text: build_plan.Corpus, settings: BuildSettings) -> float:
+def sample_output(text: Corpus, settings: BuildSettings) -> float:
     """Estimates the bytes of all records from a sample of the text."""
     maker = RecordMaker(settings, len(text.units) == 1)
     chosen = np.linspace(0, len(text.units) - 1, _SAMPLED_UNITS).round().astype(int)
@@ -174,9 +162,10 @@ def sample_output(text: build_plan.Corpus, settings: BuildSettings) -> float:
             written += len(records)
             text_bytes += counts.text_bytes
             if text_bytes >= _BATCH_BYTES:
-                ratio = _ARCHIVE_RATIO if unit.kind == "archive" else 1
+                ratio = _COMPRESSED_RATIO if unit.is_compressed else 1
                 read += min(unit.weight, text_bytes / ratio)
                 break
         else:
             read += unit.weight
-    return text.num_bytes * written / max(1.0, read)
+    total = sum(unit.weight for unit in text.units)
+    return total * written / max(1.0, read)

@@ -11,7 +11,6 @@ and it cuts an alphabet among equally frequent characters at random, unless it i
 before.
 """
 
-import os
 import sys
 import time
 from collections import Counter
@@ -22,6 +21,7 @@ from electra_tf import processes
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
+from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -33,7 +33,6 @@ from electra_tf.text.vocabulary import (
 _MAX_WORDS = 2_000_000
 _MAX_RAW_WORDS = 500_000
 _MAX_RAW_CHARS = 64 << 20
-_BYTES_PER_TASK = 32 << 20  # Small enough to share one big file among processes.
 
 # The library takes text, not counts: a word is repeated as often as it was counted.
 # Counts that add up to more are scaled down.
@@ -64,22 +63,14 @@ class Trained(NamedTuple):
     num_padding: int
 
 
-def count_files(
-    paths: Sequence[str],
+def count_units(
+    units: Sequence[Unit],
     config: TokenizerConfig,
-    encoding_errors: str = "strict",
+    reading: Reading,
     num_processes: int = 1,
 ) -> WordCounts:
-    """Counts the words of text files; the number of processes changes nothing else."""
-    tasks = []
-    for path in paths:
-        try:
-            size = os.path.getsize(path)
-        except OSError as e:
-            raise UserError(f"cannot read {path}: {e.strerror}.") from None
-        for start in range(0, size, _BYTES_PER_TASK):
-            end = start + _BYTES_PER_TASK
-            tasks.append((path, start, end, config, encoding_errors))
+    """Counts the words of a corpus; the number of processes changes nothing else."""
+    tasks = [(unit, config, reading) for unit in units]
     progress = _Progress(len(tasks))
     total = WordCounts(Counter())
     for counts in _in_processes(_count_part, tasks, num_processes):
@@ -107,13 +98,8 @@ def count_documents(
     return counter.result(replaced_in)
 
 
-def _count_part(
-    path: str, start: int, end: int, config: TokenizerConfig, encoding_errors: str
-) -> WordCounts:
-    """Counts the words of the lines that begin in these bytes of a file."""
-    with corpus.open_text(path) as stream:
-        reader = corpus.TextReader(stream, path, encoding_errors, start, end)
-        return count_documents([reader], config)
+def _count_part(unit: Unit, config: TokenizerConfig, reading: Reading) -> WordCounts:
+    return count_documents(read_unit(unit, reading), config)
 
 
 class _WordCounter:
@@ -199,7 +185,7 @@ def train(
     """Learns wordpieces from counted words.
 
     Args:
-        words: normalised word -> count, from `count_files` or `count_documents`.
+        words: normalised word -> count, from `count_units` or `count_documents`.
         config: how they were normalised.
         vocab_size: how many tokens to return, exactly.
         min_frequency: how often two pieces must stand side by side to become one.
