@@ -65,7 +65,9 @@ def imported(*folders: str) -> set[str]:
 def undeclared(packages: set[str], requirements: list[str]) -> set[str]:
     providers = metadata.packages_distributions() | SHARED
     names = set(map(normalized, requirements))
-    return {p for p in packages if not names & set(map(normalized, providers.get(p, [p])))}
+    return {
+        p for p in packages if not names & set(map(normalized, providers.get(p, [p])))
+    }
 
 
 def test_what_the_program_imports_is_installed_by_default(declared):
