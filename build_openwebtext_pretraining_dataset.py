@@ -17,6 +17,7 @@ from electra_tf import cli
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.text import corpus, units
+from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
@@ -50,6 +51,7 @@ flags.DEFINE_enum(
     corpus.ENCODING_ERRORS,
     "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
 )
+FILTERS = cli.define_filters()
 flags.mark_flag_as_required("data_dir")
 
 
@@ -63,6 +65,7 @@ def main(_):
         blanks_separate_docs=False,
         seed=FLAGS.seed,
         reading=units.Reading(FLAGS.encoding_errors),
+        filters=Filters.of_flags(FILTERS),
     )
     dataset_building.build(
         units.archive_corpus(os.path.join(FLAGS.data_dir, "openwebtext")),

@@ -18,6 +18,7 @@ from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, units
+from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
@@ -77,6 +78,7 @@ flags.DEFINE_enum(
     corpus.ENCODING_ERRORS,
     "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
 )
+FILTERS = cli.define_filters()
 flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
 
@@ -100,6 +102,7 @@ def main(_):
         reading=units.Reading(
             FLAGS.encoding_errors, FLAGS.text_key, FLAGS.tfds_data_dir
         ),
+        filters=Filters.of_flags(FILTERS),
     )
     dataset_building.build(
         text,

@@ -20,6 +20,8 @@ README = HERE / "README.md"
 DATA = [
     "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
     "backports.zstd>=1,<2",
+    "rensa>=0.5,<0.6",  # --drop-near-duplicates
+    "py3langid>=0.4,<0.5",  # --languages
 ]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]

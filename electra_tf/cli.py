@@ -95,6 +95,26 @@ def define_path(
     return flags.DEFINE(_PathParser(here), name, default, help, **kwargs)
 
 
+def define_filters() -> dict[str, Any]:
+    """Defines the flags of `text.filters.Filters`; FlagHolders by field."""
+    length = "Leave out documents of fewer characters (0: none)."
+    letters = "Leave out documents with a smaller share of letters, as 0.5 (0: none)."
+    languages = "Leave out documents in languages other than these, as de,en."
+    documents = "Leave out documents that are equal to an earlier one."
+    near = "Leave out documents that are nearly equal to an earlier one (MinHash)."
+    lines = "Leave out lines that are equal to an earlier one, of any document."
+    return {
+        "min_chars": flags.DEFINE_integer("min_document_chars", 0, length),
+        "min_letters": flags.DEFINE_float("min_letters", 0.0, letters),
+        "languages": flags.DEFINE_list("languages", [], languages),
+        "duplicate_documents": flags.DEFINE_boolean(
+            "drop_duplicate_documents", False, documents
+        ),
+        "near_duplicates": flags.DEFINE_boolean("drop_near_duplicates", False, near),
+        "duplicate_lines": flags.DEFINE_boolean("drop_duplicate_lines", False, lines),
+    }
+
+
 class _PathParser(flags.ArgumentParser):
     def __init__(self, here: bool):
         self._here = here

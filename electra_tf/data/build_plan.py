@@ -35,15 +35,20 @@ class Group(NamedTuple):
 
     def parts(self) -> list[list[Unit]]:
         """The units in portions of work, in order."""
-        parts: list[list[Unit]] = []
-        weight = PART_BYTES
-        for unit in self.units:
-            if weight >= PART_BYTES:
-                parts.append([])
-                weight = 0
-            parts[-1].append(unit)
-            weight += unit.weight
-        return parts
+        return portions(self.units, PART_BYTES)
+
+
+def portions(units: Sequence[Unit], num_bytes: int) -> list[list[Unit]]:
+    """Cuts units into runs, each ending with the unit that reaches `num_bytes`."""
+    parts: list[list[Unit]] = []
+    weight = num_bytes
+    for unit in units:
+        if weight >= num_bytes:
+            parts.append([])
+            weight = 0
+        parts[-1].append(unit)
+        weight += unit.weight
+    return parts
 
 
 def rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:

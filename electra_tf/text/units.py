@@ -56,6 +56,7 @@ class Unit(NamedTuple):
         start, end: bytes; row groups of Parquet, batches of Arrow, documents of
           tensorflow_datasets.
         weight: bytes of input.
+        index: of the unit in its corpus.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Unit(NamedTuple):
     start: int
     end: int
     weight: int
+    index: int = 0
 
     @property
     def stream(self) -> str:
@@ -134,7 +136,7 @@ def _of_files(
         total += size
         its_kind = kind or _kind_of(name)
         for start, end, weight in _pieces(its_kind, path, size, text_key):
-            units.append(Unit(its_kind, path, name, start, end, weight))
+            units.append(Unit(its_kind, path, name, start, end, weight, len(units)))
     if not units:
         raise UserError(
             f"the {len(paths)} files in {root} are empty: there is no text to learn "
@@ -191,7 +193,7 @@ def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
     for start in range(0, count, step):
         end = min(start + step, count)
         weight = (end - start) * size // count
-        units.append(Unit("tfds", spec, spec, start, end, weight))
+        units.append(Unit("tfds", spec, spec, start, end, weight, len(units)))
     listing = f"{source.name}\t{source.field}\t{count}\t{source.num_bytes}"
     return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
 
