@@ -52,10 +52,12 @@ flags.DEFINE_enum(
     "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
 )
 FILTERS = cli.define_filters()
+BEAM_ARGS = cli.define_runner()
 flags.mark_flag_as_required("data_dir")
 
 
 def main(_):
+    beam_args = BEAM_ARGS()
     vocab = Vocabulary.load(os.path.join(FLAGS.data_dir, "vocab.txt"))
     settings = BuildSettings(
         vocab_file=vocab.path,
@@ -74,6 +76,7 @@ def main(_):
         num_processes=FLAGS.num_processes,
         num_shards=FLAGS.num_out_files,
         tool_version=electra_tf.__version__,
+        beam_args=beam_args,
     )
 
 

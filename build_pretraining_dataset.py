@@ -79,10 +79,12 @@ flags.DEFINE_enum(
     "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
 )
 FILTERS = cli.define_filters()
+BEAM_ARGS = cli.define_runner()
 flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
 
 def main(_):
+    beam_args = BEAM_ARGS()
     if (FLAGS.corpus_dir is None) == (FLAGS.tfds is None):
         raise UserError("give either --corpus-dir or --tfds.")
     vocab = Vocabulary.load(FLAGS.vocab_file)
@@ -111,6 +113,7 @@ def main(_):
         num_processes=FLAGS.num_processes,
         num_shards=FLAGS.num_out_files,
         tool_version=electra_tf.__version__,
+        beam_args=beam_args,
     )
 
 

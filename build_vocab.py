@@ -76,6 +76,7 @@ _NUM_UNUSED = flags.DEFINE_integer(
 _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
+_BEAM_ARGS = cli.define_runner()
 _ENCODING_ERRORS = flags.DEFINE_enum(
     "encoding_errors",
     "strict",
@@ -149,6 +150,11 @@ def _count_words(config: TokenizerConfig):
     reading = units.Reading(
         _ENCODING_ERRORS.value, _TEXT_KEY.value, _TFDS_DATA_DIR.value
     )
+    beam_args = _BEAM_ARGS()
+    if beam_args is not None:
+        return source, vocabulary_training.count_units_on_beam(
+            text.units, config, reading, f"{_OUTPUT_FILE.value}.counts", beam_args
+        )
     return source, vocabulary_training.count_units(
         text.units, config, reading, _NUM_PROCESSES.value or os.cpu_count()
     )
@@ -167,6 +173,7 @@ def _check_flags() -> str:
             f"--vocab-size {_VOCAB_SIZE.value} leaves nothing beside the {least} "
             "special and unused tokens."
         )
+    _BEAM_ARGS()
     output = _OUTPUT_FILE.value
     if os.path.isdir(output):
         raise UserError(f"--output-file {output} is a directory; name a file in it.")

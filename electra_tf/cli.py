@@ -115,6 +115,42 @@ def define_filters() -> dict[str, Any]:
     }
 
 
+def define_runner() -> Callable[[], str | None]:
+    """Defines --runner and --beam-args; what is returned gives Beam's options or None.
+
+    Calling it raises `UserError` for flags that do not go together.
+    """
+    runner = flags.DEFINE_enum(
+        "runner",
+        "local",
+        ["local", "beam"],
+        "Who does the work: processes of this machine, or Apache Beam; the result is "
+        "the same.",
+    )
+    args = flags.DEFINE_string(
+        "beam_args",
+        None,
+        "Options of Beam, as '--runner=FlinkRunner --flink_master=...'. Default: "
+        "Beam's own engine in this process.",
+    )
+
+    def beam_args() -> str | None:
+        if runner.value == "beam":
+            if FLAGS["num_processes"].present:
+                raise UserError(
+                    "--num-processes is for --runner local; Beam takes the number of "
+                    "workers\nfrom --beam-args, as '--direct_num_workers=2 "
+                    "--direct_running_mode=multi_processing'.",
+                    EXIT_FLAGS,
+                )
+            return args.value or ""
+        if args.value is not None:
+            raise UserError("--beam-args is for --runner beam.", EXIT_FLAGS)
+        return None
+
+    return beam_args
+
+
 class _PathParser(flags.ArgumentParser):
     def __init__(self, here: bool):
         self._here = here

@@ -18,7 +18,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from electra_tf import processes
-from electra_tf.data import build_plan, deduplication, shard_writing, token_counts
+from electra_tf.data import (
+    beam_building,
+    build_plan,
+    deduplication,
+    shard_writing,
+    token_counts,
+)
 from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import BuildSettings, Counts, sample_output
 from electra_tf.data.shard_writing import Plan
@@ -40,6 +46,7 @@ def build(
     num_processes: int = 1,
     num_shards: int | None = None,
     tool_version: str = "",
+    beam_args: str | None = None,
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
 
@@ -49,6 +56,8 @@ def build(
     Args:
       num_processes: has no influence on the result.
       num_shards: None: one for every 64 MB of records.
+      beam_args: Apache Beam does the work, with these options; None: processes of
+        this machine. That has no influence on the result either.
 
     Raises UserError for what cannot be read or written, and for an output directory
     that holds anything else.
@@ -83,34 +92,31 @@ def build(
         run = _Run(text, plan, state)
         run.remove_rests()
         try:
-            run.judge(in_processes(num_processes))
-            run.make_shards(num_processes)
+            run.judge(num_processes, beam_args)
+            if beam_args is None:
+                run.make_shards(num_processes)
+            else:
+                beam_building.make_shards(plan, run.groups, beam_args)
         finally:
             run.remove_rests()
         return run.write_manifest(vocab)
 
 
-# Yields (number of the task, result) of `function(plan, *task)` for all tasks.
-Work = Callable[[Callable[..., Any], Plan, list[tuple]], Iterator[tuple[int, Any]]]
-
-
-def in_processes(num_processes: int) -> Work:
-    """Work for processes of this machine; one is this process itself."""
-
-    def work(function: Callable[..., Any], plan: Plan, tasks: list[tuple]):
-        if num_processes == 1:
-            for number, task in enumerate(tasks):
-                yield number, function(plan, *task)
-            return
-        with processes.pool(num_processes) as pool:
-            futures = {
-                pool.submit(function, plan, *task): number
-                for number, task in enumerate(tasks)
-            }
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-
-    return work
+def _in_processes(
+    num_processes: int, function: Callable[..., Any], plan: Plan, tasks: list[tuple]
+) -> Iterator[tuple[int, Any]]:
+    """Yields (number of the task, `function(plan, *task)`) of all tasks as they end."""
+    if num_processes == 1:
+        for number, task in enumerate(tasks):
+            yield number, function(plan, *task)
+        return
+    with processes.pool(num_processes) as pool:
+        futures = {
+            pool.submit(function, plan, *task): number
+            for number, task in enumerate(tasks)
+        }
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
 
 
 def _check_settings(
@@ -191,9 +197,9 @@ class _Run:
         self._text = text
         self._plan = plan
         self._state = state
-        self._groups = build_plan.deal(text.units, plan.num_shards, plan.settings.seed)
+        self.groups = build_plan.deal(text.units, plan.num_shards, plan.settings.seed)
 
-    def judge(self, work: Work) -> None:
+    def judge(self, num_processes: int, beam_args: str | None) -> None:
         """Finds what repeats something earlier, if the settings ask for it."""
         filters, folder = self._plan.settings.filters, self._plan.folder
         done = os.path.join(folder, deduplication.VERDICTS_FILE)
@@ -202,9 +208,13 @@ class _Run:
         units = self._text.units
         portions = build_plan.portions(units, deduplication.PORTION_BYTES)
         print(f"comparing the documents of {len(portions)} portions", flush=True)
-        tasks = list(enumerate(portions))
-        for _ in work(shard_writing.number_portion, self._plan, tasks):
-            pass
+        if beam_args is None:
+            tasks = list(enumerate(portions))
+            number = shard_writing.number_portion
+            for _ in _in_processes(num_processes, number, self._plan, tasks):
+                pass
+        else:
+            beam_building.number_portions(self._plan, portions, beam_args)
         try:
             deduplication.compare(folder, portions, filters)
         except OSError as e:
@@ -216,7 +226,7 @@ class _Run:
         waiting = {}  # group -> how many of its parts are not done
         paths: dict[int, list[str]] = {}
         parts = []
-        for index, group in enumerate(self._groups):
+        for index, group in enumerate(self.groups):
             if entry := shard_writing.read_group(self._plan, index):
                 progress.skip(group.units, Counts(**entry["counts"]))
                 continue
@@ -226,10 +236,10 @@ class _Run:
                 parts.append((index, paths[index][-1], units))
             waiting[index] = len(paths[index])
         totals = dict.fromkeys(waiting, (Counts(), 0))
-        work = in_processes(num_processes)
+        tasks = [part[1:] for part in parts]
+        make = shard_writing.make_part
         try:
-            tasks = [part[1:] for part in parts]
-            for number, found in work(shard_writing.make_part, self._plan, tasks):
+            for number, found in _in_processes(num_processes, make, self._plan, tasks):
                 index, _, units = parts[number]
                 (counts, tokens), (total, total_tokens) = found, totals[index]
                 totals[index] = total.plus(counts), total_tokens + tokens
@@ -239,7 +249,7 @@ class _Run:
                     shard_writing.finish_group(
                         self._plan,
                         index,
-                        self._groups[index],
+                        self.groups[index],
                         paths[index],
                         *totals.pop(index),
                     )
@@ -259,7 +269,7 @@ class _Run:
     def write_manifest(self, vocab: Vocabulary) -> dict:
         """Writes the manifest, which marks the build as finished."""
         folder, settings = self._plan.folder, self._plan.settings
-        indices = range(len(self._groups))
+        indices = range(len(self.groups))
         entries = [shard_writing.read_group(self._plan, i) for i in indices]
         counts = Counts()
         for entry in entries:
