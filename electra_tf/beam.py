@@ -14,6 +14,7 @@ import functools
 import json
 import logging
 import os
+import queue
 import shlex
 import socket
 import threading
@@ -21,7 +22,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError, as_text, as_user_error
+from electra_tf.errors import (
+    EXIT_CONFIG,
+    EXIT_FLAGS,
+    EXIT_PEER_LOST,
+    UserError,
+    as_text,
+    as_user_error,
+)
 
 # Beam's own engine, in this process or in some of this machine. What Beam does by
 # default, and for "DirectRunner", is to download a program first.
@@ -68,8 +76,8 @@ def for_each(
         os.unlink(error_path)
     runner, options = _options(beam_args)
     call = functools.partial(_call, function, folder, os.getcwd())
-    problem = None
-    try:
+
+    def run() -> None:
         pipeline = beam.Pipeline(runner=runner, options=options)
         (
             pipeline
@@ -77,22 +85,53 @@ def for_each(
             | "Spread" >> beam.Reshuffle()
             | "Work" >> beam.Map(call)
         )
-        result = pipeline.run()
-        state = result.wait_until_finish()
+        state = pipeline.run().wait_until_finish()
         if state != "DONE":
-            problem = RuntimeError(f"the pipeline ended as {state}")
-    except Exception as e:  # noqa: BLE001 (runners raise what they like)
-        problem = e
+            raise RuntimeError(f"the pipeline ended as {state}")
+
+    problem = _watched(run)
     _raise_stored(error_path)
     if problem:
         raise _failed(problem, folder)
 
 
+def _watched(run: Callable[[], None]) -> Exception | None:
+    """What `run` raised; a `UserError` (69) when a thread that it started failed.
+
+    Beam's own engine waits for ever for a worker process that was killed.
+    """
+    ended: queue.Queue[Exception | None] = queue.Queue()
+
+    def guarded() -> None:
+        try:
+            run()
+        except Exception as e:  # runners raise what they like
+            ended.put(e)
+        else:
+            ended.put(None)
+
+    def lost(args: Any) -> None:
+        ended.put(
+            UserError(
+                "a worker of Beam was killed or lost, perhaps for want of memory.\n"
+                "What is finished is kept: run the command again to go on.",
+                EXIT_PEER_LOST,
+            )
+        )
+
+    before, threading.excepthook = threading.excepthook, lost
+    try:
+        threading.Thread(target=guarded, daemon=True).start()
+        return ended.get()
+    finally:
+        threading.excepthook = before
+
+
 def _options(beam_args: str) -> tuple[str | None, Any]:
     from apache_beam.options import pipeline_options
 
-    # Of what Beam says, only what went wrong.
-    logging.getLogger("apache_beam").setLevel(logging.ERROR)
+    # What goes wrong is raised, and said once.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     # Workers that Beam starts on this machine import this package, too.
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
