@@ -23,6 +23,8 @@ DATA = [
     "rensa>=0.5,<0.6",  # --drop-near-duplicates
     "py3langid>=0.4,<0.5",  # --languages
 ]
+# --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
+BEAM = ["apache-beam>=2.77,<3"]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
 TENSORBOARD = ["tensorboard>=2.20,<3"]
@@ -58,6 +60,7 @@ setup(
         "absl-py>=2.1,<3",
     ],
     extras_require={
+        "beam": BEAM,
         "data": DATA,
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "onnx": ONNX,  # export_model.py --format onnx
@@ -83,6 +86,7 @@ setup(
             "protobuf>=5,<8",
             "pyyaml>=6,<7",
             "packaging>=23",
+            *BEAM,
             *DATA,
             *ONNX,
             *RERANK,

@@ -86,7 +86,7 @@ def for_each(
             | "Work" >> beam.Map(call)
         )
         state = pipeline.run().wait_until_finish()
-        if state != "DONE":
+        if state in ("FAILED", "CANCELLED"):
             raise RuntimeError(f"the pipeline ended as {state}")
 
     problem = _watched(run)
