@@ -16,6 +16,7 @@ import electra_tf
 from electra_tf import cli
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
+from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus, units
 from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -70,7 +71,7 @@ def main(_):
         filters=Filters.of_flags(FILTERS),
     )
     dataset_building.build(
-        units.archive_corpus(os.path.join(FLAGS.data_dir, "openwebtext")),
+        units.archive_corpus(fetch(os.path.join(FLAGS.data_dir, "openwebtext"))),
         os.path.join(FLAGS.data_dir, "pretrain_tfrecords"),
         settings,
         num_processes=FLAGS.num_processes,

@@ -17,6 +17,7 @@ from electra_tf import cli
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
+from electra_tf.storage.remote import fetch
 from electra_tf.text import corpus, units
 from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -89,7 +90,7 @@ def main(_):
         raise UserError("give either --corpus-dir or --tfds.")
     vocab = Vocabulary.load(FLAGS.vocab_file)
     if FLAGS.tfds is None:
-        text = units.file_corpus(FLAGS.corpus_dir, FLAGS.text_key)
+        text = units.file_corpus(fetch(FLAGS.corpus_dir), FLAGS.text_key)
     else:
         text = units.tfds_corpus(FLAGS.tfds, FLAGS.tfds_data_dir)
     blanks_separate_docs = FLAGS.blanks_separate_docs

@@ -16,6 +16,8 @@ from absl import flags
 import electra_tf
 from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.paths import shown
+from electra_tf.storage.remote import check_writable, fetch, names_in, put
 from electra_tf.text import corpus, tfds_documents, units
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -145,7 +147,7 @@ def _count_words(config: TokenizerConfig):
         tfds = tfds_documents.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
         source = {"tfds": f"{tfds.name}:{tfds.field}"}
     else:
-        text = units.file_corpus(_CORPUS_DIR.value, _TEXT_KEY.value)
+        text = units.file_corpus(fetch(_CORPUS_DIR.value), _TEXT_KEY.value)
         source = {"corpus_dir": _CORPUS_DIR.value, "num_files": text.num_files}
     reading = units.Reading(
         _ENCODING_ERRORS.value, _TEXT_KEY.value, _TFDS_DATA_DIR.value

@@ -22,6 +22,7 @@ from electra_tf.data import (
     beam_building,
     build_plan,
     deduplication,
+    record_index,
     shard_writing,
     token_counts,
 )
@@ -29,6 +30,9 @@ from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import BuildSettings, Counts, sample_output
 from electra_tf.data.shard_writing import Plan
 from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
+from electra_tf.paths import shown
+from electra_tf.storage import remote
+from electra_tf.storage.bucket_lock import NAME, BucketLock
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
@@ -63,6 +67,11 @@ def build(
     that holds anything else.
     """
     _check_settings(settings, num_processes, num_shards)
+    if beam_args is not None and remote.is_remote(output_dir):
+        raise UserError(
+            "--runner beam does not write to a bucket: its workers share a file system."
+            "\nMount the bucket, or build elsewhere and copy the result."
+        )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
     there = _in_bucket(output_dir)
@@ -84,12 +93,13 @@ def build(
             }
             path = os.path.join(output_dir, build_plan.STATE_FILE)
             atomic_write(path, json.dumps(state, indent=1) + "\n")
+            remote.put(path)
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         is_only = len(text.units) == 1
         plan = Plan(
             output_dir, settings, state["num_shards"], is_only, vocab.sha256, digest
         )
-        run = _Run(text, plan, state)
+        run = _Run(text, plan, state, there)
         run.remove_rests()
         try:
             run.judge(num_processes, beam_args)
@@ -167,6 +177,22 @@ def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     return min(_MAX_SHARDS, max(1, round(estimate / build_plan.SHARD_BYTES)))
 
 
+def _in_bucket(output_dir: str) -> dict[str, int]:
+    """The files of an output directory in a bucket, with their sizes.
+
+    All but the shards are brought here; {} for a local directory.
+    """
+    if not remote.is_remote(output_dir):
+        return {}
+    remote.check_writable(output_dir)
+    there = remote.listing(output_dir)
+    sizes = {n: f["size"] for n, f in there.items() if not n.startswith((NAME, ".try"))}
+    remote.bring(
+        output_dir, wanted=lambda names: [n for n in names if ".tfrecord-" not in n]
+    )
+    return sizes
+
+
 @contextlib.contextmanager
 def _locked(output_dir: str) -> Iterator[None]:
     """Keeps a second build out of the directory; the kernel frees it at our end."""
@@ -193,7 +219,8 @@ def _locked(output_dir: str) -> Iterator[None]:
 class _Run:
     """One run of a build, from the state it finds to the manifest."""
 
-    def __init__(self, text: Corpus, plan: Plan, state: dict):
+    def __init__(self, text: Corpus, plan: Plan, state: dict, there: dict[str, int]):
+        self._there = there
         self._text = text
         self._plan = plan
         self._state = state
@@ -227,7 +254,7 @@ class _Run:
         paths: dict[int, list[str]] = {}
         parts = []
         for index, group in enumerate(self.groups):
-            if entry := shard_writing.read_group(self._plan, index):
+            if entry := shard_writing.read_group(self._plan, index, self._there):
                 progress.skip(group.units, Counts(**entry["counts"]))
                 continue
             paths[index] = []
@@ -270,7 +297,7 @@ class _Run:
         """Writes the manifest, which marks the build as finished."""
         folder, settings = self._plan.folder, self._plan.settings
         indices = range(len(self.groups))
-        entries = [shard_writing.read_group(self._plan, i) for i in indices]
+        entries = [shard_writing.read_entry(self._plan, i) for i in indices]
         counts = Counts()
         for entry in entries:
             counts = counts.plus(Counts(**entry["counts"]))
@@ -287,6 +314,7 @@ class _Run:
             shard_writing.read_token_counts(self._plan, i, len(vocab)) for i in indices
         )
         token_counts.write(path, sum(tokens))
+        remote.put(path)
         source = self._state["settings"]["corpus"]
         manifest = {
             "schema_version": build_plan.SCHEMA_VERSION,
@@ -304,21 +332,34 @@ class _Run:
             "token_counts": {"name": token_counts.FILE, "sha256": sha256(path)},
             "settings": self._state["settings"],
         }
+        # The place of every record, which those who read need.
+        shards = [os.path.join(folder, file["name"]) for file in manifest["files"]]
+        remote.put(record_index.write(sorted(shards)))
         path = os.path.join(folder, build_plan.MANIFEST_FILE)
         atomic_write(path, json.dumps(manifest, indent=1) + "\n")
+        remote.put(path)
         self._remove_state()
-        print(f"{folder}: {_summary(manifest)}", flush=True)
+        print(shown(f"{folder}: {_summary(manifest)}"), flush=True)
         return manifest
 
     def _remove_state(self) -> None:
-        os.unlink(os.path.join(self._plan.folder, build_plan.STATE_FILE))
-        self.remove_rests(".group-*", ".token_counts-*", ".numbers-*", ".verdicts*")
+        for index in range(len(self.groups)):
+            for path in shard_writing.state_files(self._plan, index):
+                self._remove(os.path.basename(path))
+        self._remove(build_plan.STATE_FILE)
+        self.remove_rests(".numbers-*", ".verdicts*")
+
+    def _remove(self, name: str) -> None:
+        if remote.is_remote(self._plan.folder):
+            remote.remove(self._plan.folder, [name])
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._plan.folder, name))
 
     def _discard(self, entries: list[dict]) -> None:
         """Takes back the empty shards of a corpus without text."""
         for entry in entries:
             for file in entry["files"]:
-                os.unlink(os.path.join(self._plan.folder, file["name"]))
+                self._remove(file["name"])
         self._remove_state()
 
 

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from electra_tf.data import build_plan, deduplication, tfrecord, token_counts
 from electra_tf.data.build_plan import Group
 from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker, scan
+from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
 from electra_tf.text.units import Unit
 
@@ -145,6 +146,8 @@ def finish_group(
     for source, path in zip(temporary, paths, strict=True):
         os.replace(source, path)
     sync_directory(plan.folder)
+    for path in [*paths, *state_files(plan, index)]:
+        remote.put(path)
     for path in parts:
         os.unlink(path)
 
@@ -154,19 +157,39 @@ def _hidden(path: str, unique: str) -> str:
     return os.path.join(folder, f".{name.lstrip('.')}.{unique}.tmp")
 
 
-def read_group(plan: Plan, index: int) -> dict[str, Any] | None:
-    """The counts and files of a group whose shards are all there, else None."""
+def state_files(plan: Plan, index: int) -> tuple[str, str]:
+    """What a group leaves beside its shards until the build is finished."""
+    return _counts_path(plan, index), _group_path(plan, index)
+
+
+def read_entry(plan: Plan, index: int) -> dict[str, Any] | None:
+    """The counts and files of a group that was made, else None."""
     try:
         with open(_group_path(plan, index), encoding="utf-8") as f:
-            entry = json.load(f)
-        sizes = {
-            file["name"]: os.path.getsize(os.path.join(plan.folder, file["name"]))
-            for file in entry["files"]
-        }
-    except OSError:
+            return json.load(f)
+    except FileNotFoundError:
         return None
-    is_whole = all(sizes[file["name"]] == file["bytes"] for file in entry["files"])
-    return entry if is_whole and os.path.exists(_counts_path(plan, index)) else None
+
+
+def read_group(
+    plan: Plan, index: int, there: Mapping[str, int] | None = None
+) -> dict[str, Any] | None:
+    """The counts and files of a group whose shards are all there, else None.
+
+    `there`: the sizes of the files in a bucket, for an output directory in one.
+    """
+    entry = read_entry(plan, index)
+    if entry is None or not os.path.exists(_counts_path(plan, index)):
+        return None
+    for file in entry["files"]:
+        path = os.path.join(plan.folder, file["name"])
+        if remote.is_remote(path):
+            size = (there or {}).get(file["name"])
+        else:
+            size = os.path.getsize(path) if os.path.exists(path) else None
+        if size != file["bytes"]:
+            return None
+    return entry
 
 
 def read_token_counts(plan: Plan, index: int, vocab_size: int) -> np.ndarray:

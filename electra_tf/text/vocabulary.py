@@ -16,6 +16,7 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import fetch_once
 from electra_tf.text import tokenizer_json
 from electra_tf.text.tokenizer_config import (
     CLS,
@@ -239,12 +240,12 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
     are damaged, written for other tokens, or such that no tokenizer here does the same.
     """
     if not isinstance(vocab, Vocabulary):
-        if not os.path.isfile(vocab):
+        if not os.path.isfile(fetch_once(os.fspath(vocab))):
             return None
         vocab = Vocabulary.load(vocab)
-    path = settings_path(vocab.path)
+    path = fetch_once(settings_path(vocab.path))
     if not os.path.exists(path):
-        return tokenizer_json.settings_in_file(vocab.path)
+        return tokenizer_json.settings_in_file(fetch_once(vocab.path))
     try:
         with open(path, encoding="utf-8") as f:
             settings = json.load(f)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_tf.data import build_plan, tfrecord
+from electra_tf.data import build_plan, record_index, tfrecord
 from electra_tf.text import corpus, units
 from electra_tf.text.units import Unit
 from tests.helpers.building import (

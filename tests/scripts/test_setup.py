@@ -20,7 +20,7 @@ from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 # Imported where it is installed, with a word to the user where it is not:
 # transformers and torch read an export of Hugging Face's format a second time.
 OPTIONAL = {"onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
-OPTIONAL |= {"apache_beam", "backports", "py3langid", "pyarrow", "rensa"}
+OPTIONAL |= {"apache_beam", "backports", "fsspec", "py3langid", "pyarrow", "rensa"}
 # The package of several that share a folder.
 SHARED = {"backports": ["backports.zstd"]}
 # Of extras, with what comes with them: not there after `pip install -e .`.
