@@ -152,3 +152,8 @@ def test_openwebtext(tmp_path):
         written.append(content(folder / "pretrain_tfrecords"))
     names = written[0].keys() - {"manifest.json"}
     assert all(written[0][name] == written[1][name] for name in names)
+
+
+def test_a_bucket_is_no_place_that_workers_share(text):
+    error, code = fail(text, "s3://bucket/out", *FLAGS, "--runner=beam")
+    assert "--runner beam does not write to a bucket" in error and code == 2
