@@ -14,10 +14,11 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
-from electra_tf.data import build_plan, dataset_building
+from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.storage.remote import fetch
-from electra_tf.text import corpus
+from electra_tf.text import corpus, units
+from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
@@ -54,10 +55,13 @@ flags.DEFINE_enum(
     corpus.ENCODING_ERRORS,
     "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
 )
+FILTERS = cli.define_filters()
+BEAM_ARGS = cli.define_runner()
 flags.mark_flag_as_required("data_dir")
 
 
 def main(_):
+    beam_args = BEAM_ARGS()
     vocab = Vocabulary.load(os.path.join(FLAGS.data_dir, "vocab.txt"))
     settings = BuildSettings(
         vocab_file=vocab.path,
@@ -66,15 +70,17 @@ def main(_):
         # Every page is a file; blank lines in it separate paragraphs.
         blanks_separate_docs=False,
         seed=FLAGS.seed,
-        encoding_errors=FLAGS.encoding_errors,
+        reading=units.Reading(FLAGS.encoding_errors),
+        filters=Filters.of_flags(FILTERS),
     )
     dataset_building.build(
-        build_plan.archive_corpus(fetch(os.path.join(FLAGS.data_dir, "openwebtext"))),
+        units.archive_corpus(fetch(os.path.join(FLAGS.data_dir, "openwebtext"))),
         os.path.join(FLAGS.data_dir, "pretrain_tfrecords"),
         settings,
         num_processes=FLAGS.num_processes,
         num_shards=FLAGS.num_out_files,
         tool_version=electra_tf.__version__,
+        beam_args=beam_args,
     )
 
 

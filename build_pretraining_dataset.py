@@ -5,24 +5,38 @@
         --max-seq-length 128 --num-processes 4
 
 The corpus is a directory of UTF-8 text files, one sentence or paragraph a line, a blank
-line between documents; or a prepared data set of tensorflow_datasets (--tfds). Run an
-interrupted command again and it goes on where it was.
+line between documents; of JSON Lines, Parquet or Arrow files, each record a document;
+of these compressed or in tar archives; or a prepared data set of tensorflow_datasets
+(--tfds). Run an interrupted command again and it goes on where it was.
 """
 
 from absl import flags
 
 import electra_tf
 from electra_tf import cli
-from electra_tf.data import build_plan, dataset_building
+from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
 from electra_tf.storage.remote import fetch
-from electra_tf.text import corpus
+from electra_tf.text import corpus, units
+from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
 
-cli.define_path("corpus_dir", None, "Directory of text files.", in_bucket=True)
+cli.define_path(
+    "corpus_dir",
+    None,
+    "Directory of text: .jsonl, .ndjson and .json (JSON Lines), .parquet, .arrow and "
+    "tar archives by their names, all other files as lines; also in .gz, .xz, .zst, "
+    ".bz2.",
+    in_bucket=True,
+)
+flags.DEFINE_string(
+    "text_key",
+    "text",
+    "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
+)
 flags.DEFINE_string(
     "tfds",
     None,
@@ -41,8 +55,8 @@ flags.DEFINE_integer(
 flags.DEFINE_boolean(
     "blanks_separate_docs",
     None,
-    "Whether a blank line ends a document. Default: true for files; false for "
-    "documents of tensorflow_datasets, whose blank lines separate paragraphs.",
+    "Whether a blank line ends a document. Default: true for text files; false for "
+    "records of JSON Lines, tables and tensorflow_datasets, each of them a document.",
 )
 cli.define_pair(
     "do_lower_case",
@@ -66,29 +80,34 @@ flags.DEFINE_enum(
     corpus.ENCODING_ERRORS,
     "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
 )
+FILTERS = cli.define_filters()
+BEAM_ARGS = cli.define_runner()
 flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
 
 def main(_):
+    beam_args = BEAM_ARGS()
     if (FLAGS.corpus_dir is None) == (FLAGS.tfds is None):
         raise UserError("give either --corpus-dir or --tfds.")
     vocab = Vocabulary.load(FLAGS.vocab_file)
+    if FLAGS.tfds is None:
+        text = units.file_corpus(fetch(FLAGS.corpus_dir), FLAGS.text_key)
+    else:
+        text = units.tfds_corpus(FLAGS.tfds, FLAGS.tfds_data_dir)
     blanks_separate_docs = FLAGS.blanks_separate_docs
     if blanks_separate_docs is None:
-        blanks_separate_docs = FLAGS.tfds is None
+        blanks_separate_docs = text.blanks_separate_docs()
     settings = BuildSettings(
         vocab_file=FLAGS.vocab_file,
         tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
         max_seq_length=FLAGS.max_seq_length,
         blanks_separate_docs=blanks_separate_docs,
         seed=FLAGS.seed,
-        encoding_errors=FLAGS.encoding_errors,
-        tfds_data_dir=FLAGS.tfds_data_dir,
+        reading=units.Reading(
+            FLAGS.encoding_errors, FLAGS.text_key, FLAGS.tfds_data_dir
+        ),
+        filters=Filters.of_flags(FILTERS),
     )
-    if FLAGS.tfds is None:
-        text = build_plan.text_corpus(fetch(FLAGS.corpus_dir))
-    else:
-        text = build_plan.tfds_corpus(FLAGS.tfds, FLAGS.tfds_data_dir)
     dataset_building.build(
         text,
         FLAGS.output_dir,
@@ -96,6 +115,7 @@ def main(_):
         num_processes=FLAGS.num_processes,
         num_shards=FLAGS.num_out_files,
         tool_version=electra_tf.__version__,
+        beam_args=beam_args,
     )
 
 

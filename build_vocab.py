@@ -18,7 +18,7 @@ from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.remote import check_writable, fetch, names_in, put
-from electra_tf.text import corpus
+from electra_tf.text import corpus, tfds_documents, units
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     TokenizerConfig,
@@ -31,8 +31,14 @@ from electra_tf.text.vocabulary import (
 _CORPUS_DIR = cli.define_path(
     "corpus_dir",
     None,
-    "Directory of text files (UTF-8), searched to the bottom.",
+    "Directory of text (UTF-8), searched to the bottom: text files, JSON Lines, "
+    "Parquet, Arrow, archives; see build_pretraining_dataset.py.",
     in_bucket=True,
+)
+_TEXT_KEY = flags.DEFINE_string(
+    "text_key",
+    "text",
+    "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
 )
 _TFDS = flags.DEFINE_string(
     "tfds",
@@ -70,6 +76,7 @@ _NUM_UNUSED = flags.DEFINE_integer(
 _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
+_BEAM_ARGS = cli.define_runner()
 _ENCODING_ERRORS = flags.DEFINE_enum(
     "encoding_errors",
     "strict",
@@ -133,19 +140,24 @@ def _count_words(config: TokenizerConfig):
     """The words of the corpus: (what it is, for the settings; their counts)."""
     from electra_tf.text import vocabulary_training
 
-    if not _TFDS.value:
-        paths = corpus.list_files(fetch(_CORPUS_DIR.value))
-        source = {"corpus_dir": _CORPUS_DIR.value, "num_files": len(paths)}
-        processes = _NUM_PROCESSES.value or os.cpu_count()
-        return source, vocabulary_training.count_files(
-            paths, config, _ENCODING_ERRORS.value, processes
-        )
-    tfds = corpus.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
-    documents = corpus.read_tfds_documents(
-        _TFDS.value, _TFDS_DATA_DIR.value, 0, tfds.num_examples, _ENCODING_ERRORS.value
+    if _TFDS.value:
+        text = units.tfds_corpus(_TFDS.value, _TFDS_DATA_DIR.value)
+        tfds = tfds_documents.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+        source = {"tfds": f"{tfds.name}:{tfds.field}"}
+    else:
+        text = units.file_corpus(fetch(_CORPUS_DIR.value), _TEXT_KEY.value)
+        source = {"corpus_dir": _CORPUS_DIR.value, "num_files": text.num_files}
+    reading = units.Reading(
+        _ENCODING_ERRORS.value, _TEXT_KEY.value, _TFDS_DATA_DIR.value
     )
-    counts = vocabulary_training.count_documents(documents, config)
-    return {"tfds": f"{tfds.name}:{tfds.field}"}, counts
+    beam_args = _BEAM_ARGS()
+    if beam_args is not None:
+        return source, vocabulary_training.count_units_on_beam(
+            text.units, config, reading, f"{_OUTPUT_FILE.value}.counts", beam_args
+        )
+    return source, vocabulary_training.count_units(
+        text.units, config, reading, _NUM_PROCESSES.value or os.cpu_count()
+    )
 
 
 def _check_flags() -> str:
@@ -161,6 +173,7 @@ def _check_flags() -> str:
             f"--vocab-size {_VOCAB_SIZE.value} leaves nothing beside the {least} "
             "special and unused tokens."
         )
+    _BEAM_ARGS()
     output = _OUTPUT_FILE.value
     if os.path.isdir(output):
         raise UserError(f"--output-file {output} is a directory; name a file in it.")

@@ -254,10 +254,7 @@ def compare(names: list[str]) -> None:
     for folder in folders:
         bring_model(folder)
     output = _OUTPUT.value or os.path.join(_DATA_DIR.value, "models/comparison.html")
-    for folder in folders:
-        bring_model(folder)
     comparison.write_comparison(folders, output)
-    put(output)
     put(output)
     print(paths.shown(f"Written to {output}"))
 

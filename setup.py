@@ -16,6 +16,15 @@ VERSION = re.search(
 )[1]
 README = HERE / "README.md"
 
+# What build_pretraining_dataset.py and build_vocab.py read besides text.
+DATA = [
+    "pyarrow>=15",  # Parquet and Arrow; tensorflow-datasets needs it, too
+    "backports.zstd>=1,<2",
+    "rensa>=0.5,<0.6",  # --drop-near-duplicates
+    "py3langid>=0.4,<0.5",  # --languages
+]
+# --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
+BEAM = ["apache-beam>=2.77,<3"]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
 TENSORBOARD = ["tensorboard>=2.20,<3"]
@@ -52,6 +61,8 @@ setup(
         "absl-py>=2.1,<3",
     ],
     extras_require={
+        "beam": BEAM,
+        "data": DATA,
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "onnx": ONNX,  # export_model.py --format onnx
         "rerank": RERANK,  # word errors in run_inference.py rerank
@@ -76,6 +87,8 @@ setup(
             "protobuf>=5,<8",
             "pyyaml>=6,<7",
             "packaging>=23",
+            *BEAM,
+            *DATA,
             *ONNX,
             *RERANK,
             # Stand-ins of the hubs that models are published on.

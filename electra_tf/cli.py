@@ -95,6 +95,62 @@ def define_path(
     return flags.DEFINE(_PathParser(not in_bucket), name, default, help, **kwargs)
 
 
+def define_filters() -> dict[str, Any]:
+    """Defines the flags of `text.filters.Filters`; FlagHolders by field."""
+    length = "Leave out documents of fewer characters (0: none)."
+    letters = "Leave out documents with a smaller share of letters, as 0.5 (0: none)."
+    languages = "Leave out documents in languages other than these, as de,en."
+    documents = "Leave out documents that are equal to an earlier one."
+    near = "Leave out documents that are nearly equal to an earlier one (MinHash)."
+    lines = "Leave out lines that are equal to an earlier one, of any document."
+    return {
+        "min_chars": flags.DEFINE_integer("min_document_chars", 0, length),
+        "min_letters": flags.DEFINE_float("min_letters", 0.0, letters),
+        "languages": flags.DEFINE_list("languages", [], languages),
+        "duplicate_documents": flags.DEFINE_boolean(
+            "drop_duplicate_documents", False, documents
+        ),
+        "near_duplicates": flags.DEFINE_boolean("drop_near_duplicates", False, near),
+        "duplicate_lines": flags.DEFINE_boolean("drop_duplicate_lines", False, lines),
+    }
+
+
+def define_runner() -> Callable[[], str | None]:
+    """Defines --runner and --beam-args; what is returned gives Beam's options or None.
+
+    Calling it raises `UserError` for flags that do not go together.
+    """
+    runner = flags.DEFINE_enum(
+        "runner",
+        "local",
+        ["local", "beam"],
+        "Who does the work: processes of this machine, or Apache Beam; the result is "
+        "the same.",
+    )
+    args = flags.DEFINE_string(
+        "beam_args",
+        None,
+        "Options of Beam, as '--runner=FlinkRunner --flink_master=...'. Default: "
+        "Beam's own engine in this process.",
+    )
+
+    def beam_args() -> str | None:
+        if runner.value == "beam":
+            if FLAGS["num_processes"].present:
+                raise UserError(
+                    "--num-processes is for --runner local; Beam takes the number of "
+                    "workers\nfrom --beam-args, as '--direct_num_workers=2 "
+                    "--direct_running_mode=multi_processing'.",
+                    EXIT_FLAGS,
+                )
+            return args.value or ""
+        if args.value is not None:
+            raise UserError("--beam-args is for --runner beam.", EXIT_FLAGS)
+        return None
+
+    return beam_args
+
+
 class _PathParser(flags.ArgumentParser):
     def __init__(self, here: bool):
         self._here = here

@@ -28,7 +28,7 @@ ORDER = (
     *("", "storage", "config", "text", "model", "train", "data", "pretrain"),
     *("interop", "inference", "finetune", "export"),
 )
-ROOT_MODULES = ("errors", "console", "paths", "processes", "startup", "cli")
+ROOT_MODULES = ("errors", "console", "paths", "processes", "beam", "startup", "cli")
 # Tests in these folders of tests/ are not those of one module.
 FREE_TESTS = ("faults", "parity")
 

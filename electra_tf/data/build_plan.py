@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a build of pre-training data will do, fixed before it starts.
 
-The corpus is divided into units (a file, a piece of a very long file, an archive, a
-range of documents), each with its own stream of random numbers. Units are dealt to
-shards by size alone, so that neither the number of processes nor an interruption has
-a say in what any shard holds.
+Each unit of the corpus (`text.units`) has its own stream of random numbers. Units are
+dealt to shards by size alone, so that neither the number of processes nor an
+interruption has a say in what any shard holds.
 """
 
-import hashlib
 import json
 import os
 import random
@@ -15,41 +13,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.text import corpus
+from electra_tf.text.units import Unit
 
 SCHEMA_VERSION = 1
 STATE_FILE = "build.json"  # while the build is unfinished
 MANIFEST_FILE = "manifest.json"
 
 SHARD_BYTES = 64e6
-# Longer files are cut, so that several processes can share them.
-PIECE_BYTES = 32 << 20
 # Work is handed out in parts of about this much text.
 PART_BYTES = 4 << 20
-
-
-class Unit(NamedTuple):
-    """A stretch of text that one builder reads from beginning to end.
-
-    Attributes:
-        kind: "text", "archive" or "tfds".
-        path: of the file; of tensorflow_datasets, NAME:FIELD.
-        name: of the file within the corpus.
-        start, end: bytes; of tensorflow_datasets, documents.
-        weight: bytes of input.
-    """
-
-    kind: str
-    path: str
-    name: str
-    start: int
-    end: int
-    weight: int
-
-    @property
-    def stream(self) -> str:
-        """Names the unit's stream of random numbers."""
-        return f"{self.name}@{self.start}" if self.start else self.name
 
 
 class Group(NamedTuple):
@@ -63,79 +35,20 @@ class Group(NamedTuple):
 
     def parts(self) -> list[list[Unit]]:
         """The units in portions of work, in order."""
-        parts: list[list[Unit]] = []
-        weight = PART_BYTES
-        for unit in self.units:
-            if weight >= PART_BYTES:
-                parts.append([])
-                weight = 0
-            parts[-1].append(unit)
-            weight += unit.weight
-        return parts
+        return portions(self.units, PART_BYTES)
 
 
-class Corpus(NamedTuple):
-    """All text of a build.
-
-    Attributes:
-        units: in the order of their names.
-        num_files: files, or documents of tensorflow_datasets.
-        num_bytes: their size.
-        sha256: of all names and sizes.
-    """
-
-    units: list[Unit]
-    num_files: int
-    num_bytes: int
-    sha256: str
-
-
-def text_corpus(corpus_dir: str) -> Corpus:
-    """The text files below a directory."""
-    return _file_corpus("text", corpus_dir, corpus.list_files(corpus_dir))
-
-
-def archive_corpus(directory: str) -> Corpus:
-    """The tar archives of text files in a directory."""
-    return _file_corpus("archive", directory, corpus.list_files(directory))
-
-
-def _file_corpus(kind: str, root: str, paths: Sequence[str]) -> Corpus:
-    units = []
-    listing = hashlib.sha256()
-    total = 0
-    for path in paths:
-        name = os.path.relpath(path, root) if path != root else os.path.basename(path)
-        size = os.path.getsize(path)
-        listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
-        total += size
-        step = PIECE_BYTES if kind == "text" else max(size, 1)
-        for start in range(0, size, step):
-            end = min(start + step, size)
-            units.append(Unit(kind, path, name, start, end, end - start))
-    if not units:
-        raise UserError(
-            f"the {len(paths)} files in {root} are empty: there is no text to learn "
-            "from."
-        )
-    return Corpus(units, len(paths), total, listing.hexdigest())
-
-
-def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
-    """The documents of a prepared data set of tensorflow_datasets."""
-    source = corpus.open_tfds(spec, data_dir)
-    count = source.num_examples
-    if not count:
-        raise UserError(f"--tfds {spec}: the split train has no documents.")
-    size = max(source.num_bytes, count)
-    step = max(1, count * PART_BYTES // size)
-    units = []
-    for start in range(0, count, step):
-        end = min(start + step, count)
-        weight = (end - start) * size // count
-        units.append(Unit("tfds", spec, spec, start, end, weight))
-    listing = f"{source.name}\t{source.field}\t{count}\t{source.num_bytes}"
-    return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
+def portions(units: Sequence[Unit], num_bytes: int) -> list[list[Unit]]:
+    """Cuts units into runs, each ending with the unit that reaches `num_bytes`."""
+    parts: list[list[Unit]] = []
+    weight = num_bytes
+    for unit in units:
+        if weight >= num_bytes:
+            parts.append([])
+            weight = 0
+        parts[-1].append(unit)
+        weight += unit.weight
+    return parts
 
 
 def rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:

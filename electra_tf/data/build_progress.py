@@ -5,8 +5,8 @@ import os
 import shutil
 import time
 
-from electra_tf.data.build_plan import Corpus, Unit
 from electra_tf.data.record_making import Counts
+from electra_tf.text.units import Corpus, Unit
 
 _SECONDS = 10  # between lines where there is no terminal
 

@@ -14,59 +14,33 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator
-from typing import BinaryIO
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from electra_tf import processes
-from electra_tf.data import build_plan, record_index, tfrecord, token_counts
-from electra_tf.data.build_plan import Corpus, Unit
-from electra_tf.data.build_progress import BuildProgress
-from electra_tf.data.record_making import (
-    BuildSettings,
-    Counts,
-    RecordMaker,
-    sample_output,
+from electra_tf.data import (
+    beam_building,
+    build_plan,
+    deduplication,
+    record_index,
+    shard_writing,
+    token_counts,
 )
+from electra_tf.data.build_progress import BuildProgress
+from electra_tf.data.record_making import BuildSettings, Counts, sample_output
+from electra_tf.data.shard_writing import Plan
 from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
 from electra_tf.paths import shown
 from electra_tf.storage import remote
 from electra_tf.storage.bucket_lock import NAME, BucketLock
-from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
+from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
+from electra_tf.text.units import Corpus
 from electra_tf.text.vocabulary import Vocabulary
 
 _MIN_SEQ_LENGTH = 8
 _MAX_SHARDS = 99_999
-
-# The work of one process.
-
-_maker: RecordMaker | None = None  # of this process
-
-
-def _start_worker(settings: BuildSettings, is_only_unit: bool) -> None:
-    global _maker
-    _maker = RecordMaker(settings, is_only_unit)
-
-
-def _make_part(path: str, units: list[Unit]) -> tuple[Counts, np.ndarray]:
-    """Writes the records of some units to a file; returns their counts and tokens'."""
-    total = Counts()
-    _maker.token_counts[:] = 0
-    try:
-        with open(path, "wb") as f:
-            for unit in units:
-                for records, counts in _maker.records(unit):
-                    f.write(records)
-                    total = total.plus(counts)
-    except OSError as e:
-        raise cannot_write(path, e) from None
-    return total, _maker.token_counts.copy()
-
-
-# The build: the work of the main process.
 
 
 def build(
@@ -76,6 +50,7 @@ def build(
     num_processes: int = 1,
     num_shards: int | None = None,
     tool_version: str = "",
+    beam_args: str | None = None,
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
 
@@ -85,11 +60,18 @@ def build(
     Args:
       num_processes: has no influence on the result.
       num_shards: None: one for every 64 MB of records.
+      beam_args: Apache Beam does the work, with these options; None: processes of
+        this machine. That has no influence on the result either.
 
     Raises UserError for what cannot be read or written, and for an output directory
     that holds anything else.
     """
     _check_settings(settings, num_processes, num_shards)
+    if beam_args is not None and remote.is_remote(output_dir):
+        raise UserError(
+            "--runner beam does not write to a bucket: its workers share a file system."
+            "\nMount the bucket, or build elsewhere and copy the result."
+        )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
     there = _in_bucket(output_dir)
@@ -108,12 +90,43 @@ def build(
                 "tool_version": tool_version,
                 "settings": identity,
                 "num_shards": num_shards or _choose_num_shards(text, settings),
-                "groups": {},
             }
-            _write_state(output_dir, state)
-        run = _Run(text, output_dir, settings, state, there)
-        run.make_shards(num_processes)
+            path = os.path.join(output_dir, build_plan.STATE_FILE)
+            atomic_write(path, json.dumps(state, indent=1) + "\n")
+            remote.put(path)
+        digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+        is_only = len(text.units) == 1
+        plan = Plan(
+            output_dir, settings, state["num_shards"], is_only, vocab.sha256, digest
+        )
+        run = _Run(text, plan, state, there)
+        run.remove_rests()
+        try:
+            run.judge(num_processes, beam_args)
+            if beam_args is None:
+                run.make_shards(num_processes)
+            else:
+                beam_building.make_shards(plan, run.groups, beam_args)
+        finally:
+            run.remove_rests()
         return run.write_manifest(vocab)
+
+
+def _in_processes(
+    num_processes: int, function: Callable[..., Any], plan: Plan, tasks: list[tuple]
+) -> Iterator[tuple[int, Any]]:
+    """Yields (number of the task, `function(plan, *task)`) of all tasks as they end."""
+    if num_processes == 1:
+        for number, task in enumerate(tasks):
+            yield number, function(plan, *task)
+        return
+    with processes.pool(num_processes) as pool:
+        futures = {
+            pool.submit(function, plan, *task): number
+            for number, task in enumerate(tasks)
+        }
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
 
 
 def _check_settings(
@@ -126,6 +139,7 @@ def _check_settings(
         )
     if num_processes < 1:
         raise UserError(f"--num-processes {num_processes}: at least 1 is needed.")
+    settings.filters.check()
     if num_shards is not None and not 1 <= num_shards <= _MAX_SHARDS:
         raise UserError(f"--num-out-files {num_shards}: give 1 to {_MAX_SHARDS}.")
 
@@ -134,18 +148,22 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """What makes two builds the same, in JSON."""
+    optional = {"text_key": settings.reading.text_key} if text.is_keyed else {}
+    if filters := settings.filters.identity():
+        optional["filters"] = filters
     return {
         "schema_version": build_plan.SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
         "blanks_separate_docs": settings.blanks_separate_docs,
-        "encoding_errors": settings.encoding_errors,
+        "encoding_errors": settings.reading.encoding_errors,
         "do_lower_case": settings.tokenizer.do_lower_case,
         "strip_accents": settings.tokenizer.strip_accents,
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
+        **optional,
         "corpus": {
-            "kind": text.units[0].kind,
+            "kind": text.kind,
             "files": text.num_files,
             "bytes": text.num_bytes,
             "sha256": text.sha256,
@@ -157,12 +175,6 @@ def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     """As many shards as give about 64 MB each."""
     estimate = sample_output(text, settings)
     return min(_MAX_SHARDS, max(1, round(estimate / build_plan.SHARD_BYTES)))
-
-
-def _write_state(output_dir: str, state: dict) -> None:
-    path = os.path.join(output_dir, build_plan.STATE_FILE)
-    atomic_write(path, json.dumps(state, indent=1) + "\n")
-    remote.put(path)
 
 
 def _in_bucket(output_dir: str) -> dict[str, int]:
@@ -207,133 +219,85 @@ def _locked(output_dir: str) -> Iterator[None]:
 class _Run:
     """One run of a build, from the state it finds to the manifest."""
 
-    def __init__(
-        self,
-        text: Corpus,
-        output_dir: str,
-        settings: BuildSettings,
-        state: dict,
-        there: dict[str, int],
-    ):
+    def __init__(self, text: Corpus, plan: Plan, state: dict, there: dict[str, int]):
         self._there = there
         self._text = text
-        self._dir = output_dir
-        self._settings = settings
+        self._plan = plan
         self._state = state
-        self._num_shards = state["num_shards"]
-        self._groups = build_plan.deal(text.units, self._num_shards, settings.seed)
-        self._progress = BuildProgress(text)
+        self.groups = build_plan.deal(text.units, plan.num_shards, plan.settings.seed)
+
+    def judge(self, num_processes: int, beam_args: str | None) -> None:
+        """Finds what repeats something earlier, if the settings ask for it."""
+        filters, folder = self._plan.settings.filters, self._plan.folder
+        done = os.path.join(folder, deduplication.VERDICTS_FILE)
+        if not filters.compare or os.path.exists(done):
+            return
+        units = self._text.units
+        portions = build_plan.portions(units, deduplication.PORTION_BYTES)
+        print(f"comparing the documents of {len(portions)} portions", flush=True)
+        if beam_args is None:
+            tasks = list(enumerate(portions))
+            number = shard_writing.number_portion
+            for _ in _in_processes(num_processes, number, self._plan, tasks):
+                pass
+        else:
+            beam_building.number_portions(self._plan, portions, beam_args)
+        try:
+            deduplication.compare(folder, portions, filters)
+        except OSError as e:
+            raise cannot_write(folder, e) from None
 
     def make_shards(self, num_processes: int) -> None:
         """Makes the shards that are not there yet."""
-        self._remove_rests()
-        waiting = {}  # group -> its parts that are not done
+        progress = BuildProgress(self._text)
+        waiting = {}  # group -> how many of its parts are not done
+        paths: dict[int, list[str]] = {}
         parts = []
-        for index, group in enumerate(self._groups):
-            if self._is_done(index):
-                counts = Counts(**self._state["groups"][str(index)]["counts"])
-                self._progress.skip(group.units, counts)
+        for index, group in enumerate(self.groups):
+            if entry := shard_writing.read_group(self._plan, index, self._there):
+                progress.skip(group.units, Counts(**entry["counts"]))
                 continue
-            own = [(index, i, units) for i, units in enumerate(group.parts())]
-            parts += own
-            waiting[index] = len(own)
+            paths[index] = []
+            for i, units in enumerate(group.parts()):
+                paths[index].append(shard_writing.part_path(self._plan, index, i))
+                parts.append((index, paths[index][-1], units))
+            waiting[index] = len(paths[index])
         totals = dict.fromkeys(waiting, (Counts(), 0))
+        tasks = [part[1:] for part in parts]
+        make = shard_writing.make_part
         try:
-            for (index, _, units), found in self._work(parts, num_processes):
+            for number, found in _in_processes(num_processes, make, self._plan, tasks):
+                index, _, units = parts[number]
                 (counts, tokens), (total, total_tokens) = found, totals[index]
                 totals[index] = total.plus(counts), total_tokens + tokens
                 waiting[index] -= 1
-                self._progress.add(units, counts)
+                progress.add(units, counts)
                 if not waiting[index]:
-                    self._finish_group(index, *totals.pop(index))
+                    shard_writing.finish_group(
+                        self._plan,
+                        index,
+                        self.groups[index],
+                        paths[index],
+                        *totals.pop(index),
+                    )
         except OSError as e:
-            raise cannot_write(self._dir, e) from None
+            raise cannot_write(self._plan.folder, e) from None
         finally:
-            self._remove_rests()
-            self._progress.end()
+            progress.end()
 
-    def _work(self, parts: list, num_processes: int) -> Iterator[tuple]:
-        """Makes the parts, yielding each with its counts when it is done."""
-        initial = (self._settings, len(self._text.units) == 1)
-        if num_processes == 1:
-            _start_worker(*initial)
-            for part in parts:
-                yield part, _make_part(self._part_path(*part[:2]), part[2])
-            return
-        with processes.pool(num_processes, _start_worker, *initial) as pool:
-            futures = {}
-            for part in parts:
-                path = self._part_path(*part[:2])
-                futures[pool.submit(_make_part, path, part[2])] = part
-            for future in concurrent.futures.as_completed(futures):
-                yield futures[future], future.result()
-
-    def _part_path(self, group: int, part: int) -> str:
-        return os.path.join(self._dir, f".part-{os.getpid()}-{group:05d}-{part:05d}")
-
-    def _shard_path(self, shard: int) -> str:
-        return os.path.join(self._dir, build_plan.shard_name(shard, self._num_shards))
-
-    def _is_done(self, index: int) -> bool:
-        entry = self._state["groups"].get(str(index))
-        if entry is None:
-            return False
-        if not os.path.exists(self._counts_path(index)):
-            return False
-        for file in entry["files"]:
-            if not self._is_there(file):
-                return False
-        return True
-
-    def _is_there(self, file: dict) -> bool:
-        """Whether a shard is whole in the output directory."""
-        path = os.path.join(self._dir, file["name"])
-        if remote.is_remote(path):
-            return self._there.get(file["name"]) == file["bytes"]
-        return os.path.exists(path) and os.path.getsize(path) == file["bytes"]
-
-    def _counts_path(self, group: int) -> str:
-        return os.path.join(self._dir, f".token_counts-{group:05d}")
-
-    def _finish_group(self, index: int, counts: Counts, tokens: np.ndarray) -> None:
-        """Joins the parts of a group to its shards and records them."""
-        group = self._groups[index]
-        parts = [self._part_path(index, i) for i in range(len(group.parts()))]
-        temporary = [self._temporary(shard) for shard in group.shards]
-        if len(group.shards) == 1:
-            files = [_join(parts, temporary[0], counts.examples)]
-        else:
-            files = _deal(parts, temporary)
-        for file, shard in zip(files, group.shards, strict=True):
-            file["name"] = os.path.basename(self._shard_path(shard))
-        token_counts.write(self._counts_path(index), tokens)
-        # Recorded before the shards have their names: a shard with its name is whole.
-        self._state["groups"][str(index)] = {
-            "counts": counts._asdict(),
-            "files": files,
-        }
-        _write_state(self._dir, self._state)
-        for path, shard in zip(temporary, group.shards, strict=True):
-            os.replace(path, self._shard_path(shard))
-        sync_directory(self._dir)
-        for path in [*map(self._shard_path, group.shards), self._counts_path(index)]:
-            remote.put(path)
-        for path in parts:
-            os.unlink(path)
-
-    def _temporary(self, shard: int) -> str:
-        folder, name = os.path.split(self._shard_path(shard))
-        return os.path.join(folder, f".{name}.tmp")
-
-    def _remove_rests(self) -> None:
+    def remove_rests(self, *patterns: str) -> None:
         """Removes the unfinished files of this run or of one that was killed."""
-        for pattern in (".part-*", ".pretrain_data.tfrecord-*.tmp"):
-            for path in glob.glob(os.path.join(glob.escape(self._dir), pattern)):
-                os.unlink(path)
+        for pattern in (".part-*", ".*.tmp", ".*.tmp.partial", *patterns):
+            folder = glob.escape(self._plan.folder)
+            for path in glob.glob(os.path.join(folder, pattern)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
 
     def write_manifest(self, vocab: Vocabulary) -> dict:
         """Writes the manifest, which marks the build as finished."""
-        entries = [self._state["groups"][str(i)] for i in range(len(self._groups))]
+        folder, settings = self._plan.folder, self._plan.settings
+        indices = range(len(self.groups))
+        entries = [shard_writing.read_entry(self._plan, i) for i in indices]
         counts = Counts()
         for entry in entries:
             counts = counts.plus(Counts(**entry["counts"]))
@@ -341,110 +305,62 @@ class _Run:
             self._discard(entries)
             raise UserError(
                 f"the {self._text.num_files} files of the corpus "
-                f"({self._text.num_bytes} bytes) hold no text.",
+                f"({self._text.num_bytes} bytes) hold no text"
+                f"{' that passes the filters' if counts.dropped else ''}.",
                 EXIT_DAMAGED,
             )
-        path = os.path.join(self._dir, token_counts.FILE)
-        token_counts.write(path, self._token_counts(len(vocab)))
+        path = os.path.join(folder, token_counts.FILE)
+        tokens = (
+            shard_writing.read_token_counts(self._plan, i, len(vocab)) for i in indices
+        )
+        token_counts.write(path, sum(tokens))
         remote.put(path)
         source = self._state["settings"]["corpus"]
         manifest = {
             "schema_version": build_plan.SCHEMA_VERSION,
             "tool_version": self._state["tool_version"],
-            "max_seq_length": self._settings.max_seq_length,
+            "max_seq_length": settings.max_seq_length,
             "vocab": {
                 "file": os.path.basename(vocab.path),
                 "size": len(vocab),
                 "sha256": vocab.sha256,
             },
-            "tokenizer": self._settings.tokenizer._asdict(),
-            "seed": self._settings.seed,
-            "corpus": source | {"names": _names(self._text)} | counts._asdict(),
+            "tokenizer": settings.tokenizer._asdict(),
+            "seed": settings.seed,
+            "corpus": source | {"names": _names(self._text)} | counts.in_json(),
             "files": [file for entry in entries for file in entry["files"]],
             "token_counts": {"name": token_counts.FILE, "sha256": sha256(path)},
             "settings": self._state["settings"],
         }
         # The place of every record, which those who read need.
-        shards = [os.path.join(self._dir, file["name"]) for file in manifest["files"]]
+        shards = [os.path.join(folder, file["name"]) for file in manifest["files"]]
         remote.put(record_index.write(sorted(shards)))
-        path = os.path.join(self._dir, build_plan.MANIFEST_FILE)
+        path = os.path.join(folder, build_plan.MANIFEST_FILE)
         atomic_write(path, json.dumps(manifest, indent=1) + "\n")
         remote.put(path)
-        self._remove(build_plan.STATE_FILE)
-        self._remove_group_counts()
-        print(shown(f"{self._dir}: {_summary(manifest)}"), flush=True)
+        self._remove_state()
+        print(shown(f"{folder}: {_summary(manifest)}"), flush=True)
         return manifest
 
-    def _token_counts(self, vocab_size: int) -> np.ndarray:
-        paths = map(self._counts_path, range(len(self._groups)))
-        return sum(token_counts.read(path, vocab_size) for path in paths)
-
-    def _remove_group_counts(self) -> None:
-        for index in range(len(self._groups)):
-            self._remove(os.path.basename(self._counts_path(index)))
+    def _remove_state(self) -> None:
+        for index in range(len(self.groups)):
+            for path in shard_writing.state_files(self._plan, index):
+                self._remove(os.path.basename(path))
+        self._remove(build_plan.STATE_FILE)
+        self.remove_rests(".numbers-*", ".verdicts*")
 
     def _remove(self, name: str) -> None:
-        if remote.is_remote(self._dir):
-            remote.remove(self._dir, [name])
+        if remote.is_remote(self._plan.folder):
+            remote.remove(self._plan.folder, [name])
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._dir, name))
+            os.unlink(os.path.join(self._plan.folder, name))
 
     def _discard(self, entries: list[dict]) -> None:
         """Takes back the empty shards of a corpus without text."""
         for entry in entries:
             for file in entry["files"]:
                 self._remove(file["name"])
-        self._remove_group_counts()
-        self._remove(build_plan.STATE_FILE)
-
-
-def _join(parts: list[str], path: str, num_examples: int) -> dict:
-    """Writes files one after the other to `path`."""
-    digest = hashlib.sha256()
-    with open(path, "wb") as f:
-        for part in parts:
-            with open(part, "rb") as source:
-                while block := source.read(4 << 20):
-                    digest.update(block)
-                    f.write(block)
-        return _closed(f, num_examples, digest)
-
-
-def _deal(parts: list[str], paths: list[str]) -> list[dict]:
-    """Deals the records of files to several files in turn, as the original does."""
-    counts = [0] * len(paths)
-    turn = 0
-    buffers: list[list[bytes]] = [[] for _ in paths]
-    for path in paths:
-        open(path, "wb").close()
-    for part in parts:
-        for record in tfrecord.read_records(part):
-            buffers[turn].append(tfrecord.frame(record))
-            counts[turn] += 1
-            turn = (turn + 1) % len(paths)
-        # A thousand files are too many to keep open.
-        for path, buffer in zip(paths, buffers, strict=True):
-            if buffer:
-                with open(path, "ab") as f:
-                    f.write(b"".join(buffer))
-                buffer.clear()
-    files = []
-    for path, count in zip(paths, counts, strict=True):
-        with open(path, "r+b") as f:
-            files.append(_closed(f, count, hashlib.file_digest(f, "sha256")))
-    return files
-
-
-def _closed(f: BinaryIO, num_examples: int, digest) -> dict:
-    """Makes a shard durable; returns its entry in the manifest, without its name."""
-    f.flush()
-    os.fsync(f.fileno())
-    return {
-        "name": "",
-        "examples": num_examples,
-        "bytes": os.fstat(f.fileno()).st_size,
-        "sha256": digest.hexdigest(),
-    }
+        self._remove_state()
 
 
 def _names(text: Corpus, limit: int = 1000) -> list[str]:
@@ -463,4 +379,6 @@ def _summary(manifest: dict) -> str:
         # A build of an earlier version did not count by file.
         where = counts.get("replaced_in") or {"the corpus": counts["replaced_bytes"]}
         text += f"; left out: {corpus.describe_replaced(where)}"
+    for name, number in counts.get("dropped", {}).items():
+        text += f"; {number:,} {name.replace('_', ' ')} left out"
     return text

@@ -3,21 +3,21 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.data import build_plan, tfrecord, token_counts
-from electra_tf.data.build_plan import Unit
+from electra_tf.data import build_plan, deduplication, tfrecord, token_counts
 from electra_tf.data.example_building import ExampleBuilder
-from electra_tf.text import corpus
+from electra_tf.text.filters import MAX_DOCUMENT_CHARS, Filters
 from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.units import Corpus, Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 _BATCH_BYTES = 1 << 20  # text that is tokenised at a time
 
 _SAMPLED_UNITS = 4
-_ARCHIVE_RATIO = 3.5  # bytes of text in a byte of a compressed archive, about
+_COMPRESSED_RATIO = 3.5  # bytes of text in a byte of a compressed file, about
 
 
 class BuildSettings(NamedTuple):
@@ -27,19 +27,20 @@ class BuildSettings(NamedTuple):
         vocab_file: path of the vocabulary.
         tokenizer: how text is normalised.
         max_seq_length: tokens of an example, with [CLS] and [SEP].
-        blanks_separate_docs: a blank line ends a document, not only the file.
+        blanks_separate_docs: a blank line ends a document, not only the file; None: in
+          those kinds of files where one does.
         seed: of the random numbers.
-        encoding_errors: "strict" or "replace".
-        tfds_data_dir: where tensorflow_datasets keeps its data.
+        reading: how the text is read.
+        filters: which of it is used.
     """
 
     vocab_file: str
     tokenizer: TokenizerConfig
     max_seq_length: int = 128
-    blanks_separate_docs: bool = True
+    blanks_separate_docs: bool | None = True
     seed: int = 42
-    encoding_errors: str = "strict"
-    tfds_data_dir: str | None = None
+    reading: Reading = Reading()
+    filters: Filters = Filters()
 
 
 class Counts(NamedTuple):
@@ -54,6 +55,7 @@ class Counts(NamedTuple):
         text_bytes: read.
         replaced_bytes: not UTF-8, and therefore left out.
         replaced_in: those bytes by file.
+        dropped: documents and lines that filters left out, by filter.
     """
 
     examples: int = 0
@@ -64,22 +66,41 @@ class Counts(NamedTuple):
     text_bytes: int = 0
     replaced_bytes: int = 0
     replaced_in: dict[str, int] = {}  # noqa: RUF012 (never changed in place)
+    dropped: dict[str, int] = {}  # noqa: RUF012
 
     def plus(self, other: "Counts") -> "Counts":
-        sums = [a + b for a, b in zip(self[:-1], other[:-1], strict=True)]
-        by_file = Counter(self.replaced_in) + Counter(other.replaced_in)
-        return Counts(*sums, dict(by_file))
+        sums = [a + b for a, b in zip(self[:-2], other[:-2], strict=True)]
+        pairs = zip(self[-2:], other[-2:], strict=True)
+        return Counts(*sums, *(dict(Counter(a) + Counter(b)) for a, b in pairs))
+
+    def in_json(self) -> dict[str, Any]:
+        """For the manifest, which says of filters only where there are any."""
+        found = self._asdict()
+        if not self.dropped:
+            del found["dropped"]
+        return found
 
 
 class RecordMaker:
-    """Turns units into framed records."""
+    """Turns units into framed records.
 
-    def __init__(self, settings: BuildSettings, is_only_unit: bool):
+    Args:
+      is_only_unit: the unit is all of the corpus.
+      verdicts: what a comparison of all documents said, if there was one.
+    """
+
+    def __init__(
+        self,
+        settings: BuildSettings,
+        is_only_unit: bool,
+        verdicts: deduplication.Verdicts | None = None,
+    ):
         self._settings = settings
+        self._verdicts = verdicts
         self._is_only_unit = is_only_unit
-        self._vocab = Vocabulary.load(settings.vocab_file)
-        self._tokenizer = Tokenizer(self._vocab, *settings.tokenizer)
-        self.token_counts = np.zeros(len(self._vocab), np.int64)
+        self.vocab = Vocabulary.load(settings.vocab_file)
+        self._tokenizer = Tokenizer(self.vocab, *settings.tokenizer)
+        self.token_counts = np.zeros(len(self.vocab), np.int64)
 
     def records(self, unit: Unit) -> Iterator[tuple[bytes, Counts]]:
         """Yields the records of a unit, in blocks, with what each block counts.
@@ -88,15 +109,19 @@ class RecordMaker:
         """
         settings = self._settings
         rng = build_plan.rng_of(unit, settings.seed, self._is_only_unit)
-        builder = ExampleBuilder(self._vocab, settings.max_seq_length, rng)
-        for lines, is_blank, counts in _line_batches(unit, settings):
+        builder = ExampleBuilder(self.vocab, settings.max_seq_length, rng)
+        batches = _line_batches(unit, settings)
+        if settings.filters != Filters():
+            own = self._verdicts and self._verdicts.of(unit)
+            batches = _filtered(batches, settings.filters, own)
+        for lines, is_blank, counts in batches:
             ids, row_splits = self._tokenizer.tokenize_lines(lines)
             examples = builder.add_lines(ids, row_splits, is_blank)
             records = tfrecord.encode_examples(
                 examples.input_ids, examples.input_mask, examples.segment_ids
             )
             self.token_counts += token_counts.count(
-                examples.input_ids, examples.input_mask, self._vocab
+                examples.input_ids, examples.input_mask, self.vocab
             )
             counts = counts._replace(
                 examples=len(records),
@@ -122,7 +147,10 @@ def _line_batches(
     lines: list[str] = []
     is_blank: list[bool] = []
     counts = Counts()
-    for reader in _texts(unit, settings):
+    blanks_separate_docs = settings.blanks_separate_docs
+    if blanks_separate_docs is None:
+        blanks_separate_docs = unit.blanks_separate_docs
+    for reader in read_unit(unit, settings.reading):
         read = replaced = 0
         for block in reader:
             counts = counts._replace(
@@ -135,7 +163,7 @@ def _line_batches(
                 )
             read, replaced = reader.num_bytes, reader.num_replaced
             blank = [not line.strip() for line in block]
-            if not settings.blanks_separate_docs:
+            if not blanks_separate_docs:
                 block = [line for line, b in zip(block, blank, strict=True) if not b]
                 blank = [False] * len(block)
             lines += block
@@ -149,20 +177,71 @@ def _line_batches(
     yield lines, is_blank, counts
 
 
-def _texts(unit: Unit, settings: BuildSettings) -> Iterator[corpus.TextReader]:
-    errors = settings.encoding_errors
-    if unit.kind == "archive":
-        yield from corpus.read_archive(unit.path, errors)
-    elif unit.kind == "tfds":
-        yield from corpus.read_tfds_documents(
-            unit.path, settings.tfds_data_dir, unit.start, unit.end, errors
-        )
-    else:
-        with corpus.open_text(unit.path) as stream:
-            yield corpus.TextReader(stream, unit.path, errors, unit.start, unit.end)
+class _Pieces:
+    """Puts lines together to documents; long ones come in several pieces."""
+
+    def __init__(self):
+        self._lines: list[str] = []
+        self._chars = 0
+        self._is_continued = False
+
+    def add(
+        self, lines: list[str], is_blank: list[bool]
+    ) -> Iterator[tuple[list[str], bool, bool]]:
+        """Yields lines, whether their document began before, and whether it ends."""
+        for line, blank in zip(lines, is_blank, strict=True):
+            if not blank:
+                self._lines.append(line)
+                self._chars += len(line)
+            if blank or self._chars > MAX_DOCUMENT_CHARS:
+                if self._lines or self._is_continued:
+                    yield self._lines, self._is_continued, blank
+                self._lines, self._chars, self._is_continued = [], 0, not blank
 
 
-def sample_output(text: build_plan.Corpus, settings: BuildSettings) -> float:
+def _filtered(
+    batches: Iterator[tuple[list[str], list[bool], Counts]],
+    filters: Filters,
+    verdicts: deduplication.UnitVerdicts | None,
+) -> Iterator[tuple[list[str], list[bool], Counts]]:
+    """Leaves out of batches of lines what the filters do not let through."""
+    pieces = _Pieces()
+    for lines, is_blank, counts in batches:
+        kept: list[str] = []
+        ends: list[bool] = []
+        dropped: Counter = Counter()
+        for piece, is_continued, is_end in pieces.add(lines, is_blank):
+            problem = filters.problem_of(piece, is_continued) if piece else None
+            if piece and not problem and verdicts:
+                problem, is_new = verdicts.next(len(piece))
+                new = [line for line, n in zip(piece, is_new, strict=True) if n]
+                if not problem:
+                    dropped["duplicate_lines"] += len(piece) - len(new)
+                piece = new
+            if problem:
+                dropped[problem] += 1
+                piece = []
+            kept += piece
+            ends += [False] * len(piece)
+            if is_end:
+                kept.append("")
+                ends.append(True)
+        yield kept, ends, counts._replace(dropped=dict(+dropped))
+
+
+def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
+    """Yields the documents of a unit that its other filters let through.
+
+    They are those that `deduplication` compares, and its verdicts are in their order.
+    """
+    pieces = _Pieces()
+    for lines, is_blank, _ in _line_batches(unit, settings):
+        for piece, is_continued, _ in pieces.add(lines, is_blank):
+            if piece and not settings.filters.problem_of(piece, is_continued):
+                yield piece
+
+
+def sample_output(text: Corpus, settings: BuildSettings) -> float:
     """Estimates the bytes of all records from a sample of the text."""
     maker = RecordMaker(settings, len(text.units) == 1)
     chosen = np.linspace(0, len(text.units) - 1, _SAMPLED_UNITS).round().astype(int)
@@ -174,9 +253,10 @@ def sample_output(text: build_plan.Corpus, settings: BuildSettings) -> float:
             written += len(records)
             text_bytes += counts.text_bytes
             if text_bytes >= _BATCH_BYTES:
-                ratio = _ARCHIVE_RATIO if unit.kind == "archive" else 1
+                ratio = _COMPRESSED_RATIO if unit.is_compressed else 1
                 read += min(unit.weight, text_bytes / ratio)
                 break
         else:
             read += unit.weight
-    return text.num_bytes * written / max(1.0, read)
+    total = sum(unit.weight for unit in text.units)
+    return total * written / max(1.0, read)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from files, from tar archives and from tensorflow_datasets, as a stream.
+"""Text from files, compressed ones and tar archives, as a stream.
 
 Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
 """
@@ -7,14 +7,19 @@ Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
 import bz2
 import codecs
 import gzip
-import io
+import json
 import lzma
 import os
 import stat
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
+
+try:
+    from backports import zstd
+except ImportError:  # needed where a file is compressed with it
+    zstd = None
 
 from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
@@ -24,13 +29,19 @@ ENCODING_ERRORS = ("strict", "replace")
 _BLOCK_BYTES = 1 << 20
 # A longer line is cut (at a space, if it has one near) to bound memory.
 _MAX_LINE_BYTES = 16 << 20
+# A line of as many bytes may have been cut.
+CUT_LINE_BYTES = _MAX_LINE_BYTES - _BLOCK_BYTES
 
-# An archive beyond these is no archive of web pages but an attack or a mistake.
+# A compressed file beyond these is no text but an attack or a mistake.
 _MAX_ARCHIVE_MEMBERS = 1_000_000
 _MAX_ARCHIVE_BYTES = 64 << 30
+_TAR_BLOCK = 512
 
 # What reading a damaged file or archive raises.
 _DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
+_DAMAGED += (zstd.ZstdError,) if zstd else ()
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 _BOM = b"\xef\xbb\xbf"
 _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
@@ -61,8 +72,9 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
                 "Remove the link that leads to it a second time."
             )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        visible = (name for name in names if not name.startswith("."))
-        paths += [os.path.join(folder, name) for name in visible]
+        names[:] = [name for name in names if not name.startswith(".")]
+        _keep_saved_data_set(folder, folders, names)
+        paths += [os.path.join(folder, name) for name in names]
     for path in paths:
         _check_file(path)
     if not paths:
@@ -71,6 +83,36 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
             "Put text files there: one sentence or paragraph a line, UTF-8."
         )
     return sorted(paths)
+
+
+def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> None:
+    """Of what the package datasets has saved to disk, leaves the texts to train on.
+
+    That is the split "train" of several, without the files that describe them.
+    """
+    if "dataset_dict.json" in names:
+        if "train" not in folders:
+            raise UserError(
+                f"the data set {folder} has no split train (it has: "
+                f"{', '.join(folders)}).\nName the directory of one split."
+            )
+        folders[:], names[:] = ["train"], []
+    if "state.json" in names and "dataset_info.json" in names:
+        path = os.path.join(folder, "state.json")
+        try:
+            with open(path, encoding="utf-8") as f:
+                state = json.load(f)
+            names[:] = [file["filename"] for file in state["_data_files"]]
+            if state.get("_indices_data_files"):
+                raise ValueError("its rows are chosen by an index; flatten_indices()")
+            if any(os.path.basename(name) != name for name in names):
+                raise ValueError("its files lie elsewhere")
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            raise UserError(
+                f"{path} does not describe a data set ({e!r}).\nSave it again with "
+                "save_to_disk.",
+                EXIT_DAMAGED,
+            ) from None
 
 
 def _unreadable(error: OSError) -> None:
@@ -122,6 +164,8 @@ class TextReader:
       name: of the file, for messages.
       encoding_errors: "strict" or "replace", as in `read_lines`.
       start, end: read the lines that begin in these bytes only.
+      place: says where the text is, in errors; by default, in the file of that name.
+      max_bytes: more than that in a stream is refused.
 
     Attributes:
         name: as given.
@@ -136,9 +180,13 @@ class TextReader:
         encoding_errors: str = "strict",
         start: int = 0,
         end: int | None = None,
+        place: Callable[[], str] | None = None,
+        max_bytes: int | None = None,
     ):
         self._stream = stream
         self.name = name
+        self._place = place or (lambda: name)
+        self._max_bytes = max_bytes
         self._errors = encoding_errors
         self._start, self._end = start, end
         self.num_bytes = 0
@@ -181,6 +229,13 @@ class TextReader:
                 block += self._stream.readline(_MAX_LINE_BYTES)
         except _DAMAGED as e:
             raise UserError(f"{self.name}: damaged ({e}).", EXIT_DAMAGED) from None
+        if self._max_bytes and self.num_bytes + len(block) > self._max_bytes:
+            raise UserError(
+                f"{self.name}: refused, because it goes beyond the limit of "
+                f"{self._max_bytes} bytes of text.\nTake it out of the corpus, or "
+                "unpack it yourself.",
+                EXIT_DAMAGED,
+            )
         return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
@@ -191,7 +246,7 @@ class TextReader:
         except UnicodeDecodeError as e:
             if self._errors == "strict":
                 raise UserError(
-                    f"{self.name}: byte 0x{block[e.start]:02x} at offset "
+                    f"{self._place()}: byte 0x{block[e.start]:02x} at offset "
                     f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
                     "file, or go on without such bytes: --encoding-errors replace",
                     EXIT_DAMAGED,
@@ -252,7 +307,7 @@ def read_archive(
         try:
             # Not tarfile's own decompression: of what compresses well it makes one
             # piece, which it then shortens block by block, in quadratic time.
-            text = _decompressed(raw)
+            text = _decompressed(raw, path)
             with text, tarfile.open(fileobj=text, mode="r|") as archive:
                 for member in archive:
                     archive.members = []  # or it would remember them all
@@ -271,14 +326,52 @@ def read_archive(
             ) from None
 
 
-def _decompressed(raw: BinaryIO) -> BinaryIO:
+def read_compressed(
+    path: str | os.PathLike, encoding_errors: str = "strict"
+) -> Iterator[TextReader]:
+    """Yields a reader for a text file in .gz, .xz, .zst or .bz2, or plain after all.
+
+    Where the file turns out to be a tar archive, one for each of its text files.
+    Raises UserError (65) for what is damaged, cut short or of absurd size.
+    """
+    path = os.fspath(path)
+    with open_text(path) as raw:
+        try:
+            stream = _decompressed(raw, path)
+            is_archive = stream.read(_TAR_BLOCK)[257:262] == b"ustar"
+            stream.seek(0)
+        except _DAMAGED as e:
+            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
+        if not is_archive:
+            with stream:
+                yield TextReader(
+                    stream, path, encoding_errors, max_bytes=_MAX_ARCHIVE_BYTES
+                )
+    if is_archive:
+        yield from read_archive(path, encoding_errors)
+
+
+def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
     """The content of a file that may be compressed, told by its first bytes."""
     start = raw.read(6)
     raw.seek(0)
     for magic, module in ((b"\xfd7zXZ\0", lzma), (b"\x1f\x8b", gzip), (b"BZh", bz2)):
         if start.startswith(magic):
             return module.open(raw)
+    if start.startswith(_ZSTD_MAGIC):
+        if zstd is None:
+            raise missing_package(path, "backports.zstd")
+        limit = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
+        return zstd.open(raw, options=limit)
     return raw
+
+
+def missing_package(what: str, package: str) -> UserError:
+    """The error for something that needs a package of the extra `data`."""
+    return UserError(
+        f"{what} needs the package {package}, which is not installed.\n"
+        'Install it: pip install -e ".[data]"'
+    )
 
 
 def _check_member(
@@ -303,121 +396,3 @@ def _check_member(
             "Take it out of the archive, or the archive out of the directory.",
             EXIT_DAMAGED,
         )
-
-
-# tensorflow_datasets.
-
-
-class TfdsSource(NamedTuple):
-    """Where `--tfds NAME:FIELD` points: a prepared data set and its text feature.
-
-    Attributes:
-        spec: as given, such as "wikipedia/20230601.en:text".
-          name: of the data set, with the version that was found.
-        field: the feature that holds a document; "a/b" is b inside a.
-        num_examples: documents in the split "train".
-        num_bytes: size of the split on disk.
-    """
-
-    spec: str
-    name: str
-    field: str
-    num_examples: int
-    num_bytes: int
-
-
-def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSource:
-    """Finds a prepared data set; nothing is downloaded.
-
-    `data_dir` defaults to the usual place of tensorflow_datasets. Raises UserError for
-    a spec without field, a data set that is not there, one without split "train", or
-    without that text feature.
-    """
-    name, _, field = spec.rpartition(":")
-    if not name or not field:
-        raise UserError(
-            f"--tfds {spec}: a data set and its text feature are needed, "
-            "like wikipedia/20230601.en:text."
-        )
-    info = _tfds_builder(spec, data_dir).info
-    if "train" not in info.splits:
-        raise UserError(
-            f"--tfds {spec}: the data set has no split train "
-            f"(it has: {', '.join(sorted(info.splits))})."
-        )
-    if not _is_text(info.features, field.split("/")):
-        raise UserError(
-            f"--tfds {spec}: {field!r} is no text feature of {info.full_name}.\n"
-            f"Its features: {', '.join(map(str, info.features))}."
-        )
-    split = info.splits["train"]
-    return TfdsSource(
-        spec, info.full_name, field, split.num_examples, int(split.num_bytes or 0)
-    )
-
-
-def read_tfds_documents(
-    spec: str,
-    data_dir: str | os.PathLike | None,
-    start: int,
-    end: int,
-    encoding_errors: str = "strict",
-) -> Iterator[TextReader]:
-    """Yields a reader for each of the documents `start` to `end` of the split "train".
-
-    Raises UserError as `open_tfds` does.
-    """
-    for index, data in enumerate(_tfds_bytes(spec, data_dir, start, end), start):
-        yield TextReader(io.BytesIO(data), f"{spec}[{index}]", encoding_errors)
-
-
-def _tfds_bytes(
-    spec: str, data_dir: str | os.PathLike | None, start: int, end: int
-) -> Iterator[bytes]:
-    import tensorflow_datasets as tfds
-
-    source = open_tfds(spec, data_dir)
-    end = min(end, source.num_examples)
-    if start >= end:
-        return
-    documents = _tfds_builder(spec, data_dir).as_dataset(
-        split=f"train[{start}:{end}]",
-        shuffle_files=False,
-        read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
-        decoders=tfds.decode.PartialDecoding(_only(source.field.split("/"))),
-    )
-    for document in documents.as_numpy_iterator():
-        for part in source.field.split("/"):
-            document = document[part]
-        yield document
-
-
-def _is_text(features, path: list[str]) -> bool:
-    for name in path:
-        try:
-            features = features[name]
-        except (KeyError, TypeError):
-            return False
-    return getattr(features, "tf_dtype", None) == "string" and features.shape == ()
-
-
-def _only(path: list[str]):
-    """The nested dict that has tensorflow_datasets decode one feature."""
-    return {path[0]: _only(path[1:])} if path else True
-
-
-def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
-    import tensorflow_datasets as tfds
-
-    name = spec.rpartition(":")[0]
-    try:
-        builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
-        if builder.info.splits:
-            return builder
-        problem = f"it has not been prepared in {builder.data_dir}"
-    except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
-        problem = str(e).strip().splitlines()[0]
-    raise UserError(
-        f"--tfds {spec}: cannot open {name}: {problem}\n"
-        f"Prepare it first (tfds build {name}); --tfds-data-dir says where it lies."
-    )

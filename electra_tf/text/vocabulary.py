@@ -12,42 +12,28 @@ import json
 import os
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
+from electra_tf.text import tokenizer_json
+from electra_tf.text.tokenizer_config import (
+    CLS,
+    MASK,
+    MAX_CHARS_PER_WORD,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+    TokenizerConfig,
+)
 
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
-
-MAX_CHARS_PER_WORD = 200  # A longer word is [UNK].
+__all__ = ["CLS", "MASK", "MAX_CHARS_PER_WORD", "PAD", "SEP", "SPECIAL_TOKENS", "UNK"]
+__all__ += ["TokenizerConfig", "Vocabulary", "read_settings", "resolve_settings"]
+__all__ += ["settings_path", "write_settings", "write_tokens"]
 
 _SENTENCEPIECE_LINE = re.compile(r"[^\t]*\t-?\d+(\.\d+)?(e-?\d+)?$")
-
-
-class TokenizerConfig(NamedTuple):
-    """How text is normalised before wordpieces are looked up.
-
-    Attributes:
-        do_lower_case: lower-case the text.
-        strip_accents: decompose characters and drop the accents. The original does so
-            only when it lower-cases too; a cased tokenizer ignores this setting.
-    """
-
-    do_lower_case: bool = True
-    strip_accents: bool = True
-
-    def equivalent(self, other: "TokenizerConfig") -> bool:
-        """Whether both give the same tokens for every text."""
-        if not self.do_lower_case:
-            return not other.do_lower_case
-        return tuple(self) == tuple(other)
-
-    def __str__(self) -> str:
-        if not self.do_lower_case:
-            return "cased"
-        return "uncased, accents " + ("stripped" if self.strip_accents else "kept")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -248,15 +234,18 @@ def write_settings(
 
 
 def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | None:
-    """Returns the settings that lie beside a vocabulary, None where there are none.
+    """Returns the settings that a vocabulary has with it, None where there are none.
 
-    Raises UserError if the file is damaged or was written for other tokens.
+    They lie beside it, or in it where it is a tokenizer.json. Raises UserError if they
+    are damaged, written for other tokens, or such that no tokenizer here does the same.
     """
     if not isinstance(vocab, Vocabulary):
-        if not os.path.exists(fetch_once(settings_path(vocab))):
+        if not os.path.isfile(fetch_once(os.fspath(vocab))):
             return None
         vocab = Vocabulary.load(vocab)
     path = fetch_once(settings_path(vocab.path))
+    if not os.path.exists(path):
+        return tokenizer_json.settings_in_file(fetch_once(vocab.path))
     try:
         with open(path, encoding="utf-8") as f:
             settings = json.load(f)
@@ -264,8 +253,6 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
         sha256 = settings["vocab_sha256"]
         if not all(isinstance(value, bool) for value in config):
             raise ValueError("do_lower_case and strip_accents are true or false")
-    except FileNotFoundError:
-        return None
     except KeyError as e:
         raise UserError(f"{path}: the key {e} is missing; build it again.") from None
     except (OSError, ValueError, TypeError) as e:
@@ -300,8 +287,10 @@ def resolve_settings(
         default.strip_accents if strip_accents is None else strip_accents,
     )
     if stored and not stored.equivalent(config):
+        where = settings_path(vocab.path)
+        where = where if os.path.exists(where) else "as it says itself"
         raise UserError(
-            f"{vocab.path} was built {stored} ({settings_path(vocab.path)}),\nbut the "
+            f"{vocab.path} was built {stored} ({where}),\nbut the "
             f"flags ask for text that is {config}.\nLeave out --do-lower-case and "
             "--strip-accents, or build a vocabulary with those settings."
         )

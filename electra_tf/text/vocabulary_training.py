@@ -11,17 +11,23 @@ and it cuts an alphabet among equally frequent characters at random, unless it i
 before.
 """
 
+import functools
+import hashlib
+import json
 import os
+import shutil
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from electra_tf import processes
+from electra_tf import beam, processes
 from electra_tf.errors import UserError
+from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
+from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -33,7 +39,6 @@ from electra_tf.text.vocabulary import (
 _MAX_WORDS = 2_000_000
 _MAX_RAW_WORDS = 500_000
 _MAX_RAW_CHARS = 64 << 20
-_BYTES_PER_TASK = 32 << 20  # Small enough to share one big file among processes.
 
 # The library takes text, not counts: a word is repeated as often as it was counted.
 # Counts that add up to more are scaled down.
@@ -64,25 +69,68 @@ class Trained(NamedTuple):
     num_padding: int
 
 
-def count_files(
-    paths: Sequence[str],
+def count_units(
+    units: Sequence[Unit],
     config: TokenizerConfig,
-    encoding_errors: str = "strict",
+    reading: Reading,
     num_processes: int = 1,
 ) -> WordCounts:
-    """Counts the words of text files; the number of processes changes nothing else."""
-    tasks = []
-    for path in paths:
-        try:
-            size = os.path.getsize(path)
-        except OSError as e:
-            raise UserError(f"cannot read {path}: {e.strerror}.") from None
-        for start in range(0, size, _BYTES_PER_TASK):
-            end = start + _BYTES_PER_TASK
-            tasks.append((path, start, end, config, encoding_errors))
-    progress = _Progress(len(tasks))
+    """Counts the words of a corpus; the number of processes changes nothing else."""
+    tasks = [(unit, config, reading) for unit in units]
+    return _sum(_in_processes(_count_part, tasks, num_processes), len(tasks))
+
+
+def count_units_on_beam(
+    units: Sequence[Unit],
+    config: TokenizerConfig,
+    reading: Reading,
+    folder: str,
+    beam_args: str,
+) -> WordCounts:
+    """What `count_units` gives, counted by the workers of Apache Beam.
+
+    Each leaves its counts in a folder, which is removed at the end. They are summed
+    here, in their order: where there are too many words, the order decides which are
+    forgotten, so that no runner's way of combining would give the same.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as e:
+        raise cannot_write(folder, e) from None
+    settings = json.dumps([config, reading])
+    digest = hashlib.sha256(json.dumps([settings, units]).encode()).hexdigest()[:16]
+    tasks = [
+        json.dumps([unit, os.path.join(folder, f"{digest}-{number:06d}.json")])
+        for number, unit in enumerate(units)
+    ]
+    beam.for_each(functools.partial(_count_to_file, settings), tasks, folder, beam_args)
+    total = _sum((_read_counts(json.loads(task)[1]) for task in tasks), len(tasks))
+    shutil.rmtree(folder)
+    return total
+
+
+def _count_to_file(settings: str, task: str) -> None:
+    config, reading = json.loads(settings)
+    unit, path = json.loads(task)
+    if os.path.exists(path):
+        return
+    counts = _count_part(Unit(*unit), TokenizerConfig(*config), Reading(*reading))
+    partial = f"{path}.{os.urandom(8).hex()}.tmp"
+    atomic_write(partial, json.dumps(counts))
+    os.replace(partial, path)
+
+
+def _read_counts(path: str) -> WordCounts:
+    with open(path, encoding="utf-8") as f:
+        words, replaced_in, num_forgotten = json.load(f)
+    return WordCounts(Counter(words), Counter(replaced_in), num_forgotten)
+
+
+def _sum(parts: Iterable[WordCounts], num_parts: int) -> WordCounts:
+    """The sum of counts, in their order."""
+    progress = _Progress(num_parts)
     total = WordCounts(Counter())
-    for counts in _in_processes(_count_part, tasks, num_processes):
+    for counts in parts:
         words = total.words
         words.update(counts.words)
         total = WordCounts(
@@ -107,13 +155,8 @@ def count_documents(
     return counter.result(replaced_in)
 
 
-def _count_part(
-    path: str, start: int, end: int, config: TokenizerConfig, encoding_errors: str
-) -> WordCounts:
-    """Counts the words of the lines that begin in these bytes of a file."""
-    with corpus.open_text(path) as stream:
-        reader = corpus.TextReader(stream, path, encoding_errors, start, end)
-        return count_documents([reader], config)
+def _count_part(unit: Unit, config: TokenizerConfig, reading: Reading) -> WordCounts:
+    return count_documents(read_unit(unit, reading), config)
 
 
 class _WordCounter:
@@ -199,7 +242,7 @@ def train(
     """Learns wordpieces from counted words.
 
     Args:
-        words: normalised word -> count, from `count_files` or `count_documents`.
+        words: normalised word -> count, from `count_units` or `count_documents`.
         config: how they were normalised.
         vocab_size: how many tokens to return, exactly.
         min_frequency: how often two pieces must stand side by side to become one.

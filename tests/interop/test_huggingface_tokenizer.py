@@ -8,7 +8,12 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface_tokenizer
 from electra_tf.text.tokenization import basic_tokenize
-from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
+from electra_tf.text.vocabulary import (
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    Vocabulary,
+    read_settings,
+)
 
 CONFIGS = [
     TokenizerConfig(True, True),
@@ -105,6 +110,7 @@ def test_a_tokenizer_json_that_does_something_else_is_refused(tmp_path, changes,
     content |= {"normalizer": bert, "pre_tokenizer": {"type": "BertPreTokenizer"}}
     path.write_text(json.dumps(content))
     assert huggingface_tokenizer.read(tmp_path)[0] == TokenizerConfig()
+    assert read_settings(path) == TokenizerConfig()
     content["normalizer"] |= changes
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=text):

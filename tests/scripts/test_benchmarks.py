@@ -102,7 +102,7 @@ def test_build_dataset(tmp_path):
         "--megabytes=1",
         "--num-processes=1",
     )
-    assert re.search(r"^ +1 +[\d.]+ +[\d.]+ +\d+ MB$", text, re.M), text
+    assert re.search(r"^local +1 +[\d.]+ +[\d.]+ +\d+ MB$", text, re.M), text
     assert "checksums" in text
 
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scripts that build pre-training data, run as a user runs them."""
 
+import contextlib
+import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import random
 import tarfile
@@ -13,8 +16,8 @@ import numpy as np
 import pytest
 
 from electra_tf.data import build_plan, record_index, tfrecord
-from electra_tf.data.build_plan import Unit
-from electra_tf.text import corpus
+from electra_tf.text import corpus, units
+from electra_tf.text.units import Unit
 from tests.helpers.building import (
     GOLDEN,
     SCRIPT,
@@ -151,10 +154,10 @@ def test_shards_have_about_the_size_that_is_asked_for(text, monkeypatch):
     rng = random.Random(5)
     for _ in range(200):
         sizes = [rng.randrange(1, 10**6) for _ in range(rng.randrange(1, 60))]
-        units = [Unit("text", str(i), str(i), 0, n, n) for i, n in enumerate(sizes)]
+        parts = [Unit("text", str(i), str(i), 0, n, n) for i, n in enumerate(sizes)]
         shards = rng.randrange(1, 20)
-        groups = build_plan.deal(units, shards, 1)
-        assert sorted(u for g in groups for u in g.units) == sorted(units)
+        groups = build_plan.deal(parts, shards, 1)
+        assert sorted(u for g in groups for u in g.units) == sorted(parts)
         assert [s for g in groups for s in g.shards] == list(range(shards))
         assert all(sum(g.parts(), []) == g.units for g in groups)
         for group in groups:
@@ -166,8 +169,8 @@ def test_shards_have_about_the_size_that_is_asked_for(text, monkeypatch):
 def test_long_files_are_cut_into_pieces(tmp_path, monkeypatch):
     """The lines of a long file are those of its pieces, each once."""
     write_corpus(tmp_path, files=2, lines=200)
-    monkeypatch.setattr(build_plan, "PIECE_BYTES", 1000)
-    plan = build_plan.text_corpus(str(tmp_path))
+    monkeypatch.setattr(units, "PIECE_BYTES", 1000)
+    plan = units.file_corpus(str(tmp_path))
     assert len(plan.units) > 20
     assert len({unit.stream for unit in plan.units}) == len(plan.units)
     lines = []
@@ -335,6 +338,60 @@ def test_openwebtext_that_is_not_there(tmp_path):
     script = "build_openwebtext_pretraining_dataset.py"
     result = run_script(script, "--data-dir", str(tmp_path))
     assert result.returncode == 2 and "openwebtext does not exist" in result.stderr
+
+
+def write_documents(folder, documents):
+    """The same documents in every kind of file that needs no further package."""
+    lines = "".join(f"{json.dumps({'text': d})}\n" for d in documents)
+    files = {
+        "a.txt": "\n\n".join(documents),
+        "a.jsonl": lines,
+        "a.txt.xz": lzma.compress("\n\n".join(documents).encode()),
+        "a.jsonl.gz": gzip.compress(lines.encode()),
+    }
+    for name, data in files.items():
+        path = folder / name / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    with contextlib.suppress(ImportError):
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        (folder / "a.parquet").mkdir()
+        table = pa.table({"text": documents})
+        pa.parquet.write_table(table, folder / "a.parquet" / "a.parquet")
+    return [path.name for path in folder.iterdir()]
+
+
+def test_the_same_documents_in_every_kind_of_file(text, tmp_path):
+    """The examples are those of the text file: byte for byte, on 1 and 2 processes."""
+    lines = (text / "0.txt").read_text().split("\n")
+    lines = [line for line in lines if line.strip()]
+    documents = ["\n".join(lines[i : i + 5]) for i in range(0, len(lines), 5)]
+    names = write_documents(tmp_path / "in", documents)
+    shards = {}
+    for name in names:
+        succeed(tmp_path / "in" / name, tmp_path / name, "--max-seq-length=32")
+        shards[name] = content(tmp_path / name)["pretrain_data.tfrecord-00000-of-00001"]
+    assert len(names) >= 4 and len(set(shards.values())) == 1
+    for processes in (1, 3):
+        flags = (f"--num-processes={processes}", "--num-out-files=3")
+        succeed(tmp_path / "in", tmp_path / f"all{processes}", *flags)
+    whole = content(tmp_path / "all1")
+    assert whole == content(tmp_path / "all3")
+    manifest = json.loads((tmp_path / "all1" / "manifest.json").read_text())
+    assert manifest["settings"]["text_key"] == "text"
+    # A blank line ends a document in some of the files and not in others.
+    assert manifest["settings"]["blanks_separate_docs"] is None
+
+
+def test_a_broken_line_of_json(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"text": "the first"}\n{"text": \n')
+    for processes in (1, 2):
+        flag = f"--num-processes={processes}"
+        error, code = fail(tmp_path / "in", tmp_path / f"out{processes}", flag)
+        assert f"{tmp_path}/in/a.jsonl line 2 is not JSON" in error and code == 65
 
 
 def test_tensorflow_datasets(tmp_path):

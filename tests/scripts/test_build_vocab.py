@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import vocabulary, vocabulary_training
+from electra_tf.text import units, vocabulary, vocabulary_training
 from electra_tf.text.corpus import TextReader
 from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
 from tests.helpers.runs import ROOT
@@ -156,6 +156,23 @@ def test_a_data_set_as_corpus(tmp_path):
     assert "no text feature" in build(*flags, "--overwrite", expect=2)
 
 
+def test_the_same_text_in_other_files(corpus_dir, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in sorted(corpus_dir.rglob("*.txt")):
+        line = json.dumps({"body": path.read_text(encoding="utf-8")})
+        (other / f"{path.stem}.jsonl").write_text(f"{line}\n")
+    said = {}
+    for name, folder in (("text", corpus_dir), ("json", other)):
+        output = tmp_path / f"{name}.txt"
+        flags = ["--corpus-dir", folder, "--vocab-size", 300, "--output-file", output]
+        said[name] = build(*flags, "--text-key", "body").partition(": ")[2]
+    assert said["text"] == said["json"]
+    assert (tmp_path / "text.txt").read_text() == (tmp_path / "json.txt").read_text()
+    error = build(*flags, "--overwrite", expect=65)
+    assert f"{other}/a.jsonl line 1 has no 'text' (its keys: body)" in error
+
+
 @pytest.mark.parametrize(
     "flags,code,says",
     [
@@ -200,16 +217,20 @@ class TestCounting:
     def test_counts_what_the_tokenizer_sees(self, corpus_dir, settings, monkeypatch):
         config = TokenizerConfig(*settings)
         paths = [str(corpus_dir / "a.txt"), str(corpus_dir / "deeper" / "b.txt")]
+        whole = units.file_corpus(str(corpus_dir)).units
+        assert [unit.path for unit in whole] == paths
+        reading = units.Reading()
         tokenizer = Tokenizer(Vocabulary(vocabulary.SPECIAL_TOKENS), *settings)
         expected = Counter()
         for path in paths:
             with open(path, encoding="utf-8") as f:
                 expected.update(tokenizer.basic_tokenize(f.read()))
-        whole = vocabulary_training.count_files(paths, config)
-        assert whole.words == expected
-        monkeypatch.setattr(vocabulary_training, "_BYTES_PER_TASK", 700)
+        assert vocabulary_training.count_units(whole, config, reading).words == expected
+        monkeypatch.setattr(units, "PIECE_BYTES", 700)
+        pieces = units.file_corpus(str(corpus_dir)).units
+        assert len(pieces) > len(whole)
         monkeypatch.setattr(vocabulary_training, "_MAX_RAW_WORDS", 5)
-        parts = vocabulary_training.count_files(paths, config)
+        parts = vocabulary_training.count_units(pieces, config, reading)
         assert parts.words == expected
         documents = vocabulary_training.count_documents(
             readers([TEXT, TEXT[::-1]]), config

@@ -19,7 +19,10 @@ from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 
 # Imported where it is installed, with a word to the user where it is not:
 # transformers and torch read an export of Hugging Face's format a second time.
-OPTIONAL = {"fsspec", "onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
+OPTIONAL = {"onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
+OPTIONAL |= {"apache_beam", "backports", "fsspec", "py3langid", "pyarrow", "rensa"}
+# The package of several that share a folder.
+SHARED = {"backports": ["backports.zstd"]}
 # Of extras, with what comes with them: not there after `pip install -e .`.
 EXTRAS = (
     *("onnx", "onnxruntime", "rapidfuzz", "tensorboard", "torch", "transformers"),
@@ -60,7 +63,7 @@ def imported(*folders: str) -> set[str]:
 
 
 def undeclared(packages: set[str], requirements: list[str]) -> set[str]:
-    providers = metadata.packages_distributions()
+    providers = metadata.packages_distributions() | SHARED
     names = set(map(normalized, requirements))
     found = {p: set(map(normalized, providers.get(p, [p]))) for p in packages}
     return {p for p in packages if not names & found[p]}

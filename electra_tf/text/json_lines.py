@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON Lines as a stream of texts: one object a line, its text under a key."""
+
+import functools
+import io
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader
+
+_BLOCK_BYTES = 1 << 20
+
+
+def read_json_lines(
+    reader: TextReader, key: str, encoding_errors: str = "strict", start: int = 0
+) -> Iterator[TextReader]:
+    """Yields a reader for the text of each line; blank lines are passed over.
+
+    Args:
+      reader: of the lines that begin at or after byte `start` of a file.
+      key: of the text; "a/b" is b inside a. A null there is no text.
+
+    Raises UserError (65), naming file and line, for what is no such object.
+    """
+    number = replaced = 0
+    for lines in reader:
+        for line in lines:
+            number += 1
+            if not line.strip():
+                continue
+            place = functools.partial(_place, reader.name, start, number)
+            data = _text_of(line, key, place)
+            text = TextReader(
+                io.BytesIO(data), reader.name, encoding_errors, place=place
+            )
+            # What was replaced in the line was so before the text was found in it.
+            text.num_replaced = reader.num_replaced - replaced
+            replaced = reader.num_replaced
+            yield text
+
+
+def _place(name: str, start: int, number: int) -> str:
+    """Names a line by its number in the file, of which `start` bytes came before."""
+    if start and os.path.isfile(name):
+        with open(name, "rb") as f:
+            while start > 0 and (block := f.read(min(start, _BLOCK_BYTES))):
+                number += block.count(b"\n")
+                start -= len(block)
+            # The line that the last byte before `start` stands in is another's.
+            number += block[-1:] != b"\n"
+    return f"{name} line {number}"
+
+
+def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as e:
+        was_cut = len(line.encode("utf-8")) >= CUT_LINE_BYTES
+        problem = "is longer than 16 MB" if was_cut else f"is not JSON ({e})"
+        raise _broken(place(), problem) from None
+    for part in [key] if isinstance(value, dict) and key in value else key.split("/"):
+        if not isinstance(value, dict) or part not in value:
+            has = (
+                f"its keys: {', '.join(map(str, value))}"
+                if isinstance(value, dict)
+                else f"it holds a JSON {type(value).__name__}"
+            )
+            raise _broken(place(), f"has no {key!r} ({has:.100})")
+        value = value[part]
+    if not isinstance(value, str | None):
+        raise _broken(place(), f"has no text under {key!r} but {value!r:.40}")
+    # Half a surrogate pair is no character: what is left of it is found as such bytes.
+    return (value or "").encode("utf-8", "surrogatepass")
+
+
+def _broken(place: str, problem: str) -> UserError:
+    return UserError(
+        f"{place} {problem}.\nEach line is an object with its text under one key "
+        "(--text-key); mend the line or take it out.",
+        EXIT_DAMAGED,
+    )

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of a prepared data set of tensorflow_datasets, as a stream of texts."""
+
+import io
+import os
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from electra_tf.errors import UserError
+from electra_tf.text.corpus import TextReader
+
+
+class TfdsSource(NamedTuple):
+    """Where `--tfds NAME:FIELD` points: a prepared data set and its text feature.
+
+    Attributes:
+        spec: as given, such as "wikipedia/20230601.en:text".
+        name: of the data set, with the version that was found.
+        field: the feature that holds a document; "a/b" is b inside a.
+        num_examples: documents in the split "train".
+        num_bytes: size of the split on disk.
+    """
+
+    spec: str
+    name: str
+    field: str
+    num_examples: int
+    num_bytes: int
+
+
+def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSource:
+    """Finds a prepared data set; nothing is downloaded.
+
+    `data_dir` defaults to the usual place of tensorflow_datasets. Raises UserError for
+    a spec without field, a data set that is not there, one without split "train", or
+    without that text feature.
+    """
+    name, _, field = spec.rpartition(":")
+    if not name or not field:
+        raise UserError(
+            f"--tfds {spec}: a data set and its text feature are needed, "
+            "like wikipedia/20230601.en:text."
+        )
+    info = _tfds_builder(spec, data_dir).info
+    if "train" not in info.splits:
+        raise UserError(
+            f"--tfds {spec}: the data set has no split train "
+            f"(it has: {', '.join(sorted(info.splits))})."
+        )
+    if not _is_text(info.features, field.split("/")):
+        raise UserError(
+            f"--tfds {spec}: {field!r} is no text feature of {info.full_name}.\n"
+            f"Its features: {', '.join(map(str, info.features))}."
+        )
+    split = info.splits["train"]
+    return TfdsSource(
+        spec, info.full_name, field, split.num_examples, int(split.num_bytes or 0)
+    )
+
+
+def read_tfds_documents(
+    spec: str,
+    data_dir: str | os.PathLike | None,
+    start: int,
+    end: int,
+    encoding_errors: str = "strict",
+) -> Iterator[TextReader]:
+    """Yields a reader for each of the documents `start` to `end` of the split "train".
+
+    Raises UserError as `open_tfds` does.
+    """
+    for index, data in enumerate(_tfds_bytes(spec, data_dir, start, end), start):
+        yield TextReader(
+            io.BytesIO(data),
+            spec,
+            encoding_errors,
+            place=lambda i=index: f"{spec}[{i}]",
+        )
+
+
+def _tfds_bytes(
+    spec: str, data_dir: str | os.PathLike | None, start: int, end: int
+) -> Iterator[bytes]:
+    import tensorflow_datasets as tfds
+
+    source = open_tfds(spec, data_dir)
+    end = min(end, source.num_examples)
+    if start >= end:
+        return
+    documents = _tfds_builder(spec, data_dir).as_dataset(
+        split=f"train[{start}:{end}]",
+        shuffle_files=False,
+        read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
+        decoders=tfds.decode.PartialDecoding(_only(source.field.split("/"))),
+    )
+    for document in documents.as_numpy_iterator():
+        for part in source.field.split("/"):
+            document = document[part]
+        yield document
+
+
+def _is_text(features, path: list[str]) -> bool:
+    for name in path:
+        try:
+            features = features[name]
+        except (KeyError, TypeError):
+            return False
+    return getattr(features, "tf_dtype", None) == "string" and features.shape == ()
+
+
+def _only(path: list[str]):
+    """The nested dict that has tensorflow_datasets decode one feature."""
+    return {path[0]: _only(path[1:])} if path else True
+
+
+def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):
+    import tensorflow_datasets as tfds
+
+    name = spec.rpartition(":")[0]
+    try:
+        builder = tfds.builder(name, data_dir=data_dir, try_gcs=False)
+        if builder.info.splits:
+            return builder
+        problem = f"it has not been prepared in {builder.data_dir}"
+    except Exception as e:  # tensorflow_datasets has a dozen kinds of "not found"
+        problem = str(e).strip().splitlines()[0]
+    raise UserError(
+        f"--tfds {spec}: cannot open {name}: {problem}\n"
+        f"Prepare it first (tfds build {name}); --tfds-data-dir says where it lies."
+    )

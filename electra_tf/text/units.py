@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A corpus as units of work: files, pieces of long ones, ranges of documents.
+
+How a corpus is divided depends on its files alone, and every unit is read from its
+beginning to its end, by whichever process: so nobody can tell from what is made of a
+corpus how many shared the work.
+
+A file's kind is told by its name. Text files have lines, and blank ones between
+documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each record is a
+document: its line ends separate lines, its blank lines paragraphs.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from electra_tf.errors import UserError
+from electra_tf.text import corpus, json_lines, tables, tfds_documents
+from electra_tf.text.corpus import TextReader
+
+# Longer files are cut, so that several processes can share them.
+PIECE_BYTES = 32 << 20
+_TFDS_BYTES = 4 << 20
+
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+_ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
+_JSON_LINES = (".jsonl", ".ndjson", ".json")
+_TABLES = {".parquet": "parquet", ".arrow": "arrow"}
+_KEYED = ("json", "compressed json", *_TABLES.values())
+_DOCUMENTS = (*_KEYED, "tfds")
+
+
+class Reading(NamedTuple):
+    """How texts are read.
+
+    Attributes:
+        encoding_errors: "strict" or "replace".
+        text_key: of the text in JSON Lines, Parquet and Arrow; "a/b" is b inside a.
+        tfds_data_dir: where tensorflow_datasets keeps its data.
+    """
+
+    encoding_errors: str = "strict"
+    text_key: str = "text"
+    tfds_data_dir: str | None = None
+
+
+class Unit(NamedTuple):
+    """A stretch of text that one builder reads from beginning to end.
+
+    Attributes:
+        kind: "text", "json", "compressed text" (or a compressed archive), "compressed
+          json", "archive", "parquet", "arrow" or "tfds".
+        path: of the file; of tensorflow_datasets, NAME:FIELD.
+        name: of the file within the corpus.
+        start, end: bytes; row groups of Parquet, batches of Arrow, documents of
+          tensorflow_datasets.
+        weight: bytes of input.
+        index: of the unit in its corpus.
+    """
+
+    kind: str
+    path: str
+    name: str
+    start: int
+    end: int
+    weight: int
+    index: int = 0
+
+    @property
+    def stream(self) -> str:
+        """Names the unit's stream of random numbers."""
+        return f"{self.name}@{self.start}" if self.start else self.name
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.kind == "archive" or self.kind.startswith("compressed")
+
+    @property
+    def blanks_separate_docs(self) -> bool:
+        """Whether a blank line ends a document where nothing else was asked for."""
+        return self.kind not in _DOCUMENTS
+
+
+class Corpus(NamedTuple):
+    """All text of a build.
+
+    Attributes:
+        units: in the order of their names.
+        num_files: files, or documents of tensorflow_datasets.
+        num_bytes: their size.
+        sha256: of all names and sizes.
+    """
+
+    units: list[Unit]
+    num_files: int
+    num_bytes: int
+    sha256: str
+
+    @property
+    def kind(self) -> str:
+        """The kinds of its units."""
+        return ", ".join(sorted({unit.kind for unit in self.units}))
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether any of its texts are found by their key."""
+        return any(unit.kind in _KEYED for unit in self.units)
+
+    def blanks_separate_docs(self) -> bool | None:
+        """What holds for all units unless something is asked for; None: it differs."""
+        found = {unit.blanks_separate_docs for unit in self.units}
+        return found.pop() if len(found) == 1 else None
+
+
+def file_corpus(corpus_dir: str, text_key: str = "text") -> Corpus:
+    """The files below a directory, each by the kind that its name tells."""
+    return _of_files(corpus_dir, corpus.list_files(corpus_dir), text_key)
+
+
+def archive_corpus(directory: str) -> Corpus:
+    """The tar archives of text files in a directory, whatever their names."""
+    return _of_files(directory, corpus.list_files(directory), kind="archive")
+
+
+def _of_files(
+    root: str, paths: Sequence[str], text_key: str = "", kind: str | None = None
+) -> Corpus:
+    units = []
+    listing = hashlib.sha256()
+    total = 0
+    for path in paths:
+        name = os.path.relpath(path, root) if path != root else os.path.basename(path)
+        size = os.path.getsize(path)
+        listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
+        total += size
+        its_kind = kind or _kind_of(name)
+        for start, end, weight in _pieces(its_kind, path, size, text_key):
+            units.append(Unit(its_kind, path, name, start, end, weight, len(units)))
+    if not units:
+        raise UserError(
+            f"the {len(paths)} files in {root} are empty: there is no text to learn "
+            "from."
+        )
+    return Corpus(units, len(paths), total, listing.hexdigest())
+
+
+def _kind_of(name: str) -> str:
+    stem, ending = os.path.splitext(name.lower())
+    compressed = ending in _COMPRESSED
+    if compressed:
+        ending = os.path.splitext(stem)[1]
+    if ending in _ARCHIVES:
+        return "archive"
+    if ending in _TABLES and not compressed:
+        return _TABLES[ending]
+    kind = "json" if ending in _JSON_LINES else "text"
+    return f"compressed {kind}" if compressed else kind
+
+
+def _pieces(
+    kind: str, path: str, size: int, text_key: str
+) -> Iterator[tuple[int, int, int]]:
+    """Yields start, end and weight of the units of a file."""
+    if kind in _TABLES.values():
+        yield from _joined(tables.open_table(path, text_key).part_sizes())
+        return
+    step = PIECE_BYTES if kind in ("text", "json") else max(size, 1)
+    for start in range(0, size, step):
+        end = min(start + step, size)
+        yield start, end, end - start
+
+
+def _joined(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Joins consecutive parts of a table until they have the size of a piece."""
+    start = weight = 0
+    for index, size in enumerate(sizes, 1):
+        weight += size
+        if weight >= PIECE_BYTES or index == len(sizes):
+            yield start, index, weight
+            start, weight = index, 0
+
+
+def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
+    """The documents of a prepared data set of tensorflow_datasets."""
+    source = tfds_documents.open_tfds(spec, data_dir)
+    count = source.num_examples
+    if not count:
+        raise UserError(f"--tfds {spec}: the split train has no documents.")
+    size = max(source.num_bytes, count)
+    step = max(1, count * _TFDS_BYTES // size)
+    units = []
+    for start in range(0, count, step):
+        end = min(start + step, count)
+        weight = (end - start) * size // count
+        units.append(Unit("tfds", spec, spec, start, end, weight, len(units)))
+    listing = f"{source.name}\t{source.field}\t{count}\t{source.num_bytes}"
+    return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
+
+
+def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
+    """Yields a reader for each text of a unit, to be read before the next one.
+
+    Raises UserError, naming the file and the place in it, for what is damaged.
+    """
+    errors = reading.encoding_errors
+    if unit.kind == "archive":
+        yield from corpus.read_archive(unit.path, errors)
+    elif unit.kind == "tfds":
+        yield from tfds_documents.read_tfds_documents(
+            unit.path, reading.tfds_data_dir, unit.start, unit.end, errors
+        )
+    elif unit.kind in _TABLES.values():
+        table = tables.open_table(unit.path, reading.text_key)
+        yield from table.read(unit.start, unit.end, errors)
+    elif unit.kind.endswith("json"):
+        for reader in _read_files(unit, errors):
+            yield from json_lines.read_json_lines(
+                reader, reading.text_key, errors, unit.start
+            )
+    else:
+        yield from _read_files(unit, errors)
+
+
+def _read_files(unit: Unit, errors: str) -> Iterator[TextReader]:
+    if unit.is_compressed:
+        yield from corpus.read_compressed(unit.path, errors)
+        return
+    with corpus.open_text(unit.path) as stream:
+        yield TextReader(stream, unit.path, errors, unit.start, unit.end)

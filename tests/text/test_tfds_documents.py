@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Documents of tensorflow_datasets, of a data set made here."""
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.text import tfds_documents
+
+
+@pytest.fixture(scope="module")
+def tfds_dir(tmp_path_factory):
+    from tests.helpers import tiny_texts
+
+    path = tmp_path_factory.mktemp("tfds")
+    tiny_texts.TinyTexts(data_dir=path).download_and_prepare()
+    return str(path)
+
+
+def documents(spec, folder, start=0, end=40):
+    readers = tfds_documents.read_tfds_documents(spec, folder, start, end)
+    return ["\n".join(line for block in reader for line in block) for reader in readers]
+
+
+def test_tfds_documents(tfds_dir):
+    source = tfds_documents.open_tfds("tiny_texts:text", tfds_dir)
+    assert (source.name, source.num_examples) == ("tiny_texts/1.0.0", 40)
+    texts = documents("tiny_texts:text", tfds_dir)
+    expected = {f"Page {i}.\n\nAn é in {i}." for i in range(40)}
+    assert set(texts) == expected and len(texts) == 40
+    assert documents("tiny_texts:text", tfds_dir, 7, 12) == texts[7:12]
+    assert documents("tiny_texts:text", tfds_dir, 38, 99) == texts[38:]
+    nested = documents("tiny_texts:more/title", tfds_dir)
+    assert set(nested) == {f"Title {i}" for i in range(40)}
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("tiny_texts", "text feature are needed"),
+        ("tiny_texts:", "text feature are needed"),
+        ("tiny_texts:body", "Its features: .*text"),
+        ("tiny_texts:more", "no text feature"),
+        ("tiny_texts:number", "no text feature"),
+        ("no_such_data_set:text", "cannot open no_such_data_set"),
+        ("wikipedia/20230601.en:text", "has not been prepared"),
+    ],
+)
+def test_tfds_that_cannot_be_read(tfds_dir, spec, problem):
+    with pytest.raises(UserError, match=problem):
+        documents(spec, tfds_dir)

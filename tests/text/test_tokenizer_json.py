@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tokenizer.json as a vocabulary: its settings hold, what differs is refused."""
+
+import json
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.text import tokenizer_json
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import (
+    TokenizerConfig,
+    Vocabulary,
+    read_settings,
+    resolve_settings,
+)
+from tests.helpers.building import VOCAB
+
+CONFIGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(False))
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
+TEXT = "The Café of ΣΟΦΟΣ, 中文; unaffable 123!"
+
+
+def write(path, config, **changes):
+    """The tiny vocabulary as the package tokenizers has it, with BERT's normalizer."""
+    text = tokenizer_json.fast(Vocabulary.load(VOCAB).ids, config).to_str()
+    lower, strip = config.do_lower_case, tokenizer_json.strips_accents(config)
+    content = json.loads(text) | {"pre_tokenizer": {"type": "BertPreTokenizer"}}
+    content["normalizer"] = BERT | {"lowercase": lower, "strip_accents": strip}
+    for name, value in changes.items():
+        content[name] = value(content[name])
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_the_settings_are_those_of_the_file(tmp_path, config):
+    tokenizers = pytest.importorskip("tokenizers")
+    path = write(tmp_path / "tokenizer.json", config)
+    vocab = Vocabulary.load(path)
+    assert vocab.tokens == Vocabulary.load(VOCAB).tokens
+    assert read_settings(path).equivalent(config)
+    found = resolve_settings(vocab)
+    theirs = tokenizers.Tokenizer.from_file(str(path))
+    ids = theirs.encode(TEXT, add_special_tokens=False).ids
+    assert Tokenizer(vocab, *found).encode(TEXT) == ids
+    other = not config.do_lower_case
+    with pytest.raises(UserError, match=f"built {config}.*as it says itself"):
+        resolve_settings(vocab, do_lower_case=other)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"normalizer": lambda n: None}, "normalizer is None"),
+        ({"normalizer": lambda n: n | {"clean_text": False}}, "clean_text is false"),
+        ({"pre_tokenizer": lambda p: {"type": "Whitespace"}}, "is Whitespace"),
+        (
+            {"model": lambda m: m | {"max_input_chars_per_word": 10}},
+            "max_input_chars_per_word is 10",
+        ),
+        (
+            {"added_tokens": lambda a: [*a, {"content": "<url>", "id": 1000}]},
+            "its added token '<url>'",
+        ),
+    ],
+)
+def test_what_makes_other_tokens_is_refused(tmp_path, changes, problem):
+    path = write(tmp_path / "tokenizer.json", TokenizerConfig(), **changes)
+    with pytest.raises(UserError, match=problem):
+        resolve_settings(Vocabulary.load(path))
