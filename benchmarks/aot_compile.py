@@ -181,7 +181,7 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
     drawn = config.masking_settings()
     if config.stage_one_steps or drawn["random_token_share"] or drawn["draw_others"]:
         raise UserError(
-            "a compiled step is one for all steps and draws no random tokens: leave out "
+            "a compiled step is one for all steps, without draws of its own: leave out "
             "random_token_share, electra_15_positions and objective two_stage."
         )
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
