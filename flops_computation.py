@@ -16,6 +16,7 @@ import os
 
 from electra_tf import cli
 from electra_tf.config.generators import GENERATORS
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 
 # Operations per element.
@@ -135,34 +136,58 @@ def get_electra_train_flops(
 
 def get_recipe_flops(config: PretrainingConfig) -> float:
     """The whole training run that a config describes."""
-    steps = config.train_batch_size, config.num_train_steps
-    shape = config.model_config()
-    sizes = {"s": config.max_seq_length, "v": config.vocab_size}
-    h, l = shape.hidden_size, shape.num_hidden_layers  # noqa: E741
-    model = TransformerHparams(h, l, e=config.embedding_size, **sizes)
-    if config.objective == "mlm":
-        return model.get_train_flops(*steps)
+    main, generator = _main_flops(config), _generator_flops(config)
+    batch, steps = config.train_batch_size, config.num_train_steps
+    # The backward pass counts as much as the forward pass.
+    if config.stage_one_steps is None:
+        return 2 * batch * steps * (main + generator)
+    first, second = config.stage_one_steps, steps - config.stage_one_steps
+    return batch * (2 * first * generator + second * (2 * main + generator))
+
+
+def _main_flops(config: PretrainingConfig) -> float:
+    """The main network on one sequence, forward."""
+    kind = OBJECTIVES[config.objective_kind]
+    if config.objective_kind == "mlm" or not kind.main_network:
+        return 0.0  # All is the generator's.
+    model = _encoder(config, config.model_config(), config.embedding_size)
+    total = model.get_encoder_flops()
+    if DISCRIMINATOR_HEAD in kind.heads:
+        total += model.get_binary_classification_flops()
+    return total + _softmax_flops(model, kind.predicts)
+
+
+def _generator_flops(config: PretrainingConfig) -> float:
+    """The generator on one sequence, forward."""
     kind = GENERATORS[config.generator_kind]
-    total = model.get_train_flops(*steps, discriminator=True)
     if not kind.encoders:
-        return total
-    generator = config.generator_config() if kind.has_own_encoders else shape
+        return 0.0
+    shape = config.model_config()
+    if kind.has_own_encoders:
+        shape = config.generator_config()
     own = kind.has_own_encoders and config.untied_generator_embeddings
-    encoder = TransformerHparams(
-        generator.hidden_size,
-        generator.num_hidden_layers,
-        e=None if own else config.embedding_size,
-        **sizes,
-    )
+    encoder = _encoder(config, shape, None if own else config.embedding_size)
     # The outputs of several encoders are concatenated.
-    head = dataclasses.replace(
-        encoder,
-        h=len(kind.encoders) * encoder.h,
-        output_frac={"masked": OUTPUT_FRAC, "all": 1.0}[kind.predicts],
+    head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)
+    total = len(kind.encoders) * encoder.get_encoder_flops()
+    return total + _softmax_flops(head, kind.predicts)
+
+
+def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:
+    return TransformerHparams(
+        shape.hidden_size,
+        shape.num_hidden_layers,
+        s=config.max_seq_length,
+        v=config.vocab_size,
+        e=embedding_size,
     )
-    forward = len(kind.encoders) * encoder.get_encoder_flops()
-    forward += head.get_embedding_flops(output=True)
-    return total + 2 * steps[0] * steps[1] * forward
+
+
+def _softmax_flops(model: TransformerHparams, predicts: str) -> float:
+    """The head that predicts tokens, forward; `predicts` as in config/objectives.py."""
+    share = {"masked": OUTPUT_FRAC, "all": 1.0, "none": 0.0}[predicts]
+    model = dataclasses.replace(model, output_frac=share)
+    return model.get_embedding_flops(output=True)
 
 
 _T5 = {"v": 32000, "i": 65536, "heads": 128, "head_size": 128}

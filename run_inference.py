@@ -85,7 +85,7 @@ _MAX_PASSAGES = flags.DEFINE_integer(
 _METHOD = flags.DEFINE_enum(
     "method",
     None,
-    ["electric", "two_tower", "mask_each", "discriminator"],
+    ["electric", "electra_tt", "two_tower", "mask_each", "discriminator"],
     "How texts are scored; a model offers some of these. Default: electric.",
 )
 flags.DEFINE_alias("way", "method")  # its name in version 0.1

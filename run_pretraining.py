@@ -154,7 +154,7 @@ def find_start(
     if config.init_checkpoint and not saved:
         sources.check(config.init_checkpoint)
     if original:
-        check_vocabulary(original, vocab)
+        original.check_vocabulary(vocab)
     if needs_token_counts(config) and not saved:
         token_counts.files_beside(config.pretrain_tfrecords)
     return Start(saved, original)
@@ -168,13 +168,6 @@ def model_to_evaluate(config: PretrainingConfig, console: Console) -> FoundModel
             "Check --data-dir and --model-name, set init_checkpoint, or train first."
         )
     return sources.find(config.init_checkpoint, console.log)
-
-
-def check_vocabulary(model: FoundModel, vocab: Vocabulary) -> None:
-    """Refuses weights that are loaded as they are with another vocabulary."""
-    vocab.check_same(
-        model.vocab_sha256, f"{model.origin} was trained", "Set vocab_file."
-    )
 
 
 class Run(NamedTuple):
@@ -265,13 +258,11 @@ def batches_of(
             vocab=vocab,
             seed=config.seed,
             start_step=start,
-            mask_prob=config.mask_prob,
-            max_predictions_per_seq=config.max_predictions_per_seq,
-            repeated_masks=config.repeated_masks,
             shuffle=loop,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
             on_bad_record=config.on_bad_record,
+            **config.masking_settings(),
         )
 
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
@@ -279,8 +270,7 @@ def batches_of(
 
 def train(run: Run, stop: StopRequest) -> int:
     """Trains up to num_train_steps, from what the run starts from."""
-    from electra_tf.train import curves, loop
-    from electra_tf.train import step as training_step
+    from electra_tf.train import curves
 
     config, vocab, cluster, checkpoints, _, console = run
     if cluster.is_chief:
@@ -289,45 +279,24 @@ def train(run: Run, stop: StopRequest) -> int:
             config.save(str(config_path))
         except OSError as error:
             raise cannot_write(config_path, error) from error
-    placement, task, state = build(run)
+    placement, task, state = built = build(run)
     if cluster.is_chief:
         load_start(run, task, state)
     placement.workers.copy_from_chief(state.variables())
-    examples, skipped = log_epochs(config, vocab, state.step, console)
+    counts = log_epochs(config, vocab, state.step, console)
     if state.step >= config.num_train_steps:
         console.log(
             f"Trained for {state.step} of {config.num_train_steps} steps already: "
             "nothing to do. A larger num_train_steps goes on."
         )
         return EXIT_OK
-    step = training_step.TrainingStep(
-        task,
-        state,
-        placement,
-        seed=config.seed,
-        accumulation=config.gradient_accumulation_steps,
-    )
-    watched = watch(run, task, placement, examples, state.step)
     console.heading("Running training")
-    finished = loop.train(
-        step,
-        lambda start: batches_of(config, vocab, placement, start),
-        checkpoints,
-        console,
-        placement=placement,
-        num_train_steps=config.num_train_steps,
-        batch_size=config.train_batch_size,
-        iterations_per_loop=config.iterations_per_loop,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        log_steps=config.log_steps,
-        on_nonfinite=config.on_nonfinite,
-        stop=stop,
-        constants={"skipped_records": skipped} if skipped else None,
-        **watched,
-    )
-    if not finished:
-        console.log("Run the same command again to continue.")
-        return EXIT_PREEMPTED
+    first = 0
+    for end in task.model.objective.stage_ends(config.num_train_steps):
+        if state.step < end and not train_stage(run, built, counts, (first, end), stop):
+            console.log("Run the same command again to continue.")
+            return EXIT_PREEMPTED
+        first = end
     if placement.is_chief:
         run = Path(config.model_dir)
         picture = run / "loss_curves.png"
@@ -346,8 +315,47 @@ def train(run: Run, stop: StopRequest) -> int:
     return EXIT_OK
 
 
-def watch(run: Run, task, placement, examples: int, step: int) -> dict[str, Any]:
-    """What looks at a training while it goes on: arguments of `loop.train`."""
+def train_stage(run: Run, built, counts, stage: tuple[int, int], stop) -> bool:
+    """Trains to the end of a stage (first step, end); whether it got there."""
+    from electra_tf.train import loop
+    from electra_tf.train import step as training_step
+
+    config, (placement, task, state) = run.config, built
+    (examples, skipped), objective = counts, task.model.objective
+    with placement.strategy.scope():
+        objective.begin_stage(task.model, state.step)
+    if stage != (0, config.num_train_steps):
+        run.console.log(f"This stage ends at step {stage[1]}.")
+    step = training_step.TrainingStep(
+        task,
+        state,
+        placement,
+        seed=config.seed,
+        accumulation=config.gradient_accumulation_steps,
+        variables=objective.trained_variables(task.model),
+    )
+    return loop.train(
+        step,
+        lambda start: batches_of(config, run.vocab, placement, start),
+        run.checkpoints,
+        run.console,
+        placement=placement,
+        num_train_steps=stage[1],
+        batch_size=config.train_batch_size,
+        iterations_per_loop=config.iterations_per_loop,
+        save_checkpoints_steps=config.save_checkpoints_steps,
+        log_steps=config.log_steps,
+        on_nonfinite=config.on_nonfinite,
+        stop=stop,
+        constants={"skipped_records": skipped} if skipped else None,
+        **watch(run, task, placement, examples, state.step, stage),
+    )
+
+
+def watch(
+    run: Run, task, placement, examples: int, step: int, stage: tuple[int, int]
+) -> dict[str, Any]:
+    """What looks at a stage while it goes on: arguments of `loop.train`."""
     from electra_tf.pretrain.health import HealthMonitor
     from electra_tf.train import evaluation, loop
 
@@ -355,8 +363,8 @@ def watch(run: Run, task, placement, examples: int, step: int) -> dict[str, Any]
     monitor = HealthMonitor(
         config.on_alarm,
         run.console,
-        total=config.num_train_steps,
-        warmup=config.num_warmup_steps,
+        total=stage[1],
+        warmup=stage[0] + config.num_warmup_steps,
         epochs_per_step=config.train_batch_size / examples,
     )
     watched = {"watch": monitor} if placement.is_chief else {}
@@ -414,10 +422,9 @@ def log_epochs(
     """
     from electra_tf.pretrain import pretrain_data
 
+    place, length = config.pretrain_tfrecords, config.max_seq_length
     skips = config.on_bad_record == "skip"
-    source = pretrain_data.ExampleSource(
-        config.pretrain_tfrecords, config.max_seq_length, vocab, skip_damaged=skips
-    )
+    source = pretrain_data.ExampleSource(place, length, vocab, skip_damaged=skips)
     examples = len(source)
     total = config.num_train_steps * config.train_batch_size / examples
     seen = done * config.train_batch_size / examples
@@ -433,7 +440,7 @@ def evaluate(run: Run) -> int:
     from electra_tf.train.evaluation import Evaluation
 
     config, vocab, _, checkpoints, (saved, original), console = run
-    placement, task, state = build(run)
+    (placement, task, state), step = build(run), 0
     if saved:
         checkpoints.restore(saved, state.weights(), partial=True)
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
@@ -443,6 +450,9 @@ def evaluate(run: Run) -> int:
     if placement.is_chief:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())
+    # The chief alone knows how far it was trained.
+    step = int(placement.workers.gather([step])[0, 0])
+    task.model.objective.enter_stage(max(0, step - 1))
     console.heading("Running evaluation")
     started = time.time()
     metrics = Evaluation(task, placement)(

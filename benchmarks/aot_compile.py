@@ -178,6 +178,12 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
+    drawn = config.masking_settings()
+    if config.stage_one_steps or drawn["random_token_share"] or drawn["draw_others"]:
+        raise UserError(
+            "a compiled step is one for all steps, without draws of its own: leave out "
+            "random_token_share, electra_15_positions and objective two_stage."
+        )
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
     task, state, placement = place(
         config,
@@ -202,6 +208,7 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
             mask_prob=config.mask_prob,
             max_predictions_per_seq=slots,
             repeated_masks=repeated,
+            mask_token_share=config.mask_token_share,
             **dict(zip(("cls_id", "sep_id", "mask_id"), special, strict=True)),
         )
         return step.once(batch)

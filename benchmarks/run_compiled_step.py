@@ -4,8 +4,8 @@
     python benchmarks/run_compiled_step.py --step-dir step --measure
     python benchmarks/run_compiled_step.py --step-dir step --max-wall-time 20m
 
-Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. Otherwise the
-run goes on from state.npz or, at first, initial_state.npz; batches and masking are
+Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. Otherwise
+the run goes on from state.npz or, at first, initial_state.npz; batches and masking are
 those of run_pretraining.py. State and metrics are written into the folder: at the end,
 on SIGTERM and every --save-minutes; take_back_state.py makes a checkpoint of them.
 """

@@ -6,6 +6,7 @@ from typing import Any
 from electra_tf.config import finetuning, pretraining
 from electra_tf.config.hparams import markdown_table, show
 from electra_tf.config.model import SIZES, ModelConfig
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.run import RunConfig
 
 _PAGE = """\
@@ -13,7 +14,7 @@ _PAGE = """\
 # Hparams
 
 `--hparams` takes them as JSON text or as a JSON file, `--config` as a file. Order:
-defaults < what `model_size`, `electric_objective`, a single task and `debug` imply <
+defaults < what `model_size`, `objective`, a single task and `debug` imply <
 `--config` < `--hparams`; what is given explicitly always wins. The resolved settings
 are saved in the run directory and are themselves a `--config`.
 
@@ -29,7 +30,11 @@ What else `model_size` sets (the paper, Table 6):
 
 {sizes}
 
-`electric_objective` sets {electric}; `debug` sets {debug}.
+What `objective` sets (`electric_objective` as electric):
+
+{objectives}
+
+`debug` sets {debug}.
 
 ## Fine-tuning
 
@@ -59,7 +64,10 @@ def _page() -> str:
             f"- {size}: {settings({**SIZES[size], **preset})}"
             for size, preset in pretraining.SIZE_PRESETS.items()
         ),
-        electric=settings(pretraining.ELECTRIC_PRESET),
+        objectives="\n".join(
+            f"- {name}: {settings(kind.original | kind.presets)}"
+            for name, kind in OBJECTIVES.items()
+        ),
         debug=settings(pretraining.DEBUG_PRESET),
         finetuning=markdown_table(finetuning.FinetuningConfig, RunConfig),
         long=settings(finetuning.LONG_PRESET),

@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from electra_tf.config.generators import GENERATORS, by_scopes
+from electra_tf.config.generators import ENCODER, GENERATORS, by_scopes
 from electra_tf.config.model import SIZES
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, by_heads
 from electra_tf.errors import UserError
 
 _WORDS = "electra/embeddings/word_embeddings"
@@ -41,8 +42,9 @@ def hparams_of(shapes: Shapes, origin: str) -> dict[str, Any]:
     """
     try:
         vocab_size, embedding_size = shapes[_WORDS]
+        main = _main_scope(shapes)
         hidden, intermediate = shapes[
-            "electra/encoder/layer_0/intermediate/dense/kernel"
+            f"{main}/encoder/layer_0/intermediate/dense/kernel"
         ]
         positions = shapes["electra/embeddings/position_embeddings"][0]
         types = shapes["electra/embeddings/token_type_embeddings"][0]
@@ -52,7 +54,7 @@ def hparams_of(shapes: Shapes, origin: str) -> dict[str, Any]:
             f"{_first_difference(shapes)}.\nAn ELECTRA model has an encoder under "
             "electra/ with word, position and segment embeddings."
         ) from None
-    layers = _depth(shapes, "electra")
+    layers = _depth(shapes, main)
     found: dict[str, Any] = {
         "vocab_size": vocab_size,
         "embedding_size": embedding_size,
@@ -78,6 +80,13 @@ def _has(shapes: Shapes, prefix: str) -> bool:
     return any(name.startswith(prefix + "/") for name in shapes)
 
 
+def _main_scope(shapes: Shapes) -> str:
+    """The scope of the main encoder; a tower's where there are only towers."""
+    tower = GENERATORS["two_tower"].encoders[0]
+    only_towers = not _has(shapes, f"{ENCODER}/encoder") and _has(shapes, tower)
+    return tower if only_towers else ENCODER
+
+
 def _depth(shapes: Shapes, encoder: str) -> int:
     pattern = re.compile(re.escape(encoder) + r"/encoder/layer_(\d+)/")
     found = {int(m[1]) for m in map(pattern.match, shapes) if m}
@@ -87,12 +96,18 @@ def _depth(shapes: Shapes, encoder: str) -> int:
 def _objective_and_generator(
     shapes: Shapes, hidden: int, layers: int
 ) -> dict[str, Any]:
-    name = by_scopes({name.partition("/")[0] for name in shapes})
+    scopes = {name.partition("/")[0] for name in shapes}
+    name = by_scopes(scopes)
     kind = GENERATORS[name]
-    has_discriminator = _has(shapes, "discriminator_predictions")
-    if name == "tied" and not has_discriminator:
+    objective = by_heads(scopes)
+    if name == "tied" and not _has(shapes, DISCRIMINATOR_HEAD) and not objective:
         return {"electra_objective": False}
-    found = _objective_hparams(kind.objectives[0])
+    if _main_scope(shapes) != ENCODER:
+        objective = "two_tower"
+    if objective is None or OBJECTIVES[objective].is_originals:
+        found: dict[str, Any] = dict(OBJECTIVES[kind.objectives[0]].original)
+    else:
+        found = OBJECTIVES[objective].original | {"objective": objective}
     if kind.original is None:
         found["generator"] = name
     else:
@@ -108,12 +123,6 @@ def _objective_and_generator(
     return found
 
 
-def _objective_hparams(objective: str) -> dict[str, bool]:
-    """The original's hparams of ELECTRA and Electric."""
-    electric = objective == "electric"
-    return {"electric_objective": electric, "electra_objective": not electric}
-
-
 def merge(
     derived: dict[str, Any],
     from_files: Mapping[str, Any],
@@ -127,7 +136,8 @@ def merge(
     """
     overrides = dict(derived["model_hparam_overrides"])
     _check_size(overrides, given, origin)
-    if derived.get("two_tower_generator") or derived.get("generator"):
+    told = "objective" in derived  # by the heads
+    if not told and (derived.get("two_tower_generator") or derived.get("generator")):
         derived = derived | _chosen_objective(derived, from_files, given)
     result = {**derived, "model_hparam_overrides": overrides}
     for source, place in ((from_files, "the config beside it"), (given, "the hparams")):
@@ -155,9 +165,11 @@ def merge(
 def _chosen_objective(derived, from_files, given) -> dict[str, bool]:
     """What files or user say where weights do not tell ELECTRA from Electric."""
     said = {**from_files, **given}
+    if said.get("objective"):
+        return OBJECTIVES[said["objective"]].original
     usual = derived["electric_objective"] and not said.get("electra_objective", False)
     electric = said.get("electric_objective", usual)
-    return _objective_hparams("electric" if electric else "electra")
+    return OBJECTIVES["electric" if electric else "electra"].original
 
 
 def _check_size(overrides, given, origin) -> None:

@@ -8,6 +8,8 @@ know before TensorFlow is imported.
 
 from typing import Any, NamedTuple
 
+# The objectives in which the main network reads what any generator put in the text.
+_ANY = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
 ENCODER = "electra"  # the scope of the main network's encoder
 MASKED_LM_HEAD = "generator_predictions"
 
@@ -49,7 +51,7 @@ class GeneratorKind(NamedTuple):
 GENERATORS = {
     "masked_lm": GeneratorKind(
         "masked_lm_generator:MaskedLMGenerator",
-        ("electra",),
+        (*_ANY, "two_stage", "adversarial"),
         {
             "uniform_generator": False,
             "two_tower_generator": False,
@@ -61,7 +63,7 @@ GENERATORS = {
     ),
     "tied": GeneratorKind(
         "masked_lm_generator:TiedGenerator",
-        ("electra", "mlm"),
+        (*_ANY, "mlm"),
         {"untied_generator": False},
         encoders=(ENCODER,),
         head=MASKED_LM_HEAD,
@@ -69,7 +71,7 @@ GENERATORS = {
     ),
     "two_tower": GeneratorKind(
         "two_tower_generator:TwoTowerGenerator",
-        ("electric", "electra"),
+        ("electric", *_ANY, "two_tower"),
         {"two_tower_generator": True},
         encoders=("generator_ltr", "generator_rtl"),
         head="cloze_predictions",
@@ -77,12 +79,12 @@ GENERATORS = {
     ),
     "uniform": GeneratorKind(
         "uniform_generator:UniformGenerator",
-        ("electra",),
+        _ANY,
         {"uniform_generator": True},
     ),
     "unigram": GeneratorKind(
         "unigram_generator:UnigramGenerator",
-        ("electra", "electric"),
+        (*_ANY, "electric"),
         head="unigram_generator",
         needs_token_counts=True,
     ),

@@ -10,6 +10,7 @@ import dataclasses
 import os
 from typing import Any, Self
 
+from electra_tf.config import combinations, objectives
 from electra_tf.config.generators import GENERATORS, by_original_hparams
 from electra_tf.config.hparams import (
     IDENTITY,
@@ -20,7 +21,8 @@ from electra_tf.config.hparams import (
     show,
 )
 from electra_tf.config.model import ModelConfig, generator_config
-from electra_tf.config.run import RunConfig, check_heads, run_directory
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
 
@@ -45,7 +47,6 @@ SIZE_PRESETS: dict[str, dict[str, Any]] = {
         "num_train_steps": 400_000,
     },
 }
-ELECTRIC_PRESET = {"electra_objective": False, "two_tower_generator": True}
 DEBUG_PRESET = {
     "train_batch_size": 8,
     "num_train_steps": 20,
@@ -84,6 +85,12 @@ class PretrainingConfig(RunConfig):
     )
 
     # Objectives.
+    objective: str | None = hparam(
+        None,
+        "What is learned; null: what electra_objective and electric_objective say.",
+        IDENTITY,
+        choices=(None, *OBJECTIVES),
+    )
     electra_objective: bool = hparam(
         True,
         "Replaced token detection; false: masked language modeling, as BERT.",
@@ -113,6 +120,42 @@ class PretrainingConfig(RunConfig):
         "fixed draws without replacement.",
         SETTING,
         choices=("original", "fixed"),
+    )
+
+    mask_token_share: float = hparam(
+        0.85,
+        "Of the masked positions, those whose input becomes [MASK].",
+        SETTING,
+        minimum=0,
+        maximum=1,
+    )
+    random_token_share: float = hparam(
+        0.0,
+        "Of the masked positions, those whose input becomes a random token; the rest "
+        "keep theirs. BERT: 0.8 and 0.1.",
+        SETTING,
+        minimum=0,
+        maximum=1,
+    )
+
+    electra_15_positions: str = hparam(
+        "masked",
+        "What electra_15 learns from: the masked tokens, or as many others.",
+        SETTING,
+        choices=("masked", "other"),
+    )
+    stage_one_steps: int | None = hparam(
+        None,
+        "Steps of two_stage in which the generator alone learns; null: half of "
+        "num_train_steps. Each stage has a learning-rate schedule of its own.",
+        IDENTITY,
+        minimum=1,
+    )
+    init_discriminator: bool = hparam(
+        True,
+        "two_stage: the generator's weights initialise the discriminator; false: it "
+        "starts from random weights, as the paper's control.",
+        IDENTITY,
     )
 
     # Optimization.
@@ -225,7 +268,8 @@ class PretrainingConfig(RunConfig):
     )
     cloze_chunk_size: int = hparam(
         1024,
-        "Positions whose vocabulary scores the towers hold at one time.",
+        "Positions whose vocabulary scores the towers, or all_tokens_mlm, hold at one "
+        "time.",
         SETTING,
         minimum=1,
     )
@@ -276,17 +320,24 @@ class PretrainingConfig(RunConfig):
         """The number of masked-position slots per sequence."""
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
 
+    def masking_settings(self) -> dict[str, Any]:
+        """Keyword arguments of `masking.mask_batch` that do not need the vocabulary."""
+        names = ("mask_prob", "max_predictions_per_seq", "repeated_masks")
+        names += ("mask_token_share", "random_token_share")
+        others = self.electra_15_positions == "other"
+        return {name: getattr(self, name) for name in names} | {"draw_others": others}
+
     @property
-    def objective(self) -> str:
-        """What is trained: electra, electric or mlm."""
-        if self.electric_objective:
-            return "electric"
-        return "electra" if self.electra_objective else "mlm"
+    def objective_kind(self) -> str:
+        """What is learned, a key of `objectives.OBJECTIVES`."""
+        return self.objective or objectives.by_original_hparams(self.to_dict())
 
     @property
     def generator_kind(self) -> str:
         """The kind of generator, a key of `generators.GENERATORS`."""
-        return self.generator or by_original_hparams(self.to_dict(), self.objective)
+        return self.generator or by_original_hparams(
+            self.to_dict(), self.objective_kind
+        )
 
     @property
     def uses_generator_config(self) -> bool:
@@ -295,6 +346,8 @@ class PretrainingConfig(RunConfig):
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
+        if self.objective_kind == "two_stage":
+            return self.model_config()
         return generator_config(
             self.model_config(), self.generator_hidden_size, self.generator_layers
         )
@@ -304,8 +357,11 @@ class PretrainingConfig(RunConfig):
         identity = super().identity()
         if not self.uses_generator_config:
             del identity["generator_layers"], identity["generator_hidden_size"]
-        if self.generator is None:
-            del identity["generator"]
+        for name in ("generator", "objective"):
+            if identity[name] is None:
+                del identity[name]
+        if self.objective_kind != "two_stage":
+            del identity["stage_one_steps"], identity["init_discriminator"]
         return identity
 
     def notes(self) -> list[str]:
@@ -322,12 +378,19 @@ class PretrainingConfig(RunConfig):
     def from_hparams(cls, *args, **kwargs) -> Self:
         """See `RunConfig.from_hparams`.
 
-        A `generator` that the original's hparams can say as well is said by them, so
-        that both spellings are the same run.
+        An `objective` or `generator` that the original's hparams can say as well is
+        said by them, so that both spellings are the same run.
         """
         config = super().from_hparams(*args, **kwargs)
         if config.generator and GENERATORS[config.generator].original:
             config = dataclasses.replace(config, generator=None)
+        if config.objective == "two_stage" and config.stage_one_steps is None:
+            # Written down: another num_train_steps must not move it.
+            half = max(1, config.num_train_steps // 2)
+            config = dataclasses.replace(config, stage_one_steps=half)
+            config._check_together()
+        if config.objective and OBJECTIVES[config.objective].is_originals:
+            config = dataclasses.replace(config, objective=None)
         return config
 
     @classmethod
@@ -342,8 +405,11 @@ class PretrainingConfig(RunConfig):
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
         presets = dict(SIZE_PRESETS[explicit.get("model_size", "small")])
-        if explicit.get("electric_objective"):
-            presets.update(ELECTRIC_PRESET)
+        objective = explicit.get("objective")
+        if objective is None and explicit.get("electric_objective"):
+            objective = "electric"
+        if objective:
+            presets |= OBJECTIVES[objective].original | OBJECTIVES[objective].presets
         if kind := explicit.get("generator"):
             presets.update(GENERATORS[kind].original or {"two_tower_generator": False})
         if explicit.get("debug"):
@@ -373,99 +439,11 @@ class PretrainingConfig(RunConfig):
                 f"do_train and do_eval are both {show(self.do_train)}; exactly one "
                 'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
             )
-        _check_generator_kind(self)
-        _check_objective(self)
+        combinations.check(self)
         super()._check_together()
-        _check_schedule(self)
-        _check_generator(self)
+        combinations.check_generator(self)
         if self.max_predictions_per_seq < 1:
             raise UserError(
                 f"mask_prob {self.mask_prob} of max_seq_length {self.max_seq_length} "
                 "is less than one token; raise one of them"
             )
-
-
-def _check_generator_kind(config: PretrainingConfig) -> None:
-    """Raises a UserError for a `generator` that other hparams contradict."""
-    if config.generator is None:
-        return
-    kind = GENERATORS[config.generator]
-    said = {"uniform_generator": False, "two_tower_generator": False}
-    for name, value in (said | (kind.original or {"untied_generator": True})).items():
-        if getattr(config, name) != value:
-            raise UserError(
-                f"generator {show(config.generator)} and {name} "
-                f"{show(getattr(config, name))} exclude each other: leave {name} out"
-            )
-    if config.objective not in kind.objectives:
-        name = f"{config.objective}_objective"
-        if config.objective == "mlm":
-            name = "electra_objective false"
-        raise UserError(
-            f"generator {show(config.generator)} does not go with {name}; it goes with "
-            f"{' and '.join(kind.objectives)}"
-        )
-
-
-def _check_schedule(config: PretrainingConfig) -> None:
-    """Raises a UserError for a hparam that the schedule would not look at."""
-    for name, schedule in (("lr_decay_power", "original"), ("decay_proportion", "wsd")):
-        changed = getattr(config, name) != getattr(type(config), name)
-        if changed and config.schedule != schedule:
-            raise UserError(
-                f"{name} belongs to schedule {show(schedule)}, but schedule is "
-                f"{show(config.schedule)}: leave {name} out, or change the schedule"
-            )
-
-
-def _check_objective(config: PretrainingConfig) -> None:
-    """Raises a UserError for objectives that exclude each other."""
-    two = "two_tower_generator"
-    electric, electra = "electric_objective", "electra_objective"
-    tied = not config.untied_generator
-    mlm = not (config.electra_objective or config.electric_objective)
-    impossible = [
-        (config.electra_objective and config.electric_objective, electra, electric,
-         "a run has one objective"),
-        (config.electric_objective and config.uniform_generator,
-         electric, "uniform_generator", "Electric needs a two-tower generator"),
-        (config.electric_objective and config.generator_kind == "two_tower"
-         and not config.two_tower_generator, electric, two,
-         "Electric needs a two-tower generator"),
-        (config.electric_objective and tied, electric, "untied_generator",
-         "the towers cannot be the discriminator"),
-        (config.two_tower_generator and mlm, two, electra,
-         "masked language modeling has no separate generator"),
-        (config.two_tower_generator and tied, two, "untied_generator",
-         "the towers cannot be the discriminator"),
-        (config.two_tower_generator and config.uniform_generator,
-         two, "uniform_generator", "there is one generator"),
-        (config.uniform_generator and tied, "uniform_generator", "untied_generator",
-         "a uniform generator has no weights to share"),
-        (config.uniform_generator and mlm, "uniform_generator", electra,
-         "nothing would be trained"),
-    ]  # fmt: skip
-    for is_impossible, first, second, reason in impossible:
-        if is_impossible:
-            raise UserError(
-                f"{first} {show(getattr(config, first))} and "
-                f"{second} {show(getattr(config, second))} exclude each other: {reason}"
-            )
-
-
-def _check_generator(config: PretrainingConfig) -> None:
-    """Raises a UserError for a generator of an impossible shape."""
-    if not config.uses_generator_config:
-        return
-    shape, generator = config.model_config(), config.generator_config()
-    for name, fraction in (
-        ("hidden_size", "generator_hidden_size"),
-        ("num_hidden_layers", "generator_layers"),
-    ):
-        if getattr(generator, name) < 1:
-            raise UserError(
-                f"{fraction} {getattr(config, fraction)} of {name} "
-                f"{getattr(shape, name)} is {getattr(generator, name)}; it must be 1 "
-                "or more"
-            )
-    check_heads("the generator", generator, "generator_hidden_size")

@@ -81,9 +81,9 @@ def scorer(source: ExportedModel) -> Servable:
     pretrainer = source.pretrainer
     if pretrainer.objective.scoring != "electric":
         raise UserError(
-            f"{source.name} is an ELECTRA: its discriminator tells replaced tokens but "
-            "gives no likelihoods.\nA scorer needs a model trained with "
-            '"electric_objective": true; this one has --what detector.'
+            f"{source.name} is {pretrainer.objective.model}: its discriminator tells "
+            "replaced tokens but gives no likelihoods.\nA scorer needs a model trained "
+            'with "electric_objective": true; this one has --what detector.'
         )
 
     def scores(inputs: EncoderInputs) -> tf.Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.errors import UserError
 from electra_tf.export.exported import (
     PROBES,
     Check,
@@ -29,6 +30,20 @@ from electra_tf.text import packing
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
 
 
+def has_encoder(source: ExportedModel) -> bool:
+    """Whether there is an encoder beside a generator's two towers."""
+    return bool(source.pretrainer.electra.encoder.transformer_layers)
+
+
+def need_encoder(source: ExportedModel) -> None:
+    """Raises UserError for a model that has no such encoder."""
+    if not has_encoder(source):
+        raise UserError(
+            f"{source.name} is {source.pretrainer.objective.model}: it has no encoder "
+            "that reads a whole text.\n--format saved_model has its generator."
+        )
+
+
 def encoder(source: ExportedModel) -> Servable:
     """The discriminator's encoder (of a masked language model: its only one).
 
@@ -36,6 +51,7 @@ def encoder(source: ExportedModel) -> Servable:
     sequence_output [B, L, H], pooled_output and default [B, H] (the vector of [CLS]:
     ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
     """
+    need_encoder(source)
     network = source.pretrainer.electra
 
     def encode(inputs, training=False):

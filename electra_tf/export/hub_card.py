@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.pretrain.metrics import ALL_METRICS
-from electra_tf.pretrain.objectives import OBJECTIVES
+from electra_tf.pretrain.objectives import objective_class
 
 REPOSITORY = "electra_tf"
 
@@ -122,7 +122,7 @@ class RunFacts(NamedTuple):
     """What is known of how a model came about."""
 
     step: int
-    objective: str  # a key of OBJECTIVES
+    objective: str  # a key of `config.objectives.OBJECTIVES`
     sizes: dict[str, Any]  # ModelConfig and embedding_size
     tokenizer: str  # "uncased, accents stripped", ...
     max_seq_length: int
@@ -259,14 +259,14 @@ trained on sequences of {facts.max_seq_length}.
 
 
 def _front_matter(facts: RunFacts, licence: str) -> str:
-    tags = ["electra", *filter(None, [OBJECTIVES[facts.objective].tag])]
+    tags = ["electra", *filter(None, [objective_class(facts.objective).tag])]
     lines = ["---", f"license: {licence}", "library_name: tensorflow", "tags:"]
     lines += [f"- {tag}" for tag in [*tags, "tf-keras"]]
     return "\n".join([*lines, "---"])
 
 
 def _overview(facts: RunFacts) -> str:
-    kind = OBJECTIVES[facts.objective].description
+    kind = objective_class(facts.objective).description
     sizes = facts.sizes
     return (
         f"{kind}. Pre-trained for {facts.step:,} steps with {REPOSITORY}. "

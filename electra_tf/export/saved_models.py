@@ -85,7 +85,7 @@ def source_of(stored: StoredModel, precision: str = "float32") -> ExportedModel:
 def kinds_of(source: ExportedModel) -> list[str]:
     """The keys of WHAT that a model has."""
     model = source.pretrainer
-    kinds = ["encoder", "preprocessor"]
+    kinds = ["encoder"] * encoder.has_encoder(source) + ["preprocessor"]
     if model.discriminator_predictions is not None:
         kinds.append("detector")
         kinds += ["scorer"] * (model.objective.scoring == "electric")

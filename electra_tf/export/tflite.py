@@ -17,7 +17,7 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export import saved_models
 from electra_tf.export.discriminator import need_discriminator
-from electra_tf.export.encoder import python_pack
+from electra_tf.export.encoder import need_encoder, python_pack
 from electra_tf.export.exported import PROBES, ExportedModel
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import NAMES, EncoderInputs
@@ -110,6 +110,8 @@ def export_tflite(request: ExportRequest) -> str:
     source = saved_models.source_of(stored)
     if request.what == "detector":
         need_discriminator(source, "detector")
+    else:
+        need_encoder(source)
     there = [kind for kind in saved_models.kinds_of(source) if kind in WHAT]
     results = []
     with new_folder(request.output_dir) as folder:

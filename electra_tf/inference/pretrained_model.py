@@ -175,7 +175,7 @@ class PretrainedModel:
     def _texts(self, texts: str | Iterable[str]) -> list[str]:
         if self.pretrainer.discriminator_predictions is None:
             raise UserError(
-                f"{self.name} is a masked language model: it has no "
+                f"{self.name} is {self.pretrainer.objective.model}: it has no "
                 "discriminator that could tell replaced tokens."
             )
         return [texts] if isinstance(texts, str) else list(texts)
@@ -204,12 +204,11 @@ class PretrainedModel:
             batch,
             seed,
             number,
-            mask_prob=self.config.mask_prob,
-            max_predictions_per_seq=self.config.max_predictions_per_seq,
             cls_id=self.vocab.cls_id,
             sep_id=self.vocab.sep_id,
             mask_id=self.vocab.mask_id,
-            repeated_masks="fixed",
+            vocab_size=len(self.vocab),
+            **self.config.masking_settings() | {"repeated_masks": "fixed"},
         )
 
     def _corrupted(self, batch, seed, number):

@@ -4,6 +4,7 @@
 | method | model | passes over a text of n tokens |
 |---|---|---|
 | electric | Electric: minus the energy | 1 |
+| electra_tt | ELECTRA with two towers: p from its discriminator and log q | 1 |
 | two_tower | Electric's generator, its own log-probabilities | 1 |
 | mask_each | a masked language model: each token masked in turn | n |
 | discriminator | ELECTRA: log-probability of "original"; a score, no likelihood | 1 |
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from electra_tf.pretrain.discriminator import log_probability
 from electra_tf.pretrain.generator import MaskedInputs
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 
@@ -25,6 +27,11 @@ _POSITIONS = tf.TensorSpec([None], tf.int32)
 def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     """The keys of METHODS that a model offers, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
+    # It takes the generator's q for what the samples were drawn from.
+    settings = pretrainer.settings
+    drawn = settings.temperature == 1 and not settings.disallow_correct
+    if "discriminator" in offered and pretrainer.generator.has_log_q and drawn:
+        offered.add("electra_tt")
     return [name for name in METHODS if name in offered]
 
 
@@ -51,6 +58,23 @@ def discriminator(pretrainer: ElectraPretrainer):
     @tf.function(input_signature=_TEXTS, autograph=False)
     def scores(*texts):
         return tf.math.log_sigmoid(-pretrainer.replaced_logits(*texts))
+
+    return scores
+
+
+def electra_tt(pretrainer: ElectraPretrainer):
+    """log p(x_t | the other tokens) from the discriminator and q (ELECTRA-TT).
+
+    Section 3.2 of the Electric paper; see `discriminator.log_probability` and
+    `electric`.
+    """
+    generator, mask_prob = pretrainer.generator, pretrainer.settings.mask_prob
+
+    @tf.function(input_signature=_TEXTS, autograph=False)
+    def scores(*texts):
+        generated = generator(MaskedInputs.unmasked(*texts))
+        log_q = generator.log_q(generated, texts[0])
+        return log_probability(pretrainer.replaced_logits(*texts), log_q, mask_prob)
 
     return scores
 
@@ -90,8 +114,9 @@ def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
 # Methods that score all tokens of a text in one pass.
 ONE_PASS = {
     "electric": electric,
+    "electra_tt": electra_tt,
     "two_tower": two_tower,
     "discriminator": discriminator,
 }
 # The best one first.
-METHODS = ("electric", "two_tower", "mask_each", "discriminator")
+METHODS = ("electric", "electra_tt", "two_tower", "mask_each", "discriminator")

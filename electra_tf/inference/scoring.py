@@ -35,6 +35,7 @@ BATCH_TOKENS = 2048
 
 _EXPLAINED = {
     "electric": "minus the energy, in one pass",
+    "electra_tt": "log-probabilities by discriminator and generator, in one pass",
     "two_tower": "the two-tower generator's log-probabilities, in one pass",
     "mask_each": "log-probabilities with each token masked in turn, slow",
     "discriminator": 'log-probability of "not replaced", in one pass; no likelihood',

@@ -94,7 +94,7 @@ added, which is not part of this directory.
 def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
     pipeline = _PIPELINES.get(architecture)
-    electric = stored.config.objective == "electric"
+    electric = stored.config.objective_kind == "electric"
     return _CARD.format(
         pipeline=f"pipeline_tag: {pipeline}\n" if pipeline else "",
         name=stored.name,

@@ -75,19 +75,31 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
             "represent.\n--what discriminator exports the discriminator alone, "
             "--format tf1 the whole model."
         )
+    if not has_encoder(stored):
+        raise UserError(
+            f"{stored.origin} consists of two towers: it has no encoder that reads a "
+            "whole text.\n--format tf1 exports the whole model."
+        )
     found = {}
     if any(k.startswith(DISCRIMINATOR_HEAD) for k in stored.tensors):
         found[DISCRIMINATOR] = _discriminator(stored)
     if any(k.startswith(GENERATOR_HEAD) for k in stored.tensors):
         found[GENERATOR] = _generator(stored)
+    main = {"encoder": _discriminator(stored).encoder()}
     if what == "encoder" or not found:
-        only = next(iter(found.values()), None) or _discriminator(stored)
-        return {"encoder": only.encoder()}
+        return main
+    if DISCRIMINATOR not in found and stored.config.uses_generator_config:
+        found = main | found  # Beside a generator of its own it is another network.
     if what == "all":
         return found
     if what not in found:
         raise UserError(f"{stored.origin} has no {what}; it has {', '.join(found)}.")
     return {what: found[what]}
+
+
+def has_encoder(stored: StoredModel) -> bool:
+    """Whether there is an encoder beside a generator's two towers."""
+    return any(name.startswith(f"{ENCODER}encoder/") for name in stored.tensors)
 
 
 def is_representable(stored: StoredModel) -> bool:

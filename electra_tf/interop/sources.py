@@ -72,6 +72,11 @@ class FoundModel(NamedTuple):
             return self.identity.get("vocab_sha256")
         return Vocabulary.load(self.settings.vocab_file).sha256
 
+    def check_vocabulary(self, vocab: Vocabulary) -> None:
+        """Raises a `UserError` if its weights are not those of this vocabulary."""
+        origin = f"{self.origin} was trained"
+        vocab.check_same(self.vocab_sha256, origin, "Set vocab_file.")
+
     def shape(self) -> dict[str, Any]:
         """The encoder's SHAPE, as far as it is known.
 

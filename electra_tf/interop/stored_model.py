@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config import from_shapes
+from electra_tf.config import from_shapes, objectives
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.checkpoint_manifest import split_name
@@ -19,10 +20,10 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
 
-DISCRIMINATOR_HEAD = "discriminator_predictions/"
+DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
 GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
 HEADS = (
-    DISCRIMINATOR_HEAD,
+    *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
     *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
 )
 
@@ -127,6 +128,7 @@ def assemble(
         origin,
     )
     _check_complete(stored)
+    _check_trained(stored)
     return stored
 
 
@@ -143,6 +145,17 @@ def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
             "files of the model."
         )
     return found
+
+
+def _check_trained(stored: StoredModel) -> None:
+    """The main network must have learned something."""
+    first = stored.config.stage_one_steps
+    if first is not None and stored.step <= first:
+        raise UserError(
+            f"{stored.origin} is of step {stored.step} of a two-stage run, whose "
+            f"discriminator learns after step {first}.\nTrain on; for a masked "
+            'language model alone set objective "mlm".'
+        )
 
 
 def _check_complete(stored: StoredModel) -> None:

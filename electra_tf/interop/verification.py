@@ -13,7 +13,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks
 from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import StoredModel
+from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, StoredModel
 from electra_tf.storage import manifest
 
 TOLERANCE = 1e-5
@@ -187,7 +187,12 @@ def below(folder: str, results: Iterable[Result]) -> list[Result]:
 
 def outputs(stored: StoredModel, again: StoredModel) -> list[Result]:
     """Hidden states and heads of all networks on a fixed batch."""
-    what = "all" if networks.is_representable(stored) else networks.DISCRIMINATOR
+    if not networks.has_encoder(stored):
+        return []  # Two towers, which stand for themselves nowhere else.
+    what = "all"
+    if not networks.is_representable(stored):
+        has_head = any(name.startswith(DISCRIMINATOR_HEAD) for name in stored.tensors)
+        what = networks.DISCRIMINATOR if has_head else "encoder"
     theirs = networks.split(again, what)
     results = []
     for name, network in networks.split(stored, what).items():

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.config.generators import ENCODER, GENERATORS
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import sources, tf1
 from electra_tf.interop.sources import FoundModel
@@ -35,7 +36,7 @@ PARTS = (
         if scope != ENCODER
     ),
     *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
-    "discriminator_predictions/",
+    *sorted({f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads}),
 )
 _BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 _BY_POSITION = "/position_embeddings"

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.model.transformer_layer import activation, initializer
 
 
@@ -25,6 +26,7 @@ class DiscriminatorOutput(NamedTuple):
     predictions: tf.Tensor  # int32 [B, L]
     per_example_loss: tf.Tensor  # float32 [B], mean over the tokens of a sequence
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
+    policy: NamedTuple | None = None  # `adversarial.Policy`, of the generator
 
 
 class DiscriminatorPredictions(keras.layers.Layer):
@@ -70,6 +72,15 @@ class DiscriminatorPredictions(keras.layers.Layer):
         }
 
 
+def discriminator_head(config: ModelConfig, dtype) -> DiscriminatorPredictions:
+    """The built head on an encoder of the shape `config`."""
+    layer = DiscriminatorPredictions(
+        config.hidden_size, config.initializer_range, config.hidden_act, dtype=dtype
+    )
+    layer.build()
+    return layer
+
+
 def noise_contrastive_logits(
     net_logits: tf.Tensor, log_q: tf.Tensor, mask_prob: float
 ) -> tf.Tensor:
@@ -81,22 +92,34 @@ def noise_contrastive_logits(
     return net_logits + tf.stop_gradient(log_q) + math.log(mask_prob / (1 - mask_prob))
 
 
+def log_probability(logits: tf.Tensor, log_q: tf.Tensor, mask_prob: float) -> tf.Tensor:
+    """log p of tokens by ELECTRA's discriminator and the generator it learned from.
+
+    The best discriminator knows p and q: of a token x, D = p (a + q) / (a p + q), where
+    a = (1 - mask_prob) / mask_prob, because a sample that is the original counts as
+    original. So p = D q / (a (1 - D) + q) (appendix G of the ELECTRA paper). All
+    float32 [B, L].
+    """
+    log_a = math.log((1 - mask_prob) / mask_prob)
+    log_sum = tf.stack([log_a + tf.math.log_sigmoid(logits), log_q])
+    return tf.math.log_sigmoid(-logits) + log_q - tf.reduce_logsumexp(log_sum, axis=0)
+
+
 def discriminator_output(
     net_logits: tf.Tensor,
     logits: tf.Tensor,
     is_replaced: tf.Tensor,
-    input_mask: tf.Tensor,
+    weights: tf.Tensor,
     total_weight: tf.Tensor | None,
     epsilon: float,
 ) -> DiscriminatorOutput:
-    """Binary cross-entropy of `logits` [B, L] over the real tokens.
+    """Binary cross-entropy of `logits` [B, L] over the tokens that count.
 
     Args:
       is_replaced: bool [B, L], the labels.
-      input_mask: int32 [B, L]; [CLS] and [SEP] count as tokens.
-      total_weight: tokens of the global batch; None: of this one.
+      weights: float32 [B, L], 1 at the tokens that count.
+      total_weight: sum of the weights of the global batch; None: of this one.
     """
-    weights = tf.cast(input_mask, tf.float32)
     losses = weights * tf.nn.sigmoid_cross_entropy_with_logits(
         labels=tf.cast(is_replaced, tf.float32), logits=logits
     )

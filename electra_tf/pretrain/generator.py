@@ -33,6 +33,12 @@ class MaskedInputs(NamedTuple):
     masked_lm_positions: tf.Tensor  # int32 [B, N]
     masked_lm_ids: tf.Tensor  # int32 [B, N]
     masked_lm_weights: tf.Tensor  # float32 [B, N]
+    other_weights: tf.Tensor | None = None  # float32 [B, L], where they were drawn
+
+    @classmethod
+    def of(cls, batch: dict[str, tf.Tensor]) -> MaskedInputs:
+        """These parts of a batch."""
+        return cls(**{name: batch[name] for name in cls._fields if name in batch})
 
     @classmethod
     def unmasked(
@@ -67,6 +73,7 @@ class GeneratorOutput(NamedTuple):
     predictions: tf.Tensor  # int32 [B, N]
     loss: tf.Tensor  # scalar: mlm_loss, or the cloze loss of two towers
     cloze: Cloze | None = None  # of generators that predict all positions
+    hidden: tf.Tensor | None = None  # [B, N, H], what a masked LM's head reads
 
 
 def weighted_mean(values: tf.Tensor, weights: tf.Tensor, total) -> tf.Tensor:

@@ -18,6 +18,7 @@ from electra_tf.pretrain.generator import (
     MaskedInputs,
     weighted_mean,
 )
+from electra_tf.pretrain.vocabulary_softmax import log_normalizer
 
 
 class MaskedLMHead(keras.layers.Layer):
@@ -75,6 +76,25 @@ class MaskedLMHead(keras.layers.Layer):
             tf.reshape(scores, shape), transformed.shape[:-1] + [self.vocab_size]
         )
 
+    def log_normalizer(
+        self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of the softmax at each position of `call`'s output [B, L, E], in chunks.
+
+        Returns: float32 [B, L] and the most likely token int32 [B, L].
+        """
+        flat = tf.reshape(transformed, [-1, self.embedding_size])
+        found = log_normalizer(flat, table, self.output_bias.value, chunk_size)
+        return tuple(tf.reshape(x, tf.shape(transformed)[:-1]) for x in found)
+
+    def scores(
+        self, transformed: tf.Tensor, token_ids: tf.Tensor, table: tf.Tensor
+    ) -> tf.Tensor:
+        """The score of one token per position, by a dot product: float32 [B, L]."""
+        vectors = tf.cast(tf.gather(table, token_ids), tf.float32)
+        bias = tf.gather(self.output_bias.value, token_ids)
+        return tf.reduce_sum(tf.cast(transformed, tf.float32) * vectors, -1) + bias
+
 
 def masked_lm_output(
     logits: tf.Tensor, inputs: MaskedInputs, weight
@@ -128,18 +148,21 @@ class MaskedLMGenerator(Generator):
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
     ) -> GeneratorOutput:
-        logits = self.logits_at(
-            inputs.masked_input_ids,
-            inputs.input_mask,
-            inputs.segment_ids,
-            inputs.masked_lm_positions,
-            seed,
-        )
-        return masked_lm_output(logits, inputs, weight)
+        text = inputs.masked_input_ids, inputs.input_mask, inputs.segment_ids
+        hidden = self._hidden_at(*text, inputs.masked_lm_positions, seed)
+        found = masked_lm_output(self._logits(hidden), inputs, weight)
+        return found._replace(hidden=hidden)
 
-    def logits_at(self, input_ids, input_mask, segment_ids, positions, seed=None):
+    def logits_at(self, input_ids, input_mask, segment_ids, positions):
+        return self._logits(
+            self._hidden_at(input_ids, input_mask, segment_ids, positions)
+        )
+
+    def _hidden_at(self, input_ids, input_mask, segment_ids, positions, seed=None):
         encoded = self.encoder(input_ids, input_mask, segment_ids, seed)
-        hidden = masking.gather_positions(encoded.sequence_output, positions)
+        return masking.gather_positions(encoded.sequence_output, positions)
+
+    def _logits(self, hidden: tf.Tensor) -> tf.Tensor:
         table = self.encoder.embeddings.word_embeddings.value
         return self.head.logits(self.head(hidden), table)
 

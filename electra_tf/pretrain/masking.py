@@ -14,7 +14,11 @@ import tensorflow as tf
 
 # Share of the masked positions whose input becomes [MASK]; the rest keep their token.
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
-REPLACE_WITH_MASK_PROB = 0.85
+MASK_TOKEN_SHARE = 0.85
+
+# Draws that came after those of the original have keys of their own: without them, a
+# batch is what it was.
+_RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
 
 # Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
 # stay small next to the one pass over the vocabulary that forms the weights.
@@ -78,10 +82,15 @@ def scatter_update(
 
 
 def uniforms(
-    seed: int | tf.Tensor, step: int | tf.Tensor, shape: tuple[int, ...] | list
+    seed: int | tf.Tensor,
+    step: int | tf.Tensor,
+    shape: tuple[int, ...] | list,
+    purpose: int = 0,
 ) -> tf.Tensor:
-    """float32 uniforms in [0, 1) that are a function of (seed, step, shape)."""
+    """float32 uniforms in [0, 1) that are a function of all arguments."""
     key = tf.stack([tf.cast(seed, tf.int64), tf.cast(step, tf.int64)])
+    if purpose:
+        key = tf.random.fold_in(key, purpose)
     return tf.random.stateless_uniform(shape, key)
 
 
@@ -105,18 +114,47 @@ def _draw_without_replacement(
     return tf.math.top_k(noise, count).indices
 
 
+def _draw_positions(
+    candidates: tf.Tensor,
+    wanted: tf.Tensor,
+    uniform: tf.Tensor,
+    slots: int,
+    distinct: bool = True,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Draws `wanted` [B] candidates [B, L]: positions [B, slots] and which are in use.
+
+    Distinct ones from a uniform for each token [B, L], or else independent ones from
+    one for each slot. Slots that are not in use hold position 0.
+    """
+    available = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)
+    if distinct:
+        positions = _draw_without_replacement(candidates, uniform, slots)
+        wanted = tf.minimum(wanted, available)
+    else:
+        positions = _draw_with_replacement(candidates, uniform)
+        wanted = tf.where(available > 0, wanted, 0)
+    used = tf.sequence_mask(wanted, slots)  # [B, N]
+    return tf.where(used, positions, 0), used
+
+
 def mask_batch(
     batch: dict[str, tf.Tensor],
     seed: int | tf.Tensor,
     step: int | tf.Tensor,
     *,
     repeated_masks: str = "original",
+    random_token_share: float = 0.0,
+    draw_others: bool = False,
+    vocab_size: int = 0,
     rows: tuple[int, int] | None = None,
     **options,
 ) -> dict[str, tf.Tensor]:
     """Draws the masking of a global batch as a function of (seed, step).
 
     Args:
+      random_token_share: of `mask_by_draws`, whose random tokens are any of
+        `vocab_size`.
+      draw_others: mark as many other positions, too.
       rows: (first, all): `batch` is rows `first` ... of a global batch of so many, and
         is masked as it would be among them; None: it is the global batch.
 
@@ -125,8 +163,17 @@ def mask_batch(
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
     first, all_rows = rows or (0, size)
     columns = draws_per_row(length, options["max_predictions_per_seq"], repeated_masks)
-    draws = uniforms(seed, step, [all_rows, columns])[first : first + size]
-    return mask_by_draws(batch, draws, repeated_masks=repeated_masks, **options)
+
+    def draw(columns: int | tf.Tensor, purpose: int = 0) -> tf.Tensor:
+        drawn = uniforms(seed, step, [all_rows, columns], purpose)
+        return drawn[first : first + size]
+
+    if random_token_share:
+        random = sample_uniformly(draw(length, _RANDOM_TOKENS), vocab_size)
+        options |= {"random_token_share": random_token_share, "random_ids": random}
+    if draw_others:
+        options["other_uniform"] = draw(length, _OTHER_POSITIONS)
+    return mask_by_draws(batch, draw(columns), repeated_masks=repeated_masks, **options)
 
 
 def draws_per_row(length: int, max_predictions_per_seq: int, repeated_masks: str):
@@ -145,12 +192,19 @@ def mask_by_draws(
     sep_id: int,
     mask_id: int,
     repeated_masks: str = "original",
+    mask_token_share: float = MASK_TOKEN_SHARE,
+    random_token_share: float = 0.0,
+    random_ids: tf.Tensor | None = None,
+    other_uniform: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Masks a batch as random numbers say.
 
     Args:
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
       draws: float32 [B, draws_per_row(...)], uniform in [0, 1).
+      mask_token_share, random_token_share: of the masked positions, those whose input
+        becomes [MASK] or the token of `random_ids` int32 [B, L]; the rest keep theirs.
+      other_uniform: float32 [B, L], decides which other positions are marked.
       repeated_masks: "original" draws positions with replacement (about 7 % of the
         masked positions are drawn twice), "fixed" draws distinct ones.
 
@@ -158,32 +212,36 @@ def mask_by_draws(
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
       int32 [B, N]; masked_lm_weights float32 [B, N] (0 marks unused slots, whose
       position and id are 0); sample_uniform float32 [B, N], the draw that decides which
-      token the generator's softmax yields.
+      token the generator's softmax yields; with `other_uniform`, other_weights float32
+      [B, L], 1 at as many distinct positions that are not masked, where there are.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
     slots = max_predictions_per_seq
     candidates = candidates_mask(
         input_ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
     )
-    available = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)
     wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
-    if repeated_masks == "fixed":
-        wanted = tf.minimum(wanted, available)
-        positions = _draw_without_replacement(candidates, draws[:, 2 * slots :], slots)
-    else:
-        wanted = tf.where(available > 0, wanted, 0)
-        positions = _draw_with_replacement(candidates, draws[:, 2 * slots :])
+    positions, used = _draw_positions(
+        candidates, wanted, draws[:, 2 * slots :], slots, repeated_masks == "fixed"
+    )
     replace_uniform, sample_uniform = draws[:, :slots], draws[:, slots : 2 * slots]
 
-    used = tf.sequence_mask(wanted, slots)  # [B, N]
-    positions = tf.where(used, positions, 0)
-    return (
-        batch
-        | apply_masking(
-            input_ids, positions, tf.cast(used, tf.float32), replace_uniform, mask_id
-        )
-        | {"sample_uniform": sample_uniform}
+    weights, shares = tf.cast(used, tf.float32), (mask_token_share, random_token_share)
+    masked = apply_masking(
+        input_ids, positions, weights, replace_uniform, mask_id, *shares, random_ids
     )
+    if other_uniform is not None:
+        length = tf.shape(input_ids)[1]
+        free = candidates & ~positions_mask(positions, length)
+        others, _ = _draw_positions(free, wanted, other_uniform, slots)
+        masked["other_weights"] = tf.cast(positions_mask(others, length), tf.float32)
+    return batch | masked | {"sample_uniform": sample_uniform}
+
+
+def positions_mask(positions: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
+    """Marks `positions` int32 [B, N]; 0 stands for none. Returns bool [B, length]."""
+    blank = tf.zeros([tf.shape(positions)[0], length], tf.int32)
+    return scatter_update(blank, positions, positions)[1]
 
 
 def apply_masking(
@@ -192,16 +250,29 @@ def apply_masking(
     weights: tf.Tensor,
     replace_uniform: tf.Tensor,
     mask_id: int,
+    mask_token_share: float = MASK_TOKEN_SHARE,
+    random_token_share: float = 0.0,
+    random_ids: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
     """Masks `input_ids` [B, L] at `positions` [B, N], given the draws.
 
     `weights` float32 [B, N] marks the slots in use, whose position is not 0;
-    `replace_uniform` [B, N] decides between [MASK] (below 0.85) and leaving the token.
+    `replace_uniform` [B, N] decides between [MASK] (below its share), the token of
+    `random_ids` [B, L] there (below both shares together) and leaving the token.
     """
     ids = gather_positions(input_ids, positions) * tf.cast(weights, tf.int32)
-    masked = tf.where(replace_uniform < REPLACE_WITH_MASK_PROB, positions, 0)
+    is_mask = replace_uniform < mask_token_share
+    masked_input_ids = input_ids
+    if random_token_share:
+        is_random = replace_uniform < mask_token_share + random_token_share
+        at = tf.where(is_random & ~is_mask, positions, 0)
+        # A position drawn twice gets one token, and [MASK] before any token.
+        updates = gather_positions(random_ids, at)
+        masked_input_ids, _ = scatter_update(masked_input_ids, updates, at)
     masked_input_ids, _ = scatter_update(
-        input_ids, tf.fill(tf.shape(positions), tf.constant(mask_id, tf.int32)), masked
+        masked_input_ids,
+        tf.fill(tf.shape(positions), tf.constant(mask_id, tf.int32)),
+        tf.where(is_mask, positions, 0),
     )
     return {
         "masked_input_ids": masked_input_ids,

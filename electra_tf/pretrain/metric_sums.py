@@ -32,6 +32,35 @@ def generator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     }
 
 
+def sampled_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """What SAMPLED_ACCURACY needs beside `generator_sums`."""
+    right = output.sampled_ids == batch["masked_lm_ids"]
+    return {"sampled_correct": _count(right, batch["masked_lm_weights"])}
+
+
+def token_sums(found) -> dict[str, tf.Tensor]:
+    """What TOKEN_METRICS need; `found`: `ablations.TokenPredictions`."""
+    right = found.predictions == found.targets
+    replaced = tf.cast(found.is_replaced, tf.float32) * found.weights
+    return {
+        "token_mean_loss": found.loss,
+        "token_loss": tf.reduce_sum(found.per_token_loss * found.weights),
+        "predicted_tokens": tf.reduce_sum(found.weights),
+        "token_correct": _count(right, found.weights),
+        "predicted_replaced": tf.reduce_sum(replaced),
+        "replaced_correct": _count(right, replaced),
+    }
+
+
+def policy_sums(policy, weights: tf.Tensor) -> dict[str, tf.Tensor]:
+    """What POLICY_METRICS need beside `generator_sums`, of an `adversarial.Policy`."""
+    return {
+        "entropy": tf.reduce_sum(policy.entropy * weights),
+        "reward": tf.reduce_sum(policy.reward * weights),
+        "baseline": tf.reduce_sum(policy.baseline * weights),
+    }
+
+
 def discriminator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """What DISCRIMINATOR_METRICS need beside `generator_sums`; histograms too."""
     found = output.discriminated
@@ -40,11 +69,7 @@ def discriminator_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tens
     right = found.predictions == labels
     said = tf.cast(found.predictions, tf.float32) * mask
     fake = tf.cast(labels, tf.float32) * mask
-    weights = batch["masked_lm_weights"]
-    return {
-        "sampled_correct": _count(
-            output.sampled_ids == batch["masked_lm_ids"], weights
-        ),
+    return sampled_sums(output, batch) | {
         "sequences": tf.cast(tf.shape(labels)[0], tf.float32),
         "discriminator_loss": found.loss,
         "disc_loss": tf.reduce_sum(found.per_example_loss),

@@ -81,16 +81,17 @@ GENERATOR_METRICS = (
         curve=Curve("Accuracy", "generator", _ORANGE),
     ),
 )
+SAMPLED_ACCURACY = Metric(
+    "sampled_masked_lm_accuracy",
+    "share of the generator's samples that are the original token",
+    "samples that are the original token; they count as original",
+    healthy="below `masked_lm_accuracy`",
+    evaluation=Ratio("sampled_correct", "masked"),
+    training=Ratio("sampled_correct", "masked"),
+    tag="generator/sampled_accuracy",
+)
 DISCRIMINATOR_METRICS = (
-    Metric(
-        "sampled_masked_lm_accuracy",
-        "share of the generator's samples that are the original token",
-        "samples that are the original token; they count as original",
-        healthy="below `masked_lm_accuracy`",
-        evaluation=Ratio("sampled_correct", "masked"),
-        training=Ratio("sampled_correct", "masked"),
-        tag="generator/sampled_accuracy",
-    ),
+    SAMPLED_ACCURACY,
     Metric(
         "disc_loss",
         "cross-entropy of the discriminator, nats",
@@ -150,7 +151,78 @@ DISCRIMINATOR_METRICS = (
         evaluation=Auc("auc_tokens"),
     ),
 )
-ALL_METRICS = (LOSS, *GENERATOR_METRICS, *DISCRIMINATOR_METRICS)
+TOKEN_METRICS = (
+    Metric(
+        "token_loss",
+        "cross-entropy of the main network, nats",
+        "main network's cross-entropy at the tokens that it predicts, nats per token",
+        healthy="falls; `all_tokens_mlm` begins near 0.7, where it copies half",
+        evaluation=Ratio("token_loss", "predicted_tokens"),
+        training=Ratio("token_mean_loss"),
+        short="token",
+        tag="main/loss",
+        curve=Curve("Main network's loss", "predicted tokens", _BLUE),
+    ),
+    Metric(
+        "token_accuracy",
+        "accuracy of the main network at the tokens that it predicts",
+        "predicted tokens whose most likely prediction is right",
+        healthy="`all_tokens_mlm` has about 0.9 from copying alone",
+        evaluation=Ratio("token_correct", "predicted_tokens"),
+        training=Ratio("token_correct", "predicted_tokens"),
+        short="acc",
+        tag="main/accuracy",
+        curve=Curve("Accuracy", "main network", _BLUE),
+    ),
+    Metric(
+        "replaced_token_accuracy",
+        "accuracy of the main network where a token was replaced",
+        "the same over the tokens that it read as another token",
+        healthy="rises; below `masked_lm_accuracy` of a generator as large",
+        evaluation=Ratio("replaced_correct", "predicted_replaced"),
+        training=Ratio("replaced_correct", "predicted_replaced"),
+        tag="main/replaced_accuracy",
+        curve=Curve("Accuracy", "main network, replaced tokens", _BLUE, ":"),
+    ),
+)
+POLICY_METRICS = (
+    Metric(
+        "generator_entropy",
+        "entropy of the generator's distribution, nats",
+        "`adversarial`: entropy of the distribution that samples are drawn from, nats",
+        healthy="near 0 means that it has but one token to offer",
+        evaluation=Ratio("entropy", "masked"),
+        training=Ratio("entropy", "masked"),
+        short="entropy",
+        tag="generator/entropy",
+        curve=Curve("Generator's entropy", "entropy", _ORANGE),
+    ),
+    Metric(
+        "generator_reward",
+        "discriminator's loss at the samples, the generator's reward, nats",
+        "`adversarial`: the discriminator's loss at the samples, which the generator "
+        "is to raise, nats",
+        evaluation=Ratio("reward", "masked"),
+        training=Ratio("reward", "masked"),
+        tag="generator/reward",
+    ),
+    Metric(
+        "generator_baseline",
+        "what the baseline takes the reward for, nats",
+        "`adversarial`: what the baseline takes that reward for, nats",
+        healthy="near `generator_reward`",
+        evaluation=Ratio("baseline", "masked"),
+        training=Ratio("baseline", "masked"),
+        tag="generator/baseline",
+    ),
+)
+ALL_METRICS = (
+    LOSS,
+    *GENERATOR_METRICS,
+    *DISCRIMINATOR_METRICS,
+    *TOKEN_METRICS,
+    *POLICY_METRICS,
+)
 
 
 def evaluation_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, float]:
@@ -177,8 +249,10 @@ The event files are written without the package tensorboard; to look at them:
 |---|---|---|
 {rows}
 
-In Electric the label is "was masked", also where the sample is the original token,
-and the generator's loss is the cloze loss over all candidate positions.
+`electra_15` counts in `disc_loss` the positions that it learns from; its other
+`disc_` metrics are over all tokens, as ELECTRA's. In Electric the label is "was
+masked", also where the sample is the original token, and the generator's loss is the
+cloze loss over all candidate positions.
 
 ## Alarms
 

@@ -1,27 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objectives: what the main network reads and predicts, its loss and its metrics.
 
-A new objective is a class in OBJECTIVES. `pretraining.ElectraPretrainer.call` generates
-and corrupts; the objective says what the main network makes of it.
+Here are the contract and the objectives of the original; each other kind is in a module
+of its own. `pretraining.ElectraPretrainer.call` generates and corrupts; the objective
+says what the main network makes of it.
 
 Shapes: B batch, L length.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import NamedTuple
+
 import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.pretrain import metric_sums, metrics
 from electra_tf.pretrain.discriminator import (
     DiscriminatorOutput,
-    DiscriminatorPredictions,
+    discriminator_head,
     discriminator_output,
     noise_contrastive_logits,
 )
 from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs
 from electra_tf.train.metrics import Metric
+
+
+class LossWeights(NamedTuple):
+    """What losses are divided by, of the global batch; None: of the batch at hand."""
+
+    generator: tf.Tensor | None = None  # positions that the generator's loss counts
+    discriminator: tf.Tensor | None = None  # those that the main network's counts
 
 
 class Objective:
@@ -38,6 +50,9 @@ class Objective:
         own predictions give, None if they give none.
       needs_log_q: whether the generator must have `log_q`.
       metrics: what is measured, in training and in evaluation.
+
+    Args:
+      settings: `pretraining.PretrainerSettings`.
     """
 
     name: str
@@ -48,10 +63,13 @@ class Objective:
     needs_log_q = False
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
 
-    def head(self, config: ModelConfig, dtype) -> keras.layers.Layer | None:
-        """The built head of the main network; None if it has none of its own."""
+    def __init__(self, settings):
+        self.settings = settings
+
+    def heads(self, config: ModelConfig, dtype) -> list[keras.layers.Layer]:
+        """The built heads; each is an attribute of the model by its name."""
         del config, dtype
-        return None
+        return []
 
     def is_replaced(
         self, masked: tf.Tensor, corrupted_ids: tf.Tensor, input_ids: tf.Tensor
@@ -71,20 +89,50 @@ class Objective:
         is_replaced: tf.Tensor,
         inputs: MaskedInputs,
         generated: GeneratorOutput,
-        seed: tf.Tensor | None = None,
-        weight: tf.Tensor | None = None,
+        seed: tf.Tensor | None,
+        weights: LossWeights,
     ) -> DiscriminatorOutput | None:
         """What the main network makes of the corrupted text; None if it reads none.
 
+        Returns a NamedTuple with `loss`, a scalar, and what `sums` needs.
+
         Args:
           model: the ElectraPretrainer.
-          weight: `loss_weight` of the global batch; None: of this one.
         """
         return None
 
+    def positions(self, inputs: MaskedInputs) -> tf.Tensor:
+        """1 at the positions that the main network's loss counts, float32 [B, L]."""
+        return tf.cast(inputs.input_mask, tf.float32)
+
     def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
         """How many positions the main network's loss is a mean over, a scalar."""
-        return tf.reduce_sum(tf.cast(inputs.input_mask, tf.float32))
+        return tf.reduce_sum(self.positions(inputs))
+
+    def total_loss(self, generated: GeneratorOutput, discriminated) -> tf.Tensor:
+        """The scalar that is minimised, from the outputs of both networks."""
+        loss = self.settings.gen_weight * generated.loss
+        if discriminated is not None:
+            loss += self.settings.disc_weight * discriminated.loss
+        return loss
+
+    def stage_ends(self, num_train_steps: int) -> tuple[int, ...]:
+        """The steps at which a stage of the training ends, the last one last."""
+        return (num_train_steps,)
+
+    def enter_stage(self, step: int) -> None:
+        """Does as in the stage that `step` belongs to, the first being 0."""
+
+    def begin_stage(self, model, step: int) -> None:
+        """Prepares for the steps from `step` on; called before the first of a stage.
+
+        In the scope of the strategy, and again where a run is resumed.
+        """
+        self.enter_stage(step)
+
+    def trained_variables(self, model) -> list[keras.Variable]:
+        """What the steps of this stage change."""
+        return model.trainable_variables
 
     def sums(self, output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """The sums of one batch that `metrics` need: scalars and histograms."""
@@ -112,22 +160,11 @@ class Electra(Objective):
     scoring = "discriminator"
     metrics = (*Objective.metrics, *metrics.DISCRIMINATOR_METRICS)
 
-    def head(self, config, dtype):
-        layer = DiscriminatorPredictions(
-            config.hidden_size, config.initializer_range, config.hidden_act, dtype=dtype
-        )
-        layer.build()
-        return layer
+    def heads(self, config, dtype):
+        return [discriminator_head(config, dtype)]
 
     def discriminate(
-        self,
-        model,
-        corrupted_ids,
-        is_replaced,
-        inputs,
-        generated,
-        seed=None,
-        weight=None,
+        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
     ):
         encoded = model.electra(
             corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
@@ -137,8 +174,8 @@ class Electra(Objective):
             net_logits,
             self.logits(model, net_logits, generated, corrupted_ids),
             is_replaced,
-            inputs.input_mask,
-            weight,
+            self.positions(inputs),
+            weights.discriminator,
             metrics.EPSILON,
         )
 
@@ -174,7 +211,10 @@ class Electric(Electra):
 
     def logits(self, model, net_logits, generated, ids):
         log_q = model.generator.log_q(generated, ids)
-        return noise_contrastive_logits(net_logits, log_q, model.settings.mask_prob)
+        return noise_contrastive_logits(net_logits, log_q, self.settings.mask_prob)
 
 
-OBJECTIVES = {cls.name: cls for cls in (Electra, Electric, MaskedLM)}
+def objective_class(name: str) -> type[Objective]:
+    """The class of a key of `config.objectives.OBJECTIVES`."""
+    module, _, cls = OBJECTIVES[name].implementation.partition(":")
+    return getattr(importlib.import_module(f"electra_tf.pretrain.{module}"), cls)

@@ -35,15 +35,13 @@ def make_dataset(
     max_seq_length: int,
     vocab: Vocabulary,
     seed: int,
-    mask_prob: float,
-    max_predictions_per_seq: int,
     start_step: int = 0,
-    repeated_masks: str = "original",
     shuffle: bool = True,
     num_replicas: int = 1,
     replica_slice: tuple[int, int] = (0, 1),
     num_batches: int | None = None,
     on_bad_record: str = "stop",
+    **masking_settings,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
 
@@ -58,10 +56,12 @@ def make_dataset(
       num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
+      masking_settings: of `masking.mask_batch`.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
-      sample_uniform float32 [b, N], where b = batch_size / num_replicas.
+      sample_uniform float32 [b, N], where b = batch_size / num_replicas; what else
+      `masking.mask_batch` is asked for.
 
     Raises UserError for data that are damaged or do not fit the length or vocabulary;
     while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
@@ -80,13 +80,12 @@ def make_dataset(
             batch,
             seed,
             step,
-            mask_prob=mask_prob,
-            max_predictions_per_seq=max_predictions_per_seq,
             cls_id=vocab.cls_id,
             sep_id=vocab.sep_id,
             mask_id=vocab.mask_id,
-            repeated_masks=repeated_masks,
+            vocab_size=len(vocab),
             rows=(rows.first, batch_size),
+            **masking_settings,
         )
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
 

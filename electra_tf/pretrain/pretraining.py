@@ -18,16 +18,16 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
 from electra_tf.pretrain import masking, metrics
-from electra_tf.pretrain.discriminator import DiscriminatorOutput
 from electra_tf.pretrain.generator import (
     GeneratorOutput,
     MaskedInputs,
     generator_class,
 )
-from electra_tf.pretrain.objectives import OBJECTIVES
+from electra_tf.pretrain.objectives import LossWeights, objective_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,12 +38,16 @@ class PretrainerSettings:
       embedding_size: width of the (shared) embeddings.
       special_ids: ids of ([CLS], [SEP], [MASK]).
       generator: a key of `config.generators.GENERATORS`.
-      objective: a key of `objectives.OBJECTIVES`.
+      objective: a key of `config.objectives.OBJECTIVES`.
       untied_generator_embeddings: the generator has embeddings of its own.
       gen_weight, disc_weight: weights of the two losses.
       mask_prob: share of masked tokens, the prior of Electric's noise.
       temperature, disallow_correct: how replacements are sampled.
-      cloze_chunk_size: positions whose vocabulary scores two towers hold at one time.
+      cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
+        are computed at all positions.
+      electra_15_positions: what electra_15 learns from, "masked" or "other".
+      stage_one_steps, init_discriminator: of two_stage, see PretrainingConfig.
+      generator_width: the generator's hidden_size.
     """
 
     embedding_size: int
@@ -57,13 +61,19 @@ class PretrainerSettings:
     temperature: float = 1.0
     disallow_correct: bool = False
     cloze_chunk_size: int = 1024
+    electra_15_positions: str = "masked"
+    stage_one_steps: int | None = None
+    init_discriminator: bool = True
+    generator_width: int = 0
 
 
-class LossWeights(NamedTuple):
-    """What the losses are divided by, summed over the global batch; scalars."""
-
-    generator: tf.Tensor  # positions that the generator's loss counts
-    discriminator: tf.Tensor  # those that the main network's loss counts
+# The settings that are hparams, too.
+_OF_CONFIG = {field.name for field in dataclasses.fields(PretrainerSettings)} - {
+    "special_ids",
+    "generator",
+    "objective",
+    "generator_width",
+}
 
 
 class PretrainingOutput(NamedTuple):
@@ -74,7 +84,7 @@ class PretrainingOutput(NamedTuple):
     sampled_ids: tf.Tensor  # int32 [B, N]
     corrupted_ids: tf.Tensor  # int32 [B, L], the discriminator's input
     is_replaced: tf.Tensor  # bool [B, L], the discriminator's labels
-    discriminated: DiscriminatorOutput | None  # None without a discriminator
+    discriminated: NamedTuple | None  # by `Objective.discriminate`
 
 
 class ElectraPretrainer(keras.Model):
@@ -87,6 +97,9 @@ class ElectraPretrainer(keras.Model):
       generator_config: ModelConfig of the generator.
       settings: the fields of PretrainerSettings.
     """
+
+    # Not every objective has one; `Objective.heads` makes the others.
+    discriminator_predictions: keras.layers.Layer | None = None
 
     def __init__(
         self,
@@ -105,17 +118,23 @@ class ElectraPretrainer(keras.Model):
         if isinstance(generator_config, dict):
             generator_config = ModelConfig(**generator_config)
         settings["special_ids"] = tuple(settings["special_ids"])
+        settings["generator_width"] = generator_config.hidden_size
         self.settings = PretrainerSettings(**settings)
         self.model_config, self.generator_config = config, generator_config
-        self.objective = OBJECTIVES[self.settings.objective]()
+        self.objective = objective_class(self.settings.objective)(self.settings)
         dtype = self.dtype_policy
         # The encoder comes first: the embeddings that others share are named after it.
-        self.electra = TextEncoder(config, self.settings.embedding_size, dtype=dtype)
+        width = self.settings.embedding_size
+        if not OBJECTIVES[self.settings.objective].main_network:
+            embeddings = {"hidden_size": width, "num_attention_heads": 1}
+            config = dataclasses.replace(config, num_hidden_layers=0, **embeddings)
+        self.electra = TextEncoder(config, width, dtype=dtype)
         self.electra.build(None)
         self.generator = generator_class(self.settings.generator).create(
             self.electra, generator_config, self.settings, dtype
         )
-        self.discriminator_predictions = self.objective.head(config, dtype)
+        for head in self.objective.heads(config, dtype):
+            setattr(self, head.name, head)
         self.built = True
 
     def call(
@@ -134,8 +153,8 @@ class ElectraPretrainer(keras.Model):
           seed: int32 [2], decides the dropout; None in training draws one.
           weights: of the global batch, when `batch` is a part of it.
         """
-        inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
-        weights = weights or LossWeights(None, None)
+        inputs = MaskedInputs.of(batch)
+        weights = weights or LossWeights()
         if not training:
             seed = None
         elif seed is None:
@@ -161,14 +180,10 @@ class ElectraPretrainer(keras.Model):
             inputs,
             generated,
             fold_in(seed, 1),
-            weights.discriminator,
+            weights,
         )
-
-        total_loss = self.settings.gen_weight * generated.loss
-        if discriminated is not None:
-            total_loss += self.settings.disc_weight * discriminated.loss
         return PretrainingOutput(
-            total_loss,
+            self.objective.total_loss(generated, discriminated),
             generated,
             sampled_ids,
             corrupted_ids,
@@ -210,7 +225,7 @@ class ElectraPretrainer(keras.Model):
 
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
         """This batch's share of what the losses are divided by."""
-        inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
+        inputs = MaskedInputs.of(batch)
         return LossWeights(
             self.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
         )
@@ -242,7 +257,11 @@ class TrainablePretrainer:
 
     def __init__(self, pretrainer: ElectraPretrainer):
         self.model = pretrainer
-        self.metrics = pretrainer.objective.metrics
+
+    @property
+    def metrics(self):
+        """What is measured in this stage of the training."""
+        return self.model.objective.metrics
 
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
         """Counts of the positions that the two losses average over."""
@@ -287,16 +306,9 @@ def build_pretrainer(
     return ElectraPretrainer(
         config.model_config(),
         config.generator_config(),
-        embedding_size=config.embedding_size,
         special_ids=special_ids,
         generator=config.generator_kind,
-        objective=config.objective,
-        untied_generator_embeddings=config.untied_generator_embeddings,
-        gen_weight=config.gen_weight,
-        disc_weight=config.disc_weight,
-        mask_prob=config.mask_prob,
-        temperature=config.temperature,
-        disallow_correct=config.disallow_correct,
-        cloze_chunk_size=config.cloze_chunk_size,
+        objective=config.objective_kind,
+        **{name: getattr(config, name) for name in _OF_CONFIG},
         dtype=dtype or config.precision,
     )

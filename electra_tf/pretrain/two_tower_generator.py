@@ -19,7 +19,6 @@ from electra_tf.pretrain.generator import (
     weighted_mean,
 )
 from electra_tf.pretrain.masked_lm_generator import MaskedLMHead, masked_lm_output
-from electra_tf.pretrain.vocabulary_softmax import log_normalizer
 
 
 class TwoTowerGenerator(Generator):
@@ -112,7 +111,8 @@ class TwoTowerGenerator(Generator):
 
     def log_q(self, generated, token_ids):
         cloze = generated.cloze
-        return self._scores(cloze.hidden, token_ids) - cloze.log_normalizer
+        scores = self.head.scores(cloze.hidden, token_ids, self._table())
+        return scores - cloze.log_normalizer
 
     def logits_at(self, input_ids, input_mask, segment_ids, positions):
         text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
@@ -140,25 +140,17 @@ class TwoTowerGenerator(Generator):
         return self.ltr.embeddings.word_embeddings.value
 
     def _cloze(self, hidden, inputs, weight) -> Cloze:
-        flat = tf.reshape(hidden, [-1, self.head.embedding_size])
-        normalizer, predictions = log_normalizer(
-            flat, self._table(), self.head.output_bias.value, self.chunk_size
+        table = self._table()
+        normalizer, predictions = self.head.log_normalizer(
+            hidden, table, self.chunk_size
         )
-        shape = tf.shape(inputs.input_ids)
-        normalizer = tf.reshape(normalizer, shape)
-        per_token = normalizer - self._scores(hidden, inputs.input_ids)
+        per_token = normalizer - self.head.scores(hidden, inputs.input_ids, table)
         weights = self.candidate_weights(inputs)
         return Cloze(
             hidden,
             normalizer,
             per_token,
-            tf.reshape(predictions, shape),
+            predictions,
             weights,
             weighted_mean(per_token, weights, weight),
         )
-
-    def _scores(self, hidden: tf.Tensor, token_ids: tf.Tensor) -> tf.Tensor:
-        """The logit of one token per position, float32 [B, L], by a dot product."""
-        vectors = tf.cast(tf.gather(self._table(), token_ids), tf.float32)
-        bias = tf.gather(self.head.output_bias.value, token_ids)
-        return tf.reduce_sum(tf.cast(hidden, tf.float32) * vectors, axis=-1) + bias

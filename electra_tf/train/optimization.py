@@ -104,6 +104,32 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("electra_tf")
+class InStages(keras.optimizers.schedules.LearningRateSchedule):
+    """`first` for the first `switch` steps, then `second` from its beginning."""
+
+    def __init__(self, first: Callable, second: Callable, switch: int):
+        super().__init__()
+        self.first, self.second, self.switch = first, second, switch
+
+    def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        step = tf.cast(step, tf.float32)
+        second = self.second(tf.maximum(step - self.switch, 0.0))
+        return tf.where(step < self.switch, self.first(step), second)
+
+    def get_config(self):
+        schedules = {"first": self.first, "second": self.second}
+        serialize = keras.saving.serialize_keras_object
+        found = {name: serialize(schedule) for name, schedule in schedules.items()}
+        return found | {"switch": self.switch}
+
+    @classmethod
+    def from_config(cls, config):
+        deserialize = keras.saving.deserialize_keras_object
+        schedules = (deserialize(config[name]) for name in ("first", "second"))
+        return cls(*schedules, config["switch"])
+
+
+@keras.saving.register_keras_serializable("electra_tf")
 class LayerwiseDecay:
     """Learning-rate factor of each variable: lower layers learn more slowly.
 
@@ -309,11 +335,16 @@ def create_optimizer(config) -> AdamWeightDecay:
 
 def learning_rate_schedule(config) -> keras.optimizers.schedules.LearningRateSchedule:
     """The learning rate of a PretrainingConfig, by step."""
-    rate, total, warmup = (
-        config.learning_rate,
-        config.num_train_steps,
-        config.num_warmup_steps,
-    )
+    first, total = config.stage_one_steps, config.num_train_steps
+    if first is None:
+        return _stage_schedule(config, total)
+    stages = (_stage_schedule(config, steps) for steps in (first, total - first))
+    return InStages(*stages, first)
+
+
+def _stage_schedule(config, total: int):
+    """The schedule over `total` steps."""
+    rate, warmup = config.learning_rate, config.num_warmup_steps
     if config.schedule == "original":
         return WarmupPolynomialDecay(rate, total, warmup, power=config.lr_decay_power)
     down = {"constant": 0.0, "wsd": config.decay_proportion * total}

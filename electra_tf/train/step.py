@@ -113,6 +113,8 @@ class TrainingStep:
         several, the forward and backward pass of each.
       seed: of the dropout.
       accumulation: number of microbatches that each replica's batch is cut into.
+      variables: what a step changes; None: all that can be trained. The others are
+        frozen: no gradient, no decay, and their slots stay.
     """
 
     def __init__(
@@ -123,8 +125,10 @@ class TrainingStep:
         *,
         seed: int,
         accumulation: int = 1,
+        variables: Sequence[keras.Variable] | None = None,
     ):
         self.task = task
+        self._variables = list(variables or task.model.trainable_variables)
         self.state = state
         self.seed = seed
         self.accumulation = accumulation
@@ -204,7 +208,7 @@ class TrainingStep:
         gradients, sums = self._pass(batch, seed, weights, scale)
         optimizer = self.state.optimizer
         rate = tf.convert_to_tensor(optimizer.learning_rate)
-        optimizer.apply(gradients, self.task.model.trainable_variables)
+        optimizer.apply(gradients, self._variables)
         last = tf.stack([rate, optimizer.global_norm, scale])
         return tf.concat([self._sum_over_replicas(sums), last], 0)
 
@@ -242,7 +246,7 @@ class TrainingStep:
             padding = [[0, MAX_SUMS - more_sums.shape[0]]]
             return i + 1, gradients, sums + tf.pad(more_sums, padding)
 
-        variables = self.task.model.trainable_variables
+        variables = self._variables
         _, gradients, sums = tf.while_loop(
             lambda i, *_: i < self.accumulation,
             add,
@@ -252,7 +256,7 @@ class TrainingStep:
         return gradients, sums[: len(self._sum_names)]
 
     def _microbatch(self, batch, seed, weights, scale):
-        variables = self.task.model.trainable_variables
+        variables = self._variables
         with tf.GradientTape() as tape:
             loss, sums = self.task.training_sums(batch, seed, weights)
             target = loss * scale if self._scales_loss else loss

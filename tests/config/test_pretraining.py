@@ -9,6 +9,7 @@ import os
 import pytest
 
 from electra_tf.config.generators import GENERATORS
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from tests.helpers.runs import GOLDEN, ROOT
@@ -243,6 +244,8 @@ def test_impossible_settings_name_both_hparams(hparams, first, second):
         {"two_tower_generator": True},
         {"uniform_generator": True},
         {"generator": "unigram"},
+        {"mask_token_share": 0.7, "random_token_share": 0.3},
+        {"mask_token_share": 0, "electra_objective": False},
         {"generator": "unigram", "electric_objective": True},
         {"untied_generator": False, "untied_generator_embeddings": True},
         {"electra_objective": False, "generator_hidden_size": 0.001},
@@ -259,7 +262,7 @@ def test_a_kind_of_generator_is_what_the_original_hparams_say(kind):
     """`generator` and the original's hparams choose the same run."""
     config, original = make({"generator": kind}), GENERATORS[kind].original
     assert config.generator_kind == kind
-    assert config.objective == "electra"
+    assert config.objective_kind == "electra"
     if original is None:
         assert config.generator == kind
     else:
@@ -364,6 +367,8 @@ def test_all_recipes_are_there():
     sizes = ["base", "large", "small", "small_plus_plus"]
     names = [f"electra_{s}" for s in sizes]
     names += ["electric_base", "electric_small", "mlm_base", "mlm_small", "debug"]
+    others = [name for name, kind in OBJECTIVES.items() if not kind.is_originals]
+    names += [f"{name}_base" for name in [*others, "electra_tt"]]
     assert RECIPES == sorted(names)
 
 
@@ -380,6 +385,22 @@ def test_recipes_load(name):
 def test_recipes_agree_with_the_presets(size):
     hparams = read_hparams(os.path.join(CONFIGS, f"electra_{size}.json"))
     assert make(hparams) == make({"model_size": size})
+
+
+def test_electric_base_is_that_of_its_paper():
+    """Table 3 of the Electric paper, and the positions of its algorithm."""
+    config = make(config=read_hparams(os.path.join(CONFIGS, "electric_base.json")))
+    shape, towers = config.model_config(), config.generator_config()
+    assert (shape.num_hidden_layers, shape.hidden_size) == (12, 768)
+    assert (shape.intermediate_size, shape.num_attention_heads) == (3072, 12)
+    assert (towers.hidden_size, towers.intermediate_size) == (192, 768)
+    assert towers.num_attention_heads == 3
+    assert (config.embedding_size, config.mask_prob) == (768, 0.15)
+    assert (config.learning_rate, config.num_warmup_steps) == (5e-4, 10_000)
+    assert (config.train_batch_size, config.num_train_steps) == (256, 700_000)
+    assert config.weight_decay_rate == 0.01
+    assert shape.hidden_dropout_prob == shape.attention_probs_dropout_prob == 0.1
+    assert config.repeated_masks == "fixed"
 
 
 def test_recipes_state_what_makes_them():

@@ -3,6 +3,7 @@
 
 import functools
 import random
+import shutil
 import signal
 
 import numpy as np
@@ -57,7 +58,16 @@ LONG_CASES = {
 }
 
 
-def check_resume(data, name, case, seed):
+# Saved at 20, 30 (where the discriminator starts) and 40.
+TWO_STAGE = {
+    "objective": "two_stage",
+    "embedding_size": 32,
+    "generator_hidden_size": 1.0,
+    "jit_compile": True,
+}
+
+
+def check_resume(data, name, case, seed, points=None):
     hparams, devices, interruptions = case
     hparams = settings(**hparams)
     env = {CPU_DEVICES_VARIABLE: devices}
@@ -65,7 +75,7 @@ def check_resume(data, name, case, seed):
     rng = random.Random(seed)
     # So far apart, and in loops so short, that no signal comes with the last step.
     loops = {"iterations_per_loop": 3}
-    points = sorted(rng.sample(range(2, STEPS - 4, 4), interruptions))
+    points = points or sorted(rng.sample(range(2, STEPS - 4, 4), interruptions))
     for number, point in enumerate(points):
         sent = (signal.SIGTERM, signal.SIGINT)[number % 2]
         at = stopped(data, f"{name}_cut", hparams | loops, point, sent, env=env)
@@ -80,6 +90,20 @@ def check_resume(data, name, case, seed):
 @pytest.mark.parametrize("name", CASES)
 def test_bitwise_resume(tiny_data, name):
     check_resume(tiny_data, name, CASES[name], seed=1)
+
+
+def test_bitwise_resume_across_the_switch_of_stages(tiny_data):
+    check_resume(tiny_data, "stages", (TWO_STAGE, "1", 2), seed=1, points=[14, 44])
+    # And from what was saved at the switch itself, before anything is copied.
+    models = tiny_data / "models"
+    shutil.copytree(models / "stages_straight", models / "stages_switch")
+    for path in (models / "stages_switch").glob("model.ckpt-[46]0.*"):
+        path.unlink()
+    (models / "stages_switch" / "checkpoint").unlink()
+    last = finish(tiny_data, "stages_switch", settings(**TWO_STAGE))
+    assert "stages_switch/model.ckpt-30." in last.stdout
+    expected = digest(models / "stages_straight", STEPS)
+    assert digest(models / "stages_switch", STEPS) == expected
 
 
 @pytest.mark.slow

@@ -27,6 +27,16 @@ VARIANTS = {
         "electric_objective": True,
         "untied_generator_embeddings": True,
     },
+    "two_tower_alone": {"objective": "two_tower", "generator_hidden_size": 1.0},
+    "two_stage": {
+        "objective": "two_stage",
+        "embedding_size": 16,
+        "generator_hidden_size": 1.0,
+    },
+    "adversarial": {"objective": "adversarial"},
+    "electra_15": {"objective": "electra_15"},
+    "replace_mlm": {"objective": "replace_mlm"},
+    "all_tokens_mlm": {"objective": "all_tokens_mlm"},
 }
 
 

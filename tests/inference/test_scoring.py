@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import electra_tf
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.inference import scoring
+from electra_tf.inference import pseudo_likelihood, scoring
 from electra_tf.inference.scoring import windows_of
+from electra_tf.pretrain.discriminator import log_probability
+from electra_tf.pretrain.generator import MaskedInputs
 from tests.helpers.tiny_pretraining import CLS, MASK, SEP
 from tests.helpers.tiny_scoring import scoring_model, word_vocabulary
 
@@ -21,7 +24,9 @@ METHODS = {
     "electra": ["mask_each", "discriminator"],
     "tied_all": ["mask_each", "discriminator"],
     "mlm": ["mask_each"],
-    "two_tower": ["two_tower", "discriminator"],
+    "two_tower": ["electra_tt", "two_tower", "discriminator"],
+    "two_tower_alone": ["two_tower"],
+    "unigram": ["electra_tt", "discriminator"],
     "uniform": ["discriminator"],
 }
 EVERY = [
@@ -67,6 +72,12 @@ def by_definition(model, method, ids):
         return -net(pretrainer, ids)
     if method == "discriminator":
         return -np.log1p(np.exp(net(pretrainer, ids)))
+    if method == "electra_tt":
+        probability = 1 / (1 + np.exp(net(pretrainer, ids).astype(np.float64)))
+        text = MaskedInputs.unmasked(*map(tf.constant, packed(ids)))
+        log_q = generator.log_q(generator(text), text.input_ids)[0, 1:-1]
+        q, a = np.exp(np.float64(log_q)), 0.85 / 0.15
+        return np.log(probability * q / (a * (1 - probability) + q))
     if method == "two_tower":
         before = np.asarray(generator.ltr(*packed(ids)).sequence_output)[0]
         after = np.asarray(generator.rtl(*packed(ids)).sequence_output)[0]
@@ -227,6 +238,28 @@ def test_other_models_say_what_they_offer(models, variant, kind, offers):
     assert len(message.splitlines()) <= 3
     for method in METHODS[variant]:
         assert f"{method} (" in message
+
+
+@pytest.mark.parametrize("mask_prob", [0.15, 0.4])
+def test_the_best_discriminator_and_q_give_p(mask_prob):
+    """By Bayes' rule over four words, where a right sample counts as original.
+
+    P(x, original) = (1 - m) p(x) + m p(x) q(x); P(x, replaced) = m q(x) (1 - p(x)).
+    """
+    p, q = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.3, 0.4])
+    original = (1 - mask_prob) * p + mask_prob * p * q
+    replaced = mask_prob * q * (1 - p)
+    assert original.sum() + replaced.sum() == pytest.approx(1)
+    logits = tf.constant(np.log(replaced / original)[None], tf.float32)
+    log_q = tf.constant(np.log(q)[None], tf.float32)
+    found = log_probability(logits, log_q, mask_prob)
+    np.testing.assert_allclose(np.exp(found)[0], p, rtol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"disallow_correct": True}, {"temperature": 2.0}])
+def test_q_must_be_what_samples_were_drawn_from(vocab, changes):
+    model = scoring_model("two_tower", vocab, **changes)
+    assert "electra_tt" not in pseudo_likelihood.methods_of(model.pretrainer)
 
 
 def test_electric_cannot_mask(models):

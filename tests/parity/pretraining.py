@@ -82,7 +82,8 @@ class Recording:
         return model
 
     def batch(self) -> dict[str, tf.Tensor]:
-        fields = MaskedInputs._fields
+        # The recordings have all that every batch has.
+        fields = [name for name in MaskedInputs._fields if name in self.forward]
         batch = {name: tf.constant(self.forward[name]) for name in fields}
         return batch | {"sampled_ids": tf.constant(self.forward["sampled_token_ids"])}
 
@@ -156,7 +157,7 @@ def _encoder_rows(name: str, encoded, golden, prefix: str) -> Iterator[Row]:
 
 def _generator(recording, model, batch, output) -> Iterator[Row]:
     golden, generator, generated = recording.forward, model.generator, output.generated
-    inputs = MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
+    inputs = MaskedInputs.of(batch)
     logits = generated.logits
     if logits is None:  # the uniform generator, whose scores are all 0
         logits = tf.zeros_like(golden["mlm_logits"])

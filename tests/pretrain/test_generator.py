@@ -20,7 +20,7 @@ from tests.helpers.tiny_pretraining import (
 
 
 def inputs_of(batch) -> MaskedInputs:
-    return MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
+    return MaskedInputs.of(batch)
 
 
 def cloze_of(model, ids, batch):

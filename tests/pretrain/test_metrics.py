@@ -4,8 +4,9 @@
 import numpy as np
 import pytest
 
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.pretrain import metrics
-from electra_tf.pretrain.objectives import OBJECTIVES
+from electra_tf.pretrain.objectives import objective_class
 from electra_tf.train.metrics import Ratio
 from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import VARIANTS, tiny_batch, tiny_model
@@ -33,8 +34,9 @@ def test_an_objective_has_the_sums_that_its_metrics_need(variant):
 def test_names_are_unique_and_explained():
     names = [metric.name for metric in metrics.ALL_METRICS]
     assert len(set(names)) == len(names)
-    for objective in OBJECTIVES.values():
-        assert set(objective.metrics) <= set(metrics.ALL_METRICS)
+    for name in OBJECTIVES:
+        assert objective_class(name).name == name
+        assert set(objective_class(name).metrics) <= set(metrics.ALL_METRICS)
     for metric in metrics.ALL_METRICS:
         assert (
             metric.label and metric.meaning and (metric.evaluation or metric.training)

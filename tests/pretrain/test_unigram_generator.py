@@ -22,7 +22,7 @@ def model_with_counts(**changes):
 
 
 def inputs_of(batch) -> MaskedInputs:
-    return MaskedInputs(*(batch[name] for name in MaskedInputs._fields))
+    return MaskedInputs.of(batch)
 
 
 def test_before_it_is_adapted_every_token_is_as_likely():

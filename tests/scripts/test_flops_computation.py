@@ -50,6 +50,28 @@ def test_electric_costs_more_than_electra_by_its_softmax():
     assert 1.3 < electric / electra < 1.6
 
 
+def test_what_the_objectives_cost():
+    """The same networks as ELECTRA's, but for the softmax of the main network."""
+    flops, costs = flops_computation.TransformerHparams(768, 12), {}
+    for name in ("electra", "electra_15", "adversarial", "replace_mlm"):
+        costs[name] = flops_computation.get_recipe_flops(recipe(f"{name}_base"))
+    assert costs["electra"] == costs["electra_15"] == costs["adversarial"]
+    head = flops.get_binary_classification_flops()
+    masked = flops.get_embedding_flops(output=True)
+    steps = 2 * 256 * 766_000
+    expected = costs["electra"] + steps * (masked - head)
+    assert costs["replace_mlm"] == pytest.approx(expected)
+    everywhere = flops_computation.get_recipe_flops(recipe("all_tokens_mlm_base"))
+    expected = costs["electra"] + steps * masked / flops_computation.OUTPUT_FRAC
+    assert everywhere == pytest.approx(expected)
+    # Two stages: a whole generator; then the discriminator and a forward pass of it.
+    mlm, rtd = (
+        flops.get_train_flops(256, 766_000, discriminator=d) for d in (False, True)
+    )
+    two = flops_computation.get_recipe_flops(recipe("two_stage_base"))
+    assert two == pytest.approx(mlm + rtd + mlm / 2)
+
+
 def test_cost_is_proportional_to_steps_and_batch():
     one = flops_computation.get_recipe_flops(recipe("electric_small"))
     steps = recipe("electric_small").num_train_steps
@@ -68,13 +90,16 @@ def test_the_table_is_printed():
     printed = dict(line.split() for line in done.stdout.splitlines() if line)
     assert float(printed["electra_small"]) == pytest.approx(1.294e18, rel=1e-3)
     assert float(printed["electra_base.json"]) == pytest.approx(6.425e19, rel=1e-3)
-    assert len(printed) == len(flops_computation.MODEL_FLOPS) + 9
+    recipes = os.listdir(os.path.join(ROOT, "configs"))
+    count = sum(name.endswith(".json") for name in recipes)
+    assert len(printed) == len(flops_computation.MODEL_FLOPS) + count
 
 
 def test_configs_readme_quotes_the_formulas():
     with open(os.path.join(ROOT, "configs", "README.md"), encoding="utf-8") as f:
         rows = re.findall(r"^\| \[(\w+)\.json\].*?\| (\d\.\d+e\d+) \|", f.read(), re.M)
-    assert len(rows) == 9
+    recipes = os.listdir(os.path.join(ROOT, "configs"))
+    assert len(rows) == sum(name.endswith(".json") for name in recipes)
     for name, flops in rows:
         ours = flops_computation.get_recipe_flops(recipe(name))
         assert f"{ours:.2e}".replace("+", "") == flops, name

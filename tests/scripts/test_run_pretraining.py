@@ -202,6 +202,55 @@ def test_a_dry_run_writes_nothing(tiny_data, trained):
     assert not (tiny_data / "models" / "dry").exists()
 
 
+OBJECTIVES_OF_THE_PAPER = {
+    "two_stage": {
+        "embedding_size": 32,
+        "generator_hidden_size": 1.0,
+        "eval_every_steps": 6,
+    },
+    "adversarial": {},
+    "electra_15": {"electra_15_positions": "other", "mask_token_share": 0.8},
+    "all_tokens_mlm": {"random_token_share": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two_stage",
+        "all_tokens_mlm",
+        pytest.param("adversarial", marks=pytest.mark.slow),
+        pytest.param("electra_15", marks=pytest.mark.slow),
+    ],
+)
+def test_an_objective_of_the_paper_is_trained_and_evaluated(tiny_data, name):
+    hparams = TINY | {"objective": name} | OBJECTIVES_OF_THE_PAPER[name]
+    dry = pretrain(tiny_data, name, hparams, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "would start anew" in dry.stdout and "FLOPs" in dry.stdout
+    done = pretrain(tiny_data, name, hparams)
+    assert done.returncode == 0, done.stderr
+    run = tiny_data / "models" / name
+    assert (run / "loss_curves.png").exists()
+    rows = metrics_of(run)
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    found = pretrain(tiny_data, name, hparams | EVALUATE)
+    assert found.returncode == 0, found.stderr
+    results = json.loads((run / "results" / "unsup_results.json").read_text())
+    expected = {
+        "two_stage": "disc_auc",
+        "adversarial": "generator_entropy",
+        "electra_15": "disc_loss",
+        "all_tokens_mlm": "replaced_token_accuracy",
+    }
+    assert expected[name] in results["metrics"]
+    if name == "two_stage":
+        assert ["disc_loss" in row for row in rows] == [False] * 6 + [True] * 6
+        # The run remembers where its stages part.
+        other = pretrain(tiny_data, name, hparams | {"num_train_steps": 20})
+        refused(other, 2, "stage_one_steps")
+
+
 def test_another_model_or_vocabulary_is_refused(tiny_data, trained, no_tensorflow):
     wider = tiny(overrides={"hidden_size": 64})
     run = pretrain(tiny_data, "trained", wider, env=no_tensorflow)

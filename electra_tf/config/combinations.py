@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hparams of pre-training that are right alone and wrong together."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from electra_tf.config.generators import GENERATORS
+from electra_tf.config.hparams import show
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.run import check_heads
+from electra_tf.errors import UserError
+
+
+def check(config) -> None:
+    """Raises a UserError for hparams of a PretrainingConfig that exclude each other."""
+    _check_objective(config)
+    _check_generator_kind(config)
+    _check_original(config)
+    _check_match(config)
+    _check_masking(config)
+    _check_schedule(config)
+    _check_settings(config)
+    own = {
+        "adversarial": _check_adversarial,
+        "two_stage": _check_two_stage,
+        "two_tower": _check_two_tower,
+    }
+    if check_own := own.get(config.objective_kind):
+        check_own(config)
+
+
+def _check_objective(config) -> None:
+    """Raises a UserError for an `objective` that other hparams contradict."""
+    if config.objective is None:
+        return
+    for name, value in OBJECTIVES[config.objective].original.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"objective {show(config.objective)} and {name} "
+                f"{show(getattr(config, name))} exclude each other: leave {name} out"
+            )
+
+
+def _check_generator_kind(config) -> None:
+    """Raises a UserError for a `generator` that other hparams contradict."""
+    if config.generator is None:
+        return
+    kind = GENERATORS[config.generator]
+    said = {"uniform_generator": False, "two_tower_generator": False}
+    for name, value in (said | (kind.original or {"untied_generator": True})).items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"generator {show(config.generator)} and {name} "
+                f"{show(getattr(config, name))} exclude each other: leave {name} out"
+            )
+
+
+def _check_original(config) -> None:
+    """Raises a UserError for hparams of the original that exclude each other."""
+    two = "two_tower_generator"
+    electric, electra = "electric_objective", "electra_objective"
+    tied = not config.untied_generator
+    mlm = config.objective_kind == "mlm"
+    impossible = [
+        (config.electra_objective and config.electric_objective, electra, electric,
+         "a run has one objective"),
+        (config.electric_objective and config.uniform_generator,
+         electric, "uniform_generator", "Electric needs a two-tower generator"),
+        (config.electric_objective and config.generator_kind == "two_tower"
+         and not config.two_tower_generator, electric, two,
+         "Electric needs a two-tower generator"),
+        (config.electric_objective and tied, electric, "untied_generator",
+         "the towers cannot be the discriminator"),
+        (config.two_tower_generator and mlm, two, electra,
+         "masked language modeling has no separate generator"),
+        (config.two_tower_generator and tied, two, "untied_generator",
+         "the towers cannot be the discriminator"),
+        (config.two_tower_generator and config.uniform_generator,
+         two, "uniform_generator", "there is one generator"),
+        (config.uniform_generator and tied, "uniform_generator", "untied_generator",
+         "a uniform generator has no weights to share"),
+        (config.uniform_generator and mlm, "uniform_generator", electra,
+         "nothing would be trained"),
+    ]  # fmt: skip
+    for is_impossible, first, second, reason in impossible:
+        if is_impossible:
+            raise UserError(
+                f"{first} {show(getattr(config, first))} and "
+                f"{second} {show(getattr(config, second))} exclude each other: {reason}"
+            )
+
+
+def _check_match(config) -> None:
+    """Raises a UserError for a generator that the objective cannot train or use."""
+    name, objective = config.generator_kind, config.objective_kind
+    if objective in GENERATORS[name].objectives:
+        return
+    said = f"objective {show(objective)}"
+    if config.objective is None:
+        said = (
+            "electra_objective false"
+            if objective == "mlm"
+            else f"{objective}_objective"
+        )
+    fitting = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
+    raise UserError(
+        f"generator {show(name)} does not go with {said}; with it goes "
+        f"{' or '.join(fitting)}"
+    )
+
+
+def _check_masking(config) -> None:
+    """Raises a UserError for shares of the masked positions that cannot be."""
+    names = ("mask_token_share", "random_token_share")
+    shares = [getattr(config, name) for name in names]
+    said = " and ".join(f"{n} {show(s)}" for n, s in zip(names, shares, strict=True))
+    # 0.7 and 0.3 are no more than 1, whatever their rounding.
+    if sum(shares) > 1 + 1e-9:
+        raise UserError(f"{said} are shares of one whole: together at most 1")
+    usual = [type(config).mask_token_share, type(config).random_token_share]
+    kind = config.generator_kind
+    if shares != usual and GENERATORS[kind].predicts != "masked":
+        raise UserError(
+            f"{said} say what a masked text looks like, but no network reads one: the "
+            f"generator is {show(kind)}. Leave them out"
+        )
+
+
+def _check_schedule(config) -> None:
+    """Raises a UserError for a hparam that the schedule would not look at."""
+    for name, schedule in (("lr_decay_power", "original"), ("decay_proportion", "wsd")):
+        changed = getattr(config, name) != getattr(type(config), name)
+        if changed and config.schedule != schedule:
+            raise UserError(
+                f"{name} belongs to schedule {show(schedule)}, but schedule is "
+                f"{show(config.schedule)}: leave {name} out, or change the schedule"
+            )
+
+
+def _check_settings(config) -> None:
+    """Raises a UserError for settings of an objective that is not the run's."""
+    defaults = type(config)
+    for name, objective in (
+        ("electra_15_positions", "electra_15"),
+        ("stage_one_steps", "two_stage"),
+        ("init_discriminator", "two_stage"),
+    ):
+        value = getattr(config, name)
+        if value != getattr(defaults, name) and config.objective_kind != objective:
+            raise UserError(
+                f"{name} {show(value)} is a setting of the objective {objective}, but "
+                f"the objective is {config.objective_kind}: leave {name} out"
+            )
+
+
+def _check_two_stage(config) -> None:
+    """Raises a UserError unless one network's weights can be the other's."""
+    needed = {
+        "generator_hidden_size": 1.0,
+        "generator_layers": 1.0,
+        "untied_generator_embeddings": True,
+        "embedding_size": config.model_config().hidden_size,
+    }
+    reason = (
+        "two networks of one size with\nembeddings of their own, because the "
+        "generator's weights initialise the discriminator"
+    )
+    _need(config, needed, reason)
+    first, last = config.stage_one_steps, config.num_train_steps
+    if first is not None and first >= last:
+        raise UserError(
+            f"stage_one_steps {first} leaves no step of num_train_steps {last} for the "
+            "discriminator; lower it, or raise num_train_steps"
+        )
+
+
+def _check_two_tower(config) -> None:
+    """Raises a UserError where towers are told by a network that is not there."""
+    needed = {
+        "generator_hidden_size": 1.0,
+        "generator_layers": 1.0,
+        "untied_generator_embeddings": False,
+    }
+    reason = (
+        "the towers are the whole model.\nmodel_size and model_hparam_overrides size it"
+    )
+    _need(config, needed, reason)
+
+
+def _need(config, needed: Mapping[str, Any], reason: str) -> None:
+    for name, value in needed.items():
+        # embedding_size may still be open.
+        if getattr(config, name) not in (value, None):
+            raise UserError(
+                f"{name} is {show(getattr(config, name))}, but objective "
+                f"{config.objective_kind} needs {show(value)}: {reason}. Leave {name} "
+                "out"
+            )
+
+
+def _check_adversarial(config) -> None:
+    """Raises a UserError where samples are not the generator's, or nobody judges."""
+    for is_impossible, name, reason in (
+        (config.repeated_masks != "fixed", "repeated_masks",
+         "where a position is drawn twice, the discriminator reads neither sample"),
+        (config.disallow_correct, "disallow_correct",
+         "samples must be of the generator's own distribution"),
+        (config.disc_weight == 0, "disc_weight",
+         "the discriminator, whose errors are the reward, would not learn"),
+    ):  # fmt: skip
+        if is_impossible:
+            raise UserError(
+                f"objective adversarial and {name} {show(getattr(config, name))} "
+                f"exclude each other: {reason}"
+            )
+
+
+def check_generator(config) -> None:
+    """Raises a UserError for a generator of an impossible shape."""
+    if not config.uses_generator_config:
+        return
+    shape, generator = config.model_config(), config.generator_config()
+    for name, fraction in (
+        ("hidden_size", "generator_hidden_size"),
+        ("num_hidden_layers", "generator_layers"),
+    ):
+        if getattr(generator, name) < 1:
+            raise UserError(
+                f"{fraction} {getattr(config, fraction)} of {name} "
+                f"{getattr(shape, name)} is {getattr(generator, name)}; it must be 1 "
+                "or more"
+            )
+    check_heads("the generator", generator, "generator_hidden_size")

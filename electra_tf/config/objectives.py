@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objectives: what must be known of each without building it.
+
+A new objective is a class in electra_tf/pretrain/ (`objectives.Objective` is the
+contract) and a row here: what configs, FLOP counts and readers of checkpoints need to
+know before TensorFlow is imported.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+DISCRIMINATOR_HEAD = "discriminator_predictions"
+TOKEN_HEAD = "token_predictions"
+BASELINE = "generator_baseline"
+
+
+class ObjectiveKind(NamedTuple):
+    """What is known of an objective.
+
+    Attributes:
+      implementation: "module:Class" in electra_tf.pretrain.
+      original: the original's hparams as they are with it.
+      is_originals: whether they alone choose it.
+      presets: what else it sets, unless that is set by hand.
+      main_network: whether there is an encoder beside the generator's own ones (of
+        masked language modeling: the one that it is).
+      heads: scopes of the weights that are neither an encoder's nor the generator's.
+      predicts: the share of positions that the main network's softmax over the
+        vocabulary is computed at: "masked", "all" or "none".
+    """
+
+    implementation: str
+    original: dict[str, bool]
+    is_originals: bool = False
+    presets: dict[str, Any] = {}
+    main_network: bool = True
+    heads: tuple[str, ...] = (DISCRIMINATOR_HEAD,)
+    predicts: str = "none"
+
+
+_ELECTRA = {"electra_objective": True, "electric_objective": False}
+OBJECTIVES = {
+    "electra": ObjectiveKind("objectives:Electra", _ELECTRA, True),
+    "electric": ObjectiveKind(
+        "objectives:Electric",
+        {"electra_objective": False, "electric_objective": True},
+        True,
+        presets={"two_tower_generator": True},
+    ),
+    "mlm": ObjectiveKind(
+        "objectives:MaskedLM",
+        {"electra_objective": False, "electric_objective": False},
+        True,
+        heads=(),
+    ),
+    "two_tower": ObjectiveKind(
+        "cloze_model:TwoTower",
+        {"electra_objective": False, "electric_objective": False},
+        presets={"two_tower_generator": True, "generator_hidden_size": 1.0},
+        main_network=False,
+        heads=(),
+    ),
+    "two_stage": ObjectiveKind(
+        "two_stage:TwoStage",
+        _ELECTRA,
+        presets={
+            "embedding_size": None,
+            "generator_hidden_size": 1.0,
+            "untied_generator_embeddings": True,
+        },
+    ),
+    "adversarial": ObjectiveKind(
+        "adversarial:Adversarial",
+        _ELECTRA,
+        presets={"repeated_masks": "fixed"},
+        heads=(DISCRIMINATOR_HEAD, BASELINE),
+    ),
+    "electra_15": ObjectiveKind("ablations:Electra15", _ELECTRA),
+    "replace_mlm": ObjectiveKind(
+        "ablations:ReplaceMLM",
+        _ELECTRA,
+        presets={"disc_weight": 1.0},
+        heads=(TOKEN_HEAD,),
+        predicts="masked",
+    ),
+    "all_tokens_mlm": ObjectiveKind(
+        "ablations:AllTokensMLM",
+        _ELECTRA,
+        presets={"disc_weight": 1.0},
+        heads=(DISCRIMINATOR_HEAD, TOKEN_HEAD),
+        predicts="all",
+    ),
+}
+
+
+def by_original_hparams(hparams: Mapping[str, Any]) -> str:
+    """The objective that the original's hparams choose."""
+    if hparams["electric_objective"]:
+        return "electric"
+    return "electra" if hparams["electra_objective"] else "mlm"
+
+
+def by_heads(scopes: set[str]) -> str | None:
+    """The objective whose heads alone are among the scopes of a model's weights.
+
+    None where there are none, or where another objective has the same.
+    """
+    known = {head for kind in OBJECTIVES.values() for head in kind.heads}
+    found = [n for n, kind in OBJECTIVES.items() if set(kind.heads) == known & scopes]
+    return found[0] if len(found) == 1 and known & scopes else None

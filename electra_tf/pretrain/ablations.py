@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The objectives between BERT and ELECTRA, by which the paper explains the difference.
+
+Section 3.5 and Table 5 of the ELECTRA paper.
+
+Shapes: B batch, L length, N masked positions, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from electra_tf.config.objectives import TOKEN_HEAD
+from electra_tf.pretrain import masking, metric_sums, metrics
+from electra_tf.pretrain.discriminator import discriminator_head
+from electra_tf.pretrain.generator import weighted_mean
+from electra_tf.pretrain.masked_lm_generator import MaskedLMHead
+from electra_tf.pretrain.objectives import Electra, Objective
+
+
+class Electra15(Electra):
+    """ELECTRA whose loss counts the masked positions only, or as many others."""
+
+    name = "electra_15"
+    model = "an ELECTRA 15 %"
+    description = (
+        "ELECTRA 15 %: as ELECTRA, but it learned from as many tokens as are masked"
+    )
+    # Its odds are those of the positions that it learned from: no log-probability.
+    scoring = None
+
+    def positions(self, inputs):
+        if self.settings.electra_15_positions == "other":
+            return inputs.other_weights
+        length = tf.shape(inputs.input_ids)[1]
+        masked = masking.positions_mask(inputs.masked_lm_positions, length)
+        return tf.cast(masked, tf.float32)
+
+
+class TokenPredictions(NamedTuple):
+    """What the main network predicts of the original text, at M positions of a row."""
+
+    per_token_loss: tf.Tensor  # float32 [B, M]
+    predictions: tf.Tensor  # int32 [B, M]
+    targets: tf.Tensor  # int32 [B, M]
+    is_replaced: tf.Tensor  # bool [B, M]: it read another token there
+    weights: tf.Tensor  # float32 [B, M], 1 at the positions that count
+    loss: tf.Tensor  # scalar: mean over them
+    probs: tf.Tensor | None = None  # float32 [B, L], that a token is not copied
+
+
+class ReplaceMLM(Objective):
+    """Masked language modeling whose input has samples in place of [MASK]."""
+
+    name = "replace_mlm"
+    model = "a Replace MLM"
+    description = (
+        "Replace MLM: a masked language model that read a generator's samples in place "
+        "of [MASK]"
+    )
+    metrics = (*Objective.metrics, metrics.SAMPLED_ACCURACY, *metrics.TOKEN_METRICS)
+
+    def heads(self, config, dtype):
+        head = MaskedLMHead(
+            self.settings.embedding_size,
+            config.vocab_size,
+            name=TOKEN_HEAD,
+            hidden_act=config.hidden_act,
+            initializer_range=config.initializer_range,
+            dtype=dtype,
+        )
+        head.build((None, config.hidden_size))
+        return [head]
+
+    def discriminate(
+        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
+    ):
+        encoded = model.electra(
+            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
+        )
+        positions, targets = inputs.masked_lm_positions, inputs.masked_lm_ids
+        hidden = masking.gather_positions(encoded.sequence_output, positions)
+        head = model.token_predictions
+        table = model.electra.embeddings.word_embeddings.value
+        logits = head.logits(head(hidden), table)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return TokenPredictions(
+            losses,
+            tf.argmax(logits, axis=-1, output_type=tf.int32),
+            targets,
+            masking.gather_positions(is_replaced, positions),
+            inputs.masked_lm_weights,
+            weighted_mean(losses, inputs.masked_lm_weights, weights.discriminator),
+        )
+
+    def loss_weight(self, inputs):
+        return tf.reduce_sum(inputs.masked_lm_weights)
+
+    def sums(self, output, batch):
+        sums = super().sums(output, batch) | metric_sums.sampled_sums(output, batch)
+        return sums | metric_sums.token_sums(output.discriminated)
+
+
+class AllTokensMLM(ReplaceMLM):
+    """Predicts every token of the original text, most of them by copying.
+
+    The head that tells replaced tokens elsewhere says here how likely a token is not
+    simply to be copied: p(v) = D 1[v = corrupted token] + (1 - D) softmax_v.
+    """
+
+    name = "all_tokens_mlm"
+    model = "an All-Tokens MLM"
+    description = (
+        "All-Tokens MLM: a language model that read a text with a generator's samples "
+        "in it and predicted every token of the original, by copying or anew"
+    )
+
+    def heads(self, config, dtype):
+        return [*super().heads(config, dtype), discriminator_head(config, dtype)]
+
+    def discriminate(
+        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
+    ):
+        encoded = model.electra(
+            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
+        )
+        head, targets = model.token_predictions, inputs.input_ids
+        table = model.electra.embeddings.word_embeddings.value
+        hidden = head(encoded.sequence_output)  # [B, L, E]
+        normalizer, best = head.log_normalizer(
+            hidden, table, self.settings.cloze_chunk_size
+        )
+        new_logits = model.discriminator_predictions(encoded.sequence_output)
+
+        def log_p(ids):
+            log_softmax = head.scores(hidden, ids, table) - normalizer
+            return log_with_copying(new_logits, log_softmax, ids == corrupted_ids)
+
+        losses, counted = -log_p(targets), self.positions(inputs)
+        copies = log_p(corrupted_ids) >= log_p(best)
+        return TokenPredictions(
+            losses,
+            tf.where(copies, corrupted_ids, best),
+            targets,
+            targets != corrupted_ids,
+            counted,
+            weighted_mean(losses, counted, weights.discriminator),
+            tf.sigmoid(new_logits),
+        )
+
+    def loss_weight(self, inputs):
+        return Objective.loss_weight(self, inputs)
+
+
+def log_with_copying(
+    new_logits: tf.Tensor, log_softmax: tf.Tensor, is_copy: tf.Tensor
+) -> tf.Tensor:
+    """log p of tokens where a token is copied with probability sigmoid(-new_logits).
+
+    Args:
+      log_softmax: log-probability of the tokens if they are not copied.
+      is_copy: bool, whether the token is the one that would be copied.
+
+    Returns float32 of the shape of all three.
+    """
+    log_copied = tf.math.log_sigmoid(-new_logits)
+    log_new = tf.math.log_sigmoid(new_logits) + log_softmax
+    return log_new + tf.where(is_copy, tf.nn.softplus(log_copied - log_new), 0.0)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hparam `objective`: what it implies, and what contradicts it."""
+
+import pytest
+
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.pretraining import read_hparams
+from tests.config.test_pretraining import make, refused
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_and_the_originals_hparams_are_the_same_run(name):
+    config, kind = make({"objective": name}), OBJECTIVES[name]
+    assert config.objective_kind == name
+    assert kind.original.items() <= config.to_dict().items()
+    if kind.is_originals:
+        assert config == make(kind.original)
+        assert config.objective is None and "objective" not in config.identity()
+    else:
+        assert config.identity()["objective"] == name
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("flag", ["electra_objective", "electric_objective"])
+def test_an_objective_that_the_original_hparams_contradict(name, flag):
+    said = OBJECTIVES[name].original[flag]
+    refused({"objective": name, flag: not said}, f'objective "{name}"', flag)
+    assert make({"objective": name, flag: said}).objective_kind == name
+
+
+def test_the_switch_of_stages_is_written_down(tmp_path):
+    """Going on with more steps does not move it."""
+    config = make({"objective": "two_stage", "num_train_steps": 11})
+    assert config.stage_one_steps == config.identity()["stage_one_steps"] == 5
+    assert config.generator_config() == config.model_config()
+    assert config.embedding_size == config.model_config().hidden_size
+    config.save(str(tmp_path / "c.json"))
+    saved = read_hparams(str(tmp_path / "c.json"))
+    assert make({"num_train_steps": 99}, saved).stage_one_steps == 5
+    assert "stage_one_steps" not in make().identity()
+
+
+@pytest.mark.parametrize(
+    "hparams, words",
+    [
+        (
+            {"mask_token_share": 0.9, "random_token_share": 0.2},
+            ["mask_token_share 0.9", "random_token_share 0.2", "at most 1"],
+        ),
+        (
+            {"random_token_share": 0.1, "electric_objective": True},
+            ["random_token_share 0.1", "two_tower"],
+        ),
+        (
+            {"objective": "two_stage", "generator_hidden_size": 0.25},
+            ["two_stage", "one size", "generator_hidden_size is 0.25", "needs 1.0"],
+        ),
+        (
+            {"objective": "two_stage", "embedding_size": 128},
+            ["two_stage", "embedding_size is 128", "needs 256"],
+        ),
+        (
+            {"objective": "two_stage", "untied_generator_embeddings": False},
+            ["two_stage", "untied_generator_embeddings is false"],
+        ),
+        (
+            {"objective": "two_stage", "num_train_steps": 9, "stage_one_steps": 9},
+            ["stage_one_steps 9", "num_train_steps 9"],
+        ),
+        ({"objective": "two_stage", "num_train_steps": 1}, ["num_train_steps 1"]),
+        (
+            {"objective": "two_tower", "generator_hidden_size": 0.25},
+            ["generator_hidden_size is 0.25", "two_tower needs 1.0", "model_size"],
+        ),
+        (
+            {"objective": "two_tower", "two_tower_generator": False},
+            ["masked_lm", "two_tower"],
+        ),
+        ({"stage_one_steps": 5}, ["stage_one_steps 5", "two_stage", "electra"]),
+        ({"init_discriminator": False}, ["init_discriminator false", "two_stage"]),
+        (
+            {"electra_15_positions": "other"},
+            ['electra_15_positions "other"', "electra_15"],
+        ),
+        (
+            {"objective": "two_stage", "generator": "unigram"},
+            ["unigram", "two_stage", "masked_lm"],
+        ),
+        (
+            {"objective": "adversarial", "repeated_masks": "original"},
+            ["adversarial", 'repeated_masks "original"', "twice"],
+        ),
+        (
+            {"objective": "adversarial", "disallow_correct": True},
+            ["adversarial", "disallow_correct true"],
+        ),
+        (
+            {"objective": "adversarial", "disc_weight": 0},
+            ["adversarial", "disc_weight 0"],
+        ),
+        (
+            {"objective": "adversarial", "two_tower_generator": True},
+            ["adversarial", "two_tower", "masked_lm"],
+        ),
+        ({"objective": "elektra"}, ['"elektra"', '"electra"']),
+    ],
+)
+def test_bad_combinations_say_why(hparams, words):
+    refused(hparams, *words)

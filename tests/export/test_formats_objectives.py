@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The main network of every objective, in the formats that others read."""
+
+import functools
+
+import numpy as np
+import pytest
+
+import electra_tf
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
+from electra_tf.errors import UserError
+from electra_tf.export import formats
+from electra_tf.interop import networks, sources
+from tests.helpers.exporting import tiny_source, write_run
+from tests.helpers.tiny_pretraining import VARIANTS
+
+NAMES = {name: name for name in OBJECTIVES} | {"two_tower": "two_tower_alone"}
+# Saved as of step 7: stage two of two stages.
+RUNS = {name: VARIANTS[variant] for name, variant in NAMES.items()} | {
+    "two_stage": VARIANTS["two_stage"] | {"stage_one_steps": 5},
+}
+every_objective = pytest.mark.parametrize("name", OBJECTIVES)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Writes a run of an objective once; (data directory, its weights)."""
+
+    @functools.cache
+    def run(name):
+        data = tmp_path_factory.mktemp(name)
+        source = tiny_source(NAMES[name])
+        write_run(data, source, **RUNS[name])
+        return data, {v.path: v.numpy() for v in source.pretrainer.variables}
+
+    return run
+
+
+def export(data, output, kind, **options):
+    request = formats.ExportRequest(kind, str(output), str(data), "tiny", **options)
+    return formats.export(request)
+
+
+def same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@every_objective
+def test_weights_of_the_main_network(runs, tmp_path, name):
+    """The whole model as the original's checkpoint, and its encoder by itself."""
+    data, weights = runs(name)
+    export(data, tmp_path / "tf1", "tf1")
+    stored = sources.read(
+        str(tmp_path / "tf1"), hparams=RUNS[name], log=lambda line: None
+    )
+    assert stored.config.objective_kind == name
+    same(stored.tensors, weights)
+    if not OBJECTIVES[name].main_network:
+        with pytest.raises(UserError, match="no encoder that reads a whole text"):
+            networks.split(stored, "encoder")
+        return
+    [encoder] = networks.split(stored, "encoder").values()
+    main = {k: v for k, v in weights.items() if k.startswith("electra/")}
+    same(encoder.tensors, main)
+    # Nothing of the main network is left out where all is asked for.
+    if name != "electric":
+        found = networks.split(stored).values()
+        assert any(main.keys() <= network.tensors.keys() for network in found)
+
+
+@every_objective
+def test_saved_models_compute_the_same(runs, tmp_path, name):
+    """Each is compared with the model before it is put in its place."""
+    data, _ = runs(name)
+    if not OBJECTIVES[name].main_network:
+        export(data, tmp_path / "generator", "saved_model", what="generator")
+        for kind in ("saved_model", "tflite", "huggingface"):
+            with pytest.raises(UserError, match="no encoder that reads a whole text"):
+                export(data, tmp_path / kind, kind, what="encoder")
+        return
+    export(data, tmp_path / "encoder", "saved_model", what="encoder")
+    has_head = DISCRIMINATOR_HEAD in OBJECTIVES[name].heads
+    if has_head:
+        export(data, tmp_path / "detector", "saved_model", what="detector")
+    else:
+        with pytest.raises(UserError, match="no discriminator"):
+            export(data, tmp_path / "detector", "saved_model", what="detector")
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "tflite"])
+@pytest.mark.parametrize("name", ["replace_mlm", "all_tokens_mlm", "adversarial"])
+def test_other_formats(runs, tmp_path, name, kind):
+    if kind == "huggingface":
+        pytest.importorskip("safetensors")
+    data, _ = runs(name)
+    export(data, tmp_path / "out", kind, what="encoder")
+    assert any((tmp_path / "out").rglob("*"))
+
+
+@every_objective
+def test_texts_can_be_looked_at(runs, name):
+    data, _ = runs(name)
+    model = electra_tf.load(data / "models" / "tiny")
+    if DISCRIMINATOR_HEAD not in OBJECTIVES[name].heads:
+        with pytest.raises(UserError, match="no discriminator"):
+            model.detect("the doctor opened")
+        return
+    for tokens in (*model.detect("the doctor opened"), *model.corrupt("the doctor")):
+        assert all(0 < token.probability < 1 for token in tokens)
+
+
+def test_a_main_network_without_discriminator_beside_two_towers(tmp_path):
+    towers = {"two_tower_generator": True}
+    write_run(tmp_path, tiny_source("replace_mlm", **towers), **towers)
+    export(tmp_path, tmp_path / "out", "tf1")
+    again = sources.read(str(tmp_path / "out"), log=lambda line: None)
+    assert again.config.objective_kind == "replace_mlm"
+    assert again.config.generator_kind == "two_tower"
+
+
+def test_a_discriminator_that_has_not_begun_is_not_exported(tmp_path):
+    source = tiny_source("two_stage")
+    hparams = VARIANTS["two_stage"] | {"stage_one_steps": 7}
+    write_run(tmp_path, source, **hparams)
+    with pytest.raises(UserError, match="step 7 of a two-stage run"):
+        export(tmp_path, tmp_path / "out", "tf1")

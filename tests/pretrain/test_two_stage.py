@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two stages in one run: what each of them learns, and what it leaves as it was."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.pretrain import metrics
+from electra_tf.pretrain.two_stage import TwoStage
+from electra_tf.train.step import TrainingStep
+from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
+from tests.train.test_loop import Trained
+
+STEPS, SWITCH = 6, 3
+HPARAMS = {
+    "objective": "two_stage",
+    "embedding_size": 32,
+    "generator_hidden_size": 1.0,
+    "num_train_steps": STEPS,
+    "num_warmup_steps": 1,
+    "weight_decay_rate": 0.5,  # Nothing that decays is left as it was.
+}
+
+
+def test_the_loss_of_each_stage_by_hand():
+    """Three tokens of four words, the last masked; weights 2 and 50 of the losses.
+
+    The generator gives the masked token 1/4: its loss is log 4.
+    The discriminator gives the tokens D = 1/2, 1/2 and 3/4; the last is replaced, so
+    its loss is (log 2 + log 2 + log 4) / 3 = 4/3 log 2.
+    Stage one: 2 log 4. Stage two: 50 4/3 log 2, nothing of the generator's.
+    """
+    settings = types.SimpleNamespace(gen_weight=2.0, disc_weight=50.0)
+    objective = TwoStage(settings)
+    generated = types.SimpleNamespace(loss=np.log(4))
+    discriminated = types.SimpleNamespace(loss=4 / 3 * np.log(2))
+    objective.stage = 1
+    assert objective.total_loss(generated, None) == pytest.approx(2 * np.log(4))
+    objective.stage = 2
+    expected = 50 * 4 / 3 * np.log(2)
+    assert objective.total_loss(generated, discriminated) == pytest.approx(expected)
+
+
+class Staged(Trained):
+    """A run as run_pretraining.py makes it, stage by stage."""
+
+    def begin(self, step):
+        objective = self.task.model.objective
+        objective.begin_stage(self.task.model, step)
+        self.step = TrainingStep(
+            self.task,
+            self.state,
+            self.placement,
+            seed=1,
+            variables=objective.trained_variables(self.task.model),
+        )
+
+
+def changed(before, after):
+    """The names of the variables that are not what they were, bit for bit."""
+    return {k for k, v in after.items() if v.tobytes() != before[k].tobytes()}
+
+
+def is_generators(name):
+    return name.startswith("generator")
+
+
+@pytest.mark.parametrize("init_discriminator", [True, False])
+def test_what_each_stage_changes(tiny_data, init_discriminator):
+    """Weights, and slots: nothing of the other network's, not by decay either."""
+    run = Staged(tiny_data, **HPARAMS, init_discriminator=init_discriminator)
+    start = run.values()
+    run.begin(0)
+    found = run.run(SWITCH)
+    assert "disc_loss" not in found
+    np.testing.assert_allclose(found["loss"], found["masked_lm_loss"], rtol=1e-6)
+    first = run.values()
+    learned = changed(start, first) - {"global_step", "loss_scale/good_steps"}
+    assert all(map(is_generators, learned))
+    assert len(learned) > 20 and any(name.endswith("/adam_v") for name in learned)
+
+    run.begin(SWITCH)
+    begun = run.values()
+    copied = changed(first, begun)
+    if not init_discriminator:
+        assert not copied
+    else:
+        assert copied and all(n.startswith("electra/") for n in copied)
+        for name in [n for n in begun if n.startswith("electra/") and "adam" not in n]:
+            theirs = begun[name.replace("electra/", "generator/", 1)]
+            np.testing.assert_array_equal(begun[name], theirs)
+    # Where a run is resumed at the switch, the same happens again.
+    run.begin(SWITCH)
+    assert not changed(begun, run.values())
+
+    found = run.run(STEPS - SWITCH, start=SWITCH)
+    np.testing.assert_allclose(found["loss"], 50 * found["disc_loss"], rtol=1e-5)
+    second = run.values()
+    learned = changed(begun, second) - {"global_step", "loss_scale/good_steps"}
+    assert not any(map(is_generators, learned))
+    trained = run.task.model.objective.trained_variables(run.task.model)
+    assert {v.path for v in trained} <= learned | {
+        # It may happen that a bias has no influence.
+        v.path
+        for v in trained
+        if v.path.endswith("key/bias")
+    }
+    # After the switch a run that is resumed starts nothing again.
+    run.begin(SWITCH + 1)
+    assert not changed(second, run.values())
+
+
+def test_each_stage_has_its_schedule(tiny_data):
+    """Warm-up over one step, then down to nothing, twice."""
+    run = Staged(tiny_data, **HPARAMS)
+    rates = [float(run.state.optimizer._learning_rate(step)) for step in range(STEPS)]
+    peak = run.config.learning_rate
+    expected = [0, peak * 2 / 3, peak / 3] * 2
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-9)
+
+
+def test_a_step_has_the_metrics_of_its_stage():
+    model, batch = tiny_model("two_stage", stage_one_steps=SWITCH), tiny_batch()
+    for step, stage, names in (
+        (SWITCH - 1, 1, {m.name for m in metrics.GENERATOR_METRICS}),
+        (SWITCH, 2, {m.name for m in metrics.DISCRIMINATOR_METRICS}),
+    ):
+        model.objective.enter_stage(step)
+        assert model.objective.stage == stage
+        sums = model.objective.sums(model(batch), batch)
+        found = metrics.evaluation_metrics(model.objective.metrics, sums)
+        assert names <= found.keys()
+        assert ("disc_loss" in found) == (stage == 2)
+    assert tf.reduce_all(tf.math.is_finite(list(found.values())))
