@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -61,7 +62,10 @@ def export(folder: Path) -> jax.export.Exported:
         mlir_module_serialized=_portable((folder / "step.hlo").read_bytes()),
         module_kept_var_idx=tuple(range(len(arguments))),
     )
-    (folder / "step.jax").write_bytes(exported.serialize())
+    content = bytes(exported.serialize())
+    (folder / "step.jax").write_bytes(content)
+    spec["step_sha256"] = hashlib.sha256(content).hexdigest()
+    (folder / "step.json").write_text(json.dumps(spec, indent=1))
     return exported
 
 

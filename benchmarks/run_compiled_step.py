@@ -4,12 +4,13 @@
     python benchmarks/run_compiled_step.py --step-dir step --measure
     python benchmarks/run_compiled_step.py --step-dir step --max-wall-time 20m
 
-Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. Otherwise
-the run goes on from state.npz or, at first, initial_state.npz; batches and masking are
-those of run_pretraining.py. State and metrics are written into the folder: at the end,
-on SIGTERM and every --save-minutes; take_back_state.py makes a checkpoint of them.
+Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. Without
+it the run goes on from state.npz or, at first, initial_state.npz; batches and masking
+are those of run_pretraining.py. State and metrics are written into the folder: at the
+end, on SIGTERM and every --save-minutes; take_back_state.py makes a checkpoint of them.
 """
 
+import hashlib
 import io
 import json
 import statistics
@@ -89,12 +90,21 @@ class Program:
     """The step, compiled for the device at hand, and the state that it changes."""
 
     def __init__(self, folder: Path, spec: dict, state: dict[str, np.ndarray]):
-        import jax
-        import jax.export
+        try:
+            import flatbuffers  # noqa: F401  jax.export reads with it
+            import jax
+            import jax.export
+        except ImportError as error:
+            raise UserError(f"{error}.\npip install jax flatbuffers", 1) from None
 
+        content = (folder / "step.jax").read_bytes()
+        if hashlib.sha256(content).hexdigest() != spec["step_sha256"]:
+            raise UserError(
+                f"{folder}/step.jax is damaged or of another step.", EXIT_DAMAGED
+            )
         jax.config.update("jax_enable_x64", True)  # the state has int64 counters
         self._jax, self.device = jax, jax.devices()[0]
-        exported = jax.export.deserialize(bytearray((folder / "step.jax").read_bytes()))
+        exported = jax.export.deserialize(bytearray(content))
         donated = tuple(range(len(spec["state"])))
         step = jax.jit(exported.call, donate_argnums=donated)
         since = time.monotonic()

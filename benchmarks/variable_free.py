@@ -43,12 +43,14 @@ def without_variables(
     results = writer.copy(traced.graph, known, "")
     writer.graph.library.CopyFrom(traced.graph.as_graph_def().library)
     names = [*writer.current, *results]
+    used = {name for node in writer.graph.node for name in node.input} | set(names)
     specs = [tf.TensorSpec(v.shape, v.dtype) for v in variables]
     specs += [tf.TensorSpec(t.shape, t.dtype) for t in inputs]
 
     @tf.function(jit_compile=True, autograph=False, input_signature=specs)
     def function(*tensors):
-        given = dict(zip(arguments, tensors, strict=True))
+        given = zip(arguments, tensors, strict=True)
+        given = {name: tensor for name, tensor in given if name in used}
         return tf.graph_util.import_graph_def(writer.graph, given, names, name="")
 
     return function
@@ -121,6 +123,8 @@ class _Writer:
             given = {t.name: v for t, v in zip(body.inputs, inputs, strict=True)}
             return self.copy(body, given, f"{name}/")
         variable, *values = inputs
+        if not isinstance(variable, _Variable):
+            raise self._refused(op)
         dtype = self._dtypes[variable]
         if op.type == "Identity":
             return [variable]
@@ -140,7 +144,12 @@ class _Writer:
             types = {"Tindices": op.inputs[1].dtype, "Taxis": tf.int32}
             self._node(name, "GatherV2", operands, Tparams=dtype, **types)
             return [f"{name}:0"]
-        raise UserError(f"{op.type} of a variable cannot be compiled elsewhere: {name}")
+        raise self._refused(op)
+
+    @staticmethod
+    def _refused(op) -> UserError:
+        text = f"{op.type} of a variable cannot be compiled elsewhere: {op.name}"
+        return UserError(text)
 
     def _node(self, name: str, op: str, inputs: list[str], **types):
         node = self.graph.node.add(name=name, op=op, input=inputs)

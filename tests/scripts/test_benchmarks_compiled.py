@@ -186,6 +186,12 @@ def test_a_damaged_state_is_refused(step, tmp_path):
         done = run_step(tmp_path)
         assert done.returncode == 65 and "is damaged" in done.stderr
         assert "Traceback" not in done.stderr
+    (tmp_path / "initial_state.npz").write_bytes(whole)
+    program = bytearray((step / "step.jax").read_bytes())
+    program[len(program) // 2] ^= 1
+    (tmp_path / "step.jax").write_bytes(program)
+    done = run_step(tmp_path)
+    assert done.returncode == 65 and "step.jax is damaged" in done.stderr
 
 
 def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
