@@ -18,7 +18,6 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, startup
-from electra_tf.config.generators import GENERATORS
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import token_counts
@@ -155,7 +154,7 @@ def find_start(
         sources.check(config.init_checkpoint)
     if original:
         original.check_vocabulary(vocab)
-    if needs_token_counts(config) and not saved:
+    if config.needs_token_counts and not saved:
         token_counts.files_beside(config.pretrain_tfrecords)
     return Start(saved, original)
 
@@ -199,11 +198,6 @@ class Run(NamedTuple):
             "code_sha256": code_sha256(),
             **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
         }
-
-
-def needs_token_counts(config: PretrainingConfig) -> bool:
-    """Whether the generator starts from how often each token is in the data."""
-    return GENERATORS[config.generator_kind].needs_token_counts
 
 
 def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
@@ -408,7 +402,7 @@ def load_start(run: Run, task, state) -> None:
         warm_start.load(
             config.init_checkpoint, config, vocab, state.weights(), console.log
         )
-    if needs_token_counts(config) and not (saved or original):
+    if config.needs_token_counts and not (saved or original):
         counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
         task.model.generator.adapt(counts)
 

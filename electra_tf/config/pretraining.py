@@ -340,6 +340,11 @@ class PretrainingConfig(RunConfig):
         )
 
     @property
+    def needs_token_counts(self) -> bool:
+        """Whether the generator starts from how often each token is in the data."""
+        return GENERATORS[self.generator_kind].needs_token_counts
+
+    @property
     def uses_generator_config(self) -> bool:
         """Whether there is a generator encoder with a shape of its own."""
         return GENERATORS[self.generator_kind].has_own_encoders

@@ -47,14 +47,14 @@ PRETRAINING_SETTINGS = """
 FINETUNING_SETTINGS = """
     answer_text answerable_classifier answerable_uses_start_logits answerable_weight
     beam_size data_source debug do_lower_case doc_stride double_unordered
-    early_stopping_patience embedding_size eval_every_steps gcp_project
-    gradient_accumulation_steps jit_compile joint_prediction keep
-    layerwise_lr_decay layerwise_lr_offset learning_rate length_buckets
-    max_answer_length max_query_length max_seq_length model_hparam_overrides model_size
-    n_best_size num_tpu_cores num_train_epochs on_bad_example on_nonfinite precision
-    qa_na_threshold seed task_names tasks tpu_job_name tpu_name tpu_zone
-    train_batch_size use_tpu vocab_size warmup_proportion weight_decay_rate
-    write_distill_outputs
+    early_stopping_patience embedding_size eval_every_steps freeze_layers
+    gcp_project gradient_accumulation_steps jit_compile joint_prediction keep
+    label_smoothing layerwise_lr_decay layerwise_lr_offset learning_rate
+    length_buckets max_answer_length max_query_length max_seq_length
+    model_hparam_overrides model_size n_best_size num_tpu_cores num_train_epochs
+    on_bad_example on_nonfinite precision qa_na_threshold seed task_names tasks
+    tpu_job_name tpu_name tpu_zone train_batch_size use_tpu vocab_size
+    warmup_proportion weight_decay_rate write_distill_outputs
 """
 
 
