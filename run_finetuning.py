@@ -32,7 +32,7 @@ from electra_tf.finetune import (
 from electra_tf.finetune import sweep as sweep_lib
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
-from electra_tf.storage.remote import check_writable, put_folder
+from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 _DATA_DIR = cli.define_path(
@@ -237,7 +237,10 @@ def run_trials(config, vocab, tasks, source, placement, console):
             glue_zip.write(Path(config.results_txt).parent, trial, console.log)
         if config.write_pictures and not done:
             pictures.write(config, result, console.log)
-        put_folder(Path(config.results_txt).parent)
+        results_dir = Path(config.results_txt).parent
+        # Not what else lies there: those may be copies of what others write.
+        own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
+        put(results_dir, [n for n in names_below(results_dir) if n.startswith(own)])
         finetuning.discard_model(config, trial)
     if results.trials:
         console.heading("Results")

@@ -38,10 +38,7 @@ from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
 
 _DATA_DIR = cli.define_path(
-    "data_dir",
-    None,
-    "Location of data files (vocabulary, TFRecords, models).",
-    in_bucket=True,
+    "data_dir", None, "Location of vocabulary, TFRecords and models.", in_bucket=True
 )
 _MODEL_NAME = flags.DEFINE_string(
     "model_name", None, "The name of the model being trained."
@@ -86,12 +83,7 @@ def main(argv: list[str]) -> int:
     console = Console(silent=not chief)
     writes = config.do_train and chief and not _DRY_RUN.value
     lock = RunLock(config.model_dir)
-    folder = RunFolder(
-        config.model_dir,
-        writes=writes,
-        keep=config.keep_checkpoint_max,
-        log=console.log,
-    )
+    folder = RunFolder(config.model_dir, writes=writes, keep=config.keep_checkpoint_max)
     checkpoints = Checkpoints(
         config.model_dir,
         keep=config.keep_checkpoint_max,

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from electra_tf.finetune.classification import GLUE
+from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import expand, fetch
 
 NAMES = tuple(name for task in GLUE.values() for name in task.submission.values())
 # Nothing here learns WNLI, as in the original: the more frequent of its classes.
@@ -36,7 +38,8 @@ def write(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
     """
     files = {}
     for name in NAMES:
-        found = results.glob(f"*_test_predictions/trial_{trial}/{name}.tsv")
+        pattern = f"*_test_predictions/trial_{trial}/{name}.tsv"
+        found = map(Path, map(fetch, expand(f"{escape(str(results))}/{pattern}")))
         newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
         if newest:
             files[f"{name}.tsv"] = newest.read_bytes()
