@@ -73,7 +73,7 @@ def read(
     data_dir, model_name = data_dir or str(place[3]), place[1].name or "model"
     if "vocab_file" not in hparams:
         usual = os.path.join(data_dir, "vocab.txt")
-        if not os.path.isfile(usual):
+        if not os.path.isfile(fetch_once(usual)):
             raise UserError(
                 f"{usual}, the vocabulary of {folder}, does not exist.\nSay where it "
                 "is by --data-dir."
