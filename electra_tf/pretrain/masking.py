@@ -19,6 +19,7 @@ MASK_TOKEN_SHARE = 0.85
 # Draws that came after those of the original have keys of their own: without them, a
 # batch is what it was.
 _RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
+_PHILOX = 1  # tf.random.Algorithm.PHILOX
 
 # Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
 # stay small next to the one pass over the vocabulary that forms the weights.
@@ -84,14 +85,29 @@ def scatter_update(
 def uniforms(
     seed: int | tf.Tensor,
     step: int | tf.Tensor,
-    shape: tuple[int, ...] | list,
+    rows: tuple[int | tf.Tensor, int | tf.Tensor],
+    columns: int | tf.Tensor,
     purpose: int = 0,
 ) -> tf.Tensor:
-    """float32 uniforms in [0, 1) that are a function of all arguments."""
+    """float32 uniforms in [0, 1): rows of a table that (seed, step, purpose) determine.
+
+    The table is that of `tf.random.stateless_uniform` on CPUs, and has `columns`
+    columns. `rows` is (first, count): the others cost nothing, so that many workers
+    can have their own rows of a large batch each.
+    """
     key = tf.stack([tf.cast(seed, tf.int64), tf.cast(step, tf.int64)])
     if purpose:
         key = tf.random.fold_in(key, purpose)
-    return tf.random.stateless_uniform(shape, key)
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=key)
+    first, count = (tf.cast(number, tf.int64) for number in rows)
+    columns = tf.cast(columns, tf.int64)
+    # Philox makes four numbers of each value of its counter.
+    start, size = first * columns, count * columns
+    counter = tf.stack([counter[0] + tf.cast(start // 4, tf.uint64), counter[1]])
+    numbers = tf.raw_ops.StatelessRandomUniformV2(
+        shape=[size + 3], key=key, counter=counter, alg=_PHILOX, dtype=tf.float32
+    )
+    return tf.reshape(numbers[start % 4 :][:size], [count, columns])
 
 
 def _draw_with_replacement(candidates: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
@@ -146,7 +162,7 @@ def mask_batch(
     random_token_share: float = 0.0,
     draw_others: bool = False,
     vocab_size: int = 0,
-    rows: tuple[int, int] | None = None,
+    first_row: int = 0,
     **options,
 ) -> dict[str, tf.Tensor]:
     """Draws the masking of a global batch as a function of (seed, step).
@@ -155,18 +171,15 @@ def mask_batch(
       random_token_share: of `mask_by_draws`, whose random tokens are any of
         `vocab_size`.
       draw_others: mark as many other positions, too.
-      rows: (first, all): `batch` is rows `first` ... of a global batch of so many, and
-        is masked as it would be among them; None: it is the global batch.
+      first_row: which row of the global batch the first one of `batch` is.
 
     Returns and further arguments: those of `mask_by_draws`.
     """
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
-    first, all_rows = rows or (0, size)
     columns = draws_per_row(length, options["max_predictions_per_seq"], repeated_masks)
 
     def draw(columns: int | tf.Tensor, purpose: int = 0) -> tf.Tensor:
-        drawn = uniforms(seed, step, [all_rows, columns], purpose)
-        return drawn[first : first + size]
+        return uniforms(seed, step, (first_row, size), columns, purpose)
 
     if random_token_share:
         random = sample_uniformly(draw(length, _RANDOM_TOKENS), vocab_size)

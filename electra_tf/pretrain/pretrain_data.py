@@ -84,7 +84,7 @@ def make_dataset(
             sep_id=vocab.sep_id,
             mask_id=vocab.mask_id,
             vocab_size=len(vocab),
-            rows=(rows.first, batch_size),
+            first_row=rows.first,
             **masking_settings,
         )
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)

@@ -105,7 +105,7 @@ def test_parts_of_a_batch_get_their_own_rows():
     settings = {**shares(0.5, 0.5), "draw_others": True}
     whole = mask(batch=batch, **settings)
     part = {name: value[2:5] for name, value in batch.items()}
-    part = mask(batch=part, rows=(2, 8), **settings)
+    part = mask(batch=part, first_row=2, **settings)
     for name, value in part.items():
         np.testing.assert_array_equal(value, whole[name][2:5], err_msg=name)
 
