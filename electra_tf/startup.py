@@ -38,6 +38,15 @@ def import_tensorflow() -> None:
         tf.config.list_physical_devices()
 
 
+def keep_triton_out() -> None:
+    """To be called before torch or transformers is imported beside TensorFlow.
+
+    torch's CUDA build brings triton, whose import ends a process that has TensorFlow:
+    each has an LLVM of its own. torch does without it where it is not installed.
+    """
+    sys.modules.setdefault("triton", None)
+
+
 @contextlib.contextmanager
 def _absent(modules: Iterable[str]) -> Iterator[None]:
     """Lets imports of modules fail, as if they were not installed."""

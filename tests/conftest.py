@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from electra_tf import startup
 from tests.helpers.runs import write_tiny_data
+
+startup.keep_triton_out()  # Tests import torch themselves.
 
 
 @pytest.fixture(scope="session")

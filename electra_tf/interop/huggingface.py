@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from electra_tf import startup
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface_card,
@@ -234,6 +235,7 @@ def _peer_outputs(
 
     Raises `UserError` (65) if it finds names missing or left over.
     """
+    startup.keep_triton_out()
     import torch
     import transformers
 

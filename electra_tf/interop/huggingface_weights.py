@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from electra_tf import startup
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.manifest import read_json
 
@@ -112,6 +113,7 @@ def _bfloat16(path: Path, name: str) -> np.ndarray:
 
 
 def _of_pickle(path: Path) -> dict[str, np.ndarray]:
+    startup.keep_triton_out()
     try:
         import torch
     except ImportError:

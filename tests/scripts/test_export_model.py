@@ -33,6 +33,20 @@ def run_name(tiny_data):
     return "to_export"
 
 
+def test_torchs_triton_is_not_imported_beside_tensorflow(tiny_data, run_name, tmp_path):
+    """What comes with torch for CUDA would end the process."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (tmp_path / "triton.py").write_text("import os; os.abort()")
+    done = run_script(
+        *("export_model.py", "--data-dir", str(tiny_data), "--model-name", run_name),
+        *("--format", "huggingface", "--output-dir", str(tmp_path / "out")),
+        env={"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "verified with transformers: " in done.stdout
+
+
 def test_a_run_goes_out_and_comes_back(tiny_data, run_name, tmp_path):
     pytest.importorskip("safetensors")
     source = ("--data-dir", tiny_data, "--model-name", run_name)
