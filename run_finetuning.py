@@ -16,20 +16,22 @@ from typing import Any
 from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
-from electra_tf import cli, startup
+from electra_tf import cli, processes, startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.console import Console
-from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.finetune import (
     classification,
     glue_zip,
     initial_weights,
     label_counts,
+    parallel_trials,
     preprocessing,
     task_names,
 )
 from electra_tf.finetune import sweep as sweep_lib
+from electra_tf.finetune.results import Results
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
@@ -56,6 +58,23 @@ _SWEEP = flags.DEFINE_boolean(
     "Fine-tune from every checkpoint in init_checkpoint's directory, and plot the "
     "scores against its step.",
 )
+_TRIAL = flags.DEFINE_integer(
+    "trial",
+    None,
+    "Make this trial alone, with a results file of its own: for job arrays. --merge "
+    "collects them.",
+    lower_bound=1,
+)
+_PARALLEL = flags.DEFINE_integer(
+    "parallel",
+    0,
+    "Make so many trials at a time, each in a process of its own, on a GPU of its own "
+    "where there are some.",
+    lower_bound=0,
+)
+_MERGE = flags.DEFINE_boolean(
+    "merge", False, "Make no trial; print and write the results of those that are made."
+)
 # Examples that were left out and are listed on the console.
 _LISTED = 20
 # Examples of each task that log_examples shows.
@@ -67,6 +86,7 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 def main(argv: list[str]) -> int:
     """Runs all trials; returns the exit code."""
     del argv
+    processes.end_with_parent()
     console = Console()
     if os.environ.get("TF_CONFIG"):
         raise UserError(
@@ -79,6 +99,9 @@ def main(argv: list[str]) -> int:
     check_place(config.preprocessed_data_dir)
     if config.do_train:
         check_place(config.trial_dir(1))
+    check_flags(config)
+    if _MERGE.value:
+        return show(results_of(config, source), config, console)
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
@@ -106,9 +129,78 @@ def main(argv: list[str]) -> int:
         tasks = make_tasks(config, vocab, console, trained)
     else:
         tasks = make_tasks(config, vocab, console, trained)
+        if _PARALLEL.value > 1:
+            return run_parallel(config, source, console)
         placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
+
+
+def check_flags(config: FinetuningConfig) -> None:
+    """Raises a UserError for flags about trials that do not go together."""
+    chosen = {"--trial": _TRIAL.value, "--parallel": _PARALLEL.value > 1}
+    chosen |= {"--merge": _MERGE.value, "--sweep": _SWEEP.value}
+    names = [name for name, value in chosen.items() if value]
+    if len(names) > 1:
+        raise UserError(f"{names[0]} and {names[1]} exclude each other.", EXIT_FLAGS)
+    if names and names != ["--sweep"] and not (config.do_train and config.do_eval):
+        raise UserError(f"{names[0]} needs do_train and do_eval.")
+    if (_TRIAL.value or 1) > config.num_trials:
+        raise UserError(
+            f"--trial {_TRIAL.value}: num_trials is {config.num_trials}.\n"
+            "Trials count from 1."
+        )
+    if _PARALLEL.value > 1 and config.data_source == "tfds":
+        raise UserError(
+            '--parallel does not go with data_source "tfds": start --trial 1, 2, ... '
+            "yourself."
+        )
+
+
+def results_of(config: FinetuningConfig, source, only: int | None = None) -> Results:
+    """The results of the run, with those that are there if it trains."""
+    settings = config.settings()
+    settings["init_checkpoint"] = shown(source.origin) if source else None
+    results = Results(config.results_json, config.results_txt, settings, only)
+    if config.do_train:
+        results.load()
+    return results
+
+
+def show(results: Results, config: FinetuningConfig, console: Console) -> int:
+    """Writes and prints the results of all trials that are made."""
+    if not results.trials:
+        raise UserError(f"there are no results in {config.results_json} or beside it.")
+    results.write()
+    missing = [
+        str(trial)
+        for trial in range(1, config.num_trials + 1)
+        if trial not in results.trials
+    ]
+    if missing:
+        console.log(f"Note: not made yet: trial {', '.join(missing)}.")
+    console.heading("Results")
+    console.log(results.table())
+    console.log(f"Written to {config.results_txt} and {config.results_json}")
+    return EXIT_OK
+
+
+def run_parallel(config: FinetuningConfig, source, console: Console) -> int:
+    """Makes the trials that are not made yet, some at a time."""
+    made = results_of(config, source).trials
+    trials = [
+        trial
+        for trial in range(1, config.num_trials + 1)
+        if trial not in made
+        or (config.write_test_outputs and trial <= config.n_writes_test)
+    ]
+    stem = config.results_json.removesuffix(".json")
+    code = parallel_trials.run(
+        trials, _PARALLEL.value, lambda k: Path(f"{stem}.trial_{k}.log"), console
+    )
+    if code == EXIT_PREEMPTED:
+        console.log("Run the same command again to continue.")
+    return code or show(results_of(config, source), config, console)
 
 
 def resolve(hparams: dict[str, Any], console: Console):
@@ -205,15 +297,11 @@ def run_trials(config, vocab, tasks, source, placement, console):
     """Makes the trials that are not made yet: (exit code, results of all)."""
     from electra_tf.finetune import pictures
     from electra_tf.finetune import trial as finetuning
-    from electra_tf.finetune.results import Results
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
-    settings = config.settings()
-    settings["init_checkpoint"] = shown(source.origin) if source else None
-    results = Results(config.results_json, config.results_txt, settings)
-    if config.do_train:
-        results.load()
-    for trial in range(1, config.num_trials + 1):
+    results = results_of(config, source, _TRIAL.value)
+    trials = range(1, config.num_trials + 1)
+    for trial in [_TRIAL.value] if _TRIAL.value else trials:
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
         if done:
             console.log(f"Trial {trial} is finished; its results are kept.")
@@ -242,10 +330,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
         own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
         put(results_dir, [n for n in names_below(results_dir) if n.startswith(own)])
         finetuning.discard_model(config, trial)
-    if results.trials:
-        console.heading("Results")
-        console.log(results.table())
-        console.log(f"Written to {config.results_txt} and {config.results_json}")
+    if results.trials and not _TRIAL.value:
+        show(results, config, console)
     return EXIT_OK, results
 
 

@@ -9,10 +9,14 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from electra_tf.errors import UserError
+
+# The environment variable that names the process which this one should not outlive.
+ENDS_WITH_PARENT = "ELECTRA_TF_ENDS_WITH"
 
 
 @contextlib.contextmanager
@@ -52,4 +56,17 @@ def _start(initializer: Callable[..., Any] | None, args: tuple) -> None:
 def _end_with(sentinel: int) -> None:
     """Ends this process when its parent has ended, however that came about."""
     multiprocessing.connection.wait([sentinel])
+    os._exit(1)
+
+
+def end_with_parent() -> None:
+    """Ends this process, from now on, when the one that its environment names has."""
+    parent = os.environ.get(ENDS_WITH_PARENT)
+    if parent:
+        threading.Thread(target=_end_without, args=(int(parent),), daemon=True).start()
+
+
+def _end_without(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
     os._exit(1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any, NamedTuple
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import local_of, shown
-from electra_tf.storage.files import atomic_write, cannot_write
-from electra_tf.storage.remote import fetch, put
+from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import fetch, names_in, put
 
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
@@ -54,10 +55,19 @@ class Results:
       json_path: where they are kept; the text goes beside it.
       txt_path: the original's text.
       settings: what the trials have in common; results of others are not mixed in.
+      only: the one trial that this process makes. It goes into a file of its own, so
+        that processes, on whatever machines, do not write to the same one.
     """
 
-    def __init__(self, json_path: str, txt_path: str, settings: Mapping[str, Any]):
+    def __init__(
+        self,
+        json_path: str,
+        txt_path: str,
+        settings: Mapping[str, Any],
+        only: int | None = None,
+    ):
         self.json_path, self.txt_path = Path(json_path), Path(txt_path)
+        self._only = only
         self.settings = json.loads(json.dumps(settings))
         self.trials: dict[int, TrialResult] = {}
 
@@ -67,16 +77,23 @@ class Results:
         Raises `UserError`: 2 when the file holds results of other settings, 65 when it
         cannot be read.
         """
+        self.trials = self._read(self.json_path)
+        alone = re.compile(rf"{re.escape(self.json_path.stem)}\.trial_\d+\.json")
+        for name in names_in(self.json_path.parent):
+            if alone.fullmatch(name):
+                self.trials |= self._read(self.json_path.with_name(name))
+
+    def _read(self, path: Path) -> dict[int, TrialResult]:
         try:
-            fetch(self.json_path)
-            content = json.loads(self.json_path.read_text(encoding="utf-8"))
+            fetch(path)
+            content = json.loads(path.read_text(encoding="utf-8"))
             stored = content["settings"]
             trials = [_trial(fields) for fields in content["trials"]]
         except FileNotFoundError:
-            return
+            return {}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(
-                f"{self.json_path} is not a results file: {error!r}\nMove it away.",
+                f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
             ) from None
         # What an earlier version did not have was as it is by default.
@@ -87,16 +104,26 @@ class Results:
         if changed:
             key = changed[0]
             raise UserError(
-                f"{self.json_path} holds results of other settings: {key} is "
+                f"{path} holds results of other settings: {key} is "
                 f"{stored.get(key)!r} there, {self.settings.get(key)!r} here"
                 f" ({len(changed)} in all).\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
-        self.trials = {result.trial: result for result in trials}
+        return {result.trial: result for result in trials}
 
     def add(self, result: TrialResult) -> None:
-        """Adds or replaces a trial and writes both files."""
+        """Adds or replaces a trial and writes both files, or the trial's own one."""
         self.trials[result.trial] = result
+        name = f"{self.json_path.stem}.trial_{result.trial}.json"
+        own = self.json_path.with_name(name)
+        if self._only is not None or own.exists():
+            content = {"settings": self.settings, "trials": [result._asdict()]}
+            self._write_json(own, content)
+        if self._only is None:
+            self.write()
+
+    def write(self) -> None:
+        """Writes both files."""
         content = {
             "settings": self.settings,
             "trials": [r._asdict() for _, r in sorted(self.trials.items())],
@@ -105,16 +132,14 @@ class Results:
                 for name, metrics in self.statistics().items()
             },
         }
-        try:
-            self.json_path.parent.mkdir(parents=True, exist_ok=True)
-            self.txt_path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(self.json_path, error) from error
-        text = json.dumps(finite(content), indent=2, allow_nan=False)
-        atomic_write(self.json_path, shown(text) + "\n")
+        self._write_json(self.json_path, content)
         atomic_write(self.txt_path, self.text())
-        put(self.json_path)
         put(self.txt_path)
+
+    def _write_json(self, path: Path, content: Any) -> None:
+        text = json.dumps(finite(content), indent=2, allow_nan=False)
+        atomic_write(path, shown(text) + "\n")
+        put(path)
 
     def text(self) -> str:
         """The original's results text."""
