@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
     if os.environ.get("TF_CONFIG"):
         raise UserError(
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
-            "Unset it."
+            "Unset it; --trial makes trials jobs of their own."
         )
     config, source = resolve(read_hparams(_HPARAMS.value), console)
     check_place(os.path.dirname(config.results_txt))

@@ -47,6 +47,7 @@ def _run(script, args, env, before, stdout, stderr, folder):
     # What TensorFlow asked absl for when it was imported; a script imports it later.
     app._init_callbacks.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup ./test.sh` ignores
     sys.argv = [str(ROOT / script), *args]
     sys.path.insert(0, str(ROOT))
     if before:

@@ -255,8 +255,8 @@ def test_generator_loss_teaches_no_discriminator(variant):
                 "electric_untied",
                 "two_stage",
             )
-        if variant in LEARN_NOTHING:
-            taught = False
+        if variant in LEARN_NOTHING or path.startswith("generator_baseline/"):
+            taught = False  # The baseline learns from what the discriminator says.
         if path.endswith("key/bias"):
             continue
         assert (gradient is not None and gradient.any()) == taught, path

@@ -121,15 +121,17 @@ def test_several_runs_are_compared(data, tmp_path):
     assert "data:image/png;base64," in page
 
     out = str(tmp_path / "page.html")
-    names = "--model-name", "inference,none", "--output", out
-    refused(run_script("run_inference.py", *flags, *names), 2, "none holds no run")
+    names = "--model-name", "inference,no_such", "--output", out
+    refused(run_script("run_inference.py", *flags, *names), 2, "no_such holds no run")
     names = "--model-name", "inference,slower", "--model", str(data)
     refused(run_script("run_inference.py", *flags, *names), 1, "neither --model")
 
 
 def test_mistakes_are_said_in_words(data, tmp_path):
     refused(infer(data, "detect", "--input", "/nowhere.txt"), 2, "/nowhere.txt")
-    refused(infer(data, "detect", model="none", text="w1"), 2, "config.json not found")
+    refused(
+        infer(data, "detect", model="no_such", text="w1"), 2, "config.json not found"
+    )
     latin = tmp_path / "latin.txt"
     latin.write_bytes(b"w1\nw2 \xe9\n")
     run = infer(data, "detect", "--input", str(latin))
@@ -151,7 +153,7 @@ def test_mistakes_are_said_in_words(data, tmp_path):
             "by score and rerank.",
         ),
         ("score", ["--no-corrupt"], "--corrupt is not used by score but by detect."),
-        ("rerank", ["--input", "x"], "but by detect, report and score."),
+        ("rerank", ["--input", "x"], "but by detect, report, score and predict."),
     ],
 )
 def test_flags_of_other_commands_are_refused(command, flags, used_by):

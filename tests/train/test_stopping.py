@@ -15,6 +15,14 @@ from tests.helpers.forked_runs import metrics_of, pretrain
 from tests.helpers.runs import TINY, tiny
 
 
+@pytest.fixture(autouse=True)
+def sighup_is_heard():
+    """Even by tests that nohup started."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
