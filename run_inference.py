@@ -253,7 +253,7 @@ def compare(names: list[str]) -> None:
     folders = [Path(run_directory(_DATA_DIR.value, name)) for name in names]
     for folder in folders:
         bring_model(folder)
-    output = _OUTPUT.value or os.path.join(_DATA_DIR.value, "models/comparison.html")
+    output = output_file() or os.path.join(_DATA_DIR.value, "models/comparison.html")
     comparison.write_comparison(folders, output)
     put(output)
     print(paths.shown(f"Written to {output}"))

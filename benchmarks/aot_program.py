@@ -133,8 +133,8 @@ def _costs(program) -> dict:
     try:
         costs = program.cost_analysis()
     except (jax.errors.JaxRuntimeError, NotImplementedError):
-        costs = None
-    if not costs:  # GPUs' compiler does not tell: XLA's own count of its program
+        costs = None  # which is how JAX says that this compiler counts nothing: GPUs'
+    if not costs:  # XLA's own count of its program
         hlo = program.runtime_executable().hlo_modules()[0]
         client = jax.devices("cpu")[0].client
         costs = xla_client._xla.hlo_module_cost_analysis(client, hlo)

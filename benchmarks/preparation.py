@@ -113,7 +113,16 @@ def measure(config: PretrainingConfig, flops: float, steps: int, variant: dict) 
         lambda: make_matmul(config.precision, bool(gpus)),
         _gpu_peak if gpus else None,
     )
-    return measure_steps(loop, device, flops, steps, variant)
+    return measure_steps(loop, device, flops, steps, variant) | {
+        "operations": operations_of(loop.step) if loop.step else None
+    }
+
+
+def operations_of(step) -> int:
+    """Operations of the graph of a step that was made, each function counted once."""
+    [traced] = step._loop._list_all_concrete_functions()
+    graph = traced.graph.as_graph_def()
+    return len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
 
 
 def _gpu_peak() -> int:
@@ -168,6 +177,7 @@ def make_loop(config: PretrainingConfig, part: str = "step"):
             return float(found[0])
         return float(step.run(batches, done - count, count)["loss"][-1])
 
+    loop.step = None if part == "forward" else step
     return loop, state
 
 

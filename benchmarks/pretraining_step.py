@@ -236,6 +236,9 @@ def print_memory(results: dict[str, list[dict]]) -> None:
         "variant": lambda name, _: name,
         "start, s": lambda _, runs: f"{median(runs, 'start_s'):.1f}",
         "first step, s": lambda _, runs: f"{median(runs, 'first_s'):.1f}",
+        "operations": lambda _, runs: (
+            f"{runs[0]['operations']:,}" if runs[0].get("operations") else ""
+        ),
         "memory before it, GB": gigabytes("memory_start"),
         "peak in it": gigabytes("peak_first"),
         "after it": gigabytes("memory_first"),

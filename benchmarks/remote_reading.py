@@ -121,6 +121,7 @@ def measure(vocab) -> None:
     iterator = iter(dataset)
     next(iterator)
     print(f"first batch after {time.perf_counter() - started:.2f} s")
+    # The copies are made in the background; what is measured comes after them.
     time.sleep(FLAGS.seconds if FLAGS.copy else 0)
     before = memory = resident()
     requests, batches, started = SlowStore.requests, 0, time.perf_counter()

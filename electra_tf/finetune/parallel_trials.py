@@ -48,7 +48,7 @@ def run(
                 trial, place = waiting.pop(0), places.pop(0)
                 running[trial] = _start(trial, place, count, log_of(trial)), place
                 console.log(f"Trial {trial} begins; what it prints: {log_of(trial)}")
-            time.sleep(0.1)
+            time.sleep(0.1)  # Trials take minutes; a signal ends the sleep.
             for trial in [t for t, (p, _) in running.items() if p.poll() is not None]:
                 process, place = running.pop(trial)
                 places.append(place)

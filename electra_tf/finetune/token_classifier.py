@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hugging Face's ElectraForTokenClassification as a fine-tuned trial is read.
 
-It is the one of its heads that is computed as one here.
+Its head is computed as a tagger's is here. That of texts has a layer more, and what
+`export_model.py` writes for it is read as a trial, not from there.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def read(folder: Path) -> TaskPredictor | None:
         return _tagger(folder)
     if kind.endswith((_ENDING, "ForQuestionAnswering", "ForMultipleChoice")):
         raise UserError(
-            f"{folder} is an {kind}, whose head is computed otherwise than any here; "
-            "its encoder can be fine-tuned (init_checkpoint).\n"
-            "ElectraForTokenClassification predicts."
+            f"{folder} is an {kind}, whose head cannot be read here, only that of "
+            "ElectraForTokenClassification.\nGive the trial that it was exported from, "
+            "or fine-tune its encoder (init_checkpoint)."
         )
     return None
 

@@ -25,6 +25,7 @@ AT_CHANCE = 0.98  # of the loss of guessing
 ALWAYS, NEVER = 0.995, 0.005  # recall of one who always says the same
 SPIKE_SIGMAS = 6.0  # robust standard deviations of single steps
 WORSE_NATS = 0.5
+LEAST_ENTROPY = 0.1  # nats; 1.1 choices
 NORM_FACTOR = 10.0
 NO_RATE = 1e-3  # of the highest rate so far
 MAX_EPOCHS = 40
@@ -160,6 +161,13 @@ def _generator(run: HealthMonitor) -> str | None:
     return f"the generator's loss rose from {best:.2f} to {loss:.2f}"
 
 
+def _entropy(run: HealthMonitor) -> str | None:
+    rows = run.last(SHORT, "generator_entropy")
+    if rows is None or rows[0].mean() > LEAST_ENTROPY:
+        return None
+    return f"the generator's samples have an entropy of {rows[0].mean():.3f} nats"
+
+
 def _spike(run: HealthMonitor) -> str | None:
     rows = run.last(SHORT + SPIKE, "loss")
     if rows is None:
@@ -225,6 +233,13 @@ SIGNS = (
         f"`masked_lm_loss`, mean of {SHORT} steps, {WORSE_NATS} above its lowest",
         "a lower learning_rate, starting again from an earlier checkpoint",
         _generator,
+    ),
+    Sign(
+        "generator with one answer",
+        f"`generator_entropy` (`adversarial`), mean of {SHORT} steps, below "
+        f"{LEAST_ENTROPY}",
+        "a smaller gen_weight, a lower learning_rate",
+        _entropy,
     ),
     Sign(
         "loss spike",

@@ -365,5 +365,5 @@ def test_a_token_classifier_of_hugging_face_predicts(runs, tmp_path):
     kind = "ElectraForSequenceClassification"
     path.write_text(path.read_text().replace("ElectraForTokenClassification", kind))
     (tmp_path / "chunk" / "manifest.json").unlink()
-    with pytest.raises(UserError, match=f"{kind}, whose head"):
+    with pytest.raises(UserError, match=f"{kind}, whose head cannot be read"):
         electra_tf.load(tmp_path / "chunk")

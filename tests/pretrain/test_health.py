@@ -77,6 +77,10 @@ def generator_forgets(metrics):
     metrics["masked_lm_loss"][3000:] += 1
 
 
+def one_answer(metrics):
+    metrics["generator_entropy"] = np.linspace(3, 0, 6000)
+
+
 def spike(metrics):
     metrics["loss"][3000:3015] *= 4
 
@@ -95,6 +99,7 @@ def no_rate(metrics):
         (nothing_replaced, "the discriminator calls no token replaced, for 1,000"),
         (all_replaced, "the discriminator calls every token replaced"),
         (generator_forgets, "the generator's loss rose from 3."),
+        (one_answer, "samples have an entropy of 0.09"),
         (spike, "the loss jumped from 12"),
         (norm_grows, "the gradients' norm grew from"),
         (no_rate, "the learning rate is 1e-09, with 1,"),
