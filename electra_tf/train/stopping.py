@@ -80,17 +80,19 @@ class _Handler:
             # nohup asks to ignore it.
             if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN
         }
+        # Whoever was entered before hears of no signal until this one is left.
+        self._write = -1
         if self._patience is not None:
             read, self._write = os.pipe()
             os.set_blocking(self._write, False)
-            self._wakeup = signal.set_wakeup_fd(self._write)
             threading.Thread(target=self._listen, args=(read,), daemon=True).start()
+        self._wakeup = signal.set_wakeup_fd(self._write)
         return self
 
     def __exit__(self, *_) -> None:
         self._is_answered = True
+        signal.set_wakeup_fd(self._wakeup)
         if self._patience is not None:
-            signal.set_wakeup_fd(self._wakeup)
             os.close(self._write)
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -118,3 +118,31 @@ def test_max_wall_time(tiny_data):
     assert len(metrics_of(directory)) == step + 3
     run = pretrain(tiny_data, "timed", hparams, "--max-wall-time", "soon").wait()
     assert run.returncode == 2 and "'soon' is not a duration" in run.stderr
+
+
+def signal_in_a_long_step(number):
+    """Sends a signal in the middle of a loop that takes three seconds."""
+    from electra_tf.train import step as training_step
+
+    run = training_step.TrainingStep.run
+
+    @functools.wraps(run)
+    def long(self, iterator, start, count):
+        if start >= 3:
+            os.kill(os.getpid(), number)
+            time.sleep(3)
+        return run(self, iterator, start, count)
+
+    training_step.TrainingStep.run = long
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_long_step_is_waited_for_and_saved(tiny_data, number):
+    model = f"long_step_{int(number)}"
+    before = functools.partial(signal_in_a_long_step, number)
+    run = pretrain(tiny_data, model, TINY, before=before).wait()
+    assert run.returncode == 42, run.stdout
+    last = metrics_of(tiny_data / "models" / model)[-1]["step"]
+    assert last > 3 and f"{number.name}: saved at step {last}." in run.stdout
+    assert "nothing to save" not in run.stdout
+    assert (tiny_data / "models" / model / f"model.ckpt-{last}.json").is_file()
