@@ -268,10 +268,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)
         m, v = self.adam_m[index].value, self.adam_v[index].value
-        # Of 400 variables many have the same shape: one trace of 30 operations serves
-        # them all. A function cannot take a variable of several replicas.
+        # Of 400 variables many have the same shape: in a graph, one trace of 30
+        # operations serves them all. A function takes no variable of several replicas.
         is_one = not isinstance(m, tf.distribute.DistributedValues)
-        update = self._traced_update if is_one else self._update
+        in_graph = is_one and tf.inside_function()
+        update = self._traced_update if in_graph else self._update
         rate = tf.convert_to_tensor(learning_rate)
         if self._factor[index] != 1:
             rate *= self._factor[index]

@@ -21,7 +21,8 @@ import sys
 from collections.abc import Iterator
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+from electra_tf import startup  # noqa: E402
 
 # A file that tells what kind of recording a directory holds -> modules that replay it.
 REPLAYERS = {
@@ -57,6 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("directories", nargs="+", metavar="DIR")
     parser.add_argument("--all", action="store_true", help="print every quantity")
     args = parser.parse_args(argv)
+    startup.import_tensorflow()
     count = failed = 0
     for directory, module in recordings(args.directories):
         print(f"\n{directory} ({module})")

@@ -199,7 +199,7 @@ def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
         "name a run together": [f"--data-dir={tiny_data}", "--platform=h100"],
         "nothing to do": [],
         "holds no run": [
-            f"--data-dir={tiny_data}",
+            f"--data-dir={tmp_path}",
             "--model-name=none",
             "--platform=h100",
         ],

@@ -115,7 +115,7 @@ def test_a_directory_in_use_is_refused_without_tensorflow(tiny_data, no_tensorfl
 
 
 def test_missing_data_are_named(tiny_data):
-    run = pretrain(tiny_data, "none", tiny(pretrain_tfrecords="/nowhere/x*"))
+    run = pretrain(tiny_data, "missing-data", tiny(pretrain_tfrecords="/nowhere/x*"))
     refused(run, 2, "/nowhere/x*")
 
 
