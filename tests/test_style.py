@@ -299,6 +299,28 @@ def test_harmless_calls_are_not():
     assert list(forbidden(ast.parse(code))) == []
 
 
+def converted(module):
+    """Lines with a tf.function that AutoGraph converts, which takes a second each."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "tf.function":
+            if "autograph" not in {keyword.arg for keyword in node.keywords}:
+                yield node.lineno
+        for decorator in getattr(node, "decorator_list", ()):
+            if ast.unparse(decorator) == "tf.function":
+                yield node.lineno
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.startswith("electra_tf")])
+def test_no_function_is_converted_by_autograph(path):
+    assert list(converted(tree(path))) == []
+
+
+def test_functions_that_are_converted_are_seen():
+    code = "tf.function(f)\n@tf.function\ndef g(): ...\n@tf.function(x=1)\ndef h(): ..."
+    assert len(list(converted(ast.parse(code)))) == 3
+    assert not list(converted(ast.parse("tf.function(f, autograph=False)")))
+
+
 @every_file
 def test_first_line_is_the_licence(path):
     lines = source(path).splitlines()

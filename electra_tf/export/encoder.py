@@ -117,7 +117,9 @@ def preprocessor(source: ExportedModel) -> Servable:
     length = tf.TensorSpec([], tf.int32, name="seq_length")
 
     root.tokenize = tf.train.Checkpoint()
-    root.tokenize.__call__ = tf.function(tokenizer.tokenize, input_signature=[TEXT])
+    root.tokenize.__call__ = tf.function(
+        tokenizer.tokenize, autograph=False, input_signature=[TEXT]
+    )
     root.tokenize.get_special_tokens_dict = tf.function(
         lambda: {
             "vocab_size": tf.constant(len(vocab)),
@@ -126,6 +128,7 @@ def preprocessor(source: ExportedModel) -> Servable:
             "end_of_segment_id": tf.constant(vocab.sep_id),
             "mask_id": tf.constant(vocab.mask_id),
         },
+        autograph=False,
         input_signature=[],
     )
     root.bert_pack_inputs = tf.train.Checkpoint()

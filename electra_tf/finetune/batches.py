@@ -53,6 +53,7 @@ def make_dataset(
     loader = _BatchLoader(store, batch_size, length_buckets, seed)
     names = loader.names
 
+    @tf.autograph.experimental.do_not_convert  # which would take half a second
     def batch(step):
         types = [store[name].dtype for name in names]
         arrays = tf.numpy_function(loader.load, [step], types)

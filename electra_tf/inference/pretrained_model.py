@@ -10,6 +10,7 @@ Its scores, how likely a text is, are in `scoring`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -85,8 +86,9 @@ class PretrainedModel:
         self.pretrainer = pretrainer
         self.name = name or config.model_dir
         self.has_generator = has_generator
-        self._detect = tf.function(self._probabilities, reduce_retracing=True)
-        self._corrupt = tf.function(self._corrupted, reduce_retracing=True)
+        traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        self._detect = traced(self._probabilities)
+        self._corrupt = traced(self._corrupted)
         self._scorers: dict[str | None, TextScorer] = {}
 
     def detect(

@@ -103,6 +103,8 @@ def _in_parallel(
     steps: tf.data.Dataset, load, index: record_index.RecordIndex, copies: bool
 ) -> tf.data.Dataset:
     """Maps steps to batches, in order."""
+    # AutoGraph would take a second to convert what needs no conversion.
+    load = tf.autograph.experimental.do_not_convert(load)
     if copies:
         index.copy_ahead()
     if not index.is_remote:

@@ -27,7 +27,7 @@ class Evaluation:
 
     def __init__(self, task: Evaluable, placement: Placement):
         self._task, self._placement = task, placement
-        self._step = tf.function(self._sums_of_next)
+        self._step = tf.function(self._sums_of_next, autograph=False)
 
     def _sums_of_next(self, iterator):
         strategy = self._placement.strategy

@@ -137,8 +137,7 @@ class TrainingStep:
         # float16 holds no gradient below 6e-8: they are computed on a scaled-up loss.
         self._scales_loss = task.model.compute_dtype == "float16"
         self._sum_names: list[str] = []
-        # Nothing in a step needs AutoGraph, which takes seconds to convert it.
-        self._step = tf.autograph.experimental.do_not_convert(self._replica_step)
+        self._step = self._replica_step
         self._pass = self._gradients
         jit = functools.partial(tf.function, jit_compile=True, autograph=False)
         if placement.jit_compile and self._several:
@@ -187,16 +186,21 @@ class TrainingStep:
         names = [*self._sum_names, "learning_rate", "global_norm", "loss_scale"]
         return names if self._scales_loss else names[:-1]
 
-    @tf.function
+    # Without AutoGraph, which takes a second to convert what needs no conversion.
+    @tf.function(autograph=False)
     def _loop(self, iterator, start, count, scale, good):
-        rows = tf.TensorArray(tf.float32, tf.cast(count, tf.int32))
-        for i in tf.range(count):
+        def add(i, rows, scale, good):
             batch = next(iterator)
             row = self.strategy.run(self._step, args=(batch, start + i, scale))
             row = self.strategy.experimental_local_results(row)[0]
             rows = rows.write(tf.cast(i, tf.int32), row)
             if self._scales_loss:
                 scale, good = _next_loss_scale(scale, good, norm=row[-2])
+            return i + 1, rows, scale, good
+
+        rows = tf.TensorArray(tf.float32, tf.cast(count, tf.int32))
+        state = tf.zeros([], count.dtype), rows, scale, good
+        _, rows, scale, good = tf.while_loop(lambda i, *_: i < count, add, state)
         return rows.stack(), scale, good
 
     def _replica_step(self, batch: Batch, step: tf.Tensor, scale: tf.Tensor):
