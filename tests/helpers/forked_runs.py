@@ -49,7 +49,7 @@ def _run(script, args, env, before, stdout, stderr, folder):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup ./test.sh` ignores
     sys.argv = [str(ROOT / script), *args]
-    sys.path.insert(0, str(ROOT))
+    sys.path[:0] = [str((ROOT / script).parent), str(ROOT)]
     if before:
         before()
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -6,17 +6,15 @@ What they measure is looked at only for being there: no test depends on a time.
 
 import http.server
 import json
-import os
 import random
 import re
-import subprocess
 import sys
 import threading
 
 import pytest
 import tensorflow as tf
 
-from tests.helpers.runs import ROOT, TINY, pretrain
+from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -52,15 +50,8 @@ STEP_FLAGS = (
 )
 
 
-def run(script: str, *flags: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *flags],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        timeout=300,
-        check=False,
-    )
+def run(script: str, *flags: str):
+    return run_script(f"benchmarks/{script}", *flags)
 
 
 def printed(script: str, *flags: str) -> str:
