@@ -36,12 +36,15 @@ class Finished(NamedTuple):
     stderr: str
 
 
-def _run(script, args, env, before, stdout, stderr, folder):
+def _run(script, args, env, before, stdin, stdout, stderr, folder):
     os.setsid()
     os.chdir(folder)
     for path, target in ((stdout, 1), (stderr, 2)):
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(descriptor, target)
+    if stdin is not None:
+        os.dup2(os.open(stdin, os.O_RDONLY), 0)
+        sys.stdin = open(0, encoding="utf-8", closefd=False)
     os.environ.clear()
     os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "2"} | env)
     # What TensorFlow asked absl for when it was imported; a script imports it later.
@@ -60,9 +63,10 @@ class Run:
 
     Args:
       before: called in the new process before the script begins, to inject faults.
+      stdin: a file that it reads as its standard input.
     """
 
-    def __init__(self, logs: Path, script, *args, env=None, before=None):
+    def __init__(self, logs: Path, script, *args, env=None, before=None, stdin=None):
         logs.mkdir(parents=True, exist_ok=True)
         number = len(os.listdir(logs)) // 2
         self.stdout = logs / f"{number}.out"
@@ -73,7 +77,7 @@ class Run:
             target=_run,
             args=(
                 *(script, args, {**os.environ, **(env or {})}, before),
-                *(self.stdout, self.stderr, os.getcwd()),
+                *(stdin, self.stdout, self.stderr, os.getcwd()),
             ),
         )
         self.process.start()
@@ -88,10 +92,12 @@ class Run:
         )
 
 
-def run(script: str, *args: str, timeout: float) -> Finished:
-    """Runs a script to its end."""
-    with tempfile.TemporaryDirectory() as logs:
-        return Run(Path(logs), script, *args).wait(timeout)
+def run(script: str, *args: str, text: str | bytes = "", timeout: float) -> Finished:
+    """Runs a script to its end, with `text` as its standard input."""
+    with tempfile.TemporaryDirectory() as folder:
+        stdin = Path(folder, "in")
+        stdin.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return Run(Path(folder, "logs"), script, *args, stdin=stdin).wait(timeout)
 
 
 def pretrain(data: Path, model: str, hparams: dict, *flags, **kwargs) -> Run:

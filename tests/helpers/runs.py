@@ -81,18 +81,26 @@ def write_tiny_data(directory: Path, examples: int = 100, length: int = 32) -> P
     return directory
 
 
-def run_script(script: str, *args: str, env: dict | None = None, timeout: int = 300):
+def run_script(
+    script: str,
+    *args: str,
+    env: dict | None = None,
+    text: str | bytes = "",
+    timeout: int = 300,
+):
     """Runs a script of the repository; returns how it ended and what it printed.
 
     Args:
+      text: its standard input; bytes for a forked process only.
       env: environment variables to add; a new Python is started, as by a user. None:
         the process is forked from one that has imported TensorFlow already, which
         halves the time of a run.
     """
     if env is None:
-        return forked_runs.run(script, *args, timeout=timeout)
+        return forked_runs.run(script, *args, text=text, timeout=timeout)
     return subprocess.run(
         [sys.executable, str(ROOT / script), *args],
+        input=text,
         capture_output=True,
         text=True,
         timeout=timeout,

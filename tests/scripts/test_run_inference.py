@@ -2,14 +2,11 @@
 """run_inference.py as its users run it: detect, report."""
 
 import json
-import os
-import subprocess
-import sys
 from html.parser import HTMLParser
 
 import pytest
 
-from tests.helpers.runs import ROOT, TINY, pretrain, run_script
+from tests.helpers.runs import TINY, pretrain, run_script
 
 STEPS = TINY | {"num_train_steps": 3, "eval_batch_size": 4, "temperature": 1.25}
 PASSAGES = ["w1 w2 w3 w4 w5 w6 w7 w8", "<w9> & w10"]
@@ -26,18 +23,10 @@ def data(tiny_data):
     return tiny_data
 
 
-def infer(data, command, *flags, text=None, model="inference", **environment):
+def infer(data, command, *flags, text="", model="inference", env=None):
     """Runs a command on the trained model, with `text` as its standard input."""
     where = ["--data-dir", str(data), "--model-name", model]
-    return subprocess.run(
-        [sys.executable, str(ROOT / "run_inference.py"), command, *where, *flags],
-        input=text or "",
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-        timeout=300,
-        check=False,
-    )
+    return run_script("run_inference.py", command, *where, *flags, text=text, env=env)
 
 
 def refused(run, code, text):
@@ -48,7 +37,7 @@ def refused(run, code, text):
 
 def test_detect_reads_standard_input_and_writes_json_lines(data):
     text = f"{PASSAGES[0]}\n\n  {PASSAGES[1]}  \n"
-    run = infer(data, "detect", "--format", "jsonl", text=text)
+    run = infer(data, "detect", "--format", "jsonl", text=text, env={})
     assert run.returncode == 0, run.stderr
     assert run.stderr == ""  # TensorFlow's notices say nothing here
     rows = [json.loads(line) for line in run.stdout.splitlines()]
@@ -61,7 +50,7 @@ def test_detect_reads_standard_input_and_writes_json_lines(data):
 def test_detect_in_the_terminal(data, tmp_path):
     (tmp_path / "in.txt").write_text(f"{PASSAGES[0]}\n" * 3)
     flags = ("--input", str(tmp_path / "in.txt"), "--corrupt", "--max-passages", "2")
-    run = infer(data, "detect", *flags, FORCE_COLOR="1")
+    run = infer(data, "detect", *flags, env={"FORCE_COLOR": "1"})
     assert run.returncode == 0, run.stderr
     legend, first, second, summary = filter(None, run.stdout.splitlines())
     assert "replaced, caught" in legend and "\x1b[" in first

@@ -10,7 +10,7 @@ import pytest
 
 import electra_tf
 from electra_tf.inference.reranking import rank
-from tests.helpers.runs import ROOT, TINY, pretrain
+from tests.helpers.runs import ROOT, TINY, pretrain, run_script
 
 STEPS = TINY | {"num_train_steps": 2, "num_warmup_steps": 1}
 ELECTRIC = {"electra_objective": False, "electric_objective": True}
@@ -32,15 +32,7 @@ def model(runs):
 
 def infer(command, *flags, text="", code=0):
     """Runs a command; stderr of a refused one is an error in at most three lines."""
-    run = subprocess.run(
-        [sys.executable, str(ROOT / "run_inference.py"), command, *map(str, flags)],
-        input=text if isinstance(text, bytes) else text.encode(),
-        capture_output=True,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
-        timeout=300,
-        check=False,
-    )
-    run.stdout, run.stderr = run.stdout.decode(), run.stderr.decode()
+    run = run_script("run_inference.py", command, *map(str, flags), text=text)
     assert run.returncode == code, run.stderr
     if code:
         assert run.stderr.startswith("error: ") and len(run.stderr.splitlines()) <= 3
