@@ -17,6 +17,7 @@ import os
 from electra_tf import cli
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
+from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 
 # Operations per element.
@@ -135,14 +136,18 @@ def get_electra_train_flops(
 
 
 def get_recipe_flops(config: PretrainingConfig) -> float:
-    """The whole training run that a config describes."""
+    """The whole training run that a config describes, all of its phases."""
+    return sum(map(_phase_flops, config.run_phases()))
+
+
+def _phase_flops(phase: Phase) -> float:
+    config = phase.config
     main, generator = _main_flops(config), _generator_flops(config)
-    batch, steps = config.train_batch_size, config.num_train_steps
     # The backward pass counts as much as the forward pass.
-    if config.stage_one_steps is None:
-        return 2 * batch * steps * (main + generator)
-    first, second = config.stage_one_steps, steps - config.stage_one_steps
-    return batch * (2 * first * generator + second * (2 * main + generator))
+    cost = 2 * (main + generator)
+    if config.stage_one_steps is not None:  # One network learns in each.
+        cost = 2 * generator if phase.number == 1 else 2 * main + generator
+    return config.train_batch_size * config.num_train_steps * cost
 
 
 def _main_flops(config: PretrainingConfig) -> float:

@@ -18,6 +18,7 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, startup
+from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import token_counts
@@ -88,7 +89,7 @@ def main(argv: list[str]) -> int:
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=config.settings() | manifest_sha256(config.pretrain_tfrecords),
+        settings=config.settings() | manifest_sha256(data_files(config)),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
         before_save=lock.check,
         after_save=folder.upload,
@@ -122,6 +123,13 @@ def main(argv: list[str]) -> int:
             return evaluate(run)
 
 
+def data_files(config: PretrainingConfig) -> str:
+    """The pattern of what is read in all phases."""
+    name = "pretrain_tfrecords" if config.do_train else "eval_tfrecords"
+    places = [getattr(phase.config, name) for phase in config.run_phases()]
+    return ",".join(dict.fromkeys(places))
+
+
 class Start(NamedTuple):
     """What a run begins with; with neither, init_checkpoint or random weights."""
 
@@ -140,6 +148,8 @@ def find_start(
     saved = None if original else checkpoints.newest_intact()
     if saved:
         checkpoints.check_identity(saved)
+        if config.do_train:
+            phases.check_passed(saved.settings, config, saved.step)
     if config.do_eval and not (saved or original):
         original = model_to_evaluate(config, console)
     if config.init_checkpoint and not saved:
@@ -147,7 +157,7 @@ def find_start(
     if original:
         original.check_vocabulary(vocab)
     if config.needs_token_counts and not saved:
-        token_counts.files_beside(config.pretrain_tfrecords)
+        token_counts.files_beside(data_files(config))
     return Start(saved, original)
 
 
@@ -178,8 +188,8 @@ class Run(NamedTuple):
         from electra_tf.pretrain import pretrain_data
 
         config = self.config
-        data = config.pretrain_tfrecords if config.do_train else config.eval_tfrecords
-        sizes = [size for size, _ in stats_of(pretrain_data.find_shards(data))]
+        files = pretrain_data.find_shards(data_files(config))
+        sizes = [size for size, _ in stats_of(files)]
         return {
             **self.checkpoints.settings,
             **self.checkpoints.identity,
@@ -213,6 +223,8 @@ def build(run: Run):
     distribution.set_precision(config.precision)
     run.cluster.meet(run.facts())
     placement = distribution.create_strategy(config, run.cluster)
+    for phase in config.run_phases():
+        distribution.check_batch_sizes(phase.config, placement.num_replicas)
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
@@ -227,35 +239,10 @@ def build(run: Run):
     return placement, pretraining.TrainablePretrainer(pretrainer), state
 
 
-def batches_of(
-    config: PretrainingConfig, vocab: Vocabulary, placement, start: int = 0, loop=True
-):
-    """An iterator over global batches, the first being that of step `start`.
-
-    `loop`: those of training; else of evaluation.
-    """
-    from electra_tf.pretrain import pretrain_data
-
-    def dataset(context):
-        return pretrain_data.make_dataset(
-            config.pretrain_tfrecords if loop else config.eval_tfrecords,
-            batch_size=config.train_batch_size if loop else config.eval_batch_size,
-            max_seq_length=config.max_seq_length,
-            vocab=vocab,
-            seed=config.seed,
-            start_step=start,
-            shuffle=loop,
-            num_replicas=placement.num_replicas,
-            replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
-            on_bad_record=config.on_bad_record,
-            **config.masking_settings(),
-        )
-
-    return iter(placement.strategy.distribute_datasets_from_function(dataset))
-
-
 def train(run: Run, stop: StopRequest) -> int:
     """Trains up to num_train_steps, from what the run starts from."""
+    from electra_tf.pretrain.run import PretrainingRun
+    from electra_tf.pretrain.run import train as train_phases
     from electra_tf.train import curves
 
     config, vocab, cluster, checkpoints, _, console = run
@@ -265,25 +252,18 @@ def train(run: Run, stop: StopRequest) -> int:
             config.save(str(config_path))
         except OSError as error:
             raise cannot_write(config_path, error) from error
-    placement, task, state = built = build(run)
+    placement, task, state = build(run)
     if cluster.is_chief:
         load_start(run, task, state)
     placement.workers.copy_from_chief(state.variables())
-    counts = log_epochs(config, vocab, state.step, console)
-    if state.step >= config.num_train_steps:
-        console.log(
-            f"Trained for {state.step} of {config.num_train_steps} steps already: "
-            "nothing to do. A larger num_train_steps goes on."
-        )
-        return EXIT_OK
-    console.heading("Running training")
-    first = 0
-    for end in task.model.objective.stage_ends(config.num_train_steps):
-        if state.step < end and not train_stage(run, built, counts, (first, end), stop):
-            console.log("Run the same command again to continue.")
-            return EXIT_PREEMPTED
-        first = end
-    if placement.is_chief:
+    running = PretrainingRun(
+        config, vocab, placement, task, state, checkpoints, console
+    )
+    before = state.step
+    if not train_phases(running, stop):
+        console.log("Run the same command again to continue.")
+        return EXIT_PREEMPTED
+    if placement.is_chief and state.step > before:
         run = Path(config.model_dir)
         picture = run / "loss_curves.png"
         missing = curves.plot_curves(
@@ -299,83 +279,6 @@ def train(run: Run, stop: StopRequest) -> int:
             )
         console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
     return EXIT_OK
-
-
-def train_stage(run: Run, built, counts, stage: tuple[int, int], stop) -> bool:
-    """Trains to the end of a stage (first step, end); whether it got there."""
-    from electra_tf.train import loop
-    from electra_tf.train import step as training_step
-
-    config, (placement, task, state) = run.config, built
-    (examples, skipped), objective = counts, task.model.objective
-    with placement.strategy.scope():
-        objective.begin_stage(task.model, state.step)
-    if stage != (0, config.num_train_steps):
-        run.console.log(f"This stage ends at step {stage[1]}.")
-    step = training_step.TrainingStep(
-        task,
-        state,
-        placement,
-        seed=config.seed,
-        accumulation=config.gradient_accumulation_steps,
-        variables=objective.trained_variables(task.model),
-    )
-    return loop.train(
-        step,
-        lambda start: batches_of(config, run.vocab, placement, start),
-        run.checkpoints,
-        run.console,
-        placement=placement,
-        num_train_steps=stage[1],
-        batch_size=config.train_batch_size,
-        iterations_per_loop=config.iterations_per_loop,
-        save_checkpoints_steps=config.save_checkpoints_steps,
-        log_steps=config.log_steps,
-        on_nonfinite=config.on_nonfinite,
-        stop=stop,
-        constants={"skipped_records": skipped} if skipped else None,
-        **watch(run, task, placement, examples, state.step, stage),
-    )
-
-
-def watch(
-    run: Run, task, placement, examples: int, step: int, stage: tuple[int, int]
-) -> dict[str, Any]:
-    """What looks at a stage while it goes on: arguments of `loop.train`."""
-    from electra_tf.pretrain.health import HealthMonitor
-    from electra_tf.train import evaluation, loop
-
-    config, every = run.config, run.config.eval_every_steps
-    monitor = HealthMonitor(
-        config.on_alarm,
-        run.console,
-        total=stage[1],
-        warmup=stage[0] + config.num_warmup_steps,
-        epochs_per_step=config.train_batch_size / examples,
-    )
-    watched = {"watch": monitor} if placement.is_chief else {}
-    if not every:
-        return watched
-
-    def batches():
-        return batches_of(config, run.vocab, placement, loop=False)
-
-    batches()  # Data that cannot be read are found before the first step.
-    periodic = evaluation.PeriodicEvaluation(
-        evaluation.Evaluation(task, placement),
-        batches,
-        (config.num_eval_steps, config.eval_batch_size),
-        config.model_dir,
-        step=step,
-        tags={metric.name: metric.tag for metric in task.metrics},
-        console=run.console,
-        is_chief=placement.is_chief,
-    )
-    # Whether the last evaluation was cut off is the chief's to know.
-    due = step and step % every == 0 and not periodic.has(step)
-    if placement.workers.gather([bool(due)])[0, 0]:
-        periodic(step)
-    return watched | {"pause": loop.Pause(every, periodic)}
 
 
 def load_start(run: Run, task, state) -> None:
@@ -395,34 +298,14 @@ def load_start(run: Run, task, state) -> None:
             config.init_checkpoint, config, vocab, state.weights(), console.log
         )
     if config.needs_token_counts and not (saved or original):
-        counts = token_counts.of_data(config.pretrain_tfrecords, len(vocab))
+        counts = token_counts.of_data(data_files(config), len(vocab))
         task.model.generator.adapt(counts)
-
-
-def log_epochs(
-    config: PretrainingConfig, vocab: Vocabulary, done: int, console: Console
-) -> tuple[int, int]:
-    """Says how many examples there are and how often the run sees them.
-
-    Returns: how many there are, and how many damaged records are left out.
-    """
-    from electra_tf.pretrain import pretrain_data
-
-    place, length = config.pretrain_tfrecords, config.max_seq_length
-    skips = config.on_bad_record == "skip"
-    source = pretrain_data.ExampleSource(place, length, vocab, skip_damaged=skips)
-    examples = len(source)
-    total = config.num_train_steps * config.train_batch_size / examples
-    seen = done * config.train_batch_size / examples
-    console.log(f"Data: {examples:,} examples; {seen:.2f} of {total:.2f} epochs done")
-    if source.num_skipped:
-        console.log(f"Data: {source.num_skipped} damaged records left out")
-    return examples, source.num_skipped
 
 
 def evaluate(run: Run) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
     from electra_tf.interop import warm_start
+    from electra_tf.pretrain.run import batches_of
     from electra_tf.train.evaluation import Evaluation
 
     config, vocab, _, checkpoints, (saved, original), console = run
@@ -439,10 +322,11 @@ def evaluate(run: Run) -> int:
     # The chief alone knows how far it was trained.
     step = int(placement.workers.gather([step])[0, 0])
     task.model.objective.enter_stage(max(0, step - 1))
+    part = config.phase_at(max(0, step - 1)).config
     console.heading("Running evaluation")
     started = time.time()
     metrics = Evaluation(task, placement)(
-        batches_of(config, vocab, placement, loop=False),
+        batches_of(part, vocab, placement, training=False),
         config.num_eval_steps,
         config.eval_batch_size,
         console,
@@ -455,7 +339,7 @@ def evaluate(run: Run) -> int:
             metrics,
             step,
             checkpoint=checkpoint,
-            data=config.eval_tfrecords,
+            data=part.eval_tfrecords,
             num_eval_steps=config.num_eval_steps,
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),
@@ -468,12 +352,17 @@ def evaluate(run: Run) -> int:
 
 def describe_run(run: Run) -> int:
     """Checks data and model and prints what a run would be; writes nothing."""
+    from electra_tf.pretrain.run import batches_of, check_data
     from flops_computation import get_recipe_flops
 
     config, vocab, _, _, (saved, original), console = run
     placement, _, state = build(run)
-    next(batches_of(config, vocab, placement, loop=config.do_train))
-    log_epochs(config, vocab, saved.step if saved else 0, console)
+    done = saved.step if saved else 0
+    parts = [config.phase_at(max(0, done - 1))]
+    if config.do_train:
+        parts = [data.phase for data in check_data(config, vocab, done, console)]
+    for part in parts:
+        next(batches_of(part.config, vocab, placement, training=config.do_train))
     size = sum(
         v.shape.num_elements() * v.dtype.size for v in state.variables().values()
     )

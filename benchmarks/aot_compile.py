@@ -179,10 +179,11 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
     from electra_tf.train import step as training_step
 
     drawn = config.masking_settings()
-    if config.stage_one_steps or drawn["random_token_share"] or drawn["draw_others"]:
+    several = len(config.run_phases()) > 1
+    if several or drawn["random_token_share"] or drawn["draw_others"]:
         raise UserError(
             "a compiled step is one for all steps, without draws of its own: leave out "
-            "random_token_share, electra_15_positions and objective two_stage."
+            "phases, random_token_share, electra_15_positions and objective two_stage."
         )
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
     task, state, placement = place(

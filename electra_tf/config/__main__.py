@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from electra_tf.config import finetuning, pretraining
+from electra_tf.config import finetuning, presets, pretraining
 from electra_tf.config.hparams import markdown_table, show
 from electra_tf.config.model import SIZES, ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
@@ -62,13 +62,13 @@ def _page() -> str:
         pretraining=markdown_table(pretraining.PretrainingConfig, RunConfig),
         sizes="\n".join(
             f"- {size}: {settings({**SIZES[size], **preset})}"
-            for size, preset in pretraining.SIZE_PRESETS.items()
+            for size, preset in presets.SIZE_PRESETS.items()
         ),
         objectives="\n".join(
             f"- {name}: {settings(kind.original | kind.presets)}"
             for name, kind in OBJECTIVES.items()
         ),
-        debug=settings(pretraining.DEBUG_PRESET),
+        debug=settings(presets.DEBUG_PRESET),
         finetuning=markdown_table(finetuning.FinetuningConfig, RunConfig),
         long=settings(finetuning.LONG_PRESET),
         qa=settings(finetuning.QA_PRESET),

@@ -6,7 +6,7 @@ from typing import Any
 
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import show
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.config.run import check_heads
 from electra_tf.errors import UserError
 
@@ -128,12 +128,14 @@ def _check_masking(config) -> None:
 
 def _check_schedule(config) -> None:
     """Raises a UserError for a hparam that the schedule would not look at."""
-    for name, schedule in (("lr_decay_power", "original"), ("decay_proportion", "wsd")):
+    powers = ("original", "polynomial")
+    for name, schedules in (("lr_decay_power", powers), ("decay_proportion", ("wsd",))):
         changed = getattr(config, name) != getattr(type(config), name)
-        if changed and config.schedule != schedule:
+        if changed and config.schedule not in schedules:
             raise UserError(
-                f"{name} belongs to schedule {show(schedule)}, but schedule is "
-                f"{show(config.schedule)}: leave {name} out, or change the schedule"
+                f"{name} belongs to schedule {' or '.join(map(show, schedules))}, but "
+                f"schedule is {show(config.schedule)}: leave {name} out, or change the "
+                "schedule"
             )
 
 
@@ -151,10 +153,21 @@ def _check_settings(config) -> None:
                 f"{name} {show(value)} is a setting of the objective {objective}, but "
                 f"the objective is {config.objective_kind}: leave {name} out"
             )
+    heads = OBJECTIVES[config.objective_kind].heads
+    if config.sample_steps and DISCRIMINATOR_HEAD not in heads:
+        raise UserError(
+            f"sample_steps shows what the discriminator says, but objective "
+            f"{config.objective_kind} has none: leave sample_steps out"
+        )
 
 
 def _check_two_stage(config) -> None:
     """Raises a UserError unless one network's weights can be the other's."""
+    if config.phases:
+        raise UserError(
+            "objective two_stage and phases exclude each other: its stages are phases "
+            "already. Leave phases out"
+        )
     needed = {
         "generator_hidden_size": 1.0,
         "generator_layers": 1.0,

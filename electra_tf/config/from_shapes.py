@@ -150,7 +150,8 @@ def merge(
                 _check_fraction(name, value, derived, origin, place)
                 result[name] = value
                 continue
-            if name in ("model_hparam_overrides", "model_size"):
+            # A model at rest has its last phase's settings, which stand beside them.
+            if name in ("model_hparam_overrides", "model_size", "phases"):
                 continue
             if name == "max_seq_length":
                 result[name] = value

@@ -10,50 +10,26 @@ import dataclasses
 import os
 from typing import Any, Self
 
-from electra_tf.config import combinations, objectives
+from electra_tf.config import combinations, objectives, phases
 from electra_tf.config.generators import GENERATORS, by_original_hparams
 from electra_tf.config.hparams import (
     IDENTITY,
     PLACE,
     SETTING,
+    check,
     hparam,
     read_hparams,
     show,
 )
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.phases import Phase
+from electra_tf.config.presets import DEBUG_PRESET, SIZE_PRESETS
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
-
-
-# What else Table 6 of the paper changes with the size of the encoder.
-SIZE_PRESETS: dict[str, dict[str, Any]] = {
-    "small": {"embedding_size": 128},
-    "base": {
-        "generator_hidden_size": 0.33333,
-        "max_seq_length": 512,
-        "learning_rate": 2e-4,
-        "train_batch_size": 256,
-        "num_train_steps": 766_000,
-    },
-    "large": {
-        "mask_prob": 0.25,
-        "max_seq_length": 512,
-        "learning_rate": 2e-4,
-        "train_batch_size": 2048,
-        "num_train_steps": 400_000,
-    },
-}
-DEBUG_PRESET = {
-    "train_batch_size": 8,
-    "num_train_steps": 20,
-    "eval_batch_size": 4,
-    "iterations_per_loop": 1,
-    "num_eval_steps": 2,
-}
 
 
 def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
@@ -166,12 +142,22 @@ class PretrainingConfig(RunConfig):
         SETTING,
         choices=("original", "adamw", "lamb"),
     )
+    adam_beta_1: float = hparam(
+        0.9,
+        "Share of the gradients' mean that a step keeps.",
+        SETTING,
+        minimum=0,
+        below=1,
+    )
+    adam_beta_2: float = hparam(
+        0.999, "The same of the mean of their squares.", SETTING, minimum=0, below=1
+    )
     schedule: str = hparam(
         "original",
-        "original: warm-up times polynomial decay; after the warm-up: linear goes down "
-        "to 0, wsd stays and goes down at the end, constant stays.",
+        "original: warm-up times polynomial decay; after the warm-up: linear and "
+        "polynomial go down to 0, wsd stays and goes down at the end, constant stays.",
         SETTING,
-        choices=("original", "linear", "wsd", "constant"),
+        choices=("original", "linear", "polynomial", "wsd", "constant"),
     )
     decay_proportion: float = hparam(
         0.1, "Part of the run in which wsd goes down to 0.", SETTING, above=0, maximum=1
@@ -183,7 +169,7 @@ class PretrainingConfig(RunConfig):
         above=0,
     )
     lr_decay_power: float = hparam(
-        1.0, "Power of the original's polynomial decay.", SETTING, minimum=0
+        1.0, "Power of the decay, original or polynomial.", SETTING, minimum=0
     )
     num_warmup_steps: int = hparam(
         10000, "Steps of linear warm-up.", SETTING, minimum=0
@@ -216,10 +202,23 @@ class PretrainingConfig(RunConfig):
     num_train_steps: int = hparam(
         1000000, "Optimizer steps; the schedule ends here.", SETTING, minimum=1
     )
+    phases: list[dict[str, Any]] = hparam(
+        [],
+        "Parts of the run, one after the other, each with its num_train_steps and what "
+        "it has of its own (docs/phases.md); [] for one alone.",
+        SETTING,
+    )
     num_eval_steps: int = hparam(100, "Batches of an evaluation.", SETTING, minimum=1)
     eval_every_steps: int = hparam(
         0,
         "Steps from one evaluation to the next in training (eval_tfrecords); 0: none.",
+        SETTING,
+        minimum=0,
+    )
+    sample_steps: int = hparam(
+        0,
+        "Steps from one look at what the discriminator says of passages of "
+        "eval_tfrecords to the next (docs/metrics.md); 0: none.",
         SETTING,
         minimum=0,
     )
@@ -369,24 +368,50 @@ class PretrainingConfig(RunConfig):
             del identity["stage_one_steps"], identity["init_discriminator"]
         return identity
 
+    def settings(self) -> dict[str, Any]:
+        """The hparams that are stored with a run's checkpoints and results."""
+        return super().settings() | {"phases": phases.without_places(self.phases)}
+
+    def run_phases(self) -> list[Phase]:
+        """The parts of the run, in order; one for most runs."""
+        return phases.of(self)
+
+    def phase_at(self, step: int) -> Phase:
+        """The phase that a step belongs to, the first being 0; the last after the end.
+
+        What `step - 1` belongs to has made the state of `step`.
+        """
+        found = self.run_phases()
+        return next((phase for phase in found if step < phase.end), found[-1])
+
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
         notes = super().notes()
-        if self.num_warmup_steps > self.num_train_steps and not self.debug:
-            notes.append(
-                f"num_warmup_steps ({self.num_warmup_steps}) exceeds num_train_steps "
-                f"({self.num_train_steps}): the learning rate never reaches its peak"
-            )
+        parts = self.run_phases()
+        for number, _, _, part in parts:
+            where = f" in phase {number}" if len(parts) > 1 else ""
+            if part.num_warmup_steps > part.num_train_steps and not self.debug:
+                notes.append(
+                    f"num_warmup_steps ({part.num_warmup_steps}) exceeds "
+                    f"num_train_steps ({part.num_train_steps}){where}: the learning "
+                    "rate never reaches its peak"
+                )
         return notes
 
     @classmethod
-    def from_hparams(cls, *args, **kwargs) -> Self:
+    def from_hparams(
+        cls, data_dir, model_name, hparams=None, config=None, **kw
+    ) -> Self:
         """See `RunConfig.from_hparams`.
 
         An `objective` or `generator` that the original's hparams can say as well is
         said by them, so that both spellings are the same run.
         """
-        config = super().from_hparams(*args, **kwargs)
+        explicit = cls.explicit(hparams, config)
+        if explicit.get("phases"):
+            usual = {f.name: f.default for f in dataclasses.fields(cls)}
+            hparams = phases.resolve(explicit, usual | cls._presets(explicit))
+        config = super().from_hparams(data_dir, model_name, hparams, config, **kw)
         if config.generator and GENERATORS[config.generator].original:
             config = dataclasses.replace(config, generator=None)
         if config.objective == "two_stage" and config.stage_one_steps is None:
@@ -405,7 +430,14 @@ class PretrainingConfig(RunConfig):
                 f"unknown hparam max_predictions_per_seq in {source}: it follows from "
                 "mask_prob and max_seq_length"
             )
-        return super()._checked(hparams, source)
+        result = super()._checked(hparams, source)
+        if parts := result.get("phases"):
+            phases.check(parts, source)
+            result["phases"] = [
+                check(cls, part, f"phase {number} of {source}")
+                for number, part in enumerate(parts, start=1)
+            ]
+        return result
 
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
@@ -445,6 +477,11 @@ class PretrainingConfig(RunConfig):
                 'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
             )
         combinations.check(self)
+        for part in self.run_phases() if self.phases else ():
+            try:
+                part.config._check_together()
+            except UserError as error:
+                raise UserError(f"phase {part.number}: {error}") from None
         super()._check_together()
         combinations.check_generator(self)
         if self.max_predictions_per_seq < 1:

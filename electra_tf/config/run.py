@@ -223,13 +223,15 @@ class RunConfig:
         with another --data-dir and --model-name.
         """
         values = self.to_dict()
-        for name, usual in self._default_locations(values).items():
+        for name, usual in self.usual_locations().items():
             if values[name] == usual:
                 del values[name]
         del values["data_dir"], values["model_name"]
-        for name, value in values.items():
-            values[name] = shown(value) if isinstance(value, str) else value
-        atomic_write(path, json.dumps(values, indent=2) + "\n")
+        atomic_write(path, json.dumps(_shown(values), indent=2) + "\n")
+
+    def usual_locations(self) -> dict[str, str]:
+        """Where files would be if no place were set by hand: hparam -> path."""
+        return self._default_locations(self.to_dict())
 
     def identity(self) -> dict[str, Any]:
         """What makes a run the run that it is: the model's shape and some hparams."""
@@ -266,6 +268,15 @@ def check_heads(which: str, shape: ModelConfig, fix: str) -> None:
             f"{which} has hidden_size {shape.hidden_size}, which its "
             f"{shape.num_attention_heads} attention heads do not divide; change {fix}"
         )
+
+
+def _shown(value: Any) -> Any:
+    """A value as users write it, the texts in it."""
+    if isinstance(value, dict):
+        return {name: _shown(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_shown(inner) for inner in value]
+    return shown(value) if isinstance(value, str) else value
 
 
 def _count_lines(path: str) -> int | None:

@@ -395,7 +395,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
         stop=assess.stop,
-        pause=loop.Pause(every, assess) if every else None,
+        pauses=[loop.Pause(every, assess)] if every else [],
     )
     if not finished:
         raise Interrupted

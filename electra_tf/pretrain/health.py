@@ -56,9 +56,10 @@ class HealthMonitor:
     Args:
       policy: "warn", or "stop" for a UserError (70), after which the loop saves.
       console: where warnings go.
-      total: steps of the run.
-      warmup: steps of the learning rate's warm-up.
-      epochs_per_step: share of the training data that a step sees.
+      total: the step at which the run, or its phase, ends.
+      warmup: the step at which the learning rate's warm-up ends.
+      first: the step at which the phase begins.
+      epochs: how often the data of the phase have been seen after so many steps.
       clock: seconds.
     """
 
@@ -69,10 +70,12 @@ class HealthMonitor:
         *,
         total: int,
         warmup: int,
-        epochs_per_step: float = 0.0,
+        first: int = 0,
+        epochs: Callable[[int], float] = lambda step: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self.total, self.warmup, self.epochs_per_step = total, warmup, epochs_per_step
+        self.total, self.warmup, self.first = total, warmup, first
+        self.epochs = epochs
         self.step = 0
         self.best: dict[str, float] = {}  # lowest mean loss and norm, highest speed
         self._policy, self._console, self._clock = policy, console, clock
@@ -197,7 +200,7 @@ def _rate(run: HealthMonitor) -> str | None:
         return None
     highest = run.best["rate"] = max(rows[0].max(), run.best.get("rate", 0.0))
     left = run.total - run.step
-    if rows[0].max() > NO_RATE * highest > 0 or left < 0.1 * run.total:
+    if rows[0].max() > NO_RATE * highest > 0 or left < 0.1 * (run.total - run.first):
         return None
     return (
         f"the learning rate is {rows[0][-1]:.2g}, with {left:,} steps to go, in which "
@@ -206,7 +209,7 @@ def _rate(run: HealthMonitor) -> str | None:
 
 
 def _epochs(run: HealthMonitor) -> str | None:
-    if run.step * run.epochs_per_step <= MAX_EPOCHS:
+    if run.epochs(run.step) <= MAX_EPOCHS:
         return None
     return f"the run has seen all of its data {MAX_EPOCHS} times"
 

@@ -116,15 +116,11 @@ class Objective:
             loss += self.settings.disc_weight * discriminated.loss
         return loss
 
-    def stage_ends(self, num_train_steps: int) -> tuple[int, ...]:
-        """The steps at which a stage of the training ends, the last one last."""
-        return (num_train_steps,)
-
     def enter_stage(self, step: int) -> None:
         """Does as in the stage that `step` belongs to, the first being 0."""
 
     def begin_stage(self, model, step: int) -> None:
-        """Prepares for the steps from `step` on; called before the first of a stage.
+        """Prepares for the steps from `step` on; called before the first of a phase.
 
         In the scope of the strategy, and again where a run is resumed.
         """

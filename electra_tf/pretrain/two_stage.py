@@ -26,9 +26,6 @@ class TwoStage(Electra):
     )
     stage = 2
 
-    def stage_ends(self, num_train_steps):
-        return self.settings.stage_one_steps, num_train_steps
-
     def enter_stage(self, step):
         self.stage = 1 if step < self.settings.stage_one_steps else 2
         self.metrics = Objective.metrics if self.stage == 1 else Electra.metrics

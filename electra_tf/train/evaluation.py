@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import tensorflow as tf
@@ -13,12 +12,7 @@ import tensorflow as tf
 from electra_tf.console import Console, Progress
 from electra_tf.errors import as_user_error
 from electra_tf.train.distribution import Placement
-from electra_tf.train.reporting import (
-    EVALUATIONS,
-    MetricsFile,
-    TensorBoardEvents,
-    read_metrics,
-)
+from electra_tf.train.reporting import EVALUATIONS, Journal
 from electra_tf.train.step import Evaluable
 
 
@@ -74,10 +68,8 @@ class PeriodicEvaluation:
       batches: makes an iterator over the same batches each time.
       size: how many there are, and how many sequences each has.
       directory: of the run.
-      step: the steps that the run has behind it; later evaluations are made again.
-      tags: as TensorBoardEvents takes them.
       console: where the metrics are shown.
-      is_chief: whether to write.
+      journal: step, tags and is_chief of `Journal`; later evaluations are made again.
     """
 
     def __init__(
@@ -87,26 +79,13 @@ class PeriodicEvaluation:
         size: tuple[int, int],
         directory: str | os.PathLike,
         *,
-        step: int,
-        tags: Mapping[str, str],
         console: Console,
-        is_chief: bool,
+        **journal,
     ):
         self._evaluation, self._batches, self._size = evaluation, batches, size
         self._console = console
-        self._files = None
-        folder = Path(directory)
-        if is_chief:
-            self._files = (
-                MetricsFile(folder / EVALUATIONS, step),
-                TensorBoardEvents(folder / "tensorboard" / "eval", step, tags),
-            )
-
-    def has(self, step: int) -> bool:
-        """Whether a step was evaluated, as far as this worker knows."""
-        if not self._files:
-            return False
-        return any(row["step"] == step for row in read_metrics(self._files[0].path))
+        self._journal = Journal(directory, EVALUATIONS, "eval", **journal)
+        self.has = self._journal.has
 
     def __call__(self, step: int) -> bool:
         """Evaluates this step's weights; the training goes on."""
@@ -114,10 +93,6 @@ class PeriodicEvaluation:
         metrics = self._evaluation(self._batches(), *self._size, quiet)
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._console.log(f"Evaluation at step {step:,}: {shown}")
-        if self._files:
-            rows, events = self._files
-            rows.write([{"step": step} | metrics])
-            rows.sync()
-            events.write(step, metrics)
-            events.flush()
+        row = {"step": step} | metrics
+        self._journal.write(row, lambda events: events.write(step, metrics))
         return False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -45,7 +45,7 @@ def train(
     on_nonfinite: str = "stop",
     stop: StopRequest | None = None,
     constants: Mapping[str, float] | None = None,
-    pause: Pause | None = None,
+    pauses: Sequence[Pause] = (),
     watch: Callable[[int, Mapping[str, np.ndarray]], None] | None = None,
 ) -> bool:
     """Trains from the state's step up to `num_train_steps`.
@@ -54,7 +54,7 @@ def train(
       make_batches: step -> iterator whose first batch is that of `step`.
       stop: what may end the run early; by default SIGTERM, SIGINT and SIGHUP.
       constants: numbers that go into every row of the metrics.
-      pause: what happens between steps, and may end the training.
+      pauses: what happens between steps, and may end the training.
       watch: gets a step and the metrics from there on; a `UserError` of it ends all.
 
     Returns: whether the end was reached; False after a stop, with the state saved.
@@ -74,7 +74,7 @@ def train(
     )
     saver = BackgroundSaver(checkpoints)
     guard = NonfiniteGuard(on_nonfinite, saver, console, make_batches, placement)
-    plan = _Plan(num_train_steps, save_checkpoints_steps, pause, watch)
+    plan = _Plan(num_train_steps, save_checkpoints_steps, pauses, watch)
     loop = _Loop(step, placement, saver, report, guard, plan)
     pace, workers = Pace(iterations_per_loop), placement.workers
     with stop or StopRequest() as stop:
@@ -103,13 +103,15 @@ def train(
 
 
 class Pause(NamedTuple):
-    """A pause of the training every so many steps, with the state saved.
+    """A pause of the training every so many steps.
 
-    `call` gets the step; True ends the training there.
+    `call` gets the step; True ends the training there. `is_saved`: the state is saved
+    before.
     """
 
     every: int
     call: Callable[[int], bool]
+    is_saved: bool = True
 
 
 class _Plan(NamedTuple):
@@ -117,7 +119,7 @@ class _Plan(NamedTuple):
 
     total: int
     save_every: int
-    pause: Pause | None
+    pauses: Sequence[Pause]
     watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
 
 
@@ -174,19 +176,21 @@ class _Loop:
 
     def uninterrupted(self) -> int:
         """How many steps come before the next save or pause, or the end."""
-        total, save_every, pause, _ = self._plan
-        every = [save_every, *([pause.every] if pause else [])]
+        total, save_every, pauses, _ = self._plan
+        every = [save_every, *(pause.every for pause in pauses)]
         return min(total - self.done, *(n - self.done % n for n in every))
 
     def _save_and_pause(self) -> None:
         """Does what is due at this step."""
-        total, save_every, pause, _ = self._plan
-        pauses = pause is not None and self.done % pause.every == 0
-        if pauses or self.done % save_every == 0:
+        total, save_every, pauses, _ = self._plan
+        due = [pause for pause in pauses if self.done % pause.every == 0]
+        waits = any(pause.is_saved for pause in due)
+        if waits or self.done % save_every == 0:
             self.save()
-        if pauses:
+        if waits:
             self._saver.wait()
-        self.is_over = bool(pauses and pause.call(self.done)) or self.done >= total
+        ends = [pause.call(self.done) for pause in due]
+        self.is_over = any(ends) or self.done >= total
 
     def save(self) -> None:
         """Begins to write a checkpoint, after the metrics up to it."""

@@ -74,6 +74,7 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
     Args:
       warmup_steps: how long the way up is.
       decay_steps: how long the way down is, before `num_train_steps`; 0: there is none.
+      power: of the way down; 1: it is linear.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
         num_train_steps: int,
         warmup_steps: float,
         decay_steps: float,
+        power: float = 1.0,
     ):
         super().__init__()
         self.settings = {
@@ -89,14 +91,16 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
             "num_train_steps": num_train_steps,
             "warmup_steps": warmup_steps,
             "decay_steps": decay_steps,
+            "power": power,
         }
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
-        rate, total, warmup, decay = self.settings.values()
+        rate, total, warmup, decay, power = self.settings.values()
         step = tf.cast(step, tf.float32)
         share = tf.minimum(1.0, step / warmup) if warmup else tf.ones([])
         if decay:
-            share *= tf.clip_by_value((total - step) / decay, 0.0, 1.0)
+            left = tf.clip_by_value((total - step) / decay, 0.0, 1.0)
+            share *= left if power == 1 else tf.pow(left, power)
         return rate * share
 
     def get_config(self):
@@ -104,29 +108,34 @@ class WarmupStableDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable("electra_tf")
-class InStages(keras.optimizers.schedules.LearningRateSchedule):
-    """`first` for the first `switch` steps, then `second` from its beginning."""
+class InPhases(keras.optimizers.schedules.LearningRateSchedule):
+    """Schedules one after the other, each from its own beginning.
 
-    def __init__(self, first: Callable, second: Callable, switch: int):
+    Args:
+      schedules: of each phase, in order.
+      starts: the steps that they begin at, the first 0.
+    """
+
+    def __init__(self, schedules: Sequence[Callable], starts: Sequence[int]):
         super().__init__()
-        self.first, self.second, self.switch = first, second, switch
+        self.schedules, self.starts = list(schedules), list(starts)
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
         step = tf.cast(step, tf.float32)
-        second = self.second(tf.maximum(step - self.switch, 0.0))
-        return tf.where(step < self.switch, self.first(step), second)
+        rate = tf.zeros([])
+        for schedule, start in zip(self.schedules, self.starts, strict=True):
+            own = schedule(tf.maximum(step - start, 0.0))
+            rate = tf.where(step < start, rate, own)
+        return rate
 
     def get_config(self):
-        schedules = {"first": self.first, "second": self.second}
-        serialize = keras.saving.serialize_keras_object
-        found = {name: serialize(schedule) for name, schedule in schedules.items()}
-        return found | {"switch": self.switch}
+        found = map(keras.saving.serialize_keras_object, self.schedules)
+        return {"schedules": list(found), "starts": self.starts}
 
     @classmethod
     def from_config(cls, config):
-        deserialize = keras.saving.deserialize_keras_object
-        schedules = (deserialize(config[name]) for name in ("first", "second"))
-        return cls(*schedules, config["switch"])
+        found = map(keras.saving.deserialize_keras_object, config["schedules"])
+        return cls(list(found), config["starts"])
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -329,6 +338,8 @@ def create_optimizer(config) -> AdamWeightDecay:
     return AdamWeightDecay(
         learning_rate_schedule(config),
         weight_decay_rate=config.weight_decay_rate,
+        beta_1=config.adam_beta_1,
+        beta_2=config.adam_beta_2,
         bias_correction=config.optimizer != "original",
         trust_ratio=config.optimizer == "lamb",
     )
@@ -336,22 +347,22 @@ def create_optimizer(config) -> AdamWeightDecay:
 
 def learning_rate_schedule(config) -> keras.optimizers.schedules.LearningRateSchedule:
     """The learning rate of a PretrainingConfig, by step."""
-    first, total = config.stage_one_steps, config.num_train_steps
-    if first is None:
-        return _stage_schedule(config, total)
-    stages = (_stage_schedule(config, steps) for steps in (first, total - first))
-    return InStages(*stages, first)
+    phases = config.run_phases()
+    schedules = [_phase_schedule(phase.config) for phase in phases]
+    if len(phases) == 1:
+        return schedules[0]
+    return InPhases(schedules, [phase.first for phase in phases])
 
 
-def _stage_schedule(config, total: int):
-    """The schedule over `total` steps."""
-    rate, warmup = config.learning_rate, config.num_warmup_steps
+def _phase_schedule(config):
+    """The schedule of one phase, by its own steps."""
+    rate, power = config.learning_rate, config.lr_decay_power
+    total, warmup = config.num_train_steps, config.num_warmup_steps
     if config.schedule == "original":
-        return WarmupPolynomialDecay(rate, total, warmup, power=config.lr_decay_power)
+        return WarmupPolynomialDecay(rate, total, warmup, power=power)
     down = {"constant": 0.0, "wsd": config.decay_proportion * total}
-    return WarmupStableDecay(
-        rate, total, warmup, down.get(config.schedule, max(1, total - warmup))
-    )
+    down = down.get(config.schedule, max(1, total - warmup))
+    return WarmupStableDecay(rate, total, warmup, down, power)
 
 
 def create_finetuning_optimizer(config, num_train_steps: int) -> AdamWeightDecay:

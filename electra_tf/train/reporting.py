@@ -8,7 +8,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from electra_tf.console import Console, Progress
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.train.metrics import Metric
 
-# What an evaluation while training brought: the file beside metrics.jsonl.
+# What evaluations and samples while training brought: files beside metrics.jsonl.
 EVALUATIONS = "evaluations.jsonl"
+SAMPLES = "samples.jsonl"
 
 
 class MetricsFile:
@@ -40,7 +41,7 @@ class MetricsFile:
         except OSError as error:
             raise cannot_write(self.path, error) from error
 
-    def write(self, rows: list[dict[str, float]]) -> None:
+    def write(self, rows: list[dict[str, Any]]) -> None:
         """Appends rows; each has a "step"."""
         text = "".join(json.dumps(finite(row)) + "\n" for row in rows)
         try:
@@ -63,9 +64,10 @@ class MetricsFile:
             self._file.close()
 
 
-def finite(row: Mapping[str, float]) -> dict[str, float | None]:
+def finite(row: Mapping[str, Any]) -> dict[str, Any]:
     """The metrics as JSON can hold them: null for what is not finite."""
-    return {k: v if math.isfinite(v) else None for k, v in row.items()}
+    wrong = {k for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
+    return {k: None if k in wrong else v for k, v in row.items()}
 
 
 def _cut_after(file, step: int) -> None:
@@ -159,6 +161,16 @@ class TensorBoardEvents:
         ]
         self._write(step=step, summary=self._tf.Summary(value=values))
 
+    def write_text(self, step: int, tag: str, markdown: str) -> None:
+        """Adds a text."""
+        import tensorflow as tf
+
+        metadata = self._tf.SummaryMetadata()
+        metadata.plugin_data.plugin_name = "text"
+        tensor = tf.make_tensor_proto([markdown.encode()])
+        value = self._tf.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
+        self._write(step=step, summary=self._tf.Summary(value=[value]))
+
     def flush(self) -> None:
         """Lets TensorBoard see what was written."""
         try:
@@ -169,6 +181,53 @@ class TensorBoardEvents:
     def close(self) -> None:
         with contextlib.suppress(self._tf.errors.OpError):  # as in MetricsFile.close
             self._writer.close()
+
+
+class Journal:
+    """What is written from time to time: rows in a file and events of TensorBoard.
+
+    Args:
+      directory: of the run.
+      name: of the file beside metrics.jsonl.
+      events: the name of TensorBoard's run.
+      step: the steps that the run has behind it; what is later is cut off.
+      tags: as TensorBoardEvents takes them.
+      is_chief: whether to write at all.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        name: str,
+        events: str,
+        *,
+        step: int,
+        tags: Mapping[str, str],
+        is_chief: bool,
+    ):
+        folder = Path(directory)
+        self.is_open = is_chief
+        if is_chief:
+            self._rows = MetricsFile(folder / name, step)
+            self._events = TensorBoardEvents(
+                folder / "tensorboard" / events, step, tags
+            )
+
+    def has(self, step: int) -> bool:
+        """Whether there is a row of that step, as far as this worker knows."""
+        if not self.is_open:
+            return False
+        return any(row["step"] == step for row in read_metrics(self._rows.path))
+
+    def write(
+        self, row: dict[str, Any], show: Callable[[TensorBoardEvents], None]
+    ) -> None:
+        """Adds a row, which has a "step", and what `show` writes for TensorBoard."""
+        if self.is_open:
+            self._rows.write([row])
+            self._rows.sync()
+            show(self._events)
+            self._events.flush()
 
 
 class Report:

@@ -46,7 +46,7 @@ def watch(metrics, policy="warn", times=None, epochs_per_step=0.0):
         console,
         total=steps,
         warmup=steps // 10,
-        epochs_per_step=epochs_per_step,
+        epochs=lambda step: step * epochs_per_step,
         clock=lambda: now[0],
     )
     for start in range(0, steps, chunk):

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The phases of a run: steps in a row that have data, batches and schedule in common.
+
+A run without the hparam `phases` has one, with `two_stage` two that differ only in what
+is learned. Each phase is told by a PretrainingConfig of its own, that of an ordinary
+run; the model, the optimizer's state and the step counter are those of the whole run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_tf.config.hparams import show
+from electra_tf.errors import UserError
+from electra_tf.paths import escape
+
+if TYPE_CHECKING:
+    from electra_tf.config.pretraining import PretrainingConfig
+
+# What a phase may have of its own, and where its files lie.
+SETTINGS = (
+    *("num_train_steps", "max_seq_length", "train_batch_size"),
+    *("gradient_accumulation_steps", "learning_rate", "num_warmup_steps"),
+    *("schedule", "lr_decay_power", "decay_proportion"),
+)
+PLACES = ("pretrain_tfrecords", "eval_tfrecords")
+
+
+class Phase(NamedTuple):
+    """Some steps of a run.
+
+    Attributes:
+      number: of the phase, from 1.
+      first, end: its steps are first ... end - 1, counted from 0.
+      config: the settings of these steps, without other phases.
+    """
+
+    number: int
+    first: int
+    end: int
+    config: PretrainingConfig
+
+    def __str__(self) -> str:
+        c = self.config
+        return (
+            f"Phase {self.number}: steps {self.first:,} to {self.end:,}, "
+            f"{c.train_batch_size} x {c.max_seq_length} tokens, learning rate "
+            f"{c.learning_rate:g} ({c.schedule}, {c.num_warmup_steps:,} warm-up steps)"
+        )
+
+
+def of(config: PretrainingConfig) -> list[Phase]:
+    """The phases of a run, in order."""
+    if config.phases:
+        configs = [_config_of(config, phase) for phase in config.phases]
+    elif config.stage_one_steps is None:
+        configs = [config]
+    else:
+        first = config.stage_one_steps
+        parts = (first, config.num_train_steps - first)
+        configs = [dataclasses.replace(config, num_train_steps=n) for n in parts]
+    ends = list(itertools.accumulate(c.num_train_steps for c in configs))
+    rows = zip([0, *ends], ends, configs, strict=False)
+    return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
+
+
+def _config_of(config: PretrainingConfig, phase: Mapping[str, Any]):
+    usual = config.usual_locations()
+    given = config.pretrain_tfrecords
+    if given == usual["pretrain_tfrecords"]:
+        given = None
+    records = records_of(phase, config.phases, given, config.data_dir)
+    evaluated = config.eval_tfrecords
+    if evaluated == usual["eval_tfrecords"]:
+        evaluated = records
+    places = {"pretrain_tfrecords": records, "eval_tfrecords": evaluated}
+    return dataclasses.replace(config, **(places | phase), phases=[])
+
+
+def records_of(
+    phase: Mapping[str, Any],
+    phases: Sequence[Mapping[str, Any]],
+    given: str | None,
+    data_dir: str | os.PathLike,
+) -> str:
+    """The pattern of a phase's data.
+
+    Args:
+      phase, phases: one of a run's, all of them.
+      given: the run's own pattern, where it has one.
+    """
+    found = phase.get("pretrain_tfrecords") or given
+    if found:
+        return found
+    several = len({phase["max_seq_length"] for phase in phases}) > 1
+    folder = "pretrain_tfrecords"
+    if several:
+        folder += f"_{phase['max_seq_length']}"
+    return os.path.join(escape(str(data_dir)), folder, "pretrain_data.tfrecord*")
+
+
+def check(phases: list[Any], source: str) -> None:
+    """Raises a UserError for a list that is not one of phases."""
+    for number, phase in enumerate(phases, start=1):
+        place = f"phase {number} of {source}"
+        if not isinstance(phase, dict):
+            raise UserError(f"{place} is {show(phase)}; it must be an object {{...}}")
+        if "num_train_steps" not in phase:
+            raise UserError(f"{place} does not say its num_train_steps")
+        for name in phase:
+            if name not in SETTINGS + PLACES:
+                raise UserError(
+                    f"{show(name)} cannot be set in {place}: it is one for the whole "
+                    f"run, if there is such an hparam.\nA phase has "
+                    f"{', '.join(SETTINGS + PLACES)}."
+                )
+
+
+def resolve(explicit: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The hparams of a run with phases: each phase complete, the run's as its last.
+
+    Args:
+      explicit: what a user has set.
+      usual: the values of what is not set.
+
+    Raises a UserError for a setting of the whole run that no phase would look at.
+    """
+    base, given = {**usual, **explicit}, explicit["phases"]
+    phases = [{**{name: base[name] for name in SETTINGS}, **one} for one in given]
+    steps = sum(phase["num_train_steps"] for phase in phases)
+    last = {name: phases[-1][name] for name in SETTINGS} | {"num_train_steps": steps}
+    for name in SETTINGS:
+        idle = name in explicit and all(name in phase for phase in given)
+        if idle and explicit[name] != last[name]:
+            raise UserError(
+                f"{name} {show(explicit[name])} would have no effect, since each phase "
+                f"has its own{' (the run their sum)' if name == SETTINGS[0] else ''}: "
+                f"leave it out, or set it in phases"
+            )
+    return {**explicit, **last, "phases": phases}
+
+
+def without_places(phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The phases as they are stored with checkpoints."""
+    return [{k: v for k, v in one.items() if k not in PLACES} for one in phases]
+
+
+def check_passed(
+    stored: Mapping[str, Any], config: PretrainingConfig, step: int
+) -> None:
+    """Raises a UserError if a run would not have come to `step` as it did.
+
+    What lies behind cannot be changed: phases that ended before `step`, and where the
+    phase of that step began. It and later ones may have other settings and ends.
+
+    Args:
+      stored: the settings in the checkpoint of `step`.
+    """
+    before = stored.get("phases") or [{k: stored[k] for k in SETTINGS if k in stored}]
+    now = config.phases or [{name: getattr(config, name) for name in SETTINGS}]
+    end = 0
+    for number, (old, new) in enumerate(zip(before, now, strict=False), start=1):
+        ended = number < len(before) and end + old["num_train_steps"] < step
+        names = SETTINGS if ended else SETTINGS[:1]
+        differ = [k for k in names if k in old and old[k] != new[k]]
+        short = number < len(now) and end + new["num_train_steps"] < step
+        if differ and (ended or short):
+            raise UserError(
+                f"phase {number} of this run, which is at step {step:,}, had "
+                f"{differ[0]} {show(old[differ[0]])}, here it has "
+                f"{show(new[differ[0]])}.\nWhat is behind a run cannot be changed: set "
+                "it back, or choose another --model-name. Later phases may be changed."
+            )
+        if not ended:
+            return
+        end += old["num_train_steps"]

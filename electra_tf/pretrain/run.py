@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run of pre-training: its phases, one after the other, and what looks at them.
+
+All phases share model, optimizer and step counter. Batch k, its masking and the dropout
+of step k are functions of (seed, k), k being the run's step, and the phase of a step is
+told by its number; so a run that was interrupted anywhere goes on in the right phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from electra_tf.config.phases import Phase
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import Console
+from electra_tf.pretrain import pretrain_data
+from electra_tf.pretrain.health import HealthMonitor
+from electra_tf.pretrain.pretraining import TrainablePretrainer
+from electra_tf.pretrain.samples import PASSAGES, Samples
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train import evaluation, loop
+from electra_tf.train.distribution import Placement
+from electra_tf.train.step import TrainingStep, TrainState
+from electra_tf.train.stopping import StopRequest
+
+
+class PretrainingRun(NamedTuple):
+    """What the steps of a run are made with."""
+
+    config: PretrainingConfig
+    vocab: Vocabulary
+    placement: Placement
+    task: TrainablePretrainer
+    state: TrainState
+    checkpoints: Checkpoints
+    console: Console
+
+
+def batches_of(
+    config: PretrainingConfig,
+    vocab: Vocabulary,
+    placement: Placement,
+    start: int = 0,
+    training: bool = True,
+) -> Iterator:
+    """An iterator over a phase's global batches, the first being that of step `start`.
+
+    `training`: those of training; else of evaluation.
+    """
+
+    def dataset(context):
+        return _dataset(
+            config,
+            vocab,
+            training,
+            batch_size=config.train_batch_size if training else config.eval_batch_size,
+            start_step=start,
+            num_replicas=placement.num_replicas,
+            replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
+        )
+
+    return iter(placement.strategy.distribute_datasets_from_function(dataset))
+
+
+def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
+    return pretrain_data.make_dataset(
+        config.pretrain_tfrecords if training else config.eval_tfrecords,
+        max_seq_length=config.max_seq_length,
+        vocab=vocab,
+        seed=config.seed,
+        shuffle=training,
+        on_bad_record=config.on_bad_record,
+        **options,
+        **config.masking_settings(),
+    )
+
+
+class PhaseData(NamedTuple):
+    """What there is to learn from in a phase."""
+
+    phase: Phase
+    examples: int
+    skipped: int  # damaged records that are left out
+
+
+def check_data(
+    config: PretrainingConfig, vocab: Vocabulary, done: int, console: Console
+) -> list[PhaseData]:
+    """Looks at the data of all phases that are not over, and says what there is.
+
+    Raises `UserError` for data that are not there, damaged or do not fit.
+
+    Args:
+      done: the steps that the run has behind it.
+    """
+    phases, sources = config.run_phases(), {}
+
+    def source_of(part: PretrainingConfig, place: str):
+        key = place, part.max_seq_length
+        if key not in sources:
+            sources[key] = pretrain_data.ExampleSource(
+                *key, vocab, skip_damaged=config.on_bad_record == "skip"
+            )
+        return sources[key]
+
+    found = []
+    for phase in phases:
+        if phase.end <= done and phase is not phases[-1]:
+            continue
+        part = phase.config
+        if len(phases) > 1:
+            console.log(f"{phase}, {part.pretrain_tfrecords}")
+        data = PhaseData(phase, *_counts(source_of(part, part.pretrain_tfrecords)))
+        found.append(data)
+        seen, total = (epochs(config, data, step) for step in (done, phase.end))
+        console.log(
+            f"Data: {data.examples:,} examples; {seen:.2f} of {total:.2f} epochs done"
+        )
+        if data.skipped:
+            console.log(f"Data: {data.skipped} damaged records left out")
+        if config.eval_every_steps or config.sample_steps:
+            source_of(part, part.eval_tfrecords)
+    return found
+
+
+def _counts(source: pretrain_data.ExampleSource) -> tuple[int, int]:
+    return len(source), source.num_skipped
+
+
+def epochs(config: PretrainingConfig, data: PhaseData, step: int) -> float:
+    """How often a phase's data have been seen after so many steps of the run."""
+    place, rows = data.phase.config.pretrain_tfrecords, 0
+    for _, first, end, part in config.run_phases():
+        if part.pretrain_tfrecords == place:
+            rows += part.train_batch_size * max(0, min(step, end) - first)
+    return rows / data.examples
+
+
+def train(run: PretrainingRun, stop: StopRequest) -> bool:
+    """Trains phase by phase from the state's step on; whether the end was reached."""
+    data = check_data(run.config, run.vocab, run.state.step, run.console)
+    _catch_up(run)
+    total = run.config.num_train_steps
+    if run.state.step >= total:
+        run.console.log(
+            f"Trained for {run.state.step} of {total} steps already: nothing to do. A "
+            "larger num_train_steps goes on."
+        )
+        return True
+    run.console.heading("Running training")
+    return all(_train_phase(run, part, stop) for part in data)
+
+
+def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> bool:
+    """Trains to the end of a phase; whether it got there."""
+    config, vocab, placement, task, state, checkpoints, console = run
+    phase, part, objective = data.phase, data.phase.config, task.model.objective
+    with placement.strategy.scope():
+        objective.begin_stage(task.model, state.step)
+    if phase.end != config.num_train_steps:
+        console.log(f"Phase {phase.number} ends at step {phase.end}.")
+    step = TrainingStep(
+        task,
+        state,
+        placement,
+        seed=config.seed,
+        accumulation=part.gradient_accumulation_steps,
+        variables=objective.trained_variables(task.model),
+    )
+    monitor = HealthMonitor(
+        config.on_alarm,
+        console,
+        total=phase.end,
+        first=phase.first,
+        warmup=phase.first + part.num_warmup_steps,
+        epochs=lambda step: epochs(config, data, step),
+    )
+    return loop.train(
+        step,
+        lambda start: batches_of(part, vocab, placement, start),
+        checkpoints,
+        console,
+        placement=placement,
+        num_train_steps=phase.end,
+        batch_size=part.train_batch_size,
+        iterations_per_loop=config.iterations_per_loop,
+        save_checkpoints_steps=config.save_checkpoints_steps,
+        log_steps=config.log_steps,
+        on_nonfinite=config.on_nonfinite,
+        stop=stop,
+        constants={"skipped_records": data.skipped} if data.skipped else None,
+        watch=monitor if placement.is_chief else None,
+        pauses=_pauses(run, phase),
+    )
+
+
+def _pauses(run: PretrainingRun, phase: Phase) -> list[loop.Pause]:
+    """What looks at the weights from time to time in a phase."""
+    config, vocab, placement, task, state, _, console = run
+    part, pauses = phase.config, []
+    journal: dict[str, Any] = {
+        "step": state.step,
+        "is_chief": placement.is_chief,
+        "console": console,
+    }
+    if every := config.eval_every_steps:
+        periodic = evaluation.PeriodicEvaluation(
+            evaluation.Evaluation(task, placement),
+            lambda: batches_of(part, vocab, placement, training=False),
+            (config.num_eval_steps, config.eval_batch_size),
+            config.model_dir,
+            tags={metric.name: metric.tag for metric in task.metrics},
+            **journal,
+        )
+        pauses.append(loop.Pause(every, periodic))
+    if every := config.sample_steps:
+
+        def passages():
+            one = {"batch_size": PASSAGES, "num_batches": 1}
+            return next(iter(_dataset(part, vocab, False, **one)))
+
+        samples = Samples(task.model, passages, vocab, config.model_dir, **journal)
+        pauses.append(loop.Pause(every, samples, is_saved=False))
+    return pauses
+
+
+def _catch_up(run: PretrainingRun) -> None:
+    """Does what was due at the state's step, where a kill prevented it."""
+    step = run.state.step
+    every = run.config.eval_every_steps, run.config.sample_steps
+    if not step or all(not n or step % n for n in every):
+        return
+    run.task.model.objective.enter_stage(step - 1)
+    for pause in _pauses(run, run.config.phase_at(step - 1)):
+        # Whether it was done is the chief's to know.
+        due = step % pause.every == 0 and not pause.call.has(step)
+        if run.placement.workers.gather([bool(due)])[0, 0]:
+            pause.call(step)
