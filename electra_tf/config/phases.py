@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from electra_tf.config.hparams import show
+from electra_tf.config.hparams import check, show
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
 
@@ -103,21 +103,29 @@ def records_of(
     return os.path.join(escape(str(data_dir)), folder, "pretrain_data.tfrecord*")
 
 
-def check(phases: list[Any], source: str) -> None:
-    """Raises a UserError for a list that is not one of phases."""
+def checked(cls: type, phases: list[Any], source: str) -> list[dict[str, Any]]:
+    """The phases, each hparam of them checked by itself.
+
+    Args:
+      cls: of the hparams.
+      phases: as a user gives them.
+      source: where they come from, for the message.
+    """
+    result = []
     for number, phase in enumerate(phases, start=1):
         place = f"phase {number} of {source}"
         if not isinstance(phase, dict):
             raise UserError(f"{place} is {show(phase)}; it must be an object {{...}}")
+        result.append(check(cls, phase, place))
         if "num_train_steps" not in phase:
             raise UserError(f"{place} does not say its num_train_steps")
         for name in phase:
             if name not in SETTINGS + PLACES:
                 raise UserError(
-                    f"{show(name)} cannot be set in {place}: it is one for the whole "
-                    f"run, if there is such an hparam.\nA phase has "
+                    f"{name} in {place}: it is one for the whole run.\nA phase has "
                     f"{', '.join(SETTINGS + PLACES)}."
                 )
+    return result
 
 
 def resolve(explicit: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from electra_tf.config.hparams import (
     IDENTITY,
     PLACE,
     SETTING,
-    check,
     hparam,
     read_hparams,
     show,
@@ -432,11 +431,7 @@ class PretrainingConfig(RunConfig):
             )
         result = super()._checked(hparams, source)
         if parts := result.get("phases"):
-            phases.check(parts, source)
-            result["phases"] = [
-                check(cls, part, f"phase {number} of {source}")
-                for number, part in enumerate(parts, start=1)
-            ]
+            result["phases"] = phases.checked(cls, parts, source)
         return result
 
     @classmethod
@@ -476,12 +471,12 @@ class PretrainingConfig(RunConfig):
                 f"do_train and do_eval are both {show(self.do_train)}; exactly one "
                 'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
             )
-        combinations.check(self)
         for part in self.run_phases() if self.phases else ():
             try:
                 part.config._check_together()
             except UserError as error:
                 raise UserError(f"phase {part.number}: {error}") from None
+        combinations.check(self)
         super()._check_together()
         combinations.check_generator(self)
         if self.max_predictions_per_seq < 1:

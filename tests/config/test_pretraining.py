@@ -367,6 +367,7 @@ def test_all_recipes_are_there():
     sizes = ["base", "large", "small", "small_plus_plus"]
     names = [f"electra_{s}" for s in sizes]
     names += ["electric_base", "electric_small", "mlm_base", "mlm_small", "debug"]
+    names += ["nvidia_electra_base"]
     others = [name for name, kind in OBJECTIVES.items() if not kind.is_originals]
     names += [f"{name}_base" for name in [*others, "electra_tt"]]
     assert RECIPES == sorted(names)
@@ -377,7 +378,10 @@ def test_recipes_load(name):
     hparams = read_hparams(os.path.join(CONFIGS, f"{name}.json"))
     config = make(config=hparams)
     resolved = config.to_dict()
+    parts = hparams.pop("phases", [])
     assert {k: resolved[k] for k in hparams} == hparams
+    for part, found in zip(parts, config.phases, strict=bool(parts)):
+        assert part.items() <= found.items()
     assert f"{name}.json" in open(os.path.join(CONFIGS, "README.md")).read()
 
 
@@ -410,6 +414,8 @@ def test_recipes_state_what_makes_them():
             continue
         with open(os.path.join(CONFIGS, f"{name}.json")) as f:
             hparams = json.load(f)
-        stated = {"model_size", "mask_prob", "learning_rate", "num_warmup_steps"}
-        stated |= {"max_seq_length", "train_batch_size", "num_train_steps"}
-        assert stated <= set(hparams), name
+        stated = {"learning_rate", "num_warmup_steps", "max_seq_length"}
+        stated |= {"train_batch_size", "num_train_steps"}
+        for part in hparams.get("phases", [hparams]):
+            assert stated <= set(part), name
+        assert {"model_size", "mask_prob"} <= set(hparams), name

@@ -19,6 +19,23 @@ from tests.helpers.tiny_pretraining import tiny_config
             {"schedule": "wsd", "decay_proportion": 0.5, "num_warmup_steps": 0},
             {0: 1, 50: 1, 75: 0.5, 100: 0},
         ),
+        (
+            {"schedule": "polynomial", "lr_decay_power": 0.5},
+            {0: 0, 5: 0.5, 10: 1, 55: 0.5**0.5, 100: 0, 200: 0},
+        ),
+        # Each phase from its own beginning.
+        (
+            {
+                "num_train_steps": 130,
+                "phases": [
+                    {"num_train_steps": 100, "schedule": "linear"},
+                    {"num_train_steps": 20, "num_warmup_steps": 4},
+                    {"num_train_steps": 10, "learning_rate": 1.0, "schedule": "wsd"},
+                ],
+            },
+            {5: 0.5, 55: 0.5, 99: 1 / 90, 100: 0, 102: 0.45, 110: 0.5, 119: 0.05}
+            | {120: 0, 125: 0.25, 130: 0, 140: 0},
+        ),
         # Both at once: the way down has begun before the way up has ended.
         (
             {"schedule": "wsd", "decay_proportion": 1, "num_warmup_steps": 50},

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs in phases: what each phase does, and that interruptions change nothing."""
+
+import functools
+import json
+import shutil
+import signal
+
+import numpy as np
+import pytest
+
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
+from electra_tf.train.reporting import EVALUATIONS, SAMPLES
+from tests.helpers.forked_runs import (
+    digest,
+    kill_in_save,
+    metrics_of,
+    pretrain,
+    signal_at,
+)
+from tests.helpers.runs import tiny, write_tiny_data
+from tests.train.test_evaluation import kill_at_evaluation
+from tests.train.test_loop import Trained
+
+SWITCH, STEPS = 20, 40
+PHASES = [
+    {"num_train_steps": SWITCH, "max_seq_length": 16, "train_batch_size": 16},
+    {
+        "num_train_steps": STEPS - SWITCH,
+        "max_seq_length": 32,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-3,
+        "num_warmup_steps": 6,
+    },
+]
+HPARAMS = tiny(
+    phases=PHASES, num_train_steps=STEPS, save_checkpoints_steps=15, num_eval_steps=2
+)
+WATCHED = HPARAMS | {"eval_every_steps": 10, "sample_steps": 5}
+
+
+@pytest.fixture(scope="module")
+def two_lengths(tiny_data, tmp_path_factory):
+    """A data directory with data of 16 and of 32 tokens."""
+    data = write_tiny_data(tmp_path_factory.mktemp("two") / "data", 60, 16)
+    (data / "pretrain_tfrecords").rename(data / "pretrain_tfrecords_16")
+    records = data / "pretrain_tfrecords_32"
+    shutil.copytree(tiny_data / "pretrain_tfrecords", records)
+    return data
+
+
+def finish(data, model, hparams, *flags, code=0, **kwargs):
+    run = pretrain(data, model, hparams, *flags, **kwargs).wait()
+    assert run.returncode == code, run
+    assert "Traceback" not in run.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def straight(two_lengths):
+    """A run in phases that nothing happens to: its directory and what it printed."""
+    run = finish(two_lengths, "straight", WATCHED)
+    return two_lengths / "models" / "straight", run.stdout
+
+
+def rows(folder, name):
+    return [json.loads(line) for line in (folder / name).open()]
+
+
+def test_one_run_one_directory_one_counter(straight):
+    folder, printed = straight
+    found = metrics_of(folder)
+    assert [row["step"] for row in found] == list(range(1, STEPS + 1))
+    assert Checkpoints(folder).steps() == [10, 15, 20, 30, 40]
+    # Each phase has its own warm-up and its own way down.
+    rates = [row["learning_rate"] for row in found]
+    first = [2e-3 * (1 - k / 20) * min(1, k / 4) for k in range(20)]
+    second = [1e-3 * (1 - k / 20) * min(1, k / 6) for k in range(20)]
+    np.testing.assert_allclose(rates, first + second, rtol=1e-5, atol=1e-9)
+    assert "Phase 1: steps 0 to 20, 16 x 16 tokens" in printed
+    assert "Phase 2: steps 20 to 40, 8 x 32 tokens" in printed
+    assert "Data: 60 examples; 0.00 of 5.33 epochs done" in printed
+    assert "Data: 100 examples; 0.00 of 1.60 epochs done" in printed
+    assert [row["step"] for row in rows(folder, EVALUATIONS)] == [10, 20, 30, 40]
+    assert [row["step"] for row in rows(folder, SAMPLES)] == list(range(5, 41, 5))
+    lengths = [max(map(len, row["passages"])) for row in rows(folder, SAMPLES)]
+    assert max(lengths[:4]) <= 14 < max(lengths[4:]) <= 30
+
+
+def test_a_run_that_is_interrupted_anywhere_ends_as_if_it_was_not(
+    two_lengths, straight
+):
+    """Before the switch, in the save at it, in the evaluation at it, and after it."""
+    folder = two_lengths / "models" / "cut"
+    loops = WATCHED | {"iterations_per_loop": 3}
+    for fault, steps in (
+        (functools.partial(signal_at, 8, signal.SIGKILL), [0]),
+        (functools.partial(kill_in_save, 3, 3), [0, 10, 15]),
+        (kill_at_evaluation, [0, 10, 15, 20]),
+        (functools.partial(signal_at, 26, signal.SIGKILL), [0, 10, 15, 20]),
+    ):
+        run = pretrain(two_lengths, "cut", loops, before=fault).wait()
+        assert run.returncode == -signal.SIGKILL, run
+        assert Checkpoints(folder, read_only=True).newest_intact().step == steps[-1]
+    stopped = functools.partial(signal_at, 34)
+    run = finish(two_lengths, "cut", loops, before=stopped, code=42)
+    assert "Continuing from" in run.stdout and "Phase 1: " not in run.stdout
+    # What belongs to a phase that is over is not needed any more.
+    hidden = two_lengths / "pretrain_tfrecords_16"
+    moved = hidden.rename(two_lengths / "moved")
+    finish(two_lengths, "cut", WATCHED)
+    moved.rename(hidden)
+    assert digest(folder, STEPS) == digest(straight[0], STEPS)
+    for name in (EVALUATIONS, SAMPLES):
+        assert rows(folder, name) == rows(straight[0], name)
+
+
+def test_two_replicas(two_lengths, straight):
+    env = {CPU_DEVICES_VARIABLE: "2"}
+    finish(two_lengths, "two", WATCHED, env=env)
+    at_switch = functools.partial(signal_at, SWITCH + 1, signal.SIGKILL)
+    cut = pretrain(two_lengths, "two_cut", WATCHED, env=env, before=at_switch).wait()
+    assert cut.returncode == -signal.SIGKILL
+    finish(two_lengths, "two_cut", WATCHED, env=env)
+    models = two_lengths / "models"
+    assert digest(models / "two_cut", STEPS) == digest(models / "two", STEPS)
+    # Each global batch is that of one replica; dropout is not.
+    one, two = metrics_of(straight[0]), metrics_of(models / "two")
+    names = ("learning_rate", "masked_lm_loss")
+    for mine, theirs in zip(two[:1], one[:1], strict=True):
+        assert [mine[n] for n in names] == pytest.approx(
+            [theirs[n] for n in names], 0.1
+        )
+    assert rows(models / "two", SAMPLES)[0].keys() == {"step", "passages"}
+
+
+def test_phases_that_are_alike_are_one_run(tiny_data):
+    """Batches, masking, dropout, optimizer: the second goes on where the first was."""
+    hparams = tiny(schedule="constant", num_warmup_steps=0, save_checkpoints_steps=20)
+    finish(tiny_data, "whole", hparams | {"num_train_steps": 12})
+    parts = [{"num_train_steps": 5}, {"num_train_steps": 7}]
+    finish(tiny_data, "parts", hparams | {"phases": parts})
+    models = tiny_data / "models"
+    assert digest(models / "parts", 12) == digest(models / "whole", 12)
+
+
+def test_all_phases_are_checked_before_the_first_step(two_lengths, tiny_data):
+    missing = finish(tiny_data, "missing", HPARAMS, code=2)
+    assert "no file matches" in missing.stderr and "tfrecords_16" in missing.stderr
+    later = [PHASES[0], PHASES[1] | {"max_seq_length": 24}]
+    lost = HPARAMS | {"phases": later, "max_seq_length": 24}
+    run = finish(two_lengths, "missing", lost, code=2)
+    assert "no file matches" in run.stderr and "tfrecords_24" in run.stderr
+    lost["pretrain_tfrecords"] = str(two_lengths / "pretrain_tfrecords_16" / "*")
+    run = finish(two_lengths, "missing", lost, code=2)
+    assert "has 16 input_ids, but max_seq_length is 24" in run.stderr
+    evaluated = WATCHED | {"eval_tfrecords": str(two_lengths / "*_32" / "*")}
+    run = finish(two_lengths, "missing", evaluated, code=2)
+    assert "has 32 input_ids, but max_seq_length is 16" in run.stderr
+    odd = [PHASES[0], PHASES[1] | {"train_batch_size": 10}]
+    odd = HPARAMS | {"phases": odd, "train_batch_size": 10}
+    env = {CPU_DEVICES_VARIABLE: "2"}
+    run = finish(two_lengths, "missing", odd, code=2, env=env)
+    assert "train_batch_size 10 does not divide by 4" in run.stderr
+    for data in (two_lengths, tiny_data):
+        assert not (data / "models" / "missing" / "metrics.jsonl").exists()
+
+
+def test_a_dry_run_shows_each_phase(two_lengths, straight):
+    dry = finish(two_lengths, "dry", HPARAMS, "--dry-run").stdout
+    for text in ("Phase 1: steps 0 to 20, 16 x 16", "Phase 2: steps 20 to 40, 8 x 32"):
+        assert text in dry
+    assert "pretrain_tfrecords_16/" in dry and "pretrain_tfrecords_32/" in dry
+    assert not (two_lengths / "models" / "dry").exists()
+    assert "continue at step 40" in (
+        finish(two_lengths, "straight", WATCHED, "--dry-run").stdout
+    )
+
+
+def test_an_evaluation_is_of_the_phase_that_made_the_checkpoint(two_lengths, straight):
+    evaluate = WATCHED | {"do_train": False, "do_eval": True}
+    for model, step in (("straight", STEPS), ("first_alone", 10)):
+        if model != "straight":
+            before = functools.partial(signal_at, 11, signal.SIGKILL)
+            run = pretrain(two_lengths, model, WATCHED, before=before).wait()
+            assert run.returncode == -signal.SIGKILL
+        finish(two_lengths, model, evaluate)
+        results = two_lengths / "models" / model / "results" / "unsup_results.json"
+        found = json.loads(results.read_text())
+        assert found["global_step"] == step
+        expected = rows(straight[0], EVALUATIONS)[step // 10 - 1]
+        assert found["metrics"] | {"step": step} == expected
+
+
+def test_later_phases_of_a_begun_run_may_be_changed(two_lengths):
+    stopped = functools.partial(signal_at, 24)
+    loops = HPARAMS | {"iterations_per_loop": 3}
+    finish(two_lengths, "changed", loops, before=stopped, code=42)
+    other = [PHASES[0] | {"train_batch_size": 8}, PHASES[1]]
+    run = finish(two_lengths, "changed", HPARAMS | {"phases": other}, code=2)
+    assert "phase 1 of this run" in run.stderr and "train_batch_size 16" in run.stderr
+    shorter = [PHASES[0], PHASES[1] | {"num_train_steps": 8}]
+    shorter = HPARAMS | {"phases": shorter, "num_train_steps": 28}
+    run = finish(two_lengths, "changed", shorter)
+    assert "Changed since step 2" in run.stdout and "phases [" in run.stdout
+    assert metrics_of(two_lengths / "models" / "changed")[-1]["step"] == 28
+    done = finish(two_lengths, "changed", shorter)
+    assert "Trained for 28 of 28 steps already" in done.stdout
+
+
+def test_positions_that_are_not_read_only_decay(tiny_data, two_lengths):
+    """As in the original: no gradient comes to their rows, but the decay does.
+
+    Its tf.slice has a gradient with zeros, so its optimizer's moments of these rows
+    stay 0, and what is left of the update is the decay: w <- w (1 - rate * decay).
+    """
+    run = Trained(two_lengths, phases=PHASES, num_train_steps=STEPS)
+    (table,) = (
+        v for v in run.state.weights().items() if v[0].endswith("position_embeddings")
+    )
+    name, before = table[0], table[1].numpy()
+    assert before.shape[0] == 32
+    run.config = run.config.phase_at(0).config
+    run.run(5)
+    after, values = table[1].numpy(), run.values()
+    rates = [2e-3 * (1 - k / SWITCH) * min(1, k / 4) for k in range(5)]
+    kept = np.prod([1 - rate * run.config.weight_decay_rate for rate in rates])
+    assert kept < 1 - 3e-5
+    np.testing.assert_allclose(after[16:], before[16:] * kept, rtol=1e-6)
+    for slot in ("adam_m", "adam_v"):
+        moment = values[f"{name}/{slot}"]
+        assert not moment[16:].any() and moment[:16].any()
