@@ -94,13 +94,14 @@ def records_of(
       given: the run's own pattern, where it has one.
     """
     found = phase.get("pretrain_tfrecords") or given
-    if found:
-        return found
+    folder = os.path.join(escape(str(data_dir)), folder_of(phase, phases))
+    return found or os.path.join(folder, "pretrain_data.tfrecord*")
+
+
+def folder_of(phase: Mapping[str, Any], phases: Sequence[Mapping[str, Any]]) -> str:
+    """Where a phase's data are in a data directory, unless that is set."""
     several = len({phase["max_seq_length"] for phase in phases}) > 1
-    folder = "pretrain_tfrecords"
-    if several:
-        folder += f"_{phase['max_seq_length']}"
-    return os.path.join(escape(str(data_dir)), folder, "pretrain_data.tfrecord*")
+    return "pretrain_tfrecords" + (f"_{phase['max_seq_length']}" if several else "")
 
 
 def checked(cls: type, phases: list[Any], source: str) -> list[dict[str, Any]]:
@@ -155,6 +156,20 @@ def resolve(explicit: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any
 def without_places(phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The phases as they are stored with checkpoints."""
     return [{k: v for k, v in one.items() if k not in PLACES} for one in phases]
+
+
+def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+    """What a run had done at a step: the hparams of each phase that had begun.
+
+    Args:
+      hparams: the saved config of the run.
+    """
+    found, end = [], 0
+    for phase in hparams.get("phases") or [{}]:
+        if not found or end < step:
+            found.append({**hparams, **phase})
+        end += phase.get("num_train_steps", 0)
+    return found
 
 
 def check_passed(

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf.config import phases
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.pretrain.objectives import objective_class
 
@@ -128,7 +129,7 @@ class RunFacts(NamedTuple):
     max_seq_length: int
     hparams: dict[str, Any] | None  # config.json of the run
     results: dict[str, Any] | None  # of its evaluation
-    data: dict[str, Any] | None  # manifest of the training data
+    data: list[dict[str, Any] | None]  # manifests of the training data, by phase
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -278,9 +279,13 @@ def _overview(facts: RunFacts) -> str:
 
 
 def _data(facts: RunFacts) -> str:
-    if facts.data is None:
+    return "\n\n".join(map(_data_set, facts.data or [None]))
+
+
+def _data_set(manifest: dict[str, Any] | None) -> str:
+    if manifest is None:
         return "Not recorded: the manifest of the training data was not found."
-    corpus = facts.data.get("corpus")
+    corpus = manifest.get("corpus")
     if not isinstance(corpus, dict) or not corpus:
         return "Not recorded: the manifest of the training data does not say it."
     names = corpus.get("names") or []
@@ -289,7 +294,7 @@ def _data(facts: RunFacts) -> str:
         f"- {corpus.get('files', '?')} files, {corpus.get('bytes', 0) / 1e6:,.1f} MB"
         + (f": {shown}" if shown else ""),
         f"- {corpus.get('tokens_kept', 0):,} tokens in {corpus.get('examples', 0):,} "
-        f"examples of up to {facts.data.get('max_seq_length')} tokens",
+        f"examples of up to {manifest.get('max_seq_length')} tokens",
         f"- sha256 of the corpus: {corpus.get('sha256')}",
     ]
     return "\n".join(lines)
@@ -298,11 +303,13 @@ def _data(facts: RunFacts) -> str:
 def _training(facts: RunFacts) -> str:
     if facts.hparams is None:
         return "Not recorded: exported from a checkpoint without its run directory."
-    rows = [
-        f"| {name} | {facts.hparams[name]} |"
-        for name in _HPARAMS
-        if name in facts.hparams
-    ]
+    parts = phases.begun(facts.hparams, facts.step)
+    rows = []
+    for name in _HPARAMS:
+        if name in facts.hparams:
+            values = [str(part[name]) for part in parts]
+            shown = values if len(set(values)) > 1 else values[:1]
+            rows.append(f"| {name} | {', then '.join(shown)} |")
     return "\n".join(["| setting | value |", "|---|---|", *rows])
 
 

@@ -10,6 +10,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from electra_tf.config import phases
 from electra_tf.export import hub_card, saved_models
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
@@ -38,25 +39,37 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
         "max_position_embeddings"
     ).split()
     sizes = {name: getattr(model.model_config, name) for name in fields}
-    hparams = results = data = None
+    hparams = results = None
+    length, data = source.max_seq_length, []
+    step = source.facts.get("step", 0)
     if run_dir is not None:
         hparams = hub_card.read_json(run_dir / "config.json")
         results = hub_card.read_json(run_dir / "results" / "unsup_results.json")
-        records = (hparams or {}).get("pretrain_tfrecords")
-        folder = run_dir.parent.parent / "pretrain_tfrecords"
-        if shards := expand(records or ""):
-            folder = Path(shards[0]).parent
-        data = hub_card.read_json(Path(fetch_once(str(folder / "manifest.json"))))
+        data = _manifests(hparams or {}, run_dir, step)
+        if (hparams or {}).get("phases"):
+            length = phases.begun(hparams, step)[-1]["max_seq_length"]
     return hub_card.RunFacts(
-        step=source.facts.get("step", 0),
+        step=step,
         objective=model.objective.name,
         sizes=sizes | {"embedding_size": model.settings.embedding_size},
         tokenizer=str(source.tokenizer_config),
-        max_seq_length=source.max_seq_length,
+        max_seq_length=length,
         hparams=hparams,
         results=results,
         data=data,
     )
+
+
+def _manifests(hparams, run_dir: Path, step: int) -> list:
+    """Those of the data that a run has read; None for one that cannot be read."""
+    found = []
+    for part in phases.begun(hparams, step):
+        usual = phases.folder_of(part, hparams.get("phases") or [part])
+        folder = run_dir.parent.parent / usual
+        if shards := expand(part.get("pretrain_tfrecords") or ""):
+            folder = Path(shards[0]).parent
+        found.append(str(folder / "manifest.json"))
+    return [hub_card.read_json(Path(fetch_once(path))) for path in dict.fromkeys(found)]
 
 
 def write_hub_directory(

@@ -16,9 +16,13 @@ from electra_tf.inference import rendering
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import plot_curves
+from electra_tf.train.reporting import SAMPLES, read_metrics
 
 if TYPE_CHECKING:  # It loads TensorFlow.
     from electra_tf.inference.pretrained_model import TokenPrediction
+
+# Of sample_steps; more than these are not read.
+_MAX_SAMPLES = 5
 
 _STYLE = """
 :root { color-scheme: light; }
@@ -77,6 +81,7 @@ def write_report(
             rendering.html_legend(is_corrupted=True),
             *(rendering.to_html(text, tokens) for text, tokens in passages),
         ]
+    parts += _samples(model_dir)
     if results:
         parts += ["<h2>Evaluation</h2>", _metrics_table(results)]
     picture = _curves(model_dir)
@@ -91,6 +96,22 @@ def write_report(
         f"<details><summary>config.json</summary><table>{rows}</table></details>",
     ]
     atomic_write(output, page(f"Pre-training of {model_dir.name}", parts) + "\n")
+
+
+def _samples(model_dir: Path) -> list[str]:
+    """A passage as the discriminator saw it at some steps of the training."""
+    path = model_dir / SAMPLES
+    rows = list(read_metrics(path)) if path.is_file() else []
+    if not rows:
+        return []
+    count = min(len(rows), _MAX_SAMPLES)
+    shown = [rows[(len(rows) - 1) * i // max(1, count - 1)] for i in range(count)]
+    parts = ["<h2>While it learned</h2>", rendering.html_legend(is_corrupted=True)]
+    for row in shown:
+        text, tokens = rendering.of_sample(row["passages"][0])
+        parts.append(f'<p class="summary">Step {row["step"]:,}</p>')
+        parts.append(rendering.to_html(text, tokens))
+    return parts
 
 
 def results_of(model_dir: Path) -> dict[str, Any]:

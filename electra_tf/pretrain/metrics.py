@@ -254,6 +254,17 @@ The event files are written without the package tensorboard; to look at them:
 masked", also where the sample is the original token, and the generator's loss is the
 cloze loss over all candidate positions.
 
+## Samples
+
+With `"sample_steps": 1000` a run shows every 1,000 steps what the discriminator says of
+the first three passages of `eval_tfrecords`, held out if that pattern is: which tokens
+the generator replaced, by what, and how likely each looks replaced. The same tokens are
+masked each time, so that what changes is the model. It is in TensorBoard as text (the
+run `samples`), in `run_inference.py report`, and in `samples.jsonl`: a line for a step,
+with `[token, probability, replacement]` for each token. It costs a forward pass of
+three sequences, changes nothing in the training and saves no checkpoint; after a kill
+no sample is missing, none is there twice.
+
 ## Alarms
 
 A run watches these numbers and warns, once each time, when one of them says that it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of a run: how they are resolved, what is refused, what a begun run may change."""
+"""Phases of a run: how they are resolved, what is refused, what may be changed."""
 
 import pytest
 
@@ -179,3 +179,14 @@ def test_checkpoints_store_phases_without_their_places():
     stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
     assert [sorted(part) for part in stored] == [sorted(phases.SETTINGS)] * 2
     assert make().settings()["phases"] == []
+
+
+def test_what_had_begun_at_a_step():
+    config = make(SHORT, LONG, num_warmup_steps=7).to_dict()
+    for step, lengths in ((0, [64]), (900, [64]), (901, [64, 256]), (1000, [64, 256])):
+        found = phases.begun(config, step)
+        assert [part["max_seq_length"] for part in found] == lengths
+        assert found[0]["num_train_steps"] == 900
+        assert found[0]["mask_prob"] == config["mask_prob"]
+    whole = make().to_dict()
+    assert phases.begun(whole, 5) == [whole]

@@ -126,9 +126,30 @@ class TestDirectory:
         assert "noise-contrastive" in card and "None" not in card
         for data in ({}, {"corpus": None}, {"corpus": []}):
             card = hub_card.model_card(
-                "m", "a/b", facts._replace(data=data), "mit", kinds, gaps
+                "m", "a/b", facts._replace(data=[data]), "mit", kinds, gaps
             )
             assert "Not recorded" in card and "None" not in card
+
+    def test_card_of_a_run_in_phases(self):
+        facts = hub_directory.facts_of(tiny_source())
+        parts = [
+            {"num_train_steps": 90, "max_seq_length": 16, "learning_rate": 0.1},
+            {"num_train_steps": 10, "max_seq_length": 32, "learning_rate": 0.1},
+        ]
+        hparams = {"num_train_steps": 100, "max_seq_length": 32, "learning_rate": 0.1}
+        data = [{"corpus": {"examples": n}, "max_seq_length": n} for n in (16, 32)]
+        facts = facts._replace(hparams=hparams | {"phases": parts}, data=data)
+        for step, steps, lengths in (
+            (50, "90", "16"),
+            (95, "90, then 10", "16, then 32"),
+        ):
+            card = hub_card.model_card(
+                "m", "a/b", facts._replace(step=step), "mit", [], {}
+            )
+            assert f"| num_train_steps | {steps} |" in card
+            assert f"| max_seq_length | {lengths} |" in card
+            assert "| learning_rate | 0.1 |" in card
+        assert "examples of up to 16 tokens" in card and "up to 32 tokens" in card
 
     def test_the_snippets_run(self, directory, tmp_path):
         pytest.importorskip("tensorflow_hub")

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of a training: what they say is what the model computes, and no more."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.console import Console
+from electra_tf.inference import html_report
+from electra_tf.pretrain import samples
+from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train.reporting import SAMPLES
+from tests.helpers.forked_runs import metrics_of, pretrain
+from tests.helpers.runs import tiny
+from tests.helpers.tiny_pretraining import (
+    CLS,
+    MASK,
+    SEP,
+    VOCAB_SIZE,
+    tiny_batch,
+    tiny_model,
+)
+
+
+@pytest.fixture
+def vocab(tmp_path):
+    tokens = [f"w{i}" for i in range(VOCAB_SIZE)]
+    tokens[0], tokens[CLS], tokens[SEP] = "[PAD]", "[CLS]", "[SEP]"
+    tokens[MASK], tokens[1] = "[MASK]", "[UNK]"
+    (tmp_path / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
+    return Vocabulary.load(str(tmp_path / "vocab.txt"))
+
+
+def texts_of(folder):
+    """(step, tag, text) of TensorBoard's events."""
+    for path in (folder / "tensorboard" / "samples").iterdir():
+        for record in tf.data.TFRecordDataset(str(path)):
+            event = tf.compat.v1.Event.FromString(record.numpy())
+            for value in event.summary.value:
+                assert value.metadata.plugin_data.plugin_name == "text"
+                text = tf.make_ndarray(value.tensor)[0].decode()
+                yield event.step, value.tag, text
+
+
+def sampler(model, vocab, folder, **journal):
+    usual = {"step": 0, "is_chief": True, "console": Console(silent=True)}
+    return samples.Samples(model, tiny_batch, vocab, folder, **usual | journal)
+
+
+def test_it_says_what_the_model_computes(vocab, tmp_path):
+    model, batch = tiny_model(), tiny_batch()
+    look = sampler(model, vocab, tmp_path)
+    assert not look(5) and not look(10)
+    first, second = (json.loads(line) for line in (tmp_path / SAMPLES).open())
+    assert (first["step"], second["step"]) == (5, 10)
+    assert first["passages"] == second["passages"]
+    output = model(batch)
+    replaced = 0
+    for row, passage in enumerate(first["passages"]):
+        ids, probs = batch["input_ids"][row].numpy(), output.discriminated.probs[row]
+        shown = np.flatnonzero(~np.isin(ids, [0, CLS, SEP]))
+        assert [token[0] for token in passage] == [vocab.tokens[i] for i in ids[shown]]
+        for place, (_, probability, *replacement) in zip(shown, passage, strict=True):
+            assert probability == pytest.approx(float(probs[place]), abs=1e-4)
+            assert bool(replacement) == bool(output.is_replaced[row, place])
+            if replacement:
+                replaced += 1
+                number = int(output.corrupted_ids[row, place])
+                assert replacement == [vocab.tokens[number]]
+    assert replaced
+    (step, tag, text), _ = texts_of(tmp_path)
+    assert (step, tag) == (5, "samples")
+    assert text == samples.to_markdown(first["passages"])
+    assert look.has(5) and not look.has(6)
+    # What is behind the checkpoint that a run goes on from is cut off.
+    assert not sampler(model, vocab, tmp_path, step=9).has(10)
+
+
+def test_only_the_chief_writes(vocab, tmp_path):
+    look = sampler(None, vocab, tmp_path / "other", is_chief=False)
+    assert not look(5) and not look.has(5)
+    assert not (tmp_path / "other").exists()
+
+
+def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
+    model = tiny_model("two_stage", stage_one_steps=5)
+    model.objective.enter_stage(0)
+    look = sampler(model, vocab, tmp_path)
+    assert not look(5) and not look.has(5)
+    model.objective.enter_stage(5)
+    look = sampler(model, vocab, tmp_path)
+    assert not look(10) and look.has(10)
+
+
+def test_markdown_of_tokens_that_mean_something_to_it():
+    passage = [["a*", 0.2], ["##<b>", 0.1], ["dog", 0.97, "cat_"], ["ran", 0.6]]
+    text = samples.to_markdown([[*passage, ["##s", 0.1], ["fast", 0.1]]]).split("\n\n")
+    assert text[1] == "a\\*&lt;b&gt; **dog→cat\\_ 97%** *ran 60%* s fast"
+
+
+def test_it_changes_nothing_and_is_in_the_report(tiny_data):
+    hparams = tiny(num_train_steps=8)
+    for name, more in (("unseen", {}), ("seen", {"sample_steps": 4})):
+        run = pretrain(tiny_data, name, hparams | more).wait()
+        assert run.returncode == 0, run.stderr
+    unseen, seen = (tiny_data / "models" / name for name in ("unseen", "seen"))
+    assert metrics_of(unseen) == metrics_of(seen)
+    assert "Sample at step 4: " in run.stdout
+    # Nothing is saved for it: checkpoints are those of save_checkpoints_steps.
+    names = [sorted(p.name for p in f.glob("model.ckpt*")) for f in (unseen, seen)]
+    assert names[0] == names[1] and not (unseen / SAMPLES).exists()
+    html_report.write_report(seen, [], seen / "report.html")
+    page = (seen / "report.html").read_text()
+    assert "While it learned" in page and page.count('class="passage"') == 2
+    assert '<p class="summary">Step 4</p>' in page and "Step 8" in page
+    steps = sorted(step for step, _, _ in texts_of(seen))
+    assert steps == [4, 8]
