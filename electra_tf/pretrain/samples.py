@@ -98,7 +98,7 @@ def to_markdown(passages: Sequence[Passage]) -> str:
     """The passages for TensorBoard."""
     lines = [_LEGEND]
     for passage in passages:
-        words: list[str] = []
+        words, was_marked = [], True
         for token, probability, *replacement in passage:
             shown = _plain(token.removeprefix("##"))
             if replacement:
