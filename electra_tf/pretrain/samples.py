@@ -105,15 +105,13 @@ def to_markdown(passages: Sequence[Passage]) -> str:
                 shown = f"**{shown}→{_plain(replacement[0])} {probability:.0%}**"
             elif probability > 0.5:
                 shown = f"*{shown} {probability:.0%}*"
+            is_marked = bool(replacement) or probability > 0.5
             # A piece that is marked stands by itself: marks within words are none.
-            if (
-                token.startswith("##")
-                and words
-                and "*" not in (shown[0], words[-1][-1])
-            ):
+            if token.startswith("##") and not is_marked and not was_marked:
                 words[-1] += shown
             else:
                 words.append(shown)
+            was_marked = is_marked
         lines.append(" ".join(words))
     return "\n\n".join(lines)
 
