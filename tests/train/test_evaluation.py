@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluations while a run trains: right, beside the training, and made once."""
 
+import functools
 import json
 import os
 import signal
@@ -14,13 +15,18 @@ def rows(folder):
     return [json.loads(line) for line in (folder / EVALUATIONS).open()]
 
 
-def kill_at_evaluation():
-    """kill -9 at the first evaluation, when its step is saved."""
+def kill_at_evaluation(first=0):
+    """kill -9 at the first evaluation from that step on, when its step is saved."""
     from electra_tf.train.evaluation import PeriodicEvaluation
 
-    PeriodicEvaluation.__call__ = lambda self, step: os.kill(
-        os.getpid(), signal.SIGKILL
-    )
+    evaluate = PeriodicEvaluation.__call__
+
+    def killed(self, step):
+        if step >= first:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return evaluate(self, step)
+
+    PeriodicEvaluation.__call__ = killed
 
 
 def test_it_is_that_of_do_eval_and_changes_nothing(tiny_data):
@@ -32,10 +38,15 @@ def test_it_is_that_of_do_eval_and_changes_nothing(tiny_data):
     at_times = hparams | {"eval_every_steps": 5}
     killed = pretrain(tiny_data, "evaluated", at_times, before=kill_at_evaluation)
     assert killed.wait().returncode == -signal.SIGKILL
-    run = pretrain(tiny_data, "evaluated", at_times).wait()
-    assert run.returncode == 0, run.stderr
+    at_end = functools.partial(kill_at_evaluation, 10)
+    run = pretrain(tiny_data, "evaluated", at_times, before=at_end).wait()
+    assert run.returncode == -signal.SIGKILL
     assert "Continuing from" in run.stdout
     assert "Evaluation at step 5: loss " in run.stdout
+    run = pretrain(tiny_data, "evaluated", at_times).wait()
+    assert run.returncode == 0, run.stderr
+    assert "Trained for 10 of 10 steps already" in run.stdout
+    assert "Evaluation at step 10: loss " in run.stdout
 
     found = rows(models / "evaluated")
     assert [row["step"] for row in found] == [5, 10]
