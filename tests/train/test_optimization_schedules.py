@@ -5,7 +5,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.train.optimization import WarmupPolynomialDecay, create_optimizer
+from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import tiny_config
 
 
@@ -73,3 +75,25 @@ def test_schedule_at_the_paper_s_scale():
         assert float(schedule(tf.constant(step))) == pytest.approx(
             expected, rel=1e-5, abs=5e-11
         )
+
+
+def test_nvidias_two_phases():
+    """Their schedule decays from the end of the warm-up, with power 1/2, in each."""
+    recipe = read_hparams(str(ROOT / "configs" / "nvidia_electra_base.json"))
+    optimizer = create_optimizer(PretrainingConfig.from_hparams("D", "m", recipe))
+    found = optimizer.get_config()
+    assert (found["beta_1"], found["beta_2"]) == (0.878, 0.974)
+    assert found["trust_ratio"] and found["bias_correction"]
+    optimizer.build([keras.Variable([1.0])])
+    for step, rate in (
+        (1000, 3e-3),
+        (2000, 6e-3),
+        (6000, 6e-3 * 0.5**0.5),
+        (10_000, 0),
+        (10_100, 2e-3),
+        (10_200, 4e-3),
+        (10_200 + 733 // 2, 4e-3 * (367 / 733) ** 0.5),
+        (10_933, 0),
+    ):
+        optimizer.iterations.assign(step)
+        assert float(optimizer.learning_rate) == pytest.approx(rate, abs=1e-8)
