@@ -26,6 +26,7 @@ from electra_tf.data.record_index import manifest_sha256
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
+from electra_tf.paths import joined
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
@@ -126,7 +127,7 @@ def main(argv: list[str]) -> int:
 def data_files(config: PretrainingConfig) -> str:
     """The pattern of what is read in all phases."""
     name = "pretrain_tfrecords" if config.do_train else "eval_tfrecords"
-    places = [getattr(phase.config, name) for phase in config.run_phases()]
+    places = [joined(getattr(phase.config, name)) for phase in config.run_phases()]
     return ",".join(dict.fromkeys(places))
 
 
@@ -190,6 +191,7 @@ class Run(NamedTuple):
         config = self.config
         files = pretrain_data.find_shards(data_files(config))
         sizes = [size for size, _ in stats_of(files)]
+        data = [phase.config.pretrain_tfrecords for phase in config.run_phases()]
         return {
             **self.checkpoints.settings,
             **self.checkpoints.identity,
@@ -197,6 +199,7 @@ class Run(NamedTuple):
             "do_train": config.do_train,
             "dry_run": _DRY_RUN.value,
             "data": f"{len(sizes)} files, {sum(sizes)} bytes",
+            "weights of data": [list(d.values()) for d in data if isinstance(d, dict)],
             "code_sha256": code_sha256(),
             **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
         }
@@ -206,6 +209,8 @@ def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
     """Reads the vocabulary and checks it against the config."""
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
+    if config.mask_unit == "word":
+        vocab.check_words()
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
     return vocab
 
@@ -284,6 +289,7 @@ def train(run: Run, stop: StopRequest) -> int:
 def load_start(run: Run, task, state) -> None:
     """Assigns what the run starts from."""
     from electra_tf.interop import warm_start
+    from electra_tf.pretrain import pretrain_data
 
     config, vocab, _, checkpoints, (saved, original), console = run
     if saved:
@@ -298,8 +304,7 @@ def load_start(run: Run, task, state) -> None:
             config.init_checkpoint, config, vocab, state.weights(), console.log
         )
     if config.needs_token_counts and not (saved or original):
-        counts = token_counts.of_data(data_files(config), len(vocab))
-        task.model.generator.adapt(counts)
+        task.model.generator.adapt(pretrain_data.token_counts_of(config, vocab))
 
 
 def evaluate(run: Run) -> int:

@@ -179,6 +179,11 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
     from electra_tf.train import step as training_step
 
     drawn = config.masking_settings()
+    if not isinstance(config.pretrain_tfrecords, str):
+        raise UserError(
+            "pretrain_tfrecords are several data sets, a compiled step reads one.\n"
+            "Give one pattern; several joined by commas are one data set."
+        )
     several = len(config.run_phases()) > 1
     if several or drawn["random_token_share"] or drawn["draw_others"]:
         raise UserError(
@@ -210,6 +215,8 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
             max_predictions_per_seq=slots,
             repeated_masks=repeated,
             mask_token_share=config.mask_token_share,
+            mask_unit=config.mask_unit,
+            continuations=vocab.continuations,
             **dict(zip(("cls_id", "sep_id", "mask_id"), special, strict=True)),
         )
         return step.once(batch)

@@ -71,7 +71,7 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
         )
 
     def unmasked():
-        source = pretrain_data.ExampleSource(pattern, length, vocab)
+        source = pretrain_data.open_data(pattern, length, vocab)
         steps = tf.data.Dataset.range(1 << 40)
         return steps.map(lambda step: source.batch(step, size, 1, True)).prefetch(1)
 

@@ -21,6 +21,17 @@ def cache_root() -> str:
     return os.path.join(os.path.abspath(root), "files")
 
 
+def each_path(value, change):
+    """A place, or a list or object of places, each changed."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [each_path(one, change) for one in value]
+    if isinstance(value, dict):
+        return {each_path(key, change): weight for key, weight in value.items()}
+    return value
+
+
 def local_of(path: str, here: bool = False) -> str:
     """A path, or list of globs, with the places of those that are in buckets.
 
@@ -69,6 +80,11 @@ def shown(text: str) -> str:
     if root not in text:
         return text
     return re.sub(rf"{re.escape(root)}/({'|'.join(SCHEMES)})/", r"\1://", text)
+
+
+def joined(data: str | list[str] | dict[str, float]) -> str:
+    """All files of one or several data sets, as a list of globs."""
+    return data if isinstance(data, str) else ",".join(data)
 
 
 def globs_in(text: str) -> list[str]:

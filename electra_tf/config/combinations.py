@@ -18,6 +18,7 @@ def check(config) -> None:
     _check_original(config)
     _check_match(config)
     _check_masking(config)
+    _check_data(config)
     _check_schedule(config)
     _check_settings(config)
     own = {
@@ -27,6 +28,7 @@ def check(config) -> None:
     }
     if check_own := own.get(config.objective_kind):
         check_own(config)
+    _check_sharing(config)
 
 
 def _check_objective(config) -> None:
@@ -117,13 +119,59 @@ def _check_masking(config) -> None:
     # 0.7 and 0.3 are no more than 1, whatever their rounding.
     if sum(shares) > 1 + 1e-9:
         raise UserError(f"{said} are shares of one whole: together at most 1")
+    if config.mask_unit == "word":
+        if config.repeated_masks != "fixed":
+            raise UserError(
+                f'mask_unit "word" and repeated_masks {show(config.repeated_masks)} '
+                "exclude each other: words are distinct. Leave repeated_masks out"
+            )
+        said = f'mask_unit "word", {said}'
     usual = [type(config).mask_token_share, type(config).random_token_share]
     kind = config.generator_kind
-    if shares != usual and GENERATORS[kind].predicts != "masked":
+    if (shares != usual or config.mask_unit == "word") and GENERATORS[
+        kind
+    ].predicts != "masked":
         raise UserError(
             f"{said} say what a masked text looks like, but no network reads one: the "
             f"generator is {show(kind)}. Leave them out"
         )
+
+
+def _check_data(config) -> None:
+    """Raises a UserError for data sets that cannot be mixed."""
+    data = [phase.config.pretrain_tfrecords for phase in config.run_phases()]
+    data = next((d for d in data if isinstance(d, list) and len(d) > 1), data[-1])
+    for name in ("pretrain_tfrecords", "eval_tfrecords"):
+        _check_data_sets(name, getattr(config, name))
+    if config.sampling_alpha != type(config).sampling_alpha and (
+        not isinstance(data, list) or len(data) < 2
+    ):
+        reason = "weights say what each share is"
+        if not isinstance(data, dict):
+            reason = "there is one data set; it chooses among those of a list"
+        raise UserError(
+            f"sampling_alpha is {show(config.sampling_alpha)}, but pretrain_tfrecords "
+            f"is {show(data)}: {reason}. Leave sampling_alpha out"
+        )
+
+
+def _check_data_sets(name: str, data: str | list | dict) -> None:
+    """Raises a UserError unless these are patterns, each once, with weights."""
+    problem = ""
+    if not data:
+        problem = "is empty: it names no data"
+    elif not all(isinstance(pattern, str) and pattern for pattern in data):
+        problem = "names data sets by patterns, which are text"
+    elif isinstance(data, list) and len(set(data)) < len(data):
+        problem = "names a data set twice; an object {pattern: weight} has weights"
+    elif isinstance(data, dict) and not all(map(_is_weight, data.values())):
+        problem = "has a weight that is not a number above 0"
+    if problem:
+        raise UserError(f"{name} {show(data)} {problem}")
+
+
+def _is_weight(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < float("inf")
 
 
 def _check_schedule(config) -> None:
@@ -172,6 +220,7 @@ def _check_two_stage(config) -> None:
         "generator_hidden_size": 1.0,
         "generator_layers": 1.0,
         "untied_generator_embeddings": True,
+        "embedding_sharing": "untied",
         "embedding_size": config.model_config().hidden_size,
     }
     reason = (
@@ -193,11 +242,29 @@ def _check_two_tower(config) -> None:
         "generator_hidden_size": 1.0,
         "generator_layers": 1.0,
         "untied_generator_embeddings": False,
+        "embedding_sharing": "shared",
     }
     reason = (
         "the towers are the whole model.\nmodel_size and model_hparam_overrides size it"
     )
     _need(config, needed, reason)
+
+
+def _check_sharing(config) -> None:
+    """Raises a UserError for embeddings that cannot be shared in this way."""
+    sharing, untied = config.embedding_sharing, config.untied_generator_embeddings
+    if (sharing == "untied") != untied:
+        raise UserError(
+            f"embedding_sharing {show(sharing)} and untied_generator_embeddings "
+            f"{show(untied)} exclude each other: leave untied_generator_embeddings out"
+        )
+    if sharing == "disentangled" and config.generator_kind != "masked_lm":
+        raise UserError(
+            f"embedding_sharing {show(sharing)} needs a discriminator beside a "
+            "generator that is\na masked language model; objective "
+            f"{config.objective_kind} with generator {config.generator_kind} has none. "
+            "Leave it out"
+        )
 
 
 def _need(config, needed: Mapping[str, Any], reason: str) -> None:

@@ -31,6 +31,11 @@ _FRACTIONS = {
     "generator_layers": "num_hidden_layers",
 }
 
+_SHARED, _UNTIED, _SUMMED = (
+    {"embedding_sharing": sharing, "untied_generator_embeddings": sharing == "untied"}
+    for sharing in ("shared", "untied", "disentangled")
+)
+
 Shapes = Mapping[str, list[int]]
 
 
@@ -115,8 +120,11 @@ def _objective_and_generator(
     if kind.has_own_encoders:
         scope = kind.encoders[0]
         query = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
+        own = _has(shapes, f"{scope}/embeddings")
+        # Those of an untied generator are as wide as it is.
+        summed = own and _has(shapes, f"{scope}/embeddings_project")
+        found |= _SUMMED if summed else _UNTIED if own else _SHARED
         found |= {
-            "untied_generator_embeddings": _has(shapes, f"{scope}/embeddings"),
             "generator_hidden_size": query[0] / hidden,
             "generator_layers": _depth(shapes, scope) / layers,
         }
@@ -139,6 +147,10 @@ def merge(
     told = "objective" in derived  # by the heads
     if not told and (derived.get("two_tower_generator") or derived.get("generator")):
         derived = derived | _chosen_objective(derived, from_files, given)
+    if derived.get("embedding_sharing") == "untied":
+        # Of one width, they have the same shapes.
+        if from_files.get("embedding_sharing") == "disentangled":
+            derived = derived | _SUMMED
     result = {**derived, "model_hparam_overrides": overrides}
     for source, place in ((from_files, "the config beside it"), (given, "the hparams")):
         inner = source.get("model_hparam_overrides", {})

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from electra_tf.errors import UserError
-from electra_tf.paths import local_of
+from electra_tf.paths import each_path, local_of
 from electra_tf.storage.remote import fetch
 
 
@@ -183,8 +183,8 @@ def merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
     """Both together; the second wins, key by key, inside objects too."""
     merged = {**first, **then}
     for name, value in then.items():
-        if isinstance(value, dict):
-            merged[name] = {**first.get(name, {}), **value}
+        if isinstance(value, dict) and isinstance(first.get(name), dict):
+            merged[name] = {**first[name], **value}
     return merged
 
 
@@ -206,9 +206,9 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
             f"{field.name} in {source} is {show(value)}; it must be "
             f"{allowed(field, hint)}\n({field.metadata['doc']})"
         )
-    if field.metadata["role"] is PLACE and isinstance(value, str):
+    if field.metadata["role"] is PLACE and isinstance(value, str | list | dict):
         try:
-            return local_of(value, field.metadata["here"])
+            return each_path(value, lambda p: local_of(p, field.metadata["here"]))
         except ValueError as e:
             raise UserError(
                 f"{field.name} in {source} is {show(value)}: {e}."

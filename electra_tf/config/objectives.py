@@ -67,6 +67,7 @@ OBJECTIVES = {
             "embedding_size": None,
             "generator_hidden_size": 1.0,
             "untied_generator_embeddings": True,
+            "embedding_sharing": "untied",
         },
     ),
     "adversarial": ObjectiveKind(

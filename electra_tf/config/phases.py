@@ -77,17 +77,19 @@ def _config_of(config: PretrainingConfig, phase: Mapping[str, Any]):
     evaluated = config.eval_tfrecords
     if evaluated == usual["eval_tfrecords"]:
         evaluated = records
-    places = {"pretrain_tfrecords": records, "eval_tfrecords": evaluated}
-    return dataclasses.replace(config, **(places | phase), phases=[])
+    own = {"pretrain_tfrecords": records, "eval_tfrecords": evaluated} | phase
+    if not isinstance(records, list):  # It is for those phases that have several.
+        own["sampling_alpha"] = type(config).sampling_alpha
+    return dataclasses.replace(config, **own, phases=[])
 
 
 def records_of(
     phase: Mapping[str, Any],
     phases: Sequence[Mapping[str, Any]],
-    given: str | None,
+    given: str | list | dict | None,
     data_dir: str | os.PathLike,
-) -> str:
-    """The pattern of a phase's data.
+) -> str | list | dict:
+    """The pattern, or patterns, of a phase's data.
 
     Args:
       phase, phases: one of a run's, all of them.

@@ -10,7 +10,7 @@ import dataclasses
 import os
 from typing import Any, Self
 
-from electra_tf.config import combinations, objectives, phases
+from electra_tf.config import combinations, objectives, phases, presets
 from electra_tf.config.generators import GENERATORS, by_original_hparams
 from electra_tf.config.hparams import (
     IDENTITY,
@@ -23,7 +23,6 @@ from electra_tf.config.hparams import (
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.phases import Phase
-from electra_tf.config.presets import DEBUG_PRESET, SIZE_PRESETS
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
@@ -97,6 +96,12 @@ class PretrainingConfig(RunConfig):
         choices=("original", "fixed"),
     )
 
+    mask_unit: str = hparam(
+        "token",
+        "What is masked: single tokens, or whole words (docs/recipes.md).",
+        SETTING,
+        choices=("token", "word"),
+    )
     mask_token_share: float = hparam(
         0.85,
         "Of the masked positions, those whose input becomes [MASK].",
@@ -249,6 +254,13 @@ class PretrainingConfig(RunConfig):
     untied_generator_embeddings: bool = hparam(
         False, "The generator has embeddings of its own.", IDENTITY
     )
+    embedding_sharing: str = hparam(
+        "shared",
+        "untied: as untied_generator_embeddings; disentangled: the discriminator's are "
+        "the generator's, without gradient, plus a residual (docs/recipes.md).",
+        IDENTITY,
+        choices=("shared", "untied", "disentangled"),
+    )
     untied_generator: bool = hparam(
         True, "False: generator and discriminator are one encoder.", IDENTITY
     )
@@ -293,13 +305,21 @@ class PretrainingConfig(RunConfig):
     )
 
     # Locations.
-    pretrain_tfrecords: str = hparam(
+    pretrain_tfrecords: str | list | dict = hparam(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
-        "Pattern of the training files.",
+        "Pattern of the training files; a list of several data sets, or an object "
+        "{pattern: weight}, mixes them (docs/recipes.md).",
         PLACE,
     )
-    eval_tfrecords: str = hparam(
+    eval_tfrecords: str | list | dict = hparam(
         "<pretrain_tfrecords>", "Pattern of the files to evaluate on.", PLACE
+    )
+    sampling_alpha: float = hparam(
+        1.0,
+        "Of a list of data sets, each is seen by its number of examples to this power.",
+        SETTING,
+        minimum=0,
+        maximum=1,
     )
     model_dir: str = hparam(
         "<data-dir>/models/<model-name>", "Checkpoints, metrics and results.", PLACE
@@ -321,7 +341,7 @@ class PretrainingConfig(RunConfig):
     def masking_settings(self) -> dict[str, Any]:
         """Keyword arguments of `masking.mask_batch` that do not need the vocabulary."""
         names = ("mask_prob", "max_predictions_per_seq", "repeated_masks")
-        names += ("mask_token_share", "random_token_share")
+        names += ("mask_unit", "mask_token_share", "random_token_share")
         others = self.electra_15_positions == "other"
         return {name: getattr(self, name) for name in names} | {"draw_others": others}
 
@@ -363,6 +383,8 @@ class PretrainingConfig(RunConfig):
         for name in ("generator", "objective"):
             if identity[name] is None:
                 del identity[name]
+        if self.embedding_sharing != "disentangled":
+            del identity["embedding_sharing"]  # said by untied_generator_embeddings
         if self.objective_kind != "two_stage":
             del identity["stage_one_steps"], identity["init_discriminator"]
         return identity
@@ -436,17 +458,7 @@ class PretrainingConfig(RunConfig):
 
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
-        presets = dict(SIZE_PRESETS[explicit.get("model_size", "small")])
-        objective = explicit.get("objective")
-        if objective is None and explicit.get("electric_objective"):
-            objective = "electric"
-        if objective:
-            presets |= OBJECTIVES[objective].original | OBJECTIVES[objective].presets
-        if kind := explicit.get("generator"):
-            presets.update(GENERATORS[kind].original or {"two_tower_generator": False})
-        if explicit.get("debug"):
-            presets.update(DEBUG_PRESET)
-        return presets
+        return presets.implied_by(explicit)
 
     @classmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:

@@ -150,8 +150,14 @@ class RunConfig:
         cls, hparams: dict[str, Any] | None, config: dict[str, Any] | None
     ) -> dict[str, Any]:
         """What a user has set, each value checked by itself; as `from_hparams`."""
-        given = ((config or {}, "--config"), (hparams or {}, "--hparams"))
-        return merge(*(cls._checked(*pair) for pair in given))
+        first = cls._checked(config or {}, "--config")
+        then = cls._checked(hparams or {}, "--hparams")
+        roles = {
+            field.name: field.metadata["role"] for field in dataclasses.fields(cls)
+        }
+        # Data sets take the place of others.
+        places = {name: v for name, v in then.items() if roles[name] is PLACE}
+        return merge(first, then) | places
 
     @classmethod
     def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
@@ -273,7 +279,7 @@ def check_heads(which: str, shape: ModelConfig, fix: str) -> None:
 def _shown(value: Any) -> Any:
     """A value as users write it, the texts in it."""
     if isinstance(value, dict):
-        return {name: _shown(inner) for name, inner in value.items()}
+        return {shown(name): _shown(inner) for name, inner in value.items()}
     if isinstance(value, list):
         return [_shown(inner) for inner in value]
     return shown(value) if isinstance(value, str) else value

@@ -41,6 +41,13 @@ def batch_indices(
     """
     first, count = rows or Rows(0, batch_size)
     place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
+    return examples_at(place, num_examples, seed, shuffle)
+
+
+def examples_at(
+    place: np.ndarray, num_examples: int, seed: int | str, shuffle: bool = True
+) -> np.ndarray:
+    """Which examples are at increasing places of an endless reading: int64 [n]."""
     epochs, indices = place // num_examples, place % num_examples
     if shuffle:
         for epoch in range(epochs[0], epochs[-1] + 1):
@@ -49,7 +56,7 @@ def batch_indices(
     return indices
 
 
-def permute(index: np.ndarray, size: int, seed: int, epoch: int) -> np.ndarray:
+def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.ndarray:
     """What stands at the places `index` of the order that (seed, epoch) name.
 
     Args:
@@ -87,7 +94,7 @@ def _hash(x: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _round_keys(seed: int, epoch: int) -> np.ndarray:
+def _round_keys(seed: int | str, epoch: int) -> np.ndarray:
     """uint64 [_ROUNDS / 2, 2], each a key of one round."""
     digest = hashlib.sha512(f"{seed}/{epoch}".encode()).digest()
     return np.frombuffer(digest, "<u8", _ROUNDS).reshape(-1, 2)

@@ -14,6 +14,7 @@ from electra_tf.config import phases
 from electra_tf.export import hub_card, saved_models
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
+from electra_tf.paths import joined
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.remote import expand, fetch_once
@@ -65,10 +66,10 @@ def _manifests(hparams, run_dir: Path, step: int) -> list:
     found = []
     for part in phases.begun(hparams, step):
         usual = phases.folder_of(part, hparams.get("phases") or [part])
-        folder = run_dir.parent.parent / usual
-        if shards := expand(part.get("pretrain_tfrecords") or ""):
-            folder = Path(shards[0]).parent
-        found.append(str(folder / "manifest.json"))
+        shards = expand(joined(part.get("pretrain_tfrecords") or ""))
+        folders = [Path(shard).parent for shard in shards]
+        folders = folders or [run_dir.parent.parent / usual]
+        found += [str(folder / "manifest.json") for folder in folders]
     return [hub_card.read_json(Path(fetch_once(path))) for path in dict.fromkeys(found)]
 
 

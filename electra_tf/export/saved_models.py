@@ -24,9 +24,8 @@ from electra_tf.export.exported import Check, ExportedModel, Servable
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.warmup import write_warmup_requests
 from electra_tf.interop import verification
-from electra_tf.interop.stored_model import HEADS, StoredModel
+from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import shown
-from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.storage import remote
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import new_folder
@@ -61,9 +60,7 @@ def source_of(stored: StoredModel, precision: str = "float32") -> ExportedModel:
 
     Of an encoder without heads only that can be exported.
     """
-    vocab = stored.vocab
-    special_ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-    pretrainer = build_pretrainer(stored.config, special_ids, dtype=precision)
+    pretrainer = empty_pretrainer(stored.config, stored.vocab, precision)
     if any(name.startswith(HEADS) for name in stored.tensors):
         variables = pretrainer.variables
     else:
@@ -74,7 +71,7 @@ def source_of(stored: StoredModel, precision: str = "float32") -> ExportedModel:
         variable.assign(stored.tensors[variable.path])
     return ExportedModel(
         name=stored.name,
-        vocab=vocab,
+        vocab=stored.vocab,
         tokenizer_config=stored.tokenizer_config,
         max_seq_length=stored.config.max_seq_length,
         pretrainer=pretrainer,

@@ -210,6 +210,7 @@ class PretrainedModel:
             sep_id=self.vocab.sep_id,
             mask_id=self.vocab.mask_id,
             vocab_size=len(self.vocab),
+            continuations=self.vocab.continuations,
             **self.config.masking_settings() | {"repeated_masks": "fixed"},
         )
 

@@ -157,7 +157,10 @@ def join(found: dict[str, Network], origin: str) -> dict[str, np.ndarray]:
     if _same(embeddings, ours):
         for name in embeddings:
             del theirs[name.replace(ENCODER, "generator/", 1)]
-    elif generator.embedding_size != generator.shape.hidden_size:
+    elif generator.embedding_size not in (
+        generator.shape.hidden_size,  # untied
+        encoder.embedding_size,  # disentangled
+    ):
         raise UserError(
             f"{origin}: generator and discriminator have different embeddings, of "
             f"width {generator.embedding_size}.\nThey are not from one run; give the "

@@ -99,7 +99,7 @@ class FoundModel(NamedTuple):
     def tensors(self) -> stored_tensors.StoredTensors:
         """Its weights by the original's names; of a fine-tuned run also its heads."""
         if self.read_directory is None:
-            return stored_tensors.of_checkpoint(self.origin)
+            return tf1.tensors_of(self.origin)
         contents = self.read_directory()
         if contents.compare:
             contents.compare()

@@ -71,12 +71,14 @@ class StoredModel(NamedTuple):
         return self.config.model_name
 
 
-def empty_pretrainer(config: PretrainingConfig, vocab: Vocabulary) -> ElectraPretrainer:
-    """The model of a config with weights of no meaning, float32."""
+def empty_pretrainer(
+    config: PretrainingConfig, vocab: Vocabulary, dtype: str = "float32"
+) -> ElectraPretrainer:
+    """The model of a config, as it is stored, with weights of no meaning."""
     from electra_tf.pretrain.pretraining import build_pretrainer
 
     ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-    return build_pretrainer(config, ids, dtype="float32")
+    return build_pretrainer(config, ids, dtype, at_rest=True)
 
 
 def assemble(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from electra_tf.interop.stored_model import Contents, Settings, StoredModel, ass
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.manifest import format_of, read_json
 from electra_tf.storage.new_folder import new_folder
-from electra_tf.storage.stored_tensors import of_checkpoint
+from electra_tf.storage.stored_tensors import StoredTensors, of_checkpoint
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
@@ -31,6 +31,9 @@ SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
 _OURS = re.compile(r"loss_scale(/good_steps)?$")
 _TASKS = "task_specific/"
+ENCODER, GENERATOR = "electra/", "generator/"
+_EMBEDDINGS = f"{ENCODER}embeddings/"
+RESIDUAL = "_residual"  # as in model/encoder.py, which needs TensorFlow
 
 
 def is_prefix(path: str | os.PathLike) -> bool:
@@ -109,7 +112,7 @@ def read_tensors(prefix: str, without: tuple[str, ...] = ()) -> dict[str, np.nda
     """
     import tensorflow as tf
 
-    stored = of_checkpoint(prefix)
+    stored = tensors_of(prefix)
     tensors = {}
     for name in sorted(stored.shapes):
         if name.endswith(without):
@@ -124,6 +127,64 @@ def read_tensors(prefix: str, without: tuple[str, ...] = ()) -> dict[str, np.nda
                 EXIT_DAMAGED,
             ) from None
     return tensors
+
+
+def tensors_of(prefix: str) -> StoredTensors:
+    """The tensors of a checkpoint, as all programs but the run itself know them.
+
+    What a run learns as a residual (`embedding_sharing` disentangled) is the sum, under
+    the usual name. The optimizer knows no sum: then there are no slots.
+    """
+    stored = of_checkpoint(prefix)
+    terms = {
+        name.removesuffix(RESIDUAL): name
+        for name in stored.shapes
+        if name.endswith(RESIDUAL)
+    }
+    if not terms:
+        return stored
+
+    def get(name: str) -> np.ndarray:
+        if name in terms:
+            return stored.get(_base(name)) + stored.get(terms[name])
+        return stored.get(name)
+
+    shapes = {
+        name: shape
+        for name, shape in stored.shapes.items()
+        if not name.endswith((RESIDUAL, *SLOTS))
+    }
+    sums = {name: stored.shapes[residual] for name, residual in terms.items()}
+    return StoredTensors(prefix, shapes | sums, get)
+
+
+def as_residuals(stored: StoredTensors, names: Iterable[str]) -> StoredTensors:
+    """The reverse: a stored model's tensors for the variables `names` of a run.
+
+    Where the generator has no table of its own, it shares the discriminator's.
+    """
+    terms = {n: n.removesuffix(RESIDUAL) for n in names if n.endswith(RESIDUAL)}
+    if not terms:
+        return stored
+    shapes, shared = dict(stored.shapes), {}
+    for name in (n for n in stored.shapes if n.startswith(_EMBEDDINGS)):
+        if shapes.get(_base(name)) != shapes[name]:
+            shapes[_base(name)], shared[_base(name)] = shapes[name], name
+    for residual, name in terms.items():
+        if name in stored.shapes:
+            shapes[residual] = shapes.pop(name)
+
+    def get(name: str) -> np.ndarray:
+        if name in terms:
+            return stored.get(terms[name]) - get(_base(terms[name]))
+        return stored.get(shared.get(name, name))
+
+    return StoredTensors(stored.origin, shapes, get)
+
+
+def _base(name: str) -> str:
+    """The generator's table to the discriminator's."""
+    return name.replace(ENCODER, GENERATOR, 1)
 
 
 def write_tf1(

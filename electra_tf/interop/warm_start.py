@@ -22,6 +22,7 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import sources, tf1
 from electra_tf.interop.sources import FoundModel
+from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 # A model has such a part wholly or not at all; the first match counts.
@@ -38,8 +39,13 @@ PARTS = (
     *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
     *sorted({f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads}),
 )
-_BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
-_BY_POSITION = "/position_embeddings"
+_BY_TOKEN = (
+    "/word_embeddings",
+    "/word_embeddings_residual",
+    "_predictions/output_bias",
+    "/token_counts",
+)
+_BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 # What no shape gives away, and what must be equal for the weights to mean the same.
 _SAME = ("num_attention_heads", "hidden_act")
 
@@ -91,7 +97,9 @@ def load(
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
         log(f"Changed: text is {ours} here, {tokenizer} in {path}")
-    values, report = _plan(contents.tensors, variables, theirs, vocab, path)
+    stored = tf1.as_residuals(of_arrays(path, contents.tensors), variables)
+    tensors = {name: stored.get(name) for name in stored.shapes}
+    values, report = _plan(tensors, variables, theirs, vocab, path)
     if contents.compare:
         log(f"{path}: {contents.compare()}")
     for name, value in values.items():
@@ -125,7 +133,7 @@ def evaluated(model: FoundModel, weights: Mapping[str, Any]) -> int:
 
     Raises `UserError` when one of them is missing, or of another shape.
     """
-    stored = model.tensors()
+    stored = tf1.as_residuals(model.tensors(), weights)
     stored.assign_to(weights)
     return int(stored.get(tf1.STEP)) if tf1.STEP in stored.shapes else 0
 

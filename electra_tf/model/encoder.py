@@ -58,22 +58,29 @@ class Embeddings(keras.layers.Layer):
         self.layer_norm = LayerNorm(dtype=self.dtype_policy)
 
     def build(self, input_shape=None):
-        def table(name, rows):
-            return self.add_weight(
-                name=name,
-                shape=(rows, self.embedding_size),
-                initializer=initializer(self.initializer_range),
-                autocast=False,
-            )
-
-        self.word_embeddings = table("word_embeddings", self.vocab_size)
-        self.token_type_embeddings = table(
+        self.word_embeddings = self._add("word_embeddings", self.vocab_size)
+        self.token_type_embeddings = self._add(
             "token_type_embeddings", self.type_vocab_size
         )
-        self.position_embeddings = table(
+        self.position_embeddings = self._add(
             "position_embeddings", self.max_position_embeddings
         )
         self.layer_norm.build((None, self.embedding_size))
+
+    def _add(self, name: str, rows: int) -> keras.Variable:
+        shape = rows, self.embedding_size
+        start = initializer(self.initializer_range)
+        return self.add_weight(
+            name=name, shape=shape, initializer=start, autocast=False
+        )
+
+    def table(self, name: str) -> tf.Tensor:
+        """One of the three tables by its name, float32 [rows, E]."""
+        return getattr(self, name).value
+
+    def rows(self, name: str, ids: tf.Tensor) -> tf.Tensor:
+        """Rows of a table: int32 [...] -> float32 [..., E]."""
+        return tf.gather(self.table(name), ids)
 
     def call(
         self,
@@ -82,9 +89,9 @@ class Embeddings(keras.layers.Layer):
         seed: tf.Tensor | None = None,
     ) -> tf.Tensor:
         length = tf.shape(input_ids)[1]
-        words = tf.gather(self.word_embeddings.value, input_ids)
-        segments = tf.gather(self.token_type_embeddings.value, segment_ids)
-        positions = self.position_embeddings.value[:length]
+        words = self.rows("word_embeddings", input_ids)
+        segments = self.rows("token_type_embeddings", segment_ids)
+        positions = self.table("position_embeddings")[:length]
         embedded = self.layer_norm(words + segments + positions)  # [B, L, E]
         embedded = tf.cast(embedded, self.compute_dtype)
         return dropout(embedded, self.dropout_rate, seed)
@@ -98,6 +105,49 @@ class Embeddings(keras.layers.Layer):
             "dropout_rate": self.dropout_rate,
             "initializer_range": self.initializer_range,
         }
+
+
+RESIDUAL = "_residual"  # ends the names of what DisentangledEmbeddings learn
+
+
+class DisentangledEmbeddings(Embeddings):
+    """Each table is another layer's, without gradient, plus a residual of its own.
+
+    The discriminator's in gradient-disentangled embedding sharing (DeBERTaV3, section
+    3.2). Residuals start at zero; the layer norm is its own, with the usual start.
+
+    Args:
+      base: the generator's Embeddings.
+    """
+
+    def __init__(self, base: Embeddings, **kwargs):
+        names = ("vocab_size", "embedding_size", "max_position_embeddings")
+        names += ("type_vocab_size", "dropout_rate", "initializer_range")
+        super().__init__(**{name: getattr(base, name) for name in names}, **kwargs)
+        self._base = lambda: (
+            base
+        )  # Not an attribute by itself: its weights are its own.
+
+    @property
+    def base(self) -> Embeddings:
+        """The layer whose tables these add to."""
+        return self._base()
+
+    def _add(self, name, rows):
+        shape = rows, self.embedding_size
+        name += RESIDUAL
+        return self.add_weight(
+            name=name, shape=shape, initializer="zeros", autocast=False
+        )
+
+    def table(self, name):
+        return tf.stop_gradient(self.base.table(name)) + super().table(name)
+
+    def rows(self, name, ids):
+        # The rows' sum: the sum's rows would cost a pass over the vocabulary.
+        return tf.stop_gradient(self.base.rows(name, ids)) + tf.gather(
+            super().table(name), ids
+        )
 
 
 def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:

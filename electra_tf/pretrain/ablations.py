@@ -83,7 +83,7 @@ class ReplaceMLM(Objective):
         positions, targets = inputs.masked_lm_positions, inputs.masked_lm_ids
         hidden = masking.gather_positions(encoded.sequence_output, positions)
         head = model.token_predictions
-        table = model.electra.embeddings.word_embeddings.value
+        table = model.electra.embeddings.table("word_embeddings")
         logits = head.logits(head(hidden), table)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
         return TokenPredictions(
@@ -127,7 +127,7 @@ class AllTokensMLM(ReplaceMLM):
             corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
         )
         head, targets = model.token_predictions, inputs.input_ids
-        table = model.electra.embeddings.word_embeddings.value
+        table = model.electra.embeddings.table("word_embeddings")
         hidden = head(encoded.sequence_output)  # [B, L, E]
         normalizer, best = head.log_normalizer(
             hidden, table, self.settings.cloze_chunk_size

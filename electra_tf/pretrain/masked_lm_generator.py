@@ -134,11 +134,15 @@ class MaskedLMGenerator(Generator):
 
     @classmethod
     def create(cls, encoder, config, settings, dtype):
-        own = settings.untied_generator_embeddings
+        sharing, embeddings = settings.embedding_sharing, None
+        if sharing == "shared":
+            embeddings = encoder.embeddings
+        elif sharing == "disentangled":
+            embeddings = encoder.embeddings.base
         generator = TextEncoder(
             config,
-            config.hidden_size if own else encoder.embedding_size,
-            embeddings=None if own else encoder.embeddings,
+            config.hidden_size if sharing == "untied" else encoder.embedding_size,
+            embeddings=embeddings,
             name="generator",
             dtype=dtype,
         )

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from electra_tf.pretrain.word_masking import draw_words
+
 # Share of the masked positions whose input becomes [MASK]; the rest keep their token.
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
 MASK_TOKEN_SHARE = 0.85
@@ -205,6 +207,8 @@ def mask_by_draws(
     sep_id: int,
     mask_id: int,
     repeated_masks: str = "original",
+    mask_unit: str = "token",
+    continuations: tf.Tensor | None = None,
     mask_token_share: float = MASK_TOKEN_SHARE,
     random_token_share: float = 0.0,
     random_ids: tf.Tensor | None = None,
@@ -220,6 +224,8 @@ def mask_by_draws(
       other_uniform: float32 [B, L], decides which other positions are marked.
       repeated_masks: "original" draws positions with replacement (about 7 % of the
         masked positions are drawn twice), "fixed" draws distinct ones.
+      mask_unit: "word" draws whole words, with "fixed".
+      continuations: bool [V], the tokens that continue a word.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
@@ -234,9 +240,15 @@ def mask_by_draws(
         input_ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
     )
     wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
-    positions, used = _draw_positions(
-        candidates, wanted, draws[:, 2 * slots :], slots, repeated_masks == "fixed"
-    )
+    uniform = draws[:, 2 * slots :]
+    if mask_unit == "word":
+        continues = tf.gather(continuations, input_ids)
+        positions, used = draw_words(candidates, continues, wanted, uniform, slots)
+        wanted = tf.reduce_sum(tf.cast(used, tf.int32), axis=1)
+    else:
+        positions, used = _draw_positions(
+            candidates, wanted, uniform, slots, repeated_masks == "fixed"
+        )
     replace_uniform, sample_uniform = draws[:, :slots], draws[:, slots : 2 * slots]
 
     weights, shares = tf.cast(used, tf.float32), (mask_token_share, random_token_share)

@@ -16,7 +16,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.data import record_index, tfrecord
+from electra_tf.data import mixture, record_index, tfrecord, token_counts
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.paths import escape, globs_in
@@ -29,7 +29,7 @@ _CALLS_TO_BUCKET = 16  # batches that are being read at a time
 
 
 def make_dataset(
-    pattern: str,
+    data: str | list | dict,
     *,
     batch_size: int,
     max_seq_length: int,
@@ -41,12 +41,13 @@ def make_dataset(
     replica_slice: tuple[int, int] = (0, 1),
     num_batches: int | None = None,
     on_bad_record: str = "stop",
+    sampling_alpha: float = 1.0,
     **masking_settings,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
 
     Args:
-      pattern: glob of the shards; several are joined by commas, as in the original.
+      data: as `open_data` takes it, and `sampling_alpha`.
       batch_size: of the global batch, over all replicas of all workers.
       start_step: number of the first batch.
       shuffle: read each epoch in its own random order; else in the order of the files.
@@ -67,9 +68,8 @@ def make_dataset(
     while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
     """
     _check_division(batch_size, num_replicas, replica_slice[1])
-    source = ExampleSource(
-        pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
-    )
+    skips = on_bad_record == "skip"
+    source = open_data(data, max_seq_length, vocab, skips, sampling_alpha)
 
     worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
@@ -84,6 +84,7 @@ def make_dataset(
             sep_id=vocab.sep_id,
             mask_id=vocab.mask_id,
             vocab_size=len(vocab),
+            continuations=vocab.continuations,
             first_row=rows.first,
             **masking_settings,
         )
@@ -91,7 +92,7 @@ def make_dataset(
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
-    dataset = _in_parallel(dataset, load, source.index, copies=shuffle)
+    dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
@@ -100,14 +101,15 @@ def make_dataset(
 
 
 def _in_parallel(
-    steps: tf.data.Dataset, load, index: record_index.RecordIndex, copies: bool
+    steps: tf.data.Dataset, load, parts: "list[ExampleSource]", copies: bool
 ) -> tf.data.Dataset:
     """Maps steps to batches, in order."""
     # AutoGraph would take a second to convert what needs no conversion.
     load = tf.autograph.experimental.do_not_convert(load)
     if copies:
-        index.copy_ahead()
-    if not index.is_remote:
+        for part in parts:
+            part.index.copy_ahead()
+    if not any(part.index.is_remote for part in parts):
         return steps.map(load, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     # These calls wait for a bucket: that needs no processor, but a thread.
     options = tf.data.Options()
@@ -143,6 +145,8 @@ class ExampleSource:
     """The examples that a pattern names, by number, checked against model and manifest.
 
     Attributes:
+        pattern: as it was given.
+        length: tokens of an example.
         index: the records of the shards.
         num_skipped: records that were left out because they are damaged or missing.
     """
@@ -154,7 +158,7 @@ class ExampleSource:
         vocab: Vocabulary,
         skip_damaged: bool = False,
     ):
-        self._length = max_seq_length
+        self.pattern, self.length = pattern, max_seq_length
         self._vocab = vocab
         self._no_default = tf.zeros([0], tf.int64)
         paths = find_shards(pattern)
@@ -173,35 +177,6 @@ class ExampleSource:
 
     def __len__(self) -> int:
         return len(self.index)
-
-    def batch(
-        self,
-        step: tf.Tensor,
-        batch_size: int,
-        seed: int,
-        shuffle: bool,
-        rows: Rows | None = None,
-    ) -> dict[str, tf.Tensor]:
-        """The features of batch `step`, int32 [B, L], in a graph of tf.data.
-
-        Of `rows` of it, if they are given: nothing else is read.
-
-        Errors are raised as text that `as_user_error` knows.
-        """
-
-        rows = rows or Rows(0, batch_size)
-
-        def read(step: np.ndarray) -> np.ndarray:
-            indices = batch_indices(step, batch_size, len(self), seed, shuffle, rows)
-            try:
-                return self.read(indices)
-            except UserError as e:
-                text = as_text(e)
-                raise ValueError(text) from None
-
-        features = tf.numpy_function(read, [step], tf.int32, stateful=False)
-        features.set_shape([len(tfrecord.FEATURES), rows.count, self._length])
-        return dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
 
     def read(self, indices: np.ndarray) -> np.ndarray:
         """Returns examples as int32 [3, n, L]: input_ids, input_mask, segment_ids."""
@@ -241,7 +216,7 @@ class ExampleSource:
             sparse_types=[],
             ragged_value_types=[],
             ragged_split_types=[],
-            dense_shapes=[[self._length]] * count,
+            dense_shapes=[[self.length]] * count,
         ).dense_values
 
     def _misfit(self, indices: np.ndarray, records: list[bytes]) -> UserError:
@@ -273,14 +248,136 @@ class ExampleSource:
                     EXIT_DAMAGED,
                 )
             length = len(features[name].int64_list.value)
-            if length != self._length:
+            if length != self.length:
                 return (
-                    f"has {length} {name}, but max_seq_length is {self._length}.\n"
+                    f"has {length} {name}, but max_seq_length is {self.length}.\n"
                     f'Set "max_seq_length": {length}, or build the data again with '
-                    f"--max-seq-length {self._length}.",
+                    f"--max-seq-length {self.length}.",
                     EXIT_CONFIG,
                 )
         return None, EXIT_DAMAGED
+
+
+class DataSets:
+    """One data set or several, each of which has a share of the batches.
+
+    Args:
+      parts: ExampleSources of one length and vocabulary.
+      weights: what the shares are in proportion to.
+    """
+
+    def __init__(self, parts: list[ExampleSource], weights: list[float]):
+        self.parts = parts
+        self.num_skipped = sum(part.num_skipped for part in parts)
+        self._places = mixture.shares_of(weights)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def shares(self) -> list[float]:
+        """How much of the batches each of the parts is."""
+        return (self._places / mixture.BLOCK).tolist()
+
+    def epochs(self) -> list[float]:
+        """After how many examples of batches an epoch of each of the parts ends."""
+        sizes = map(len, self.parts)
+        return [size / share for size, share in zip(sizes, self.shares(), strict=True)]
+
+    def describe(self, done: int, total: int) -> list[str]:
+        """What there is, and how often `done` and `total` examples go through it."""
+        lines = []
+        for part, share, epoch in zip(
+            self.parts, self.shares(), self.epochs(), strict=True
+        ):
+            which = f"{part.pattern}: {share:.2%} of the batches, " if share < 1 else ""
+            epochs = f"{done / epoch:.2f} of {total / epoch:.2f} epochs done"
+            lines.append(f"{which}{len(part):,} examples; {epochs}")
+        if self.num_skipped:
+            lines.append(f"{self.num_skipped} damaged records left out")
+        return lines
+
+    def token_counts(self, vocab_size: int) -> np.ndarray:
+        """How often each token is in the parts, by their shares: float64 [V]."""
+        counts = np.zeros(vocab_size)
+        for part, epoch in zip(self.parts, self.epochs(), strict=True):
+            own = token_counts.of_data(part.pattern, vocab_size)
+            counts += own * (len(self) / epoch)
+        return counts
+
+    def batch(
+        self,
+        step: tf.Tensor,
+        batch_size: int,
+        seed: int,
+        shuffle: bool,
+        rows: Rows | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """The features of batch `step`, int32 [B, L], in a graph of tf.data.
+
+        Of `rows` of it, if they are given: nothing else is read.
+
+        Errors are raised as text that `as_user_error` knows.
+        """
+
+        rows = rows or Rows(0, batch_size)
+
+        def read(step: np.ndarray) -> np.ndarray:
+            try:
+                return self._read(step, batch_size, seed, shuffle, rows)
+            except UserError as e:
+                text = as_text(e)
+                raise ValueError(text) from None
+
+        features = tf.numpy_function(read, [step], tf.int32, stateful=False)
+        features.set_shape([len(tfrecord.FEATURES), rows.count, self.parts[0].length])
+        return dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
+
+    def _read(self, step, batch_size, seed, shuffle, rows) -> np.ndarray:
+        """As `ExampleSource.read` returns them."""
+        sizes = [len(part) for part in self.parts]
+        if len(sizes) == 1:
+            numbers = batch_indices(step, batch_size, *sizes, seed, shuffle, rows)
+            return self.parts[0].read(numbers)
+        which, numbers = mixture.batch_examples(
+            step, batch_size, self._places, sizes, seed, shuffle, rows
+        )
+        shape = len(tfrecord.FEATURES), rows.count, self.parts[0].length
+        features = np.empty(shape, np.int32)
+        for i in np.unique(which).tolist():
+            features[:, which == i] = self.parts[i].read(numbers[which == i])
+        return features
+
+
+def open_data(
+    data: str | list | dict,
+    max_seq_length: int,
+    vocab: Vocabulary,
+    skip_damaged: bool = False,
+    alpha: float = 1.0,
+) -> DataSets:
+    """The examples that the hparam `pretrain_tfrecords` names, checked.
+
+    Args:
+      data: glob of the shards (several are joined by commas, as in the original) of one
+        data set; a list of several, whose shares are in proportion to their numbers of
+        examples to the power of `alpha`; or an object: data set -> its weight.
+    """
+    patterns = [data] if isinstance(data, str) else data
+    parts = [ExampleSource(p, max_seq_length, vocab, skip_damaged) for p in patterns]
+    if isinstance(data, dict):
+        return DataSets(parts, list(data.values()))
+    return DataSets(parts, [len(part) ** alpha for part in parts])
+
+
+def token_counts_of(config, vocab: Vocabulary) -> np.ndarray:
+    """How often each token is in what a run reads: whole numbers, float64 [V]."""
+    found, skips = {}, config.on_bad_record == "skip"
+    for _, _, _, part in config.run_phases():
+        data, alpha = part.pretrain_tfrecords, part.sampling_alpha
+        if str(data) not in found:
+            source = open_data(data, part.max_seq_length, vocab, skips, alpha)
+            found[str(data)] = source.token_counts(len(vocab))
+    return np.rint(sum(found.values()))
 
 
 def find_shards(pattern: str) -> list[str]:

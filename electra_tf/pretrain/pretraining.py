@@ -20,7 +20,11 @@ import tensorflow as tf
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.model.dropout import fold_in
-from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.encoder import (
+    DisentangledEmbeddings,
+    TextEncoder,
+    make_embeddings,
+)
 from electra_tf.pretrain import masking, metrics
 from electra_tf.pretrain.generator import (
     GeneratorOutput,
@@ -39,7 +43,8 @@ class PretrainerSettings:
       special_ids: ids of ([CLS], [SEP], [MASK]).
       generator: a key of `config.generators.GENERATORS`.
       objective: a key of `config.objectives.OBJECTIVES`.
-      untied_generator_embeddings: the generator has embeddings of its own.
+      embedding_sharing: as the hparam; "summed": as "disentangled", at rest: of the
+        generator's width as well, but each network has tables of its own.
       gen_weight, disc_weight: weights of the two losses.
       mask_prob: share of masked tokens, the prior of Electric's noise.
       temperature, disallow_correct: how replacements are sampled.
@@ -54,7 +59,7 @@ class PretrainerSettings:
     special_ids: tuple[int, int, int]
     generator: str = "masked_lm"
     objective: str = "electra"
-    untied_generator_embeddings: bool = False
+    embedding_sharing: str = "shared"
     gen_weight: float = 1.0
     disc_weight: float = 50.0
     mask_prob: float = 0.15
@@ -128,7 +133,16 @@ class ElectraPretrainer(keras.Model):
         if not OBJECTIVES[self.settings.objective].main_network:
             embeddings = {"hidden_size": width, "num_attention_heads": 1}
             config = dataclasses.replace(config, num_hidden_layers=0, **embeddings)
-        self.electra = TextEncoder(config, width, dtype=dtype)
+        embeddings = make_embeddings(config, width, dtype=dtype)
+        base = None
+        if self.settings.embedding_sharing == "disentangled":
+            base = embeddings
+            embeddings = DisentangledEmbeddings(base, dtype=dtype)
+        self.electra = TextEncoder(config, width, embeddings, dtype=dtype)
+        if base is not None:
+            # At the place of shared ones in the order of random numbers.
+            with keras.name_scope("generator"):
+                base.build(None)
         self.electra.build(None)
         self.generator = generator_class(self.settings.generator).create(
             self.electra, generator_config, self.settings, dtype
@@ -295,20 +309,25 @@ class TrainablePretrainer:
 
 
 def build_pretrainer(
-    config, special_ids: tuple[int, int, int], dtype=None
+    config, special_ids: tuple[int, int, int], dtype=None, at_rest: bool = False
 ) -> ElectraPretrainer:
     """The model of a PretrainingConfig.
 
     Args:
       special_ids: ids of ([CLS], [SEP], [MASK]) in its vocabulary.
       dtype: a Keras dtype policy; by default the one of `config.precision`.
+      at_rest: as models are stored and used: a table that is learned as a residual is
+        the sum, under the usual name.
     """
+    settings = {name: getattr(config, name) for name in _OF_CONFIG}
+    if at_rest and config.embedding_sharing == "disentangled":
+        settings["embedding_sharing"] = "summed"
     return ElectraPretrainer(
         config.model_config(),
         config.generator_config(),
         special_ids=special_ids,
         generator=config.generator_kind,
         objective=config.objective_kind,
-        **{name: getattr(config, name) for name in _OF_CONFIG},
+        **settings,
         dtype=dtype or config.precision,
     )

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
+from electra_tf.paths import joined
 from electra_tf.pretrain import pretrain_data
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.pretraining import TrainablePretrainer
@@ -72,6 +73,7 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         seed=config.seed,
         shuffle=training,
         on_bad_record=config.on_bad_record,
+        sampling_alpha=config.sampling_alpha,
         **options,
         **config.masking_settings(),
     )
@@ -81,8 +83,7 @@ class PhaseData(NamedTuple):
     """What there is to learn from in a phase."""
 
     phase: Phase
-    examples: int
-    skipped: int  # damaged records that are left out
+    source: pretrain_data.DataSets
 
 
 def check_data(
@@ -97,12 +98,11 @@ def check_data(
     """
     phases, sources = config.run_phases(), {}
 
-    def source_of(part: PretrainingConfig, place: str):
-        key = place, part.max_seq_length
+    def source_of(part: PretrainingConfig, place: str | list | dict):
+        key = str(place), part.max_seq_length
         if key not in sources:
-            sources[key] = pretrain_data.ExampleSource(
-                *key, vocab, skip_damaged=config.on_bad_record == "skip"
-            )
+            skips, alpha = config.on_bad_record == "skip", config.sampling_alpha
+            sources[key] = pretrain_data.open_data(place, key[1], vocab, skips, alpha)
         return sources[key]
 
     found = []
@@ -111,31 +111,33 @@ def check_data(
             continue
         part = phase.config
         if len(phases) > 1:
-            console.log(f"{phase}, {part.pretrain_tfrecords}")
-        data = PhaseData(phase, *_counts(source_of(part, part.pretrain_tfrecords)))
+            console.log(f"{phase}, {joined(part.pretrain_tfrecords)}")
+        data = PhaseData(phase, source_of(part, part.pretrain_tfrecords))
         found.append(data)
-        seen, total = (epochs(config, data, step) for step in (done, phase.end))
-        console.log(
-            f"Data: {data.examples:,} examples; {seen:.2f} of {total:.2f} epochs done"
-        )
-        if data.skipped:
-            console.log(f"Data: {data.skipped} damaged records left out")
+        for line in data.source.describe(
+            *(_rows(config, phase, step) for step in (done, phase.end))
+        ):
+            console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
             source_of(part, part.eval_tfrecords)
     return found
 
 
-def _counts(source: pretrain_data.ExampleSource) -> tuple[int, int]:
-    return len(source), source.num_skipped
-
-
 def epochs(config: PretrainingConfig, data: PhaseData, step: int) -> float:
-    """How often a phase's data have been seen after so many steps of the run."""
-    place, rows = data.phase.config.pretrain_tfrecords, 0
+    """How often a phase's data have been seen after so many steps of the run.
+
+    Of several data sets, the one that was seen most often.
+    """
+    return _rows(config, data.phase, step) / min(data.source.epochs())
+
+
+def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
+    """How many examples of a phase's data have been read after steps of the run."""
+    place, rows = phase.config.pretrain_tfrecords, 0
     for _, first, end, part in config.run_phases():
         if part.pretrain_tfrecords == place:
             rows += part.train_batch_size * max(0, min(step, end) - first)
-    return rows / data.examples
+    return rows
 
 
 def train(run: PretrainingRun, stop: StopRequest) -> bool:
@@ -157,6 +159,7 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
     """Trains to the end of a phase; whether it got there."""
     config, vocab, placement, task, state, checkpoints, console = run
     phase, part, objective = data.phase, data.phase.config, task.model.objective
+    skipped = data.source.num_skipped
     with placement.strategy.scope():
         objective.begin_stage(task.model, state.step)
     if phase.end != config.num_train_steps:
@@ -190,7 +193,7 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
         stop=stop,
-        constants={"skipped_records": data.skipped} if data.skipped else None,
+        constants={"skipped_records": skipped} if skipped else None,
         watch=monitor if placement.is_chief else None,
         pauses=_pauses(run, phase),
     )

@@ -68,7 +68,7 @@ class TwoTowerGenerator(Generator):
 
     @classmethod
     def create(cls, encoder, config, settings, dtype):
-        own = settings.untied_generator_embeddings
+        own = settings.embedding_sharing == "untied"
         towers = [
             TextEncoder(
                 config,

@@ -101,6 +101,19 @@ class Vocabulary:
     def mask_id(self) -> int:
         return self.ids[MASK]
 
+    @property
+    def continuations(self) -> list[bool]:
+        """Of each token, whether it continues a word ("##ing")."""
+        return [len(t) > 2 and t.startswith("##") for t in self.tokens]
+
+    def check_words(self) -> None:
+        """Raises UserError unless there are words of several tokens."""
+        if not any(self.continuations):
+            raise UserError(
+                f'mask_unit is "word", but {self.path} has no ## tokens: each token is '
+                "a word already.\nLeave mask_unit out."
+            )
+
     def check_size(self, vocab_size: int) -> None:
         """Raises UserError unless the hparam `vocab_size` is the number of tokens."""
         if vocab_size != len(self):

@@ -16,6 +16,7 @@ RUNS = {
     "mlm": ({"electra_objective": False}, 0),
     "uniform_generator": ({"uniform_generator": True}, 0),
     "untied": ({"untied_generator_embeddings": True}, 0),
+    "disentangled": ({"embedding_sharing": "disentangled"}, 0),
 }
 
 

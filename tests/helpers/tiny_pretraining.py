@@ -16,6 +16,7 @@ VARIANTS = {
     "electra": {},
     "tied_all": {"untied_generator": False},
     "untied_embeddings": {"untied_generator_embeddings": True},
+    "disentangled": {"embedding_sharing": "disentangled"},
     "same_embedding_size": {"embedding_size": 16},
     "two_tower": {"two_tower_generator": True},
     "uniform": {"uniform_generator": True},

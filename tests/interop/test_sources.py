@@ -19,6 +19,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABC"
 KINDS = (
     {},
     {"untied_generator_embeddings": True},
+    {"embedding_sharing": "disentangled"},
     {"untied_generator": False},
     {"electra_objective": False},
     {"uniform_generator": True},

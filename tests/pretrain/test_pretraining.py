@@ -252,6 +252,7 @@ def test_generator_loss_teaches_no_discriminator(variant):
         if path.startswith("electra/embeddings/"):
             taught = variant not in (
                 "untied_embeddings",
+                "disentangled",
                 "electric_untied",
                 "two_stage",
             )
