@@ -323,7 +323,8 @@ class GlueTask(TextTask):
         """Which of mnli's sets is not there."""
         found = super().notes(kinds)
         if self.name == "mnli" and "dev" in kinds and len(self.splits("dev")) < 2:
-            found.append("mnli has no dev_mismatched.tsv: only the matched set counts")
+            name = self.path("dev_mismatched").name
+            found.append(f"mnli has no {name}: only the matched set counts")
         return found
 
     def path(self, split: str) -> Path:

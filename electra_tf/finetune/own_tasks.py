@@ -6,8 +6,8 @@
 
 Types: classification, multilabel, regression (of one text, or two with text_b), tagging
 (words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags), qa
-(files in SQuAD's form). Texts come from TSV or CSV with a header, or from JSONL; paths
-are relative to --data-dir.
+(files in SQuAD's form). Texts come from TSV or CSV with a header, from JSONL or from
+Parquet; paths are relative to --data-dir.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
 
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        if self.path(split).suffix.lower() != ".jsonl":
+        if inputs.form_of(self.path(split)) not in ("jsonl", "parquet"):
             yield from super().sentences(split)
             return
         words, tags, identity = (

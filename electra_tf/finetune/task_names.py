@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_source
+from electra_tf.finetune import (
+    classification,
+    glue_rows,
+    own_tasks,
+    qa,
+    tagging,
+    tfds_source,
+)
 from electra_tf.finetune.task import (
     FACTS_FILE,
     SMOOTHED,
@@ -41,8 +49,8 @@ def make_tasks(
     stored: dict[str, TaskFacts] = {}
     if trained is not None and (trained / FACTS_FILE).is_file():
         stored = {facts.name: facts for facts in read_facts(trained)}
-    known: dict[str, type[Task]] = {"chunk": tagging.TaggingTask}
-    known |= {name: classification.GlueTask for name in classification.GLUE}
+    known: dict[str, Callable[..., Task]] = {"chunk": tagging.TaggingTask}
+    known |= {name: glue_rows.glue_task for name in classification.GLUE}
     known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = Tokenizer(vocab, *settings)

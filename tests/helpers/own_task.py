@@ -52,7 +52,7 @@ def own_tasks(
     write_files(folder, files, words, text)
     description = {"type": kind} | _KEYS.get(kind, {})
     for name in files:
-        description[Path(name).stem] = name
+        description[Path(name).name.partition(".")[0]] = name
     description.setdefault("dev", description["train"])
     fields = FinetuningConfig.__dataclass_fields__
     description |= {k: v for k, v in more.items() if k not in fields}
