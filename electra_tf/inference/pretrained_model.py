@@ -210,7 +210,8 @@ class PretrainedModel:
             sep_id=self.vocab.sep_id,
             mask_id=self.vocab.mask_id,
             vocab_size=len(self.vocab),
-            **self.config.masking_settings() | {"repeated_masks": "fixed"},
+            **self.config.masking_settings()
+            | {"repeated_masks": "fixed", "intact_share": 0.0},
         )
 
     def _corrupted(self, batch, seed, number):

@@ -216,12 +216,36 @@ POLICY_METRICS = (
         tag="generator/baseline",
     ),
 )
+SENTENCE_METRICS = (
+    Metric(
+        "sentence_loss",
+        "cross-entropy of the verdict on whole texts, nats",
+        "`electra_sentence`: cross-entropy of the verdict whether a text was "
+        "corrupted, nats per text",
+        healthy="below 0.5, which is what the share of corrupted texts alone tells",
+        evaluation=Ratio("sentence_loss", "sequences"),
+        training=Ratio("sentence_loss", "sequences"),
+        short="sent",
+        tag="sentence/loss",
+        curve=Curve("Discriminator loss", "sentence loss", _BLUE, "--"),
+    ),
+    Metric(
+        "sentence_accuracy",
+        "accuracy of the verdict on whole texts",
+        "`electra_sentence`: texts told right",
+        healthy="above the share of corrupted texts, 1 - `intact_share`",
+        evaluation=Ratio("sentence_correct", "sequences"),
+        training=Ratio("sentence_correct", "sequences"),
+        tag="sentence/accuracy",
+    ),
+)
 ALL_METRICS = (
     LOSS,
     *GENERATOR_METRICS,
     *DISCRIMINATOR_METRICS,
     *TOKEN_METRICS,
     *POLICY_METRICS,
+    *SENTENCE_METRICS,
 )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
-from electra_tf.pretrain import pretrain_data
+from electra_tf.pretrain import pretrain_data, rare_masking
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
@@ -65,6 +65,7 @@ def batches_of(
 
 
 def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
+    rare = rare_masking.settings(config, len(vocab)) if training else {}
     return pretrain_data.make_dataset(
         config.pretrain_tfrecords if training else config.eval_tfrecords,
         max_seq_length=config.max_seq_length,
@@ -74,6 +75,7 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         on_bad_record=config.on_bad_record,
         **options,
         **config.masking_settings(),
+        **rare,
     )
 
 
