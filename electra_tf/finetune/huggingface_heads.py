@@ -104,6 +104,7 @@ class _Named(NamedTuple):
 
     name: str
     head: HeadSpec
+    has_hidden_layer: bool
 
 
 def read(folder: Path) -> TaskPredictor | None:
@@ -161,8 +162,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    spec = facts.head._replace(has_hidden_layer=kind in PROBLEMS)
-    model = build_finetuning_model(config, [_Named(kind, spec)], dtype="float32")
+    head = _Named(kind, facts.head, kind in PROBLEMS)
+    model = build_finetuning_model(config, [head], dtype="float32")
     weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
     weights.assign_to({v.path: v.value for v in model.variables})
     return TaskPredictor(Trained(config, vocab, [facts], model, str(folder)), task, 0)

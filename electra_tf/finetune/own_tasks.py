@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import class_weights, inputs, tag_schemes
+from electra_tf.finetune import inputs, tag_schemes
 from electra_tf.finetune.classification import InputExample, TextTask, example_of
 from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
@@ -151,14 +151,10 @@ class OwnTextTask(_OwnFiles, TextTask):
         found = {e.label for e in self.read("train")} if self._has_classes else ()
         return tuple(sorted(found))
 
-    @functools.cached_property
-    def class_weights(self) -> list[float] | None:
-        """What the losses of each class's examples are multiplied by in training."""
-        said = self.description.get("class_weights")
-        if said is None or not self.config.do_train or self.stored:
-            return None
-        examples = self.read("train")
-        return class_weights.weights_of(self.name, said, self.labels, examples)
+    @property
+    def said_weights(self) -> Any:
+        """The class weights of the description."""
+        return self.description.get("class_weights")
 
     @property
     def lowest(self) -> float:

@@ -41,7 +41,6 @@ class HeadSpec(NamedTuple):
 
     kind: str
     num_labels: int = 0
-    has_hidden_layer: bool = False  # before the output, of a text's head
 
 
 class Scorer:

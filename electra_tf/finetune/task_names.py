@@ -78,12 +78,31 @@ def make_tasks(
             check_facts(task, task.stored, str(trained / FACTS_FILE))
         if reads_data:
             task.check()
+    _check_class_weights(tasks, config, reads_data)
     if config.label_smoothing and not any(t.head.kind in SMOOTHED for t in tasks):
         raise UserError(
             "label_smoothing is for classification and tagging; these tasks are "
             f"{', '.join(task.head.kind for task in tasks)}."
         )
     return tasks
+
+
+def _check_class_weights(
+    tasks: list[Task], config: FinetuningConfig, reads_data: bool
+) -> None:
+    """The hparam is for tasks that have classes and no description."""
+    kinds = {task.name: task.head.kind for task in tasks}
+    for name in config.class_weights:
+        reason = f"{name} is a task of {kinds.get(name)}, which has no single class"
+        if name not in kinds:
+            reason = f"{name} is none of task_names ({', '.join(kinds)})"
+        elif name in config.tasks:
+            reason = f"the description of {name} says them, as its class_weights"
+        elif kinds[name] == "classification":
+            continue
+        raise UserError(f"class_weights: {reason}.")
+    for task in tasks if reads_data else ():
+        _ = getattr(task, "class_weights", None)  # What is wrong with them, said now.
 
 
 def _check_answerability(task: Task, config: FinetuningConfig) -> None:

@@ -47,7 +47,7 @@ PRETRAINING_SETTINGS = """
 """
 FINETUNING_SETTINGS = """
     answer_text answerable_classifier answerable_uses_start_logits answerable_weight
-    beam_size data_source debug do_lower_case doc_stride double_unordered
+    beam_size class_weights data_source debug do_lower_case doc_stride double_unordered
     early_stopping_patience embedding_size eval_every_steps freeze_layers
     gcp_project gradient_accumulation_steps jit_compile joint_prediction keep
     label_smoothing layerwise_lr_decay layerwise_lr_offset learning_rate
