@@ -50,7 +50,9 @@ def make_tasks(
     if trained is not None and (trained / FACTS_FILE).is_file():
         stored = {facts.name: facts for facts in read_facts(trained)}
     known: dict[str, Callable[..., Task]] = {"chunk": tagging.TaggingTask}
-    known |= {name: glue_rows.glue_task for name in classification.GLUE}
+    # Which files there are is not asked for, perhaps of a bucket, where none is read.
+    glue = glue_rows.glue_task if reads_data else classification.GlueTask
+    known |= dict.fromkeys(classification.GLUE, glue)
     known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = Tokenizer(vocab, *settings)
