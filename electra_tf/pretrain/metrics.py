@@ -276,10 +276,10 @@ The event files are written without the package tensorboard; to look at them:
 `electra_15` counts in `disc_loss` the positions that it learns from; its other
 `disc_` metrics are over all tokens, as ELECTRA's. In Electric the label is "was
 masked", also where the sample is the original token, and the generator's loss is the
-cloze loss over all candidate positions. In `electra_sentence` the tokens of texts that are
-left alone count, too, as original.
+cloze loss over all candidate positions. In `electra_sentence` the tokens of texts that
+are left alone count, too, as original.
 
-[reference_curves.md](reference_curves.md) has the numbers of healthy runs, step by step.
+[reference_curves.md](reference_curves.md) has the numbers of healthy runs by step.
 
 ## Samples
 
