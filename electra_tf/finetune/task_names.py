@@ -93,18 +93,21 @@ def _check_class_weights(
     tasks: list[Task], config: FinetuningConfig, reads_data: bool
 ) -> None:
     """The hparam is for tasks that have classes and no description."""
-    kinds = {task.name: task.head.kind for task in tasks}
+    named = {task.name: task for task in tasks}
     for name in config.class_weights:
-        reason = f"{name} is a task of {kinds.get(name)}, which has no single class"
-        if name not in kinds:
-            reason = f"{name} is none of task_names ({', '.join(kinds)})"
+        if name not in named:
+            reason = f"{name} is none of task_names ({', '.join(named)})"
         elif name in config.tasks:
             reason = f"the description of {name} says them, as its class_weights"
-        elif kinds[name] == "classification":
+        elif (kind := named[name].head.kind) != "classification":
+            reason = f"{name} is a task of {kind}, which has no single class"
+        elif not hasattr(type(named[name]), "class_weights"):
+            reason = f"the class of {name} has no class_weights; a TextTask has"
+        else:
+            # What is wrong with them is said now.
+            _ = reads_data and named[name].class_weights
             continue
         raise UserError(f"class_weights: {reason}.")
-    for task in tasks if reads_data else ():
-        _ = getattr(task, "class_weights", None)  # What is wrong with them, said now.
 
 
 def _check_answerability(task: Task, config: FinetuningConfig) -> None:
