@@ -16,7 +16,11 @@ import os
 
 from electra_tf import cli
 from electra_tf.config.generators import GENERATORS
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    OBJECTIVES,
+    SENTENCE_HEAD,
+)
 from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 
@@ -159,6 +163,8 @@ def _main_flops(config: PretrainingConfig) -> float:
     total = model.get_encoder_flops()
     if DISCRIMINATOR_HEAD in kind.heads:
         total += model.get_binary_classification_flops()
+    if SENTENCE_HEAD in kind.heads:
+        total += model.get_binary_classification_flops() / model.s  # at [CLS] alone
     return total + _softmax_flops(model, kind.predicts)
 
 

@@ -157,7 +157,7 @@ def find_start(
         sources.check(config.init_checkpoint)
     if original:
         original.check_vocabulary(vocab)
-    if config.needs_token_counts and not saved:
+    if config.needs_token_counts and not saved or config.masks_rare_tokens:
         token_counts.files_beside(data_files(config))
     return Start(saved, original)
 

@@ -184,11 +184,13 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
             "pretrain_tfrecords are several data sets, a compiled step reads one.\n"
             "Give one pattern; several joined by commas are one data set."
         )
-    several = len(config.run_phases()) > 1
-    if several or drawn["random_token_share"] or drawn["draw_others"]:
+    own = ("random_token_share", "draw_others", "intact_share")
+    has_own = any(drawn[name] for name in own) or config.rare_mask_power
+    if has_own or len(config.run_phases()) > 1:
         raise UserError(
             "a compiled step is one for all steps, without draws of its own: leave out "
-            "phases, random_token_share, electra_15_positions and objective two_stage."
+            "phases, random_token_share, rare_mask_power, electra_15_positions and the "
+            "objectives two_stage and electra_sentence."
         )
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
     task, state, placement = place(

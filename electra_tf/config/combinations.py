@@ -127,10 +127,28 @@ def _check_masking(config) -> None:
             )
         said = f'mask_unit "word", {said}'
     usual = [type(config).mask_token_share, type(config).random_token_share]
-    kind = config.generator_kind
-    if (shares != usual or config.mask_unit == "word") and GENERATORS[
-        kind
-    ].predicts != "masked":
+    power, kind = config.rare_mask_power, config.generator_kind
+    if power and config.repeated_masks != "fixed":
+        raise UserError(
+            f"rare_mask_power {show(power)} and repeated_masks "
+            f"{show(config.repeated_masks)} exclude each other: it draws distinct "
+            'positions.\nSet "repeated_masks": "fixed"'
+        )
+    if power and config.mask_unit == "word":
+        raise UserError(
+            f'rare_mask_power {show(power)} and mask_unit "word" exclude each other: '
+            "the frequencies are those of tokens. Leave one of them out"
+        )
+    if power and config.objective_kind in ("electric", "two_tower"):
+        reason = "takes all tokens for masked equally often"
+        if config.objective_kind == "two_tower":
+            reason = "masks nothing"
+        raise UserError(
+            f"rare_mask_power {show(power)} does not go with objective "
+            f"{config.objective_kind}, which {reason}: leave it out"
+        )
+    is_own = shares != usual or config.mask_unit == "word"
+    if is_own and GENERATORS[kind].predicts != "masked":
         raise UserError(
             f"{said} say what a masked text looks like, but no network reads one: the "
             f"generator is {show(kind)}. Leave them out"
@@ -192,6 +210,8 @@ def _check_settings(config) -> None:
     defaults = type(config)
     for name, objective in (
         ("electra_15_positions", "electra_15"),
+        ("intact_share", "electra_sentence"),
+        ("sentence_weight", "electra_sentence"),
         ("stage_one_steps", "two_stage"),
         ("init_discriminator", "two_stage"),
     ):

@@ -74,6 +74,13 @@ class FinetuningConfig(RunConfig):
     tasks: dict[str, Any] = hparam(
         {}, "Tasks of your own: name -> description; docs/fine_tuning.md.", SETTING
     )
+    class_weights: dict[str, Any] = hparam(
+        {},
+        "What the losses of each class's examples are multiplied by, for the "
+        "classification tasks of the original: name -> a list, {class: weight} or "
+        "balanced.",
+        SETTING,
+    )
     data_source: str = hparam(
         "files",
         "Where GLUE and SQuAD come from: files, or tfds (tensorflow_datasets, "

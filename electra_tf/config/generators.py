@@ -9,7 +9,7 @@ know before TensorFlow is imported.
 from typing import Any, NamedTuple
 
 # The objectives in which the main network reads what any generator put in the text.
-_ANY = ("electra", "electra_15", "replace_mlm", "all_tokens_mlm")
+_ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_mlm")
 ENCODER = "electra"  # the scope of the main network's encoder
 MASKED_LM_HEAD = "generator_predictions"
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 DISCRIMINATOR_HEAD = "discriminator_predictions"
 TOKEN_HEAD = "token_predictions"
 BASELINE = "generator_baseline"
+SENTENCE_HEAD = "sentence_predictions"
 
 
 class ObjectiveKind(NamedTuple):
@@ -75,6 +76,11 @@ OBJECTIVES = {
         _ELECTRA,
         presets={"repeated_masks": "fixed"},
         heads=(DISCRIMINATOR_HEAD, BASELINE),
+    ),
+    "electra_sentence": ObjectiveKind(
+        "sentence:ElectraSentence",
+        _ELECTRA,
+        heads=(DISCRIMINATOR_HEAD, SENTENCE_HEAD),
     ),
     "electra_15": ObjectiveKind("ablations:Electra15", _ELECTRA),
     "replace_mlm": ObjectiveKind(

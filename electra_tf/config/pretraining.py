@@ -118,6 +118,27 @@ class PretrainingConfig(RunConfig):
         maximum=1,
     )
 
+    rare_mask_power: float = hparam(
+        0.0,
+        "In training, tokens are masked in proportion to their count in the data to "
+        "the power of minus this; 0: all alike. Needs repeated_masks fixed.",
+        SETTING,
+        minimum=0,
+    )
+
+    intact_share: float = hparam(
+        0.2,
+        "electra_sentence: of the sequences, those in which nothing is replaced.",
+        SETTING,
+        minimum=0,
+        maximum=1,
+    )
+    sentence_weight: float = hparam(
+        1.0,
+        "electra_sentence: weight of the loss of the verdict on whole sequences.",
+        SETTING,
+        minimum=0,
+    )
     electra_15_positions: str = hparam(
         "masked",
         "What electra_15 learns from: the masked tokens, or as many others.",
@@ -342,8 +363,10 @@ class PretrainingConfig(RunConfig):
         """Keyword arguments of `masking.mask_batch` that do not need the vocabulary."""
         names = ("mask_prob", "max_predictions_per_seq", "repeated_masks")
         names += ("mask_unit", "mask_token_share", "random_token_share")
-        others = self.electra_15_positions == "other"
-        return {name: getattr(self, name) for name in names} | {"draw_others": others}
+        found = {name: getattr(self, name) for name in names}
+        found["draw_others"] = self.electra_15_positions == "other"
+        has_verdict = self.objective_kind == "electra_sentence"
+        return found | {"intact_share": self.intact_share if has_verdict else 0.0}
 
     @property
     def objective_kind(self) -> str:
@@ -361,6 +384,11 @@ class PretrainingConfig(RunConfig):
     def needs_token_counts(self) -> bool:
         """Whether the generator starts from how often each token is in the data."""
         return GENERATORS[self.generator_kind].needs_token_counts
+
+    @property
+    def masks_rare_tokens(self) -> bool:
+        """Whether training masks by how often each token is in the data."""
+        return bool(self.rare_mask_power) and self.do_train
 
     @property
     def uses_generator_config(self) -> bool:

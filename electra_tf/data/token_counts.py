@@ -55,8 +55,8 @@ def files_beside(pattern: str) -> list[str]:
     for path in found:
         if not os.path.isfile(fetch_once(path)):
             raise UserError(
-                f"{path} not found: a unigram generator needs to know how often each "
-                "token is in the data.\nBuild the data again: "
+                f"{path} not found: this run needs to know how often each token is in "
+                "the data.\nBuild the data again: "
                 "build_pretraining_dataset.py writes it beside manifest.json."
             )
     return found

@@ -15,6 +15,8 @@ from electra_tf.export import finetuned
 from electra_tf.export.finetuned import ExportedTask
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import EncoderInputs
+from electra_tf.finetune import huggingface_heads
+from electra_tf.finetune.huggingface_heads import PROBLEMS
 from electra_tf.interop import (
     huggingface,
     keras_hub,
@@ -36,11 +38,6 @@ _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
 # gelu(_SHARP x) / _SHARP. A power of 2 costs no accuracy.
 _SHARP = 2.0**20
-_PROBLEMS = {
-    "classification": "single_label_classification",
-    "multilabel": "multi_label_classification",
-    "regression": "regression",
-}
 
 
 def export_tf1(request: ExportRequest) -> Path:
@@ -96,14 +93,17 @@ def write_task(
     if task.facts.kind == "tagging":
         log("Segment 0 is written as segment 1, which this tagger was trained with.")
     checked = _check(task, network, stored.vocab.pad_id)
-    return huggingface.write_networks({name: network}, stored, output_dir, log, checked)
+    facts = {"task": huggingface_heads.settings_of(task.facts, task.config)}
+    return huggingface.write_networks(
+        {name: network}, stored, output_dir, log, checked, facts
+    )
 
 
 def _reason_against(task: ExportedTask) -> str | None:
     """Why transformers has no such head."""
     facts, config = task.facts, task.config
     width = config.model_config().hidden_size
-    if facts.kind in _PROBLEMS and 2 * len(facts.labels) > width:
+    if facts.kind in PROBLEMS and 2 * len(facts.labels) > width:
         return (
             f"ElectraForSequenceClassification has a GELU between two layers {width} "
             f"wide, which leaves {width // 2} labels as they are; this task "
@@ -165,7 +165,7 @@ def _two_layers(task, network: Network, first, last, labels) -> Network:
     return network._replace(
         tensors=network.tensors | {k: np.float32(v) for k, v in arrays.items()},
         labels=tuple(labels),
-        problem_type=_PROBLEMS[task.facts.kind],
+        problem_type=PROBLEMS[task.facts.kind],
         num_texts=task.facts.num_texts,
         max_length=task.config.max_seq_length,
     )
@@ -183,7 +183,7 @@ def _spans(task: ExportedTask, network: Network, head) -> Network:
     return network._replace(tensors=network.tensors | arrays, max_length=length)
 
 
-_HEADS = {"tagging": _tags, "qa": _spans, **dict.fromkeys(_PROBLEMS, _labels)}
+_HEADS = {"tagging": _tags, "qa": _spans, **dict.fromkeys(PROBLEMS, _labels)}
 _HEADS["regression"] = _number
 
 

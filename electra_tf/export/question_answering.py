@@ -26,6 +26,7 @@ from electra_tf.export.finetuned import ExportedTask
 from electra_tf.export.inputs import EncoderInputs, require
 from electra_tf.export.packing import map_rows
 from electra_tf.finetune import qa, qa_decoding
+from electra_tf.finetune.qa_scorer import Answers, decode
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
@@ -290,21 +291,20 @@ def _checks(task: ExportedTask, of_ids) -> list[Check]:
     is_exact = task.source.facts["precision"] == "float32"
     pairs = list(zip(_QUESTIONS, _CONTEXTS, strict=True))
     found = [_in_python(task, *pair) for pair in pairs]
-    scores = np.array([_score(answers[0]) for answers, _ in found], np.float32)
+    scores = np.array([_score(answers.best) for answers in found], np.float32)
     checks = [_check_of(pairs, {"score": scores})]
     if _has_null(task):
-        lowest = np.array([null for _, null in found], np.float32)
-        odds = _null_odds(lowest, scores, config)
-        near = abs(odds["null_odds"] - config.qa_na_threshold) < _NEAR_TIE
-        if near.any() or not is_exact:
-            del odds["has_answer"]
-        checks[0].expected.update(odds)
+        odds = np.array([answers.null_odds for answers in found], np.float32)
+        checks[0].expected["null_odds"] = odds
+        distance = abs(odds - config.qa_na_threshold)
+        if is_exact and (distance >= _NEAR_TIE).all():
+            checks[0].expected["has_answer"] = odds <= config.qa_na_threshold
     # Which answer it is, and where, can be told where nothing else is as good.
     clear = [
-        (pair, answers[0].text)
-        for pair, (answers, _) in zip(pairs, found, strict=True)
-        if pair[1].count(answers[0].text) == 1
-        and all(_score(answers[0]) - _score(a) > _NEAR_TIE for a in answers[1:])
+        (pair, best.text)
+        for pair, (nbest, best, _) in zip(pairs, found, strict=True)
+        if pair[1].count(best.text) == 1
+        and all(_score(best) - _score(a) > _NEAR_TIE for a in nbest if a is not best)
     ]
     if clear and is_exact:
         starts = np.array([context.index(text) for (_, context), text in clear])
@@ -321,31 +321,18 @@ def answer_in_python(
     task: ExportedTask, question: str, context: str
 ) -> qa_decoding.Answer:
     """The best answer as `run_finetuning.py` finds it, window by window."""
-    answers, _ = _in_python(task, question, context)
-    return answers[0]
+    return _in_python(task, question, context).best
 
 
-def _in_python(
-    task: ExportedTask, question: str, context: str
-) -> tuple[list[qa_decoding.Answer], float]:
-    """(answers, the best first; how little the windows answer, at least)."""
-    config, source = task.config, task.source
-    reader = qa.QATask(task.facts.name, config, source.tokenizer())
-    words, _ = qa.split_words(context)
-    example = qa.QAExample(0, "", question, words, None, None, "", False, context)
+def _in_python(task: ExportedTask, question: str, context: str) -> Answers:
+    source = task.source
+    reader = qa.QATask(task.facts.name, task.config, source.tokenizer())
+    reader.is_v2 = _has_null(task)
+    example = reader.example_of(0, {"question": question, "context": context})
     outputs = []
     for features in reader.featurize(example, False):
         row = packing.Row(features["input_ids"], features["segment_ids"])
-        packed = packing.pad([row], source.vocab.pad_id, config.max_seq_length)
+        packed = packing.pad([row], source.vocab.pad_id, source.max_seq_length)
         found = task.outputs(EncoderInputs(*map(tf.constant, packed)))
         outputs.append({name: value.numpy()[0] for name, value in found.items()})
-    answers = qa_decoding.nbest(
-        reader.windows(example),
-        outputs,
-        reader.text_of(example),
-        joint=config.joint_prediction,
-        n_best_size=config.n_best_size,
-        max_answer_length=config.max_answer_length,
-    )
-    batch = {k: np.array([output[k] for output in outputs]) for k in outputs[0]}
-    return answers, float(np.min(_null_score(batch, config)))
+    return decode(reader, example, outputs)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.finetune import inputs
+from electra_tf.finetune import class_weights, inputs
 from electra_tf.finetune.inputs import Asked, Columns, Source, read_text, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
@@ -217,6 +218,20 @@ class TextTask(Task):
             return HeadSpec("classification", len(self.labels))
         return HeadSpec("regression")
 
+    @property
+    def said_weights(self) -> Any:
+        """The class weights that were asked for; None: none."""
+        return self.config.class_weights.get(self.name)
+
+    @functools.cached_property
+    def class_weights(self) -> list[float] | None:
+        """What the losses of each class's examples are multiplied by in training."""
+        said = self.said_weights
+        if said is None or not self.config.do_train or self.stored:
+            return None
+        examples = self.read("train")
+        return class_weights.weights_of(self.name, said, self.labels, examples)
+
     def wrong_label(self, label: str) -> str | None:
         """What is wrong with a label or a number."""
         if self.labels:
@@ -323,7 +338,8 @@ class GlueTask(TextTask):
         """Which of mnli's sets is not there."""
         found = super().notes(kinds)
         if self.name == "mnli" and "dev" in kinds and len(self.splits("dev")) < 2:
-            found.append("mnli has no dev_mismatched.tsv: only the matched set counts")
+            name = self.path("dev_mismatched").name
+            found.append(f"mnli has no {name}: only the matched set counts")
         return found
 
     def path(self, split: str) -> Path:

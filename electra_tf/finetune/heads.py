@@ -57,7 +57,37 @@ def cross_entropy(
     return losses
 
 
-class ClassificationHead(_Head):
+class _TextHead(_Head):
+    """Scores of a text, from the state at [CLS]; dropout before them.
+
+    Args:
+      has_hidden_layer: with GELU before the scores, as in transformers' heads.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_scores: int,
+        dropout_rate: float,
+        has_hidden_layer: bool,
+        **kwargs,
+    ):
+        super().__init__(hidden_size, **kwargs)
+        self.dropout_rate = dropout_rate
+        self.hidden_layer = None
+        if has_hidden_layer:
+            self.hidden_layer = self.dense(hidden_size, hidden_size, "hidden")
+        self.output_layer = self.dense(num_scores, hidden_size, "dense")
+
+    def scores(self, hidden: tf.Tensor, seed) -> tf.Tensor:
+        """float32 [B, scores]; `seed` switches dropout on."""
+        pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
+        if self.hidden_layer:
+            pooled = gelu(self.hidden_layer(pooled))
+        return tf.cast(self.output_layer(pooled), tf.float32)
+
+
+class ClassificationHead(_TextHead):
     """One of `num_labels` classes, from the state at [CLS]; dropout before it.
 
     Args:
@@ -72,21 +102,20 @@ class ClassificationHead(_Head):
         dropout_rate: float = 0.1,
         label_smoothing: float = 0.0,
         class_weights: Sequence[float] | None = None,
+        has_hidden_layer: bool = False,
         name: str = "classification",
         **kwargs,
     ):
-        super().__init__(hidden_size, name, **kwargs)
+        given = hidden_size, num_labels, dropout_rate, has_hidden_layer
+        super().__init__(*given, name=name, **kwargs)
         self.num_labels = num_labels
         self.label_smoothing, self.class_weights = label_smoothing, class_weights
-        self.dropout_rate = dropout_rate
-        self.output_layer = self.dense(num_labels, hidden_size, "dense")
 
     def call(
         self, hidden: tf.Tensor, features: Features, training: bool, seed=None
     ) -> dict[str, tf.Tensor]:
         """Needs label_ids, int32 [B]; `seed` switches dropout on."""
-        pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
-        logits = tf.cast(self.output_layer(pooled), tf.float32)
+        logits = self.scores(hidden, seed)
         labels = features["label_ids"]
         losses = cross_entropy(labels, logits, self.label_smoothing * training)
         if training and self.class_weights:
@@ -110,8 +139,7 @@ class MultilabelHead(ClassificationHead):
         self, hidden: tf.Tensor, features: Features, training: bool, seed=None
     ) -> dict[str, tf.Tensor]:
         """Needs label_flags, float32 [B, C]; `seed` switches dropout on."""
-        pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
-        logits = tf.cast(self.output_layer(pooled), tf.float32)
+        logits = self.scores(hidden, seed)
         flags = features["label_flags"]
         losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, logits)
         if training and self.class_weights:
@@ -124,26 +152,25 @@ class MultilabelHead(ClassificationHead):
         }
 
 
-class RegressionHead(_Head):
+class RegressionHead(_TextHead):
     """A number, from the state at [CLS]; dropout before it, squared error."""
 
     def __init__(
         self,
         hidden_size: int,
         dropout_rate: float = 0.1,
+        has_hidden_layer: bool = False,
         name: str = "regression",
         **kwargs,
     ):
-        super().__init__(hidden_size, name, **kwargs)
-        self.dropout_rate = dropout_rate
-        self.output_layer = self.dense(1, hidden_size, "dense")
+        given = hidden_size, 1, dropout_rate, has_hidden_layer
+        super().__init__(*given, name=name, **kwargs)
 
     def call(
         self, hidden: tf.Tensor, features: Features, training: bool, seed=None
     ) -> dict[str, tf.Tensor]:
         """Needs targets, float32 [B]; `seed` switches dropout on."""
-        pooled = dropout(hidden[:, 0], self.dropout_rate, seed)
-        predictions = tf.cast(self.output_layer(pooled)[:, 0], tf.float32)
+        predictions = self.scores(hidden, seed)[:, 0]
         return {
             "loss": tf.square(predictions - features["targets"]),
             "predictions": predictions,

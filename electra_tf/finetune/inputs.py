@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
+from electra_tf.text import corpus, tables
 
-TABLES = ("tsv", "csv", "jsonl")
+TABLES = ("tsv", "csv", "jsonl", "parquet")
 # Kind of input -> the formats that it is read from.
 FORMS = {
     "texts": (*TABLES, "txt"),
-    "words": ("txt", "jsonl"),
-    "questions": ("json", "jsonl", "tsv", "csv"),
+    "words": ("txt", "jsonl", "parquet"),
+    "questions": ("json", *TABLES),
 }
+_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _CONLL = ("conll", "iob", "bio")  # endings of files that are read as txt
 _ROWS = "rows"  # of Python's objects
 _LINES = "lines"  # of text
@@ -45,7 +47,7 @@ class Source(NamedTuple):
     def of(cls, path: Path) -> Source:
         """A file of a data set, read, as a whole, when its lines are asked for."""
         lines = (line for text in (path,) for line in read_text(text).split("\n"))
-        return cls(str(path), path.suffix.lower().removeprefix("."), lines)
+        return cls(str(path), form_of(path), lines)
 
     @classmethod
     def of_objects(cls, objects: Iterable[Mapping[str, Any]]) -> Source:
@@ -60,6 +62,18 @@ class Asked(NamedTuple):
     given: dict[str, Any]  # "id", where there is one; text, text_b, words, question ...
 
 
+def form_of(path: str | Path) -> str:
+    """What a file is by the ending of its name, whatever it is compressed with."""
+    path = Path(str(path).lower())
+    path = path.with_suffix("") if path.suffix in _COMPRESSED else path
+    return path.suffix.removeprefix(".")
+
+
+def parquet_name(split: str) -> str:
+    """The file of a split in a data set of Hugging Face."""
+    return f"{split.replace('dev', 'validation')}-00000-of-00001.parquet"
+
+
 def open_source(path: str | None, form: str | None, kind: str) -> Source:
     """A file, or standard input (None), of inputs of a kind in FORMS.
 
@@ -71,7 +85,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     known = ", ".join(FORMS[kind])
     if path is None and form is None:
         raise UserError(f"give --input-format with standard input: {known}.")
-    found = form or Path(path).suffix.lower().removeprefix(".")
+    found = form or form_of(path)
     found = "txt" if found in _CONLL else found
     if found not in FORMS[kind]:
         raise UserError(
@@ -79,6 +93,8 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
             f"reads {known}.\n--input-format says what a file is, whatever its name."
         )
     found = _LINES if found == "txt" else found
+    if path is None and found == "parquet":
+        raise UserError("parquet cannot be read from standard input; name the file.")
     if path is None:
         name = "standard input"
         return Source(name, found, text_lines(sys.stdin.buffer, name))
@@ -86,11 +102,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
 
 
 def _of_file(path: Path) -> Iterator[str]:
-    try:
-        stream = open(path, "rb")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}.") from None
-    with stream:
+    with corpus.open_decompressed(path) as stream:
         yield from text_lines(stream, str(path))
 
 
@@ -143,6 +155,9 @@ def records(
     if source.form == "jsonl":
         yield from _objects(name, lines)
         return
+    if source.form == "parquet":
+        yield from _table_rows(name, choices)
+        return
     # A .tsv as GLUE's files: no quoting, a tab always ends a column.
     rows = _csv_rows(name, lines) if source.form == "csv" else _tsv_rows(lines)
     _, header = next(rows, (1, []))
@@ -152,6 +167,27 @@ def records(
         if any(cell.strip() for cell in cells[len(header) :]):
             row[None] = cells[len(header) :]
         yield f"{name}, line {number}", row
+
+
+def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Row]]:
+    """The rows of a Parquet file; numbers of classes by their names, if it has these.
+
+    A number that is no class's, which marks the rows without a label, is left out.
+    """
+    table = tables.Rows(path)
+    _check_header(path, table.columns, choices, "It has the columns")
+
+    def named(value: Any, names: Sequence[str]) -> Any:
+        if isinstance(value, list):
+            return [named(one, names) for one in value]
+        if not isinstance(value, int):
+            return value
+        return names[value] if 0 <= value < len(names) else None
+
+    for number, row in enumerate(table):
+        row |= {c: named(row.get(c), names) for c, names in table.classes.items()}
+        found = {name: value for name, value in row.items() if value is not None}
+        yield f"{path}, row {number}", found
 
 
 def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
@@ -178,7 +214,12 @@ def _csv_rows(name: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]
         ) from None
 
 
-def _check_header(name: str, header: Sequence[str], choices: Sequence[Columns]) -> None:
+def _check_header(
+    name: str,
+    header: Sequence[str],
+    choices: Sequence[Columns],
+    named_by: str = "Its first line names",
+) -> None:
     if any(all(header.count(c) == 1 for c in columns) for columns in choices):
         return
     for column in choices[0] if choices else ():
@@ -191,7 +232,7 @@ def _check_header(name: str, header: Sequence[str], choices: Sequence[Columns]) 
             found = f"{header.count(column)} columns {column!r}."
         names = ", ".join(header) or "none"
         names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
-        raise UserError(f"{name} has {found}\nIts first line names {names}.")
+        raise UserError(f"{name} has {found}\n{named_by} {names}.")
 
 
 def _objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, Row]]:
@@ -230,8 +271,9 @@ def whole_rows(
             bad(where, f"{more} comes after the last; quote the text")
         elif columns is None:
             missing = next(name for name in choices[0] if name not in row)
-            there = ", ".join(map(str, row))
-            bad(where, f"no column {missing!r}, only {there or 'nothing'}")
+            there = ", ".join(map(str, row)) or "nothing"
+            what = "value in column" if source.form == "parquet" else "column"
+            bad(where, f"no {what} {missing!r}, only {there}")
         else:
             yield where, row, columns
 
@@ -305,7 +347,8 @@ def questions(source: Source) -> Iterator[Asked]:
 def paragraphs(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
     """(where it stands, text with its questions), as SQuAD has them."""
     if source.form != "json":
-        wanted = [("question", "context")] if source.form in ("tsv", "csv") else ()
+        has_header = source.form in ("tsv", "csv", "parquet")
+        wanted = [("question", "context")] if has_header else ()
         for where, row in records(source, wanted):
             if "header" not in row:
                 yield where, _as_paragraph(row)

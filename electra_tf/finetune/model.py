@@ -145,6 +145,8 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
             head["label_smoothing"] = config.label_smoothing
         if weights := getattr(task, "class_weights", None):
             head["class_weights"] = weights
+        if getattr(task, "has_hidden_layer", False):
+            head["has_hidden_layer"] = True
         if task.head.kind == "qa":
             head |= {name: getattr(config, name) for name in QA_OPTIONS}
         elif task.head.kind != "regression":

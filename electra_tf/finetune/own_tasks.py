@@ -6,8 +6,8 @@
 
 Types: classification, multilabel, regression (of one text, or two with text_b), tagging
 (words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags), qa
-(files in SQuAD's form). Texts come from TSV or CSV with a header, or from JSONL; paths
-are relative to --data-dir.
+(files in SQuAD's form). Texts come from TSV or CSV with a header, from JSONL or from
+Parquet; paths are relative to --data-dir.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import class_weights, inputs, tag_schemes
+from electra_tf.finetune import inputs, tag_schemes
 from electra_tf.finetune.classification import InputExample, TextTask, example_of
 from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
@@ -151,14 +151,10 @@ class OwnTextTask(_OwnFiles, TextTask):
         found = {e.label for e in self.read("train")} if self._has_classes else ()
         return tuple(sorted(found))
 
-    @functools.cached_property
-    def class_weights(self) -> list[float] | None:
-        """What the losses of each class's examples are multiplied by in training."""
-        said = self.description.get("class_weights")
-        if said is None or not self.config.do_train or self.stored:
-            return None
-        examples = self.read("train")
-        return class_weights.weights_of(self.name, said, self.labels, examples)
+    @property
+    def said_weights(self) -> Any:
+        """The class weights of the description."""
+        return self.description.get("class_weights")
 
     @property
     def lowest(self) -> float:
@@ -328,7 +324,7 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
 
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        if self.path(split).suffix.lower() != ".jsonl":
+        if inputs.form_of(self.path(split)) not in ("jsonl", "parquet"):
             yield from super().sentences(split)
             return
         words, tags, identity = (

@@ -13,7 +13,7 @@ from typing import Any
 
 from electra_tf.console import Console, duration
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import task_names, token_classifier, trained
+from electra_tf.finetune import huggingface_heads, task_names, trained
 from electra_tf.finetune.inputs import Asked
 from electra_tf.finetune.predictor import Predictor, TaskPredictor
 from electra_tf.finetune.saved_model_predictor import (
@@ -37,7 +37,8 @@ def load(
 
     Args:
       path: the directory of a fine-tuned trial, whose newest (or best, where that was
-        kept) weights are taken; an exported SavedModel of a task; or what
+        kept) weights are taken; an exported SavedModel of a task; a directory of
+        Hugging Face with the head of one; or what
         `inference.pretrained_model.load` takes.
       task: of a trial with several.
       data_dir: where the vocabulary of a trial is that lies elsewhere.
@@ -65,7 +66,7 @@ def load_predictor(
         advice = f"Its fine-tuned models: {names}."
     raise UserError(
         f"{path} is no fine-tuned model: no trial of run_finetuning.py, no SavedModel "
-        f"of a task, no token classifier of Hugging Face.\n{advice}"
+        f"of a task, no model of Hugging Face with the head of one.\n{advice}"
     )
 
 
@@ -80,7 +81,7 @@ def _predictor(
         return _trial(folder, name, data_dir)
     if saved := saved_model_in(folder):
         return SavedModelPredictor(saved)
-    return token_classifier.read(folder)
+    return huggingface_heads.read(folder)
 
 
 def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:

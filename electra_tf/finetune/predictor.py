@@ -36,12 +36,21 @@ class Predictor(abc.ABC):
       name: of the task that it was fine-tuned on.
       reads: what it predicts for, a key of `inputs.FORMS`.
       num_texts: 2 for pairs.
+      fewest: of them that an input may have, if not as many.
     """
 
-    def __init__(self, origin: str, name: str, reads: str, num_texts: int = 1):
+    def __init__(
+        self,
+        origin: str,
+        name: str,
+        reads: str,
+        num_texts: int = 1,
+        fewest: int | None = None,
+    ):
         self.origin, self.name, self.reads = origin, name, reads
         count = num_texts if reads == "texts" else 2
         self._columns = _COLUMNS.get(reads, ())[:count]
+        self._fewest = fewest or len(self._columns)
 
     @abc.abstractmethod
     def asked(self, source: Source) -> Iterator[Asked]:
@@ -84,12 +93,12 @@ class Predictor(abc.ABC):
         if self.reads == "words":
             return {"words": one.split() if isinstance(one, str) else list(one)}
         parts = (one,) if isinstance(one, str) else tuple(one)
-        if len(parts) != len(self._columns):
+        if not self._fewest <= len(parts) <= len(self._columns):
             raise UserError(
                 f"input {number} is {shown(one)}; {self.name} takes "
                 f"{' and '.join(self._columns)}."
             )
-        return dict(zip(self._columns, parts, strict=True))
+        return dict(zip(self._columns, parts, strict=False))
 
 
 class TaskPredictor(Predictor):
@@ -103,7 +112,9 @@ class TaskPredictor(Predictor):
         from electra_tf.finetune.head_outputs import HeadOutputs
 
         texts = getattr(task, "num_texts", 1)
-        super().__init__(trained.origin, task.name, task.reads, texts)
+        columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
+        fewest = min(map(len, columns), default=None)
+        super().__init__(trained.origin, task.name, task.reads, texts, fewest)
         self._task, self._number, self._config = task, number, trained.config
         self._num_heads = len(trained.model.heads)
         self._head = HeadOutputs(trained.model, task.name, trained.config)

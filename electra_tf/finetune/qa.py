@@ -134,8 +134,12 @@ class QATask(Task):
 
     def path(self, split: str) -> Path:
         """The file of a split."""
-        ending = "jsonl" if self.is_mrqa else "json"
-        return Path(self.config.raw_data_dir(self.name)) / f"{split}.{ending}"
+        folder = Path(self.config.raw_data_dir(self.name))
+        names = [f"{split}.json", inputs.parquet_name(split)]
+        if self.is_mrqa:
+            names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
+        there = (folder / name for name in names if (folder / name).is_file())
+        return next(there, folder / names[0])
 
     def paragraphs(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(where it stands, paragraph) for each text with questions."""
@@ -166,8 +170,7 @@ class QATask(Task):
     def _questions(self, paragraph, split, where, first) -> list[QAExample]:
         """The questions on one text; their eids count from `first`."""
         context = paragraph["context"]
-        words, owners = split_words(context)
-        key = "qid" if self.is_mrqa else "id"
+        words, owners = _words_of(context)
         found = []
         for question in paragraph["qas"]:
             text = question["question"]
@@ -176,7 +179,8 @@ class QATask(Task):
                 continue
             answer = self._answer(question, words, owners, split, where)
             if answer is not None:
-                eid, name = first + len(found), str(question[key])
+                eid, key = first + len(found), "qid" if "qid" in question else "id"
+                name = str(question[key])
                 place, *answer = answer
                 right = self._right_answers(question) if split == "dev" else ()
                 found.append(
@@ -194,15 +198,16 @@ class QATask(Task):
         """(first character, start, end, text, is impossible); None leaves it out."""
         if split != "train":
             return 0, None, None, "", False
-        if self.is_v2 and question.get("is_impossible", not question.get("answers")):
+        has_none = not question.get("answers") or not _answers(question)
+        if self.is_v2 and question.get("is_impossible", has_none):
             return 0, None, None, "", True
-        name = "detected_answers" if self.is_mrqa else "answers"
-        answers = _answers(question, name)
+        is_mrqa = "detected_answers" in question
+        answers = _answers(question, "detected_answers" if is_mrqa else "answers")
         if not answers:
             self.bad(split, where, f"no answer to {question['question'][:40]!r}")
             return None
         answer = answers[0]
-        first = answer["char_spans"][0][0] if self.is_mrqa else answer["answer_start"]
+        first = answer["char_spans"][0][0] if is_mrqa else answer["answer_start"]
         text = answer["text"]
         last = first + len(text) - 1
         reason = "is empty or reaches beyond its context"

@@ -5,11 +5,19 @@ from __future__ import annotations
 
 import difflib
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import classification, own_tasks, qa, tagging, tfds_source
+from electra_tf.finetune import (
+    classification,
+    glue_rows,
+    own_tasks,
+    qa,
+    tagging,
+    tfds_source,
+)
 from electra_tf.finetune.task import (
     FACTS_FILE,
     SMOOTHED,
@@ -41,8 +49,10 @@ def make_tasks(
     stored: dict[str, TaskFacts] = {}
     if trained is not None and (trained / FACTS_FILE).is_file():
         stored = {facts.name: facts for facts in read_facts(trained)}
-    known: dict[str, type[Task]] = {"chunk": tagging.TaggingTask}
-    known |= {name: classification.GlueTask for name in classification.GLUE}
+    known: dict[str, Callable[..., Task]] = {"chunk": tagging.TaggingTask}
+    # Which files there are is not asked for, perhaps of a bucket, where none is read.
+    glue = glue_rows.glue_task if reads_data else classification.GlueTask
+    known |= dict.fromkeys(classification.GLUE, glue)
     known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = Tokenizer(vocab, *settings)
@@ -70,12 +80,34 @@ def make_tasks(
             check_facts(task, task.stored, str(trained / FACTS_FILE))
         if reads_data:
             task.check()
+    _check_class_weights(tasks, config, reads_data)
     if config.label_smoothing and not any(t.head.kind in SMOOTHED for t in tasks):
         raise UserError(
             "label_smoothing is for classification and tagging; these tasks are "
             f"{', '.join(task.head.kind for task in tasks)}."
         )
     return tasks
+
+
+def _check_class_weights(
+    tasks: list[Task], config: FinetuningConfig, reads_data: bool
+) -> None:
+    """The hparam is for tasks that have classes and no description."""
+    named = {task.name: task for task in tasks}
+    for name in config.class_weights:
+        if name not in named:
+            reason = f"{name} is none of task_names ({', '.join(named)})"
+        elif name in config.tasks:
+            reason = f"the description of {name} says them, as its class_weights"
+        elif (kind := named[name].head.kind) != "classification":
+            reason = f"{name} is a task of {kind}, which has no single class"
+        elif not hasattr(type(named[name]), "class_weights"):
+            reason = f"the class of {name} has no class_weights; a TextTask has"
+        else:
+            # What is wrong with them is said now.
+            _ = reads_data and named[name].class_weights
+            continue
+        raise UserError(f"class_weights: {reason}.")
 
 
 def _check_answerability(task: Task, config: FinetuningConfig) -> None:

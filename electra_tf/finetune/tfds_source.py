@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE and SQuAD out of tensorflow_datasets, where they are prepared; no download.
-
-Examples come in the order of GLUE's files and with their ids, so features and what is
-submitted are the same from either source.
-"""
+"""GLUE and SQuAD out of tensorflow_datasets, where they are prepared; no download."""
 
 from __future__ import annotations
 
@@ -12,12 +8,11 @@ import os
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune.classification import GLUE, GlueTask, InputExample
+from electra_tf.finetune.glue_rows import CONFIGS, GlueRowsTask, place_of
 from electra_tf.finetune.qa import SQUAD, QATask
 
-NAMES = {name: f"glue/{name}" for name in GLUE}
-NAMES |= {"sst": "glue/sst2", "sts": "glue/stsb"}
-NAMES |= {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}
+_SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}
+NAMES = (*CONFIGS, *_SQUAD)
 
 
 def make_tfds_task(name: str, config, tokenizer):
@@ -44,11 +39,10 @@ class _Prepared:
 
         # It tells of every file that it opens.
         absl.logging.set_verbosity(absl.logging.WARNING)
-        name, directory = NAMES[self.name], self.config.tfds_data_dir
-        if split == "diagnostic":
-            name, split = "glue/ax", "test"
-        elif self.name == "mnli" and split == "dev":
-            split = "validation_matched"
+        name, directory = _SQUAD.get(self.name), self.config.tfds_data_dir
+        if name is None:
+            theirs, split = place_of(self.name, split)
+            name = f"glue/{theirs}"
         split = split.replace("dev", "validation")
         try:
             builder = tfds.builder(name, data_dir=directory, try_gcs=False)
@@ -62,7 +56,7 @@ class _Prepared:
             f'Prepare it (tfds build {name}), or say where it is by "tfds_data_dir".'
         )
 
-    def rows(self, split: str) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
+    def prepared(self, split: str) -> tuple[str, dict[str, Any], list[dict[str, Any]]]:
         """(full name, features by name, rows as they lie on disk)."""
         import tensorflow_datasets as tfds
 
@@ -84,7 +78,7 @@ class _Prepared:
         return found.hexdigest()
 
 
-class TfdsGlueTask(_Prepared, GlueTask):
+class TfdsGlueTask(_Prepared, GlueRowsTask):
     """A task of GLUE."""
 
     def splits(self, kind: str) -> list[str]:
@@ -92,30 +86,13 @@ class TfdsGlueTask(_Prepared, GlueTask):
         mismatched = ["dev_mismatched"] if self.name == "mnli" else []
         return super().splits(kind) if kind == "test" else ["dev", *mismatched]
 
-    def examples(self, split: str) -> list[InputExample]:
-        """All rows by their index; in training both orders of pairs without one."""
-        where, features, rows = self.rows(split)
-        is_test = split in self.glue.submission
-        names = GLUE[self.name].columns[-1]
-        found = []
-        for row in sorted(rows, key=lambda row: int(row["idx"])):
-            texts = [row[name].decode("utf-8") for name in names]
-            label = self.unknown_label()
-            if not is_test:
-                label = self._label(row["label"], features["label"])
-            wrong = self.wrong_label(label)
-            if wrong:
-                self.bad(split, f"{where}, index {int(row['idx'])}", wrong)
-                continue
-            texts.append(None)
-            found.append(InputExample(int(row["idx"]), texts[0], texts[1], label))
-        return self.in_both_orders(found) if split == "train" else found
-
-    def _label(self, value, feature) -> str:
-        """As GLUE's files have it: its name, or the number of a class or a score."""
-        if self.labels and set(feature.names) == set(self.labels) and value >= 0:
-            return feature.int2str(int(value))
-        return str(int(value)) if self.labels else str(float(value))
+    def rows(self, split):
+        """Sorted by their index."""
+        where, features, rows = self.prepared(split)
+        rows.sort(key=lambda row: int(row["idx"]))
+        places = (f"{where}, index {int(row['idx'])}" for row in rows)
+        names = getattr(features["label"], "names", ())
+        return names, zip(places, rows, strict=True)
 
 
 class TfdsQATask(_Prepared, QATask):
@@ -127,7 +104,7 @@ class TfdsQATask(_Prepared, QATask):
 
     def paragraphs(self, split: str):
         """(where it stands, paragraph) for each text with questions."""
-        where, _, rows = self.rows(split)
+        where, _, rows = self.prepared(split)
         found: dict[bytes, list[dict[str, Any]]] = {}
         for row in rows:
             answers = row["answers"]

@@ -211,7 +211,8 @@ class PretrainedModel:
             mask_id=self.vocab.mask_id,
             vocab_size=len(self.vocab),
             continuations=self.vocab.continuations,
-            **self.config.masking_settings() | {"repeated_masks": "fixed"},
+            **self.config.masking_settings()
+            | {"repeated_masks": "fixed", "intact_share": 0.0},
         )
 
     def _corrupted(self, batch, seed, number):

@@ -15,6 +15,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -158,17 +159,19 @@ def write_networks(
     output_dir: str | os.PathLike,
     log: Callable[[str], None],
     checked: Sequence[verification.Result] = (),
+    more: Mapping[str, Any] | None = None,
 ) -> Path:
     """`write_huggingface` for networks by the names of their folders.
 
     Args:
       checked: comparisons made before, for the manifest.
+      more: facts for it.
     """
     for network in found.values():
         check_representable(network, stored.origin)
     huggingface_weights.safetensors_library()
     words = huggingface_tokenizer.words_tokenized_otherwise(stored)
-    facts = {"words_tokenized_otherwise": words._asdict()}
+    facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
     with new_folder(output_dir) as parent:
         shown = []
         for name, network in found.items():

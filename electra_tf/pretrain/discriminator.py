@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD
 from electra_tf.model.transformer_layer import activation, initializer
 
 
@@ -27,6 +28,7 @@ class DiscriminatorOutput(NamedTuple):
     per_example_loss: tf.Tensor  # float32 [B], mean over the tokens of a sequence
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
     policy: NamedTuple | None = None  # `adversarial.Policy`, of the generator
+    sentences: NamedTuple | None = None  # `sentence.Sentences`
 
 
 class DiscriminatorPredictions(keras.layers.Layer):
@@ -37,7 +39,7 @@ class DiscriminatorPredictions(keras.layers.Layer):
         hidden_size: int,
         initializer_range: float = 0.02,
         hidden_act: str = "gelu",
-        name: str = "discriminator_predictions",
+        name: str = DISCRIMINATOR_HEAD,
         **kwargs,
     ):
         super().__init__(name=name, autocast=False, **kwargs)
@@ -72,11 +74,12 @@ class DiscriminatorPredictions(keras.layers.Layer):
         }
 
 
-def discriminator_head(config: ModelConfig, dtype) -> DiscriminatorPredictions:
+def discriminator_head(
+    config: ModelConfig, dtype, name: str = DISCRIMINATOR_HEAD
+) -> DiscriminatorPredictions:
     """The built head on an encoder of the shape `config`."""
-    layer = DiscriminatorPredictions(
-        config.hidden_size, config.initializer_range, config.hidden_act, dtype=dtype
-    )
+    shape = config.hidden_size, config.initializer_range, config.hidden_act
+    layer = DiscriminatorPredictions(*shape, name=name, dtype=dtype)
     layer.build()
     return layer
 

@@ -10,8 +10,10 @@ Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
+from electra_tf.pretrain import rare_masking
 from electra_tf.pretrain.word_masking import draw_words
 
 # Share of the masked positions whose input becomes [MASK]; the rest keep their token.
@@ -21,6 +23,7 @@ MASK_TOKEN_SHARE = 0.85
 # Draws that came after those of the original have keys of their own: without them, a
 # batch is what it was.
 _RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
+_INTACT = 5
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 
 # Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
@@ -163,6 +166,8 @@ def mask_batch(
     repeated_masks: str = "original",
     random_token_share: float = 0.0,
     draw_others: bool = False,
+    intact_share: float = 0.0,
+    token_weights: np.ndarray | None = None,
     vocab_size: int = 0,
     first_row: int = 0,
     **options,
@@ -173,6 +178,9 @@ def mask_batch(
       random_token_share: of `mask_by_draws`, whose random tokens are any of
         `vocab_size`.
       draw_others: mark as many other positions, too.
+      intact_share: of the sequences, those that is_intact, float32 [B, 1], marks.
+      token_weights: float32 [V], by which tokens are masked more or less often; with
+        distinct positions only.
       first_row: which row of the global batch the first one of `batch` is.
 
     Returns and further arguments: those of `mask_by_draws`.
@@ -188,7 +196,16 @@ def mask_batch(
         options |= {"random_token_share": random_token_share, "random_ids": random}
     if draw_others:
         options["other_uniform"] = draw(length, _OTHER_POSITIONS)
-    return mask_by_draws(batch, draw(columns), repeated_masks=repeated_masks, **options)
+    if intact_share:
+        is_intact = tf.cast(draw(1, _INTACT) < intact_share, tf.float32)
+        batch = batch | {"is_intact": is_intact}
+    draws = draw(columns)
+    if token_weights is not None:
+        slots = 2 * options["max_predictions_per_seq"]
+        weights = tf.gather(token_weights, batch["input_ids"])
+        keys = rare_masking.draw_keys(draws[:, slots:], weights)
+        draws = tf.concat([draws[:, :slots], keys], axis=1)
+    return mask_by_draws(batch, draws, repeated_masks=repeated_masks, **options)
 
 
 def draws_per_row(length: int, max_predictions_per_seq: int, repeated_masks: str):

@@ -52,6 +52,15 @@ def token_sums(found) -> dict[str, tf.Tensor]:
     }
 
 
+def sentence_sums(sentences) -> dict[str, tf.Tensor]:
+    """What SENTENCE_METRICS need beside `discriminator_sums`."""
+    right = (sentences.logits > 0) == (sentences.labels > 0)
+    return {
+        "sentence_loss": tf.reduce_sum(sentences.losses),
+        "sentence_correct": _count(right, tf.ones_like(sentences.losses)),
+    }
+
+
 def policy_sums(policy, weights: tf.Tensor) -> dict[str, tf.Tensor]:
     """What POLICY_METRICS need beside `generator_sums`, of an `adversarial.Policy`."""
     return {

@@ -216,12 +216,36 @@ POLICY_METRICS = (
         tag="generator/baseline",
     ),
 )
+SENTENCE_METRICS = (
+    Metric(
+        "sentence_loss",
+        "cross-entropy of the verdict on whole texts, nats",
+        "`electra_sentence`: cross-entropy of the verdict whether a text was "
+        "corrupted, nats per text",
+        healthy="below 0.5, which is what the share of corrupted texts alone tells",
+        evaluation=Ratio("sentence_loss", "sequences"),
+        training=Ratio("sentence_loss", "sequences"),
+        short="sent",
+        tag="sentence/loss",
+        curve=Curve("Discriminator loss", "sentence loss", _BLUE, "--"),
+    ),
+    Metric(
+        "sentence_accuracy",
+        "accuracy of the verdict on whole texts",
+        "`electra_sentence`: texts told right",
+        healthy="above the share of corrupted texts, 1 - `intact_share`",
+        evaluation=Ratio("sentence_correct", "sequences"),
+        training=Ratio("sentence_correct", "sequences"),
+        tag="sentence/accuracy",
+    ),
+)
 ALL_METRICS = (
     LOSS,
     *GENERATOR_METRICS,
     *DISCRIMINATOR_METRICS,
     *TOKEN_METRICS,
     *POLICY_METRICS,
+    *SENTENCE_METRICS,
 )
 
 
@@ -252,7 +276,10 @@ The event files are written without the package tensorboard; to look at them:
 `electra_15` counts in `disc_loss` the positions that it learns from; its other
 `disc_` metrics are over all tokens, as ELECTRA's. In Electric the label is "was
 masked", also where the sample is the original token, and the generator's loss is the
-cloze loss over all candidate positions.
+cloze loss over all candidate positions. In `electra_sentence` the tokens of texts that
+are left alone count, too, as original.
+
+[reference_curves.md](reference_curves.md) has the numbers of healthy runs by step.
 
 ## Samples
 

@@ -101,12 +101,16 @@ class Objective:
         """
         return None
 
+    def filled_positions(self, inputs: MaskedInputs) -> tf.Tensor:
+        """Where samples replace tokens, int32 [B, N]; 0 for nowhere."""
+        return inputs.masked_lm_positions
+
     def positions(self, inputs: MaskedInputs) -> tf.Tensor:
         """1 at the positions that the main network's loss counts, float32 [B, L]."""
         return tf.cast(inputs.input_mask, tf.float32)
 
     def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
-        """How many positions the main network's loss is a mean over, a scalar."""
+        """What the main network's losses are means over, in most cases a scalar."""
         return tf.reduce_sum(self.positions(inputs))
 
     def total_loss(self, generated: GeneratorOutput, discriminated) -> tf.Tensor:
@@ -165,13 +169,26 @@ class Electra(Objective):
         encoded = model.electra(
             corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
         )
-        net_logits = model.discriminator_predictions(encoded.sequence_output)
+        hidden, total = encoded.sequence_output, weights.discriminator
+        return self.judge(
+            model, hidden, corrupted_ids, is_replaced, inputs, generated, total
+        )
+
+    def judge(
+        self, model, hidden, corrupted_ids, is_replaced, inputs, generated, total
+    ):
+        """What the heads say of the corrupted text, by its hidden states [B, L, H].
+
+        Args:
+          total: `loss_weight` of the global batch; None: of this one.
+        """
+        net_logits = model.discriminator_predictions(hidden)
         return discriminator_output(
             net_logits,
             self.logits(model, net_logits, generated, corrupted_ids),
             is_replaced,
             self.positions(inputs),
-            weights.discriminator,
+            total,
             metrics.EPSILON,
         )
 

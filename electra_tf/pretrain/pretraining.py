@@ -45,7 +45,7 @@ class PretrainerSettings:
       objective: a key of `config.objectives.OBJECTIVES`.
       embedding_sharing: as the hparam; "summed": as "disentangled", at rest: of the
         generator's width as well, but each network has tables of its own.
-      gen_weight, disc_weight: weights of the two losses.
+      gen_weight, disc_weight, sentence_weight: weights of the losses.
       mask_prob: share of masked tokens, the prior of Electric's noise.
       temperature, disallow_correct: how replacements are sampled.
       cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
@@ -62,6 +62,7 @@ class PretrainerSettings:
     embedding_sharing: str = "shared"
     gen_weight: float = 1.0
     disc_weight: float = 50.0
+    sentence_weight: float = 1.0
     mask_prob: float = 0.15
     temperature: float = 1.0
     disallow_correct: bool = False
@@ -180,7 +181,7 @@ class ElectraPretrainer(keras.Model):
 
         # Corrupt: no gradient passes through the sampled tokens.
         corrupted_ids, masked = masking.scatter_update(
-            inputs.input_ids, sampled_ids, inputs.masked_lm_positions
+            inputs.input_ids, sampled_ids, self.objective.filled_positions(inputs)
         )
         is_replaced = self.objective.is_replaced(
             masked, corrupted_ids, inputs.input_ids

@@ -15,7 +15,7 @@ from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.paths import joined
-from electra_tf.pretrain import pretrain_data
+from electra_tf.pretrain import pretrain_data, rare_masking
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
@@ -66,6 +66,7 @@ def batches_of(
 
 
 def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
+    rare = rare_masking.settings(config, len(vocab)) if training else {}
     return pretrain_data.make_dataset(
         config.pretrain_tfrecords if training else config.eval_tfrecords,
         max_seq_length=config.max_seq_length,
@@ -76,6 +77,7 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         sampling_alpha=config.sampling_alpha,
         **options,
         **config.masking_settings(),
+        **rare,
     )
 
 

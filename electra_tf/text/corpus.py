@@ -6,6 +6,7 @@ Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
 
 import bz2
 import codecs
+import contextlib
 import gzip
 import json
 import lzma
@@ -151,6 +152,21 @@ def open_text(path: str | os.PathLike) -> BinaryIO:
         return open(path, "rb")
     except OSError as e:
         raise UserError(f"cannot read {e.filename}: {e.strerror}.") from None
+
+
+@contextlib.contextmanager
+def open_decompressed(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Opens a file for the bytes in it, which may be compressed.
+
+    Raises UserError, of 65 if they turn out to be damaged while they are read.
+    """
+    path = os.fspath(path)
+    with open_text(path) as raw:
+        try:
+            with _decompressed(raw, path) as stream:
+                yield stream
+        except _DAMAGED as e:
+            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
 
 
 class TextReader:

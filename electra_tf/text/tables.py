@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A column of text in Parquet and Arrow files, as a stream.
+"""Parquet and Arrow files as streams: a column of text, or whole rows.
 
 Arrow is what the package datasets saves to disk. One batch of rows is in memory at a
-time; of the other columns nothing is read.
+time; of a column's neighbours nothing is read.
 """
 
 import contextlib
 import io
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,13 +32,75 @@ def open_table(path: str, key: str) -> "_Parquet | _Arrow":
     Raises UserError for a file that is damaged or has no such column of text, and
     where the package pyarrow is missing.
     """
+    _require_pyarrow(path)
+    kind = _Parquet if path.lower().endswith(".parquet") else _Arrow
+    with _damage_named(path):
+        return kind(path, key)
+
+
+def _require_pyarrow(path: str) -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
         raise missing_package(path, "pyarrow") from None
-    kind = _Parquet if path.lower().endswith(".parquet") else _Arrow
-    with _damage_named(path):
-        return kind(path, key)
+
+
+class Rows:
+    """The rows of a Parquet file, each with its cells by column.
+
+    Attributes:
+      columns: their names.
+      classes: column -> the names of the classes that its numbers stand for, where
+        the file says so as those of Hugging Face do.
+
+    Raises UserError (65) for a damaged file, here or while it is read.
+    """
+
+    def __init__(self, path: str):
+        _require_pyarrow(path)
+        import pyarrow.parquet as pq
+
+        self._path = path
+        with _damage_named(path):
+            self._file = pq.ParquetFile(path, buffer_size=_BUFFER_BYTES)
+        schema = self._file.schema_arrow
+        self.columns: list[str] = schema.names
+        self.classes = _classes((schema.metadata or {}).get(b"huggingface", b"{}"))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        batches = self._file.iter_batches(_ROWS, use_threads=False)
+        first = 0
+        while True:
+            with _damage_named(self._path):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            try:
+                rows = batch.to_pylist()
+            except UnicodeDecodeError:
+                raise self._not_text(batch, first) from None
+            first += len(rows)
+            yield from rows
+
+    def _not_text(self, batch: Any, first: int) -> UserError:
+        for name, column in zip(self.columns, batch.columns, strict=True):
+            for row, cell in enumerate(column):
+                try:
+                    cell.as_py()
+                except UnicodeDecodeError:
+                    where = f"{self._path}, row {first + row}, column {name!r}"
+                    return UserError(f"{where}: not UTF-8.", EXIT_DAMAGED)
+        return UserError(f"{self._path}: not UTF-8.", EXIT_DAMAGED)
+
+
+def _classes(metadata: bytes) -> dict[str, list[str]]:
+    """Column -> names of classes; {} for what Hugging Face has not written."""
+    try:
+        features = json.loads(metadata)["info"]["features"]
+        inner = {name: one.get("feature") or one for name, one in features.items()}
+        return {k: one["names"] for k, one in inner.items() if one.get("names")}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 @contextlib.contextmanager

@@ -35,20 +35,20 @@ PRETRAINING_SETTINGS = """
     do_lower_case electra_15_positions electra_objective electric_objective
     embedding_sharing embedding_size eval_batch_size eval_every_steps gcp_project
     gen_weight generator generator_hidden_size generator_layers
-    gradient_accumulation_steps init_checkpoint init_discriminator
+    gradient_accumulation_steps init_checkpoint init_discriminator intact_share
     iterations_per_loop jit_compile keep_checkpoint_max learning_rate log_steps
     lr_decay_power mask_prob mask_token_share mask_unit max_seq_length
     model_hparam_overrides model_size num_eval_steps num_tpu_cores num_train_steps
     num_warmup_steps objective on_alarm on_bad_record on_nonfinite optimizer
-    precision random_token_share repeated_masks sampling_alpha
-    save_checkpoints_steps schedule seed stage_one_steps temperature tpu_job_name
-    tpu_name tpu_zone train_batch_size two_tower_generator uniform_generator
-    untied_generator untied_generator_embeddings use_tpu vocab_size
+    precision random_token_share rare_mask_power repeated_masks sampling_alpha
+    save_checkpoints_steps schedule seed sentence_weight stage_one_steps temperature
+    tpu_job_name tpu_name tpu_zone train_batch_size two_tower_generator
+    uniform_generator untied_generator untied_generator_embeddings use_tpu vocab_size
     weight_decay_rate
 """
 FINETUNING_SETTINGS = """
     answer_text answerable_classifier answerable_uses_start_logits answerable_weight
-    beam_size data_source debug do_lower_case doc_stride double_unordered
+    beam_size class_weights data_source debug do_lower_case doc_stride double_unordered
     early_stopping_patience embedding_size eval_every_steps freeze_layers
     gcp_project gradient_accumulation_steps jit_compile joint_prediction keep
     label_smoothing layerwise_lr_decay layerwise_lr_offset learning_rate

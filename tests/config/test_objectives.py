@@ -102,6 +102,19 @@ def test_the_switch_of_stages_is_written_down(tmp_path):
             {"objective": "adversarial", "two_tower_generator": True},
             ["adversarial", "two_tower", "masked_lm"],
         ),
+        ({"intact_share": 0.1}, ["intact_share 0.1", "electra_sentence"]),
+        ({"sentence_weight": 2.0}, ["sentence_weight 2.0", "electra_sentence"]),
+        ({"rare_mask_power": 0.5}, ["rare_mask_power 0.5", "repeated_masks", "fixed"]),
+        (
+            {"rare_mask_power": 0.5, "electric_objective": True}
+            | {"repeated_masks": "fixed"},
+            ["rare_mask_power 0.5", "electric", "equally often"],
+        ),
+        (
+            {"rare_mask_power": 0.5, "objective": "two_tower"}
+            | {"repeated_masks": "fixed"},
+            ["rare_mask_power 0.5", "two_tower", "masks nothing"],
+        ),
         ({"objective": "elektra"}, ['"elektra"', '"electra"']),
     ],
 )

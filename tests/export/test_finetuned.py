@@ -362,8 +362,33 @@ def test_a_token_classifier_of_hugging_face_predicts(runs, tmp_path):
         assert spans_of(ours["tags"]) == spans_of(theirs["tags"])
         assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-4)
     path = tmp_path / "chunk" / "config.json"
-    kind = "ElectraForSequenceClassification"
-    path.write_text(path.read_text().replace("ElectraForTokenClassification", kind))
     (tmp_path / "chunk" / "manifest.json").unlink()
-    with pytest.raises(UserError, match=f"{kind}, whose head cannot be read"):
-        electra_tf.load(tmp_path / "chunk")
+    said = path.read_text()
+    for kind, words in (
+        ("ElectraForSequenceClassification", "weights beside it are those of"),
+        ("ElectraForMultipleChoice", "whose head cannot be read"),
+    ):
+        path.write_text(said.replace("ElectraForTokenClassification", kind))
+        with pytest.raises(UserError, match=f"{kind}.* {words}"):
+            electra_tf.load(tmp_path / "chunk")
+
+
+@pytest.mark.parametrize("name", ["cola", "sts", "topics", "plain"])
+def test_what_hugging_face_reads_predicts_as_the_trial(runs, tmp_path, name):
+    pytest.importorskip("safetensors")
+    config, task, _ = runs[name]
+    exported = finetuned.read_task(_path(config), task.name)
+    conversions.write_task(exported, _path(config), tmp_path, log=lambda line: None)
+    model = electra_tf.load(tmp_path / task.name)
+    trial = electra_tf.load(config.trial_dir(1), task.name)
+    asked = asked_of(name) + ([LONG] if name == "cola" else [])
+    ours, theirs = model.predict(asked), trial.predict(asked)
+    assert len(ours) == len(asked)
+    for row, expected in zip(ours, theirs, strict=True):
+        assert row.keys() == expected.keys()
+        for key, value in expected.items():
+            is_number = isinstance(value, float | dict)
+            wanted = pytest.approx(value, abs=1e-5) if is_number else value
+            assert row[key] == wanted, key
+    with pytest.raises(UserError, match="input 0"):
+        model.predict([("a", "b", "c")])

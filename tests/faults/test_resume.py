@@ -13,7 +13,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers.forked_runs import digest, metrics_of, pretrain, signal_at
-from tests.helpers.runs import NO_DROPOUT, tiny
+from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
 
 STEPS = 60  # of 8 examples: 100 of them make an epoch of 12.5 steps
 
@@ -104,6 +104,15 @@ def test_bitwise_resume_across_the_switch_of_stages(tiny_data):
     assert "stages_switch/model.ckpt-30." in last.stdout
     expected = digest(models / "stages_straight", STEPS)
     assert digest(models / "stages_switch", STEPS) == expected
+
+
+def test_bitwise_resume_of_rare_masks_and_verdicts_on_texts(tmp_path):
+    data = write_tiny_data(tmp_path)
+    counts = "".join(f"{n}\n" for n in range(60))
+    (data / "pretrain_tfrecords" / "token_counts.txt").write_text(counts)
+    hparams = {"objective": "electra_sentence", "repeated_masks": "fixed"}
+    case = (hparams | {"rare_mask_power": 0.5}, "1", 1)
+    check_resume(data, "rare", case, seed=1)
 
 
 @pytest.mark.slow

@@ -3,8 +3,11 @@
 
 import pytest
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from tests.helpers.own_task import own_tasks
+from electra_tf.finetune.task_names import make_tasks
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.own_task import own_tasks, write_files
 
 TEXT = "a\tb\ndog\tx\ncat\tx\nran\tx\nthe\ty\n"
 SEVERAL = "a\tb\ndog\tx\ncat\tx,y\nran\tx\nthe\t\n"
@@ -55,6 +58,48 @@ def test_mistakes_are_said_before_the_training(tmp_path, said, words):
         weights(tmp_path, said)
     for word in words:
         assert word in str(caught.value)
+
+
+def glue(folder, said, name="cola", **more):
+    """The built-in task on three sentences of class 1 and one of class 0."""
+    lines = "".join(f"x\t{label}\t\tthe dog\n" for label in (1, 1, 0, 1))
+    scores = "h\n" + "\t".join(["x"] * 7 + ["the dog", "the cat", "3.0"]) + "\n"
+    files = {f"finetuning_data/cola/{s}.tsv": lines for s in ("train", "dev")}
+    files |= {f"finetuning_data/sts/{s}.tsv": scores for s in ("train", "dev")}
+    write_files(folder, files)
+    hparams = {"task_names": [name], "max_seq_length": 16, "class_weights": said}
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams | more)
+    [task] = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
+    return task.class_weights
+
+
+def test_tasks_of_the_original_have_them_too(tmp_path):
+    assert glue(tmp_path, {"cola": "balanced"}) == [2.0, 4 / 6]
+    assert glue(tmp_path, {"cola": {"0": 3}}) == [3.0, 1.0]
+    assert glue(tmp_path, {}) is None
+    assert glue(tmp_path, {"cola": [2, 1]}, do_train=False) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "name", "words"),
+    [
+        ({"cola": {"yes": 2}}, "cola", ["task cola", "'yes'", "0, 1"]),
+        ({"kola": "balanced"}, "cola", ["kola", "task_names (cola)"]),
+        ({"sts": "balanced"}, "sts", ["sts", "regression"]),
+    ],
+)
+def test_mistakes_in_the_hparam(tmp_path, said, name, words):
+    with pytest.raises(UserError) as caught:
+        glue(tmp_path, said, name)
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_a_description_has_its_own(tmp_path):
+    write_files(tmp_path, {"train.tsv": TEXT})
+    mine = {"type": "classification", "text_a": "a", "label": "b"}
+    mine |= {"train": "train.tsv", "dev": "train.tsv"}
+    with pytest.raises(UserError, match="description of mine"):
+        glue(tmp_path, {"mine": [1, 2]}, "mine", tasks={"mine": mine})
 
 
 def test_smoothing_needs_labels(tmp_path):

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.finetune.own_tasks import KEYS
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
 from tests.helpers.runs import SPECIAL
@@ -52,9 +53,10 @@ def own_tasks(
     write_files(folder, files, words, text)
     description = {"type": kind} | _KEYS.get(kind, {})
     for name in files:
-        description[Path(name).stem] = name
+        description[Path(name).name.partition(".")[0]] = name
     description.setdefault("dev", description["train"])
-    fields = FinetuningConfig.__dataclass_fields__
+    described = {key.rstrip("*") for key in KEYS[kind]}
+    fields = set(FinetuningConfig.__dataclass_fields__) - described
     description |= {k: v for k, v in more.items() if k not in fields}
     hparams = {"task_names": ["mine"], "tasks": {"mine": description}}
     hparams |= {"max_seq_length": 16, "max_query_length": 4, "beam_size": 5}

@@ -36,6 +36,7 @@ VARIANTS = {
     },
     "adversarial": {"objective": "adversarial"},
     "electra_15": {"objective": "electra_15"},
+    "electra_sentence": {"objective": "electra_sentence"},
     "replace_mlm": {"objective": "replace_mlm"},
     "all_tokens_mlm": {"objective": "all_tokens_mlm"},
 }

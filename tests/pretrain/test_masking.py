@@ -6,46 +6,22 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.pretrain import masking
+from tests.helpers.masked_sequences import (
+    CLS,
+    LENGTH,
+    MASK,
+    MODES,
+    PAD,
+    SEP,
+    SLOTS,
+    UNK,
+    as_batch,
+    mask,
+    sequences,
+)
 from tests.helpers.statistics import assert_like
 
-PAD, UNK, CLS, SEP, MASK = range(5)
-VOCAB_SIZE = 1000
-LENGTH = 128
-SLOTS = 19  # int((0.15 + 0.005) * 128)
-MODES = ("original", "fixed")
 ALMOST_ONE = np.float32(0.99999994)
-
-
-def sequences(rows, length=LENGTH, seed=0):
-    """Unpadded sentence pairs of words: [CLS] a [SEP] b [SEP]."""
-    rng = np.random.default_rng(seed)
-    ids = rng.integers(5, VOCAB_SIZE, (rows, length)).astype(np.int32)
-    ids[:, 0], ids[:, length // 2], ids[:, -1] = CLS, SEP, SEP
-    return as_batch(ids, np.ones_like(ids))
-
-
-def as_batch(ids, input_mask):
-    ids, input_mask = np.asarray(ids, np.int32), np.asarray(input_mask, np.int32)
-    return {
-        "input_ids": tf.constant(ids),
-        "input_mask": tf.constant(input_mask),
-        "segment_ids": tf.zeros_like(ids),
-    }
-
-
-def mask(batch, seed=1, step=0, mode="original", slots=SLOTS, mask_prob=0.15):
-    masked = masking.mask_batch(
-        batch,
-        seed,
-        step,
-        mask_prob=mask_prob,
-        max_predictions_per_seq=slots,
-        cls_id=CLS,
-        sep_id=SEP,
-        mask_id=MASK,
-        repeated_masks=mode,
-    )
-    return {name: value.numpy() for name, value in masked.items()}
 
 
 # Masking.

@@ -8,27 +8,24 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.pretrain import masking
+from tests.helpers import masked_sequences
+from tests.helpers.masked_sequences import (
+    CLS,
+    LENGTH,
+    MASK,
+    MODES,
+    SEP,
+    SLOTS,
+    sequences,
+)
 from tests.helpers.statistics import assert_like
-from tests.pretrain.test_masking import CLS, LENGTH, MASK, MODES, SEP, SLOTS, sequences
 
 VOCAB_SIZE = 50
 
 
-def mask(count=1024, batch=None, mode="fixed", step=0, **settings):
-    masked = masking.mask_batch(
-        batch or sequences(count),
-        1,
-        step,
-        mask_prob=0.15,
-        max_predictions_per_seq=SLOTS,
-        cls_id=CLS,
-        sep_id=SEP,
-        mask_id=MASK,
-        repeated_masks=mode,
-        vocab_size=VOCAB_SIZE,
-        **settings,
-    )
-    return {name: value.numpy() for name, value in masked.items()}
+def mask(count=1024, batch=None, mode="fixed", **settings):
+    batch = batch or masked_sequences.sequences(count)
+    return masked_sequences.mask(batch, mode=mode, vocab_size=VOCAB_SIZE, **settings)
 
 
 def shares(mask_token, random_token):
@@ -150,3 +147,22 @@ def test_other_positions_where_there_are_not_enough():
     # Two of the three words are masked; the third is all there is beside them.
     assert masked["masked_lm_weights"].numpy().sum(1).tolist() == [2, 0]
     assert masked["other_weights"].numpy().sum(1).tolist() == [1, 0]
+
+
+def test_sequences_that_are_left_alone():
+    """A share of all, drawn beside the rest, which stays what it was."""
+    usual, found = mask(4096), mask(4096, intact_share=0.2)
+    intact = found.pop("is_intact")
+    assert intact.shape == (4096, 1) and intact.dtype == np.float32
+    assert abs(intact.mean() - 0.2) < 5 * np.sqrt(0.2 * 0.8 / 4096)
+    assert found.keys() == usual.keys()
+    for name, value in usual.items():
+        np.testing.assert_array_equal(value, found[name], err_msg=name)
+    again, later = (
+        mask(4096, step=step, intact_share=0.2)["is_intact"] for step in (0, 1)
+    )
+    assert np.array_equal(again, intact) and not np.array_equal(later, intact)
+    batch = {name: value[2:5] for name, value in sequences(8).items()}
+    whole = mask(batch=sequences(8), intact_share=0.5)["is_intact"]
+    part = mask(batch=batch, first_row=2, intact_share=0.5)["is_intact"]
+    np.testing.assert_array_equal(part, whole[2:5])

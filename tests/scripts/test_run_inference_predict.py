@@ -215,7 +215,7 @@ def refused(done, code, *words):
         ("x.jsonl", '{"text": "a"}\n{"txt": "b"}\n', ["line 2", "'text'", "txt"]),
         ("x.tsv", "text\na\nb\tc\n", ["x.tsv, line 3", "more columns"]),
         ("x.txt", b"a\nb\xe9\n", ["x.txt, line 2", "not UTF-8"]),
-        ("x.xlsx", "a", ["x.xlsx is xlsx", "tsv, csv, jsonl, txt"]),
+        ("x.xlsx", "a", ["x.xlsx is xlsx", "tsv, csv, jsonl, parquet, txt"]),
     ],
 )
 def test_bad_lines(data, trial, tmp_path, name, content, words):

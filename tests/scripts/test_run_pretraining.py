@@ -211,6 +211,7 @@ OBJECTIVES_OF_THE_PAPER = {
     "adversarial": {},
     "electra_15": {"electra_15_positions": "other", "mask_token_share": 0.8},
     "all_tokens_mlm": {"random_token_share": 0.1},
+    "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
 }
 
 
@@ -219,6 +220,7 @@ OBJECTIVES_OF_THE_PAPER = {
     [
         "two_stage",
         "all_tokens_mlm",
+        "electra_sentence",
         pytest.param("adversarial", marks=pytest.mark.slow),
         pytest.param("electra_15", marks=pytest.mark.slow),
     ],
@@ -242,6 +244,7 @@ def test_an_objective_of_the_paper_is_trained_and_evaluated(tiny_data, name):
         "adversarial": "generator_entropy",
         "electra_15": "disc_loss",
         "all_tokens_mlm": "replaced_token_accuracy",
+        "electra_sentence": "sentence_accuracy",
     }
     assert expected[name] in results["metrics"]
     if name == "two_stage":

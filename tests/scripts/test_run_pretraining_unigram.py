@@ -71,8 +71,15 @@ def test_trained_continued_detected_and_exported(data, tmp_path):
     assert "unigram generator" in done.stderr and "--what discriminator" in done.stderr
 
 
-def test_data_without_counts_are_refused_with_the_way_to_get_them(tiny_data):
-    done = pretrain(tiny_data, "no_counts", tiny(generator="unigram"))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"generator": "unigram"},
+        {"rare_mask_power": 0.5, "repeated_masks": "fixed"},
+    ],
+)
+def test_data_without_counts_are_refused_with_the_way_to_get_them(tiny_data, changes):
+    done = pretrain(tiny_data, "no_counts", tiny(**changes), "--dry-run")
     assert done.returncode == 2
     assert "token_counts.txt not found" in done.stderr
     assert "build_pretraining_dataset.py" in done.stderr

@@ -6,27 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fsspec
 import pytest
 
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
+from tests.helpers import memory_bucket
+from tests.helpers.memory_bucket import place
 
 
 @pytest.fixture
 def memory(tmp_path, monkeypatch):
-    """fsspec's file system in memory, empty, and an empty cache."""
-    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
-    remote.fetch_once.cache_clear()
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    memory.pipe_file("bucket/there", b"")
-    return memory
-
-
-def place(key):
-    return paths.local_of(f"memory://bucket/{key}")
+    return memory_bucket.empty(tmp_path, monkeypatch)
 
 
 def test_every_name_can_be_escaped(tmp_path):

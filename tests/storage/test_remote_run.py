@@ -19,17 +19,14 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lease import this_process
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.remote_run import RunFolder, bring_model
+from tests.helpers import memory_bucket
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """The place of memory://bucket/run in an empty cache."""
-    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
-    remote_run._bring_model.cache_clear()
-    memory = fsspec.filesystem("memory")
-    memory.store.clear()
-    memory.pipe_file("bucket/there", b"")
-    return paths.local_of("memory://bucket/run")
+    memory_bucket.empty(tmp_path, monkeypatch)
+    return memory_bucket.place("run")
 
 
 def there():

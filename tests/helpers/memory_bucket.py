@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bucket in this process's memory, and an empty cache of what is in buckets."""
+
+import fsspec
+
+from electra_tf import paths
+from electra_tf.storage import remote, remote_run
+
+
+def empty(tmp_path, monkeypatch):
+    """fsspec's file system in memory, with nothing but the bucket."""
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
+    remote.fetch_once.cache_clear()
+    remote_run._bring_model.cache_clear()
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pipe_file("bucket/there", b"")
+    return memory
+
+
+def place(key):
+    """Where the cache has what is in the bucket under a key."""
+    return paths.local_of(f"memory://bucket/{key}")
