@@ -10,7 +10,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def _mix(x: tf.Tensor, key) -> tf.Tensor:
+def mix(x: tf.Tensor, key) -> tf.Tensor:
     """Spreads the bits of uint32 `x` over the word, differently for each `key`.
 
     Multiply-xorshift rounds with the constants of Chris Wellons' search for low-bias
@@ -43,7 +43,7 @@ def seeds_of_parts(seed: tf.Tensor | None, count: int) -> list[tf.Tensor | None]
 
 def _fold_in(seed: tf.Tensor, tags: list) -> tf.Tensor:
     words = tf.bitcast(seed, tf.uint32)
-    return _mix(words + tf.cast(tags, tf.uint32), words[::-1])
+    return mix(words + tf.cast(tags, tf.uint32), words[::-1])
 
 
 def _spread_positions(shape: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
@@ -72,6 +72,6 @@ def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
         return x
     # Callers may count in the second word, which alone is mixed in late.
     key = fold_in(seed, 0)
-    bits = _mix(_spread_positions(tf.shape(x), key[0]), key[1])
+    bits = mix(_spread_positions(tf.shape(x), key[0]), key[1])
     keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)
     return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))

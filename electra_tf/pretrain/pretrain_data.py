@@ -20,7 +20,7 @@ from electra_tf.data import record_index, tfrecord
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.paths import escape, globs_in
-from electra_tf.pretrain import masking
+from electra_tf.pretrain import graph_reading, masking
 from electra_tf.storage.remote import expand, fetch_once, size_of
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -41,6 +41,7 @@ def make_dataset(
     replica_slice: tuple[int, int] = (0, 1),
     num_batches: int | None = None,
     on_bad_record: str = "stop",
+    in_graph: bool = False,
     **masking_settings,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
@@ -56,6 +57,7 @@ def make_dataset(
       num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
+      in_graph: read by operations alone, where another process reads (`graph_reading`).
       masking_settings: of `masking.mask_batch`.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
@@ -74,24 +76,24 @@ def make_dataset(
     worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
 
-    def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = source.batch(step, batch_size, seed, shuffle, rows)
-        batch = masking.mask_batch(
-            batch,
-            seed,
-            step,
-            cls_id=vocab.cls_id,
-            sep_id=vocab.sep_id,
-            mask_id=vocab.mask_id,
-            vocab_size=len(vocab),
-            first_row=rows.first,
-            **masking_settings,
-        )
+    order = batch_size, seed, shuffle, rows
+    ids = {name: getattr(vocab, name) for name in ("cls_id", "sep_id", "mask_id")}
+    masking_settings |= ids | {"vocab_size": len(vocab), "first_row": rows.first}
+
+    def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
+        batch = masking.mask_batch(batch, seed, step, **masking_settings)
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
+
+    def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        return masked(step, source.batch(step, *order))
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
-    dataset = _in_parallel(dataset, load, source.index, copies=shuffle)
+    if in_graph:
+        examples = graph_reading.examples(dataset, source, start_step, *order)
+        dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
+    else:
+        dataset = _in_parallel(dataset, load, source.index, copies=shuffle)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
@@ -143,7 +145,9 @@ class ExampleSource:
     """The examples that a pattern names, by number, checked against model and manifest.
 
     Attributes:
-        index: the records of the shards.
+        paths: the shards.
+        index: their records.
+        length, vocab_size: what all examples must have.
         num_skipped: records that were left out because they are damaged or missing.
     """
 
@@ -154,10 +158,11 @@ class ExampleSource:
         vocab: Vocabulary,
         skip_damaged: bool = False,
     ):
-        self._length = max_seq_length
+        self.length = max_seq_length
+        self.vocab_size = len(vocab)
         self._vocab = vocab
         self._no_default = tf.zeros([0], tf.int64)
-        paths = find_shards(pattern)
+        self.paths = paths = find_shards(pattern)
         manifests = _check_manifests(paths, pattern, max_seq_length, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
         lost = _check_counts(self.index, manifests, skip_damaged)
@@ -200,7 +205,7 @@ class ExampleSource:
                 raise ValueError(text) from None
 
         features = tf.numpy_function(read, [step], tf.int32, stateful=False)
-        features.set_shape([len(tfrecord.FEATURES), rows.count, self._length])
+        features.set_shape([len(tfrecord.FEATURES), rows.count, self.length])
         return dict(zip(tfrecord.FEATURES, tf.unstack(features), strict=True))
 
     def read(self, indices: np.ndarray) -> np.ndarray:
@@ -208,7 +213,7 @@ class ExampleSource:
         records = self.index.read(indices)
         try:
             with tf.device("/cpu:0"):
-                parsed = self._parse(records)
+                parsed = self.parse(records)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             raise self._misfit(indices, records) from None
         features = np.stack([feature.numpy() for feature in parsed])
@@ -224,15 +229,19 @@ class ExampleSource:
             )
         return features.astype(np.int32)
 
-    def _parse(self, records: list[bytes]) -> list[tf.Tensor]:
+    def parse(self, records, names=()) -> list[tf.Tensor]:
         """int64 [n, L] for each feature: the op of tf.io.parse_example.
 
         That function spends half of its time in Python, for a batch of this kind.
+
+        Args:
+          records: list or tensor of bytes [n].
+          names: of the records, for errors: none, or as many.
         """
         count = len(tfrecord.FEATURES)
         return tf.raw_ops.ParseExampleV2(
             serialized=records,
-            names=[],
+            names=names,
             sparse_keys=[],
             dense_keys=list(tfrecord.FEATURES),
             ragged_keys=[],
@@ -241,7 +250,7 @@ class ExampleSource:
             sparse_types=[],
             ragged_value_types=[],
             ragged_split_types=[],
-            dense_shapes=[[self._length]] * count,
+            dense_shapes=[[self.length]] * count,
         ).dense_values
 
     def _misfit(self, indices: np.ndarray, records: list[bytes]) -> UserError:
@@ -273,11 +282,11 @@ class ExampleSource:
                     EXIT_DAMAGED,
                 )
             length = len(features[name].int64_list.value)
-            if length != self._length:
+            if length != self.length:
                 return (
-                    f"has {length} {name}, but max_seq_length is {self._length}.\n"
+                    f"has {length} {name}, but max_seq_length is {self.length}.\n"
                     f'Set "max_seq_length": {length}, or build the data again with '
-                    f"--max-seq-length {self._length}.",
+                    f"--max-seq-length {self.length}.",
                     EXIT_CONFIG,
                 )
         return None, EXIT_DAMAGED

@@ -59,6 +59,7 @@ def batches_of(
             start_step=start,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
+            in_graph=placement.is_read_elsewhere,
         )
 
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
