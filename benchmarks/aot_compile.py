@@ -45,6 +45,12 @@ from electra_tf.text.vocabulary import Vocabulary
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum("platform", None, list(PLATFORMS), "What to compile for.")
+flags.DEFINE_enum(
+    "target",
+    None,
+    ["cpu", "gpu", "tpu"],
+    "Whose form of the step; by default the platform's, cpu without one.",
+)
 cli.define_path("config", None, "JSON file of hparams, such as configs/*.")
 flags.DEFINE_string("hparams", "{}", "JSON text or file of hparams.")
 cli.define_path("data_dir", None, "Of a run to take state and examples from.")
@@ -141,8 +147,11 @@ def write_step(run: Run, folder: Path) -> dict:
     import tensorflow as tf
     from variable_free import without_variables
 
+    from electra_tf.model.target import set_target
+
     config, vocab, checkpoints, saved = run
     step, masked_step, inputs = make_step(config, vocab)
+    set_target(target_of_flags())
     since = time.monotonic()
     specs = [tf.TensorSpec(*spec) for spec in inputs.values()]
     traced = masked_step.get_concrete_function(*specs)
@@ -168,6 +177,13 @@ def write_step(run: Run, folder: Path) -> dict:
         np.savez_compressed(folder / "initial_state.npz", **arrays)
         np.savez_compressed(folder / "tokens.npz", **read_examples(config, vocab))
     return {"lower_s": time.monotonic() - since, "kernels": kernels}
+
+
+def target_of_flags() -> str:
+    """What the step is for; see `model.target`."""
+    if FLAGS.target or not FLAGS.platform:
+        return FLAGS.target or "cpu"
+    return "tpu" if PLATFORMS[FLAGS.platform].topology else "gpu"
 
 
 def make_step(config: PretrainingConfig, vocab: Vocabulary):

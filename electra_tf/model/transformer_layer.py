@@ -14,6 +14,7 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from electra_tf.model import target
 from electra_tf.model.dropout import dropout, fold_in
 
 LAYER_NORM_EPSILON = 1e-12
@@ -71,11 +72,39 @@ class LayerNorm(keras.layers.Layer):
         )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
+        if not target.is_for_cpu():
+            return _normalized(x, self.gamma.value, self.beta.value)
         y = tf.cast(x, tf.float32)
         centered = y - tf.reduce_mean(y, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
         scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
         return tf.cast(centered * scale * self.gamma + self.beta, x.dtype)
+
+
+@tf.custom_gradient
+def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
+    """What LayerNorm computes, with a gradient of two passes over `x`.
+
+    Differentiated as it is written, the means take a pass each, one after another:
+    memory traffic is what bounds a step on accelerators.
+    """
+    y = tf.cast(x, tf.float32)
+    mean = tf.reduce_mean(y, axis=-1, keepdims=True)
+    variance = tf.reduce_mean(tf.square(y - mean), axis=-1, keepdims=True)
+    scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+
+    def gradient(dy):
+        dy = tf.cast(dy, tf.float32)
+        normal = (tf.cast(x, tf.float32) - mean) * scale
+        rows = list(range(x.shape.rank - 1))
+        scaled = dy * gamma
+        along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
+        level = tf.reduce_mean(scaled, axis=-1, keepdims=True)
+        dx = (scaled - level - normal * along) * scale
+        d_gamma = tf.reduce_sum(dy * normal, rows)
+        return tf.cast(dx, x.dtype), d_gamma, tf.reduce_sum(dy, rows)
+
+    return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
 
 
 def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):
@@ -99,7 +128,11 @@ def _swap_heads(x: tf.Tensor):
 
 
 class SelfAttention(keras.layers.Layer):
-    """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H]."""
+    """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H].
+
+    For TPUs -> [B, heads, L, head]: with plain products of matrices, they copy queries,
+    keys, values and their gradients into another layout, a seventh of a step.
+    """
 
     def __init__(
         self,
@@ -128,8 +161,8 @@ class SelfAttention(keras.layers.Layer):
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
         scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
         # Scaling the query instead of the scores touches L / head_size fewer numbers.
-        query = self._split_heads(self.query(x) * scale, length)
-        key = self._split_heads(self.key(x), length)
+        query = self._heads(self.query, x, length, scale)
+        key = self._heads(self.key, x, length)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, heads, L, L]
         return tf.nn.softmax(tf.cast(scores, tf.float32) + score_bias)
 
@@ -139,14 +172,25 @@ class SelfAttention(keras.layers.Layer):
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
         probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
         probs = dropout(probs, self.dropout_rate, seed)
-        value = self._split_heads(self.value(x), length)
+        value = self._heads(self.value, x, length)
         context = tf.matmul(probs, value)  # [B, heads, L, head]
+        if target.is_for_tpu():
+            return context
         context = _swap_heads(context)
         return tf.reshape(context, [-1, self.num_heads * self.head_size])
 
-    def _split_heads(self, x: tf.Tensor, length) -> tf.Tensor:
-        x = tf.reshape(x, [-1, length, self.num_heads, self.head_size])
-        return _swap_heads(x)
+    def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
+        """What a dense layer makes of `x` [B * L, H]: [B, heads, L, head]."""
+        heads = [self.num_heads, self.head_size]
+        if not target.is_for_tpu():
+            x = projection(x) if scale is None else projection(x) * scale
+            return _swap_heads(tf.reshape(x, [-1, length, *heads]))
+        width = x.shape[-1]
+        kernel, bias = (tf.cast(v.value, x.dtype) for v in projection.weights)
+        x = tf.reshape(x, [-1, length, width])
+        x = tf.einsum("blw,whd->bhld", x, tf.reshape(kernel, [width, *heads]))
+        x += tf.reshape(bias, [heads[0], 1, heads[1]])
+        return x if scale is None else x * scale
 
 
 class Residual(keras.layers.Layer):
@@ -173,7 +217,15 @@ class Residual(keras.layers.Layer):
     def call(
         self, x: tf.Tensor, skip: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
-        return self.layer_norm(dropout(self.dense(x), self.dropout_rate, seed) + skip)
+        x = self.dense(x) if x.shape.rank == 2 else self._of_heads(x)
+        return self.layer_norm(dropout(x, self.dropout_rate, seed) + skip)
+
+    def _of_heads(self, x: tf.Tensor) -> tf.Tensor:
+        """The dense layer of [B, heads, L, head]: [B * L, H]."""
+        kernel, bias = (tf.cast(v.value, x.dtype) for v in self.dense.weights)
+        kernel = tf.reshape(kernel, [x.shape[1], x.shape[3], self.width])
+        x = tf.einsum("bhld,hdw->blw", x, kernel) + bias
+        return tf.reshape(x, [-1, self.width])
 
 
 class Attention(keras.layers.Layer):
