@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.model import target
+from electra_tf.model.chunked_attention import attend
 from electra_tf.model.dropout import dropout, fold_in
 
 LAYER_NORM_EPSILON = 1e-12
@@ -140,6 +141,7 @@ class SelfAttention(keras.layers.Layer):
         head_size: int,
         dropout_rate: float,
         initializer_range: float,
+        chunk_size: int = 0,
         name: str = "self",
         **kwargs,
     ):
@@ -147,6 +149,7 @@ class SelfAttention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_size = head_size
         self.dropout_rate = dropout_rate
+        self.chunk_size = chunk_size
         width = num_heads * head_size
         self.query = _dense(width, "query", self, initializer_range)
         self.key = _dense(width, "key", self, initializer_range)
@@ -159,10 +162,7 @@ class SelfAttention(keras.layers.Layer):
     def probabilities(self, x: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
         """Attention of each query to each key, float32 [B, heads, L, L]."""
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
-        scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
-        # Scaling the query instead of the scores touches L / head_size fewer numbers.
-        query = self._heads(self.query, x, length, scale)
-        key = self._heads(self.key, x, length)
+        query, key = self._query_and_key(x, length)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, heads, L, L]
         return tf.nn.softmax(tf.cast(scores, tf.float32) + score_bias)
 
@@ -170,14 +170,28 @@ class SelfAttention(keras.layers.Layer):
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
-        probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
-        probs = dropout(probs, self.dropout_rate, seed)
-        value = self._heads(self.value, x, length)
-        context = tf.matmul(probs, value)  # [B, heads, L, head]
+        if self.chunk_size and (score_bias.shape[-1] or 0) > self.chunk_size:
+            qkv = *self._query_and_key(x, length), self._heads(self.value, x, length)
+            own = {"rate": self.dropout_rate, "seed": seed}
+            context = attend(*qkv, score_bias, chunk_size=self.chunk_size, **own)
+        else:
+            probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
+            probs = dropout(probs, self.dropout_rate, seed)
+            value = self._heads(self.value, x, length)
+            context = tf.matmul(probs, value)  # [B, heads, L, head]
         if target.is_for_tpu():
             return context
         context = _swap_heads(context)
         return tf.reshape(context, [-1, self.num_heads * self.head_size])
+
+    def _query_and_key(self, x: tf.Tensor, length) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both [B, heads, L, head], the query scaled.
+
+        Scaling it instead of the scores touches L / head_size fewer numbers.
+        """
+        scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
+        query = self._heads(self.query, x, length, scale)
+        return query, self._heads(self.key, x, length)
 
     def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
         """What a dense layer makes of `x` [B * L, H]: [B, heads, L, head]."""
@@ -238,6 +252,7 @@ class Attention(keras.layers.Layer):
         hidden_dropout: float,
         attention_dropout: float,
         initializer_range: float,
+        attention_chunk_size: int = 0,
         name: str = "attention",
         **kwargs,
     ):
@@ -247,6 +262,7 @@ class Attention(keras.layers.Layer):
             hidden_size // num_heads,
             attention_dropout,
             initializer_range,
+            attention_chunk_size,
             dtype=self.dtype_policy,
         )
         self.output_layer = Residual(
@@ -296,6 +312,7 @@ class TransformerLayer(keras.layers.Layer):
         attention_dropout: float = 0.1,
         initializer_range: float = 0.02,
         hidden_act: str = "gelu",
+        attention_chunk_size: int = 0,
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)
@@ -306,6 +323,7 @@ class TransformerLayer(keras.layers.Layer):
             hidden_dropout,
             attention_dropout,
             initializer_range,
+            attention_chunk_size,
             dtype=self.dtype_policy,
         )
         self.intermediate = Intermediate(
