@@ -231,7 +231,9 @@ def _part(line: str) -> str:
     scopes = name[1].split("call_exported/", 1)[1:] if name else []
     if not scopes:
         return "without a name"
-    scopes = re.sub(r"_\d+\b", "", scopes[0]).removeprefix("gradient_tape/")
+    # Of what was merged the last name is a whole one.
+    scopes = re.sub(r"_\d+\b", "", scopes[0].split(";")[-1])
+    scopes = scopes.removeprefix("gradient_tape/")
     if scopes.startswith("AdamWeightDecay"):
         return "optimizer" + ", norm" * ("global_norm" in scopes)
     if scopes.startswith("PartitionedCall"):
