@@ -68,12 +68,11 @@ def make_dataset(
     Raises UserError for data that are damaged or do not fit the length or vocabulary;
     while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
     """
-    _check_division(batch_size, num_replicas, replica_slice[1])
+    worker, num_workers = replica_slice
+    _check_division(batch_size, num_replicas, num_workers)
     source = ExampleSource(
         pattern, max_seq_length, vocab, skip_damaged=on_bad_record == "skip"
     )
-
-    worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
 
     order = batch_size, seed, shuffle, rows
