@@ -45,6 +45,15 @@ from electra_tf.text.vocabulary import Vocabulary
 FLAGS = flags.FLAGS
 
 flags.DEFINE_enum("platform", None, list(PLATFORMS), "What to compile for.")
+flags.DEFINE_integer(
+    "chips", 1, "How many of --platform share the batch.", lower_bound=1
+)
+flags.DEFINE_enum(
+    "target",
+    None,
+    ["cpu", "gpu", "tpu"],
+    "Whose form of the step; by default the platform's, cpu without one.",
+)
 cli.define_path("config", None, "JSON file of hparams, such as configs/*.")
 flags.DEFINE_string("hparams", "{}", "JSON text or file of hparams.")
 cli.define_path("data_dir", None, "Of a run to take state and examples from.")
@@ -141,8 +150,11 @@ def write_step(run: Run, folder: Path) -> dict:
     import tensorflow as tf
     from variable_free import without_variables
 
+    from electra_tf.model.target import set_target
+
     config, vocab, checkpoints, saved = run
     step, masked_step, inputs = make_step(config, vocab)
+    set_target(target_of_flags())
     since = time.monotonic()
     specs = [tf.TensorSpec(*spec) for spec in inputs.values()]
     traced = masked_step.get_concrete_function(*specs)
@@ -168,6 +180,13 @@ def write_step(run: Run, folder: Path) -> dict:
         np.savez_compressed(folder / "initial_state.npz", **arrays)
         np.savez_compressed(folder / "tokens.npz", **read_examples(config, vocab))
     return {"lower_s": time.monotonic() - since, "kernels": kernels}
+
+
+def target_of_flags() -> str:
+    """What the step is for; see `model.target`."""
+    if FLAGS.target or not FLAGS.platform:
+        return FLAGS.target or "cpu"
+    return "tpu" if PLATFORMS[FLAGS.platform].topology else "gpu"
 
 
 def make_step(config: PretrainingConfig, vocab: Vocabulary):
@@ -276,7 +295,7 @@ def compile_step(folder: Path) -> None:
     """Runs aot_program.py, in a process that has no TensorFlow in it."""
     script = str(ROOT / "benchmarks" / "aot_program.py")
     command = [FLAGS.compiler_python, script, str(folder)]
-    command += [FLAGS.platform] if FLAGS.platform else []
+    command += [FLAGS.platform, str(FLAGS.chips)] if FLAGS.platform else []
     environment = {k: v for k, v in os.environ.items() if k != "TPU_LIBRARY_PATH"}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False
@@ -297,20 +316,23 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
     rows = config.train_batch_size
     report |= {"compute_ms": 1e3 * compute, "memory_ms": 1e3 * memory}
     report["sequences_per_s_at_most"] = rows / max(compute, memory)
+    place = FLAGS.platform if FLAGS.chips == 1 else f"{FLAGS.chips} x {FLAGS.platform}"
     print(
-        f"Compiled, not run: {FLAGS.platform} ({report['device']}), {rows} x "
+        f"Compiled, not run: {place} ({report['device']}), {rows} x "
         f"{config.max_seq_length}, {config.precision}, kernels of "
         f"{report['kernels']}; lowered in {report['lower_s']:.0f} s, compiled in "
         f"{report['compile_s']:.0f} s"
     )
     aliased = "all" if report["aliased"] == report["variables"] else report["aliased"]
+    each = "" if FLAGS.chips == 1 else " of each chip"
     print(
-        f"Memory: peak {report['peak_bytes'] / 1e9:.2f} of {kind.memory / 1e9:.0f} GB, "
-        f"of which temporary {report['temp_bytes'] / 1e9:.2f}; updated in place: "
+        f"Memory{each}: peak {report['peak_bytes'] / 1e9:.2f} of "
+        f"{kind.memory / 1e9:.0f} GB, of which temporary "
+        f"{report['temp_bytes'] / 1e9:.2f}; updated in place: "
         f"{aliased} of {report['variables']} variables"
     )
     print(
-        f"Roofline: {report['flops'] / 1e12:.3f} TFLOP, {1e3 * compute:.2f} ms; "
+        f"Roofline{each}: {report['flops'] / 1e12:.3f} TFLOP, {1e3 * compute:.2f} ms; "
         f"{report['bytes'] / 1e9:.1f} GB read and written, {1e3 * memory:.2f} ms; at "
         f"most {report['sequences_per_s_at_most']:,.0f} sequences/s"
     )

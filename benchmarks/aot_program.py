@@ -3,6 +3,7 @@
 
     python benchmarks/aot_program.py FOLDER             # writes step.jax
     python benchmarks/aot_program.py FOLDER PLATFORM    # compiled.json and .txt, too
+    python benchmarks/aot_program.py FOLDER PLATFORM 4  # of several chips
 
 FOLDER holds step.hlo and step.json. step.jax is the step in JAX's own portable format
 (`jax.export`: StableHLO), which run_compiled_step.py runs; compiled.json says what the
@@ -40,6 +41,7 @@ from platforms import GPU_TARGET, PLATFORMS
 # Counted in the program: what a step should have none of comes first.
 HOST = ("infeed", "outfeed", "send", "recv")
 RARE = ("while", "conditional", "sort", "scatter", "gather", "custom-call", "fusion")
+RARE += ("all-reduce", "all-reduce-start")
 
 
 def export(folder: Path) -> jax.export.Exported:
@@ -86,19 +88,33 @@ def _portable(hlo: bytes) -> bytes:
         return stablehlo.serialize_portable_artifact(module, "1.9.0", True)
 
 
-def compile_for(platform: str, folder: Path, exported: jax.export.Exported) -> dict:
-    """Compiles for one device of a platform; what there is to know of the program."""
+def compile_for(
+    platform: str, folder: Path, exported: jax.export.Exported, chips: int = 1
+) -> dict:
+    """Compiles for chips of a platform; what there is to know of the program.
+
+    Of several, each has its part of the batch and all of the state: XLA divides the
+    program, and finds out where sums need an all-reduce.
+    """
     spec = json.loads((folder / "step.json").read_text())
     kind = PLATFORMS[platform]
     if not kind.topology:
-        options = {"topology": "1x1x1", "target_config": GPU_TARGET.format(**kind.gpu)}
+        options = {"target_config": GPU_TARGET.format(**kind.gpu)}
+        options["topology"] = f"1x1x{chips}"
         found = topologies.get_topology_desc("", "cuda", **options)
     else:
         found = topologies.get_topology_desc(kind.topology, "tpu")
-    place = jax.sharding.SingleDeviceSharding(found.devices[0])
+    mesh = jax.sharding.Mesh(np.array(found.devices[:chips]), ("rows",))
+    whole, rows = (
+        jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
+        for axes in ((), ("rows",))
+    )
     donated = tuple(range(len(spec["state"])))
     step = jax.jit(
-        exported.call, donate_argnums=donated, in_shardings=place, out_shardings=place
+        exported.call,
+        donate_argnums=donated,
+        in_shardings=(*(whole for _ in donated), *(rows for _ in spec["inputs"])),
+        out_shardings=whole,
     )
     since = time.monotonic()
     program = step.trace(*exported.in_avals).lower().compile()
@@ -215,7 +231,9 @@ def _part(line: str) -> str:
     scopes = name[1].split("call_exported/", 1)[1:] if name else []
     if not scopes:
         return "without a name"
-    scopes = re.sub(r"_\d+\b", "", scopes[0]).removeprefix("gradient_tape/")
+    # Of what was merged the last name is a whole one.
+    scopes = re.sub(r"_\d+\b", "", scopes[0].split(";")[-1])
+    scopes = scopes.removeprefix("gradient_tape/")
     if scopes.startswith("AdamWeightDecay"):
         return "optimizer" + ", norm" * ("global_norm" in scopes)
     if scopes.startswith("PartitionedCall"):
@@ -225,11 +243,11 @@ def _part(line: str) -> str:
     return "/".join(scopes.split("/")[:2]) if "/" in scopes else "small operations"
 
 
-def main(folder: str, platform: str | None = None) -> None:
+def main(folder: str, platform: str | None = None, chips: str = "1") -> None:
     jax.config.update("jax_enable_x64", True)  # the state has int64 counters
     exported = export(Path(folder))
     if platform:
-        compile_for(platform, Path(folder), exported)
+        compile_for(platform, Path(folder), exported, int(chips))
 
 
 if __name__ == "__main__":

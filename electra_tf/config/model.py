@@ -44,6 +44,12 @@ class ModelConfig:
         SETTING,
         above=0,
     )
+    attention_chunk_size: int = hparam(
+        0,
+        "Queries whose attention exists at one time, for long sequences; 0: all.",
+        SETTING,
+        minimum=0,
+    )
 
 
 # Widths and depths of the paper, Table 6.

@@ -18,6 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 _ROUNDS = 8
+# Shift and factor of each step of the hash.
+MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 class Rows(NamedTuple):
@@ -64,8 +66,7 @@ def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.nda
 
     Returns: int64 [n]; over all places, every number of 0..size - 1 once.
     """
-    a = math.isqrt(size - 1) + 1
-    b = -(-size // a)
+    a, b = digits(size)
     keys = _round_keys(seed, epoch)
     result = index.astype(np.uint64)
     open_places = np.arange(len(result))
@@ -74,6 +75,18 @@ def permute(index: np.ndarray, size: int, seed: int | str, epoch: int) -> np.nda
         result[open_places] = values
         open_places = open_places[values >= size]
     return result.astype(np.int64)
+
+
+def digits(size: int) -> tuple[int, int]:
+    """How many values the two digits have with which 0..size - 1 are written."""
+    a = math.isqrt(size - 1) + 1
+    return a, -(-size // a)
+
+
+def keys_of_epochs(seed: int, start: int, count: int) -> np.ndarray:
+    """uint64 [count, rounds / 2, 2]: what `permute` adds in each of these epochs."""
+    keys = _round_keys.__wrapped__
+    return np.stack([keys(seed, epoch) for epoch in range(start, start + count)])
 
 
 def _network(
@@ -88,8 +101,8 @@ def _network(
 
 def _hash(x: np.ndarray) -> np.ndarray:
     """Mixes 64-bit numbers (the finalizer of SplitMix64), to 32 bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    for shift, factor in MIXING:
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x >> np.uint64(32)
 
 

@@ -87,6 +87,10 @@ class RecordIndex:
     def __len__(self) -> int:
         return int(self._first[-1])
 
+    def tables(self) -> tuple[np.ndarray, np.ndarray]:
+        """Offsets, and each file's first record: record i of file f is at [i + f]."""
+        return np.array(self._offsets), self._first
+
     def locate(self, index: int) -> Location:
         """Where record `index` (0..len - 1) lies."""
         file = int(np.searchsorted(self._first, index, side="right")) - 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 
-def _mix(x: tf.Tensor, key) -> tf.Tensor:
+def mix(x: tf.Tensor, key) -> tf.Tensor:
     """Spreads the bits of uint32 `x` over the word, differently for each `key`.
 
     Multiply-xorshift rounds with the constants of Chris Wellons' search for low-bias
@@ -43,35 +43,48 @@ def seeds_of_parts(seed: tf.Tensor | None, count: int) -> list[tf.Tensor | None]
 
 def _fold_in(seed: tf.Tensor, tags: list) -> tf.Tensor:
     words = tf.bitcast(seed, tf.uint32)
-    return _mix(words + tf.cast(tags, tf.uint32), words[::-1])
+    return mix(words + tf.cast(tags, tf.uint32), words[::-1])
 
 
-def _spread_positions(shape: tf.Tensor, start: tf.Tensor) -> tf.Tensor:
+def _spread_positions(shape: tf.Tensor, start: tf.Tensor, rows=None) -> tf.Tensor:
     """uint32 of `shape`: `start`, and an odd constant more from each entry to the next.
+
+    `rows`, see `dropout`.
 
     The constant (2**32 / golden ratio) keeps neighbours far apart. A sum over the axes:
     the compiler would keep one range over all entries as a literal, for every layer.
     """
     positions, stride = start, tf.constant(0x9E3779B9, tf.uint32)
     for inner, size in enumerate(reversed(tf.unstack(shape))):
-        along = tf.cast(tf.range(size), tf.uint32) * stride
+        along = tf.range(size)
+        if rows and inner == 1:
+            along, size = along + rows[0], rows[1]
+        along = tf.cast(along, tf.uint32) * stride
         positions += tf.reshape(along, [-1] + [1] * inner)
         stride *= tf.cast(size, tf.uint32)
     return positions
 
 
-def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None) -> tf.Tensor:
+def dropout(
+    x: tf.Tensor,
+    rate: float,
+    seed: tf.Tensor | None,
+    rows: tuple[int | tf.Tensor, int] | None = None,
+) -> tf.Tensor:
     """Zeroes entries of `x` with probability `rate`; scales the rest to keep the mean.
 
     Which ones is a function of `seed` (int32 or uint32 [2]) and the position; a seed of
     None switches dropout off.  A hash of the position takes the place of a random
     number generator: the compiler fuses it into its neighbours and computes it again
     in the backward pass, so no mask is ever stored.
+
+    `rows` (first, all): `x` [..., n, m] is that part of a [..., all, m], and has its
+    zeros.
     """
     if seed is None or not rate:
         return x
     # Callers may count in the second word, which alone is mixed in late.
     key = fold_in(seed, 0)
-    bits = _mix(_spread_positions(tf.shape(x), key[0]), key[1])
+    bits = mix(_spread_positions(tf.shape(x), key[0], rows), key[1])
     keep = bits >= tf.constant(round(rate * 2**32), tf.uint32)
     return tf.where(keep, x * tf.cast(1 / (1 - rate), x.dtype), tf.zeros([], x.dtype))

@@ -181,6 +181,7 @@ class Encoder(keras.layers.Layer):
         initializer_range: float = 0.02,
         direction: str = "bidirectional",
         hidden_act: str = "gelu",
+        attention_chunk_size: int = 0,
         name: str = "encoder",
         **kwargs,
     ):
@@ -199,6 +200,7 @@ class Encoder(keras.layers.Layer):
             "attention_dropout": attention_dropout,
             "initializer_range": initializer_range,
             "hidden_act": hidden_act,
+            "attention_chunk_size": attention_chunk_size,
         }
         self.hidden_size = hidden_size
         self.direction = direction
@@ -301,6 +303,7 @@ class TextEncoder(keras.layers.Layer):
             config.initializer_range,
             direction,
             config.hidden_act,
+            config.attention_chunk_size,
             dtype=self.dtype_policy,
         )
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 import keras
 import tensorflow as tf
 
+from electra_tf.model import target
+from electra_tf.model.chunked_attention import attend
 from electra_tf.model.dropout import dropout, fold_in
 
 LAYER_NORM_EPSILON = 1e-12
@@ -71,11 +73,40 @@ class LayerNorm(keras.layers.Layer):
         )
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
+        if target.is_for_tpu():
+            return _normalized(x, self.gamma.value, self.beta.value)
         y = tf.cast(x, tf.float32)
         centered = y - tf.reduce_mean(y, axis=-1, keepdims=True)
         variance = tf.reduce_mean(tf.square(centered), axis=-1, keepdims=True)
         scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
         return tf.cast(centered * scale * self.gamma + self.beta, x.dtype)
+
+
+@tf.custom_gradient
+def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
+    """What LayerNorm computes, in one pass over `x`, with a gradient of two.
+
+    As it is written there, one sum waits for another: each is a pass by itself, and
+    memory traffic is what bounds a step on a TPU.
+    """
+    y = tf.cast(x, tf.float32)
+    mean = tf.reduce_mean(y, axis=-1, keepdims=True)
+    square = tf.reduce_mean(tf.square(y), axis=-1, keepdims=True)
+    variance = tf.maximum(square - tf.square(mean), 0.0)
+    scale = tf.math.rsqrt(variance + LAYER_NORM_EPSILON)
+
+    def gradient(dy):
+        dy = tf.cast(dy, tf.float32)
+        normal = (tf.cast(x, tf.float32) - mean) * scale
+        rows = list(range(x.shape.rank - 1))
+        scaled = dy * gamma
+        along = tf.reduce_mean(scaled * normal, axis=-1, keepdims=True)
+        level = tf.reduce_mean(scaled, axis=-1, keepdims=True)
+        dx = (scaled - level - normal * along) * scale
+        d_gamma = tf.reduce_sum(dy * normal, rows)
+        return tf.cast(dx, x.dtype), d_gamma, tf.reduce_sum(dy, rows)
+
+    return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
 
 
 def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):
@@ -99,7 +130,11 @@ def _swap_heads(x: tf.Tensor):
 
 
 class SelfAttention(keras.layers.Layer):
-    """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H]."""
+    """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H].
+
+    For TPUs -> [B, heads, L, head]: with plain products of matrices, they copy queries,
+    keys, values and their gradients into another layout, a seventh of a step.
+    """
 
     def __init__(
         self,
@@ -107,6 +142,7 @@ class SelfAttention(keras.layers.Layer):
         head_size: int,
         dropout_rate: float,
         initializer_range: float,
+        chunk_size: int = 0,
         name: str = "self",
         **kwargs,
     ):
@@ -114,6 +150,7 @@ class SelfAttention(keras.layers.Layer):
         self.num_heads = num_heads
         self.head_size = head_size
         self.dropout_rate = dropout_rate
+        self.chunk_size = chunk_size
         width = num_heads * head_size
         self.query = _dense(width, "query", self, initializer_range)
         self.key = _dense(width, "key", self, initializer_range)
@@ -126,10 +163,7 @@ class SelfAttention(keras.layers.Layer):
     def probabilities(self, x: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
         """Attention of each query to each key, float32 [B, heads, L, L]."""
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
-        scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
-        # Scaling the query instead of the scores touches L / head_size fewer numbers.
-        query = self._split_heads(self.query(x) * scale, length)
-        key = self._split_heads(self.key(x), length)
+        query, key = self._query_and_key(x, length)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, heads, L, L]
         return tf.nn.softmax(tf.cast(scores, tf.float32) + score_bias)
 
@@ -137,16 +171,41 @@ class SelfAttention(keras.layers.Layer):
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
-        probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
-        probs = dropout(probs, self.dropout_rate, seed)
-        value = self._split_heads(self.value(x), length)
-        context = tf.matmul(probs, value)  # [B, heads, L, head]
+        if self.chunk_size and (score_bias.shape[-1] or 0) > self.chunk_size:
+            qkv = *self._query_and_key(x, length), self._heads(self.value, x, length)
+            own = {"rate": self.dropout_rate, "seed": seed}
+            context = attend(*qkv, score_bias, chunk_size=self.chunk_size, **own)
+        else:
+            probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
+            probs = dropout(probs, self.dropout_rate, seed)
+            value = self._heads(self.value, x, length)
+            context = tf.matmul(probs, value)  # [B, heads, L, head]
+        if target.is_for_tpu():
+            return context
         context = _swap_heads(context)
         return tf.reshape(context, [-1, self.num_heads * self.head_size])
 
-    def _split_heads(self, x: tf.Tensor, length) -> tf.Tensor:
-        x = tf.reshape(x, [-1, length, self.num_heads, self.head_size])
-        return _swap_heads(x)
+    def _query_and_key(self, x: tf.Tensor, length) -> tuple[tf.Tensor, tf.Tensor]:
+        """Both [B, heads, L, head], the query scaled.
+
+        Scaling it instead of the scores touches L / head_size fewer numbers.
+        """
+        scale = tf.cast(1 / math.sqrt(self.head_size), self.compute_dtype)
+        query = self._heads(self.query, x, length, scale)
+        return query, self._heads(self.key, x, length)
+
+    def _heads(self, projection, x: tf.Tensor, length, scale=None) -> tf.Tensor:
+        """What a dense layer makes of `x` [B * L, H]: [B, heads, L, head]."""
+        heads = [self.num_heads, self.head_size]
+        if not target.is_for_tpu():
+            x = projection(x) if scale is None else projection(x) * scale
+            return _swap_heads(tf.reshape(x, [-1, length, *heads]))
+        width = x.shape[-1]
+        kernel, bias = (tf.cast(v.value, x.dtype) for v in projection.weights)
+        x = tf.reshape(x, [-1, length, width])
+        x = tf.einsum("blw,whd->bhld", x, tf.reshape(kernel, [width, *heads]))
+        x += tf.reshape(bias, [heads[0], 1, heads[1]])
+        return x if scale is None else x * scale
 
 
 class Residual(keras.layers.Layer):
@@ -173,7 +232,20 @@ class Residual(keras.layers.Layer):
     def call(
         self, x: tf.Tensor, skip: tf.Tensor, seed: tf.Tensor | None = None
     ) -> tf.Tensor:
+        if x.shape.rank == 4:
+            return self._of_heads(x, skip, seed)
         return self.layer_norm(dropout(self.dense(x), self.dropout_rate, seed) + skip)
+
+    def _of_heads(self, x, skip, seed) -> tf.Tensor:
+        """The same of `x` [B, heads, L, head]: [B * L, H].
+
+        In three dimensions to the end: what follows a product is then part of it.
+        """
+        kernel, bias = (tf.cast(v.value, x.dtype) for v in self.dense.weights)
+        kernel = tf.reshape(kernel, [x.shape[1], x.shape[3], self.width])
+        x = tf.einsum("bhld,hdw->blw", x, kernel) + bias
+        x = dropout(x, self.dropout_rate, seed) + tf.reshape(skip, tf.shape(x))
+        return tf.reshape(self.layer_norm(x), [-1, self.width])
 
 
 class Attention(keras.layers.Layer):
@@ -186,6 +258,7 @@ class Attention(keras.layers.Layer):
         hidden_dropout: float,
         attention_dropout: float,
         initializer_range: float,
+        attention_chunk_size: int = 0,
         name: str = "attention",
         **kwargs,
     ):
@@ -195,6 +268,7 @@ class Attention(keras.layers.Layer):
             hidden_size // num_heads,
             attention_dropout,
             initializer_range,
+            attention_chunk_size,
             dtype=self.dtype_policy,
         )
         self.output_layer = Residual(
@@ -244,6 +318,7 @@ class TransformerLayer(keras.layers.Layer):
         attention_dropout: float = 0.1,
         initializer_range: float = 0.02,
         hidden_act: str = "gelu",
+        attention_chunk_size: int = 0,
         **kwargs,
     ):
         super().__init__(autocast=False, **kwargs)
@@ -254,6 +329,7 @@ class TransformerLayer(keras.layers.Layer):
             hidden_dropout,
             attention_dropout,
             initializer_range,
+            attention_chunk_size,
             dtype=self.dtype_policy,
         )
         self.intermediate = Intermediate(

@@ -104,7 +104,10 @@ def masked_lm_output(
         inputs.masked_lm_ids, logits
     )
     loss = weighted_mean(per_token, inputs.masked_lm_weights, weight)
-    predictions = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    # As a matrix: a TPU would copy the scores to have them in three dimensions.
+    rows = tf.reshape(logits, [-1, logits.shape[-1]])
+    best = tf.argmax(rows, axis=-1, output_type=tf.int32)
+    predictions = tf.reshape(best, tf.shape(per_token))
     return GeneratorOutput(logits, per_token, loss, predictions, loss)
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.model import target
+from electra_tf.model.dropout import mix
 from electra_tf.pretrain import rare_masking
 from electra_tf.pretrain.word_masking import draw_words
 
@@ -331,11 +333,10 @@ def sample_from_softmax(
     temperature: float = 1.0,
     disallowed_ids: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Draws one id from softmax(logits / temperature) per uniform, by inverse CDF.
+    """Draws one id from softmax(logits / temperature) per uniform.
 
     Same distribution as the original's Gumbel noise, with one random number per draw
-    instead of one per vocabulary entry.  The cumulative sum is searched in two levels:
-    over blocks of the vocabulary, then inside the block.
+    instead of one per vocabulary entry: by inverse CDF, and on TPUs by `_noisiest`.
 
     Args:
       logits: float32 [..., V].
@@ -348,6 +349,12 @@ def sample_from_softmax(
     rows = tf.reshape(tf.cast(logits, tf.float32), [-1, vocab_size])  # [M, V]
     if temperature != 1.0:
         rows = rows / temperature
+    uniform_rows = tf.reshape(uniform, [-1])
+    if target.is_for_tpu():
+        if disallowed_ids is not None:
+            flat = tf.reshape(disallowed_ids, [-1, 1])
+            rows -= tf.where(tf.range(vocab_size) == flat, 1000.0, 0.0)
+        return tf.reshape(_noisiest(rows, uniform_rows), tf.shape(uniform))
     if disallowed_ids is not None:
         flat = tf.reshape(disallowed_ids, [-1])
         place = tf.stack([tf.range(tf.size(flat)), flat], axis=1)
@@ -355,8 +362,25 @@ def sample_from_softmax(
         # draw is still defined.
         rows = tf.tensor_scatter_nd_add(rows, place, tf.fill(tf.shape(flat), -1000.0))
     weights = tf.exp(rows - tf.reduce_max(rows, axis=-1, keepdims=True))
-    ids = _inverse_cdf(weights, tf.reshape(uniform, [-1]))
-    return tf.reshape(ids, tf.shape(uniform))
+    return tf.reshape(_inverse_cdf(weights, uniform_rows), tf.shape(uniform))
+
+
+def _noisiest(rows: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
+    """Index of the largest of `rows` [M, V] with Gumbel noise added: int32 [M].
+
+    The noise is a hash of `uniform` [M] and the index, as dropout's. More arithmetic
+    than to search a cumulative sum, but the scores are read once, as they lie: a TPU
+    would copy them into another layout, blocks of the vocabulary beside each other.
+    """
+    seed = tf.bitcast(uniform, tf.uint32)[:, None]
+    keys = [mix(seed, tf.constant(number, tf.uint32)) for number in (1, 2)]
+    # An odd constant, 2**32 / golden ratio, keeps neighbours far apart.
+    place = tf.range(rows.shape[-1], dtype=tf.int32)
+    place = tf.cast(place, tf.uint32) * tf.constant(0x9E3779B9, tf.uint32)
+    bits = tf.cast(mix(place + keys[0], keys[1]), tf.float32)
+    # Exponential, and exact where it is small: those are the ones that win.
+    waiting = -tf.math.log1p((bits + 0.5) * -((1 - 2.0**-24) / 2**32))
+    return tf.argmax(rows - tf.math.log(waiting), axis=-1, output_type=tf.int32)
 
 
 def sample_uniformly(

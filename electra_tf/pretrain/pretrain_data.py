@@ -20,7 +20,7 @@ from electra_tf.data import mixture, record_index, tfrecord, token_counts
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.paths import escape, globs_in
-from electra_tf.pretrain import masking
+from electra_tf.pretrain import graph_reading, masking
 from electra_tf.storage.remote import expand, fetch_once, size_of
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -42,6 +42,7 @@ def make_dataset(
     num_batches: int | None = None,
     on_bad_record: str = "stop",
     sampling_alpha: float = 1.0,
+    in_graph: bool = False,
     **masking_settings,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
@@ -57,6 +58,7 @@ def make_dataset(
       num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
+      in_graph: read by operations alone, where another process reads (`graph_reading`).
       masking_settings: of `masking.mask_batch`.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
@@ -67,32 +69,31 @@ def make_dataset(
     Raises UserError for data that are damaged or do not fit the length or vocabulary;
     while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
     """
-    _check_division(batch_size, num_replicas, replica_slice[1])
+    worker, num_workers = replica_slice
+    _check_division(batch_size, num_replicas, num_workers)
     skips = on_bad_record == "skip"
     source = open_data(data, max_seq_length, vocab, skips, sampling_alpha)
-
-    worker, num_workers = replica_slice
     rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
 
-    def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        batch = source.batch(step, batch_size, seed, shuffle, rows)
-        batch = masking.mask_batch(
-            batch,
-            seed,
-            step,
-            cls_id=vocab.cls_id,
-            sep_id=vocab.sep_id,
-            mask_id=vocab.mask_id,
-            vocab_size=len(vocab),
-            continuations=vocab.continuations,
-            first_row=rows.first,
-            **masking_settings,
-        )
+    order = batch_size, seed, shuffle, rows
+    masking_settings |= _of_vocabulary(vocab) | {"first_row": rows.first}
+
+    def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
+        batch = masking.mask_batch(batch, seed, step, **masking_settings)
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
+
+    def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        return masked(step, source.batch(step, *order))
 
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
-    dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
+    if in_graph:
+        examples = graph_reading.examples(
+            dataset, source.only_part(), start_step, *order
+        )
+        dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
+    else:
+        dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
     if num_replicas > 1:
         dataset = dataset.unbatch()
     if num_batches is None:
@@ -124,6 +125,12 @@ def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.apply(infinite)
 
 
+def _of_vocabulary(vocab: Vocabulary) -> dict:
+    """What `masking.mask_batch` must know of the tokens."""
+    names = ("cls_id", "sep_id", "mask_id", "continuations")
+    return {name: getattr(vocab, name) for name in names} | {"vocab_size": len(vocab)}
+
+
 def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:
     if batch_size % num_replicas or num_replicas % num_workers:
         raise UserError(
@@ -146,8 +153,9 @@ class ExampleSource:
 
     Attributes:
         pattern: as it was given.
-        length: tokens of an example.
-        index: the records of the shards.
+        paths: the shards.
+        index: their records.
+        length, vocab_size: what all examples must have.
         num_skipped: records that were left out because they are damaged or missing.
     """
 
@@ -159,9 +167,10 @@ class ExampleSource:
         skip_damaged: bool = False,
     ):
         self.pattern, self.length = pattern, max_seq_length
+        self.vocab_size = len(vocab)
         self._vocab = vocab
         self._no_default = tf.zeros([0], tf.int64)
-        paths = find_shards(pattern)
+        self.paths = paths = find_shards(pattern)
         manifests = _check_manifests(paths, pattern, max_seq_length, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
         lost = _check_counts(self.index, manifests, skip_damaged)
@@ -183,7 +192,7 @@ class ExampleSource:
         records = self.index.read(indices)
         try:
             with tf.device("/cpu:0"):
-                parsed = self._parse(records)
+                parsed = self.parse(records)
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             raise self._misfit(indices, records) from None
         features = np.stack([feature.numpy() for feature in parsed])
@@ -199,15 +208,19 @@ class ExampleSource:
             )
         return features.astype(np.int32)
 
-    def _parse(self, records: list[bytes]) -> list[tf.Tensor]:
+    def parse(self, records, names=()) -> list[tf.Tensor]:
         """int64 [n, L] for each feature: the op of tf.io.parse_example.
 
         That function spends half of its time in Python, for a batch of this kind.
+
+        Args:
+          records: list or tensor of bytes [n].
+          names: of the records, for errors: none, or as many.
         """
         count = len(tfrecord.FEATURES)
         return tf.raw_ops.ParseExampleV2(
             serialized=records,
-            names=[],
+            names=names,
             sparse_keys=[],
             dense_keys=list(tfrecord.FEATURES),
             ragged_keys=[],
@@ -273,6 +286,16 @@ class DataSets:
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+    def only_part(self) -> ExampleSource:
+        """The one data set; raises `UserError` for several."""
+        if len(self.parts) > 1:
+            raise UserError(
+                "several data sets with shares cannot be read by the hosts of a TPU "
+                "that are other machines.\nGive one pattern as pretrain_tfrecords; "
+                "several joined by commas are one data set."
+            )
+        return self.parts[0]
 
     def shares(self) -> list[float]:
         """How much of the batches each of the parts is."""

@@ -7,25 +7,8 @@ tokens are masked as without it; which ones, is drawn in proportion to their wei
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
-
-from electra_tf.data import token_counts
-from electra_tf.paths import joined
-
-
-def settings(config, vocab_size: int) -> dict[str, Any]:
-    """What `masking.mask_batch` is told of rare tokens; {} for nothing.
-
-    Args:
-      config: a PretrainingConfig, whose data say how often each token is there.
-    """
-    if not config.masks_rare_tokens:
-        return {}
-    counts = token_counts.of_data(joined(config.pretrain_tfrecords), vocab_size)
-    return {"token_weights": token_weights(counts, config.rare_mask_power)}
 
 
 def token_weights(counts: np.ndarray, power: float) -> np.ndarray:

@@ -60,13 +60,18 @@ def batches_of(
             start_step=start,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
+            in_graph=placement.is_read_elsewhere,
         )
 
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
 
 def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
-    rare = rare_masking.settings(config, len(vocab)) if training else {}
+    rare = {}
+    if training and config.masks_rare_tokens:
+        counts = pretrain_data.token_counts_of(config, vocab)
+        weights = rare_masking.token_weights(counts, config.rare_mask_power)
+        rare = {"token_weights": weights}
     return pretrain_data.make_dataset(
         config.pretrain_tfrecords if training else config.eval_tfrecords,
         max_seq_length=config.max_seq_length,

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.errors import UserError
+from electra_tf.model.target import set_target
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.stopping import plain_signals
 from electra_tf.train.workers import Workers
@@ -32,6 +33,17 @@ class Placement(NamedTuple):
     num_replicas: int  # of all workers together
     workers: Workers
 
+    @property
+    def is_read_elsewhere(self) -> bool:
+        """Whether other processes read the data: the hosts of a TPU that is not here.
+
+        They have the graph and no Python.
+        """
+        if not isinstance(self.strategy, tf.distribute.TPUStrategy):
+            return False
+        device = self.strategy.extended.worker_devices[0]
+        return tf.DeviceSpec.from_string(device).job not in (None, "localhost")
+
 
 def configure_devices(config) -> None:
     """Sets up devices and threads; before anything else of TensorFlow runs.
@@ -41,7 +53,9 @@ def configure_devices(config) -> None:
     runs of the same step differ in the last bit (about 5 % slower, and then
     reproducible).
     """
-    for gpu in tf.config.list_physical_devices("GPU"):
+    gpus = tf.config.list_physical_devices("GPU")
+    set_target("tpu" if config.use_tpu else "gpu" if gpus else "cpu")
+    for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
     cpus = int(os.environ.get(CPU_DEVICES_VARIABLE, "1"))
     if cpus > 1:
@@ -49,7 +63,7 @@ def configure_devices(config) -> None:
             tf.config.list_physical_devices("CPU")[0],
             [tf.config.LogicalDeviceConfiguration()] * cpus,
         )
-    on_one_cpu = cpus == 1 and not tf.config.list_physical_devices("GPU")
+    on_one_cpu = cpus == 1 and not gpus
     # Beside a TPU the host reads and masks, and runs no graph whose order matters.
     if on_one_cpu and not uses_jit(config) and not config.use_tpu:
         tf.config.threading.set_inter_op_parallelism_threads(1)

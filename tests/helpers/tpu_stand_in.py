@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.model import target
 from electra_tf.pretrain import pretrain_data, pretraining
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
@@ -74,6 +75,13 @@ def main(data_dir: str, model_name: str, hparams: str) -> dict:
     placement = distribution.create_strategy(config)
     found = {"line": distribution.describe(placement, config.precision)}
     found |= {"replicas": placement.num_replicas, "inter_op_threads": threads}
+    found["read_elsewhere"] = [placement.is_read_elsewhere]
+    devices = type(placement.strategy.extended).worker_devices
+    # Those of a TPU that is another machine's.
+    type(placement.strategy.extended).worker_devices = ("/job:worker/device:TPU:0",)
+    found["read_elsewhere"].append(placement.is_read_elsewhere)
+    type(placement.strategy.extended).worker_devices = devices
+    found["target_is_tpu"] = target.is_for_tpu()
     vocab = Vocabulary.load(config.vocab_file)
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
     with placement.strategy.scope():

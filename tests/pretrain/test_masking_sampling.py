@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.model import target
 from electra_tf.pretrain import masking
 from tests.helpers.statistics import assert_like
 
@@ -16,42 +17,62 @@ ALMOST_ONE = np.float32(0.99999994)
 COMPILED_SAMPLER = tf.function(masking.sample_from_softmax, jit_compile=True)
 
 
+def sampler_for_tpus(*args, **options):
+    target.set_target("tpu")
+    try:
+        return masking.sample_from_softmax(*args, **options)
+    finally:
+        target.set_target("cpu")
+
+
+SAMPLERS = [
+    masking.sample_from_softmax,
+    COMPILED_SAMPLER,
+    sampler_for_tpus,
+    tf.function(sampler_for_tpus, jit_compile=True),
+]
+any_sampler = pytest.mark.parametrize(
+    "sampler", SAMPLERS, ids=["cpu", "cpu-xla", "tpu", "tpu-xla"]
+)
+plain_and_tpu = pytest.mark.parametrize("sampler", SAMPLERS[::2], ids=["cpu", "tpu"])
+
+
 def softmax(logits, temperature=1.0):
     scaled = np.asarray(logits, np.float64) / temperature
     weights = np.exp(scaled - scaled.max(axis=-1, keepdims=True))
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def draws(logits, count, temperature=1.0, seed=0, **options):
+def draws(sampler, logits, count, temperature=1.0, seed=0, **options):
     """`count` samples from one row of logits."""
     rng = np.random.default_rng(seed)
     uniform = rng.random(count, np.float32)
     sampled = []
     for part in np.array_split(uniform, max(1, count * len(logits) // 20_000_000)):
         rows = tf.broadcast_to(tf.constant(logits), [len(part), len(logits)])
-        ids = masking.sample_from_softmax(
-            rows, tf.constant(part), temperature=temperature, **options
-        )
+        ids = sampler(rows, tf.constant(part), temperature=temperature, **options)
         sampled.append(ids.numpy())
     return np.concatenate(sampled)
 
 
+@plain_and_tpu
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("vocab_size", [12, 256, 257, 1000])
-def test_sampler_chi_square(vocab_size, temperature):
+def test_sampler_chi_square(sampler, vocab_size, temperature):
     rng = np.random.default_rng(vocab_size)
     logits = rng.normal(0, 1.5, vocab_size).astype(np.float32)
-    ids = draws(logits, 40_000, temperature)
+    ids = draws(sampler, logits, 40_000, temperature)
     assert ids.dtype == np.int32
     assert_like(
         np.bincount(ids, minlength=vocab_size), softmax(logits, temperature) * 40_000
     )
 
 
-def test_sampler_chi_square_of_a_full_vocabulary():
+@plain_and_tpu
+def test_sampler_chi_square_of_a_full_vocabulary(sampler):
     rng = np.random.default_rng(30522)
     logits = rng.normal(0, 2, 30522).astype(np.float32)
-    ids = draws(logits, 8000)
+    ids = draws(sampler, logits, 8000)
     counts = np.bincount(ids, minlength=30522)
     assert len(counts) == 30522
     assert_like(counts, softmax(logits) * 8000)
@@ -85,7 +106,7 @@ def test_compiled_sampler_gives_the_same_ids():
     assert len(different) <= 2
 
 
-@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+@any_sampler
 @pytest.mark.parametrize("vocab_size", [12, 256, 257, 1000, 30522])
 @pytest.mark.parametrize("u", [0.0, 1e-38, 0.5, 1 - 2**-23, ALMOST_ONE])
 def test_sampler_never_draws_an_impossible_id(sampler, vocab_size, u):
@@ -108,7 +129,7 @@ def test_sampler_never_draws_an_impossible_id(sampler, vocab_size, u):
     assert possible[np.arange(rows), ids].all()
 
 
-@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+@any_sampler
 def test_sampler_with_many_impossible_ids_and_any_uniform(sampler):
     """Cumulative sums that rounding makes uneven must not select an empty slot."""
     rng = np.random.default_rng(13)
@@ -122,13 +143,7 @@ def test_sampler_with_many_impossible_ids_and_any_uniform(sampler):
         assert possible[np.arange(256), ids].all()
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        masking.sample_from_softmax,
-        COMPILED_SAMPLER,
-    ],
-)
+@any_sampler
 def test_sampler_at_the_edge_of_impossible_ids(sampler):
     """The uniform is the cumulative weight where a run of impossible ids begins."""
     rng = np.random.default_rng(29)
@@ -147,45 +162,48 @@ def test_sampler_at_the_edge_of_impossible_ids(sampler):
         assert possible[rows, ids].all()
 
 
-def test_sampler_with_peaked_logits():
+@plain_and_tpu
+def test_sampler_with_peaked_logits(sampler):
     for scale in (50, 1e4, 1e30):
         logits = np.zeros(300, np.float32)
         logits[270] = scale
-        assert set(draws(logits, 1000)) == {270}
+        assert set(draws(sampler, logits, 1000)) == {270}
 
 
-def test_sampler_stays_in_the_vocabulary_on_numbers_that_are_none():
+@any_sampler
+def test_sampler_stays_in_the_vocabulary_on_numbers_that_are_none(sampler):
     logits = np.zeros([4, 300], np.float32)
     logits[0, 5], logits[1, 5], logits[2, 5] = np.nan, np.inf, -np.inf
     logits[3] = -np.inf
-    ids = masking.sample_from_softmax(
+    ids = sampler(
         tf.constant(logits), tf.constant([0.3, 0.6, 0.9, 0.999], tf.float32)
     ).numpy()
     assert (0 <= ids).all() and (ids < 300).all()
 
 
-def test_sampler_shapes_and_types():
+@plain_and_tpu
+def test_sampler_shapes_and_types(sampler):
     logits = tf.random.stateless_normal([2, 3, 50], [0, 1])
     uniform = tf.random.stateless_uniform([2, 3], [2, 3])
-    together = masking.sample_from_softmax(logits, uniform).numpy()
+    together = sampler(logits, uniform).numpy()
     assert together.shape == (2, 3)
     for i in range(2):
         for j in range(3):
-            alone = masking.sample_from_softmax(logits[i, j][None], uniform[i, j][None])
+            alone = sampler(logits[i, j][None], uniform[i, j][None])
             assert alone.shape == (1,)
             assert alone.numpy()[0] == together[i, j]
     # bfloat16 logits are drawn from in float32.
     low = tf.cast(logits, tf.bfloat16)
     np.testing.assert_array_equal(
-        masking.sample_from_softmax(low, uniform),
-        masking.sample_from_softmax(tf.cast(low, tf.float32), uniform),
+        sampler(low, uniform),
+        sampler(tf.cast(low, tf.float32), uniform),
     )
     # No positions at all.
-    none = masking.sample_from_softmax(tf.zeros([0, 50]), tf.zeros([0]))
+    none = sampler(tf.zeros([0, 50]), tf.zeros([0]))
     assert none.shape == (0,)
 
 
-@pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
+@any_sampler
 @pytest.mark.parametrize("margin", [0.0, 10.0, 300.0])
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 def test_disallowed_id_is_never_sampled(sampler, margin, temperature):
@@ -206,11 +224,13 @@ def test_disallowed_id_is_never_sampled(sampler, margin, temperature):
     assert (0 <= ids).all() and (ids < 300).all()
 
 
+@plain_and_tpu
 @pytest.mark.parametrize("disallowed", [0, 7, 11])
-def test_the_others_keep_their_proportions(disallowed):
+def test_the_others_keep_their_proportions(sampler, disallowed):
     rng = np.random.default_rng(19)
     logits = rng.normal(0, 1.5, 12).astype(np.float32)
     ids = draws(
+        sampler,
         logits,
         40_000,
         temperature=0.7,
@@ -219,6 +239,20 @@ def test_the_others_keep_their_proportions(disallowed):
     expected = softmax(logits, 0.7)
     expected[disallowed] = 0
     assert_like(np.bincount(ids, minlength=12), expected / expected.sum() * 40_000)
+
+
+def test_noise_of_neighbours_is_independent():
+    """Two ids of equal scores at two positions: all four outcomes are as likely."""
+    rng = np.random.default_rng(31)
+    uniform = rng.random((20_000, 2), np.float32)
+    logits = tf.zeros([20_000, 2, 2])
+    ids = sampler_for_tpus(logits, tf.constant(uniform)).numpy()
+    assert_like(np.bincount(2 * ids[:, 0] + ids[:, 1], minlength=4), np.full(4, 5000.0))
+    # Neighbours among the uniforms, too: 2**-23 is the step between them.
+    steps = np.arange(40_000, dtype=np.float32) * np.float32(2**-23)
+    ids = sampler_for_tpus(tf.zeros([40_000, 2]), tf.constant(steps)).numpy()
+    pairs = 2 * ids[::2] + ids[1::2]
+    assert_like(np.bincount(pairs, minlength=4), np.full(4, 5000.0))
 
 
 @pytest.mark.parametrize("disallowed", [None, 0, 100, 999])

@@ -95,6 +95,18 @@ def test_the_compilers_take_the_whole_step(platform, python, tmp_path):
 
 
 @compilers
+def test_several_chips_share_the_batch(tmp_path):
+    hparams = json.dumps(TINY | {"vocab_size": 300})
+    flags = ("--platform=tpu-v5e", "--chips=4", f"--hparams={hparams}")
+    flags += (f"--json={tmp_path / 'found.json'}",)
+    printed = ok(sys.executable, "aot_compile.py", *flags)
+    assert "4 x tpu-v5e" in printed and "Memory of each chip" in printed
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["ops"]["all-reduce"] + found["ops"]["all-reduce-start"]
+    assert found["aliased"] == found["variables"]
+
+
+@compilers
 def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_data):
     trained = pretrain(tiny_data, "at_home", HPARAMS)
     assert trained.returncode == 0, trained.stderr

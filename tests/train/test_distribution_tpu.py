@@ -38,6 +38,9 @@ def test_all_but_the_tpus_program_is_executed(tiny_data):
     assert found["inter_op_threads"] == 0  # TensorFlow chooses
     assert found["kind_of_variable"] == "TPUDistributedVariable"
     assert found["restored"]
+    assert found["target_is_tpu"]
+    # By this process, as long as the TPU is this machine's.
+    assert found["read_elsewhere"] == [False, True]
     assert found["parts"] == [[8 // CORES, 32]] * CORES  # of a batch of 8
     counts = found["operations"]
     assert counts["TPUReplicateMetadata"] == counts["While"] == 1
@@ -45,6 +48,8 @@ def test_all_but_the_tpus_program_is_executed(tiny_data):
     # Nothing that only the host could compute, and no generator that is TPUs' own.
     strange = [op for op in counts if "PyFunc" in op or "Random" in op]
     assert not strange
+    # In the form that suits TPUs: no search of a cumulative sum.
+    assert counts["Einsum"] and "Cumsum" not in counts
 
 
 def test_another_number_of_cores_is_refused(tiny_data):
