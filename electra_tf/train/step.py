@@ -12,7 +12,9 @@ replacement, the runs part.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -141,6 +143,7 @@ class TrainingStep:
         self._step = self._replica_step
         self._pass = self._gradients
         self._graphs = contextlib.nullcontext
+        self._is_warm = False  # the first step is made
         jit = functools.partial(tf.function, jit_compile=True, autograph=False)
         if placement.jit_compile and self._several:
             self._pass = jit(self._gradients)
@@ -167,6 +170,9 @@ class TrainingStep:
                 self.state.loss_scale.read_value(),
                 self.state.good_steps.read_value(),
             )
+        if not self._is_warm:
+            _give_memory_back()
+            self._is_warm = True
         self.state.loss_scale.assign(scale)
         self.state.good_steps.assign(good)
         return step_metrics(rows.numpy(), self.columns, self.task.training_metrics)
@@ -281,6 +287,13 @@ class TrainingStep:
         self._sum_names = ["loss", *names]
         values = [loss, *(sums[name] for name in names)]
         return gradients, tf.stack([tf.cast(v, tf.float32) for v in values])
+
+
+def _give_memory_back() -> None:
+    """Gives the system what tracing and compiling used, where glibc would keep it."""
+    gc.collect()
+    with contextlib.suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager

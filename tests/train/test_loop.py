@@ -115,7 +115,11 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
         tiny_data, overrides=NO_DROPOUT, num_train_steps=20, jit_compile=True
     )
     assert trained.placement.jit_compile
+    options = tf.config.optimizer.get_experimental_options()
     trained.run(20)
+    later = tf.config.optimizer.get_experimental_options()
+    assert not later.pop("disable_meta_optimizer")  # It concerns the step alone.
+    assert later.items() <= options.items()
     assert largest_difference(trained.values(), straight[1]) < 1e-5
 
 
