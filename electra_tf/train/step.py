@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import gc
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -291,7 +290,6 @@ class TrainingStep:
 
 def _give_memory_back() -> None:
     """Gives the system what tracing and compiling used, where glibc would keep it."""
-    gc.collect()
     with contextlib.suppress(OSError, TypeError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dropout masks: rate, mean, independence of seeds and positions."""
 
-import functools
 import itertools
 import math
 import re
@@ -149,23 +148,24 @@ def test_positions_are_no_constant_of_the_program():
 def test_tags_as_words_are_no_part_of_kernels():
     """XLA compiles once what differs in an argument: 24 layers share their kernels."""
 
-    def layers(x, seed, tags):
-        for number in range(3):
-            x = dropout(tf.sin(x), 0.1, fold_in(seed, tags(number)))
-        return x
+    def compiled(tag):
+        @tf.function(jit_compile=True)
+        def layers(x, seed):
+            for number in range(3):
+                x = dropout(tf.sin(x), 0.1, fold_in(seed, tag(number)))
+            return x
 
-    arguments, compiled = (tf.ones([16, 64]), tf.constant([1, 2])), {}
-    for tags in (int, tag_words):
-        call = functools.partial(layers, tags=tags)
-        compiled[tags] = tf.function(call, jit_compile=True)
-    same = [compiled[tags](*arguments).numpy() for tags in compiled]
+        return layers
+
+    arguments = tf.ones([16, 64]), tf.constant([1, 2])
+    same = [compiled(tag)(*arguments).numpy() for tag in (int, tag_words)]
     np.testing.assert_array_equal(*same)
     for number in range(3):
         seed = tf.constant([5, 6])
         np.testing.assert_array_equal(
             fold_in(seed, number), fold_in(seed, tag_words(number))
         )
-    make = compiled[tag_words].experimental_get_compiler_ir(*arguments)
+    make = compiled(tag_words).experimental_get_compiler_ir(*arguments)
     kernels, entry = make(stage="optimized_hlo").split("ENTRY")
     for number in range(1, 3):  # XLA has other uses for 1 and 2.
         words = f"constant({{{2 * number + 1}, {2 * number + 2}}})"

@@ -257,7 +257,9 @@ def test_compiled_layers_have_no_gradient_that_takes_xla_long():
     x = tf.random.stateless_normal([64, WIDTH], [1, 2])
     found = []
     for kind in (keras.layers.Dense, transformer_layer._Dense):
-        dense = kind(8, bias_initializer=keras.initializers.RandomNormal(seed=1))
+        dense = kind(
+            8, name="dense", bias_initializer=keras.initializers.RandomNormal(seed=1)
+        )
         dense.kernel_initializer = keras.initializers.RandomNormal(seed=2)
         dense.build((None, WIDTH))
 
