@@ -194,8 +194,10 @@ def measure_steps(run, device: Device, flops: float, count: int, variant: dict) 
     result = {"device": device.name, "version": device.version, "flops": flops}
     result |= {"start_s": ready - variant["launched"], "memory_start": memory_now()}
     reset_peak_memory()
+    used = time.process_time()
     loss = run(1)
     result |= {"first_s": time.time() - ready, "peak_first": peak_memory()}
+    result["first_cpu_s"] = time.process_time() - used
     if variant.get("compile_only"):
         return result
     result["memory_first"] = memory_now()

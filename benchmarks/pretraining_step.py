@@ -236,6 +236,7 @@ def print_memory(results: dict[str, list[dict]]) -> None:
         "variant": lambda name, _: name,
         "start, s": lambda _, runs: f"{median(runs, 'start_s'):.1f}",
         "first step, s": lambda _, runs: f"{median(runs, 'first_s'):.1f}",
+        "CPU s in it": lambda _, runs: f"{median(runs, 'first_cpu_s'):.1f}",
         "operations": lambda _, runs: (
             f"{runs[0]['operations']:,}" if runs[0].get("operations") else ""
         ),

@@ -7,6 +7,7 @@ derived from (seed, step, replica, layer), so that a step can be repeated exactl
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -24,25 +25,26 @@ def mix(x: tf.Tensor, key) -> tf.Tensor:
     return x ^ tf.bitwise.right_shift(x, tf.constant(16, tf.uint32))
 
 
-def fold_in(seed: tf.Tensor | None, tag: int | tf.Tensor) -> tf.Tensor | None:
+def tag_words(tag: int) -> np.ndarray:
+    """A tag of `fold_in` as a constant that the compiler does not build into kernels.
+
+    Parts that differ in such a tag alone are compiled once. uint32 [2].
+    """
+    return np.array([2 * tag + 1, 2 * tag + 2], np.uint32)
+
+
+def fold_in(
+    seed: tf.Tensor | None, tag: int | tf.Tensor | np.ndarray
+) -> tf.Tensor | None:
     """Derives the seed of a part of the model; None (no dropout) stays None.
 
     The same on every kind of device, as `tf.random.fold_in` is not. `seed`: int32 or
-    uint32 [2]; returns uint32 [2].
+    uint32 [2]; `tag`: a number or its `tag_words`; returns uint32 [2].
     """
-    return None if seed is None else _fold_in(seed, [2 * tag + 1, 2 * tag + 2])
-
-
-def seeds_of_parts(seed: tf.Tensor | None, count: int) -> list[tf.Tensor | None]:
-    """`fold_in` with the tags 0 ... count - 1, in as many operations as one."""
-    if seed is None or not count:
-        return [None] * count
-    tags = [[2 * tag + 1, 2 * tag + 2] for tag in range(count)]
-    return tf.unstack(_fold_in(seed, tags))
-
-
-def _fold_in(seed: tf.Tensor, tags: list) -> tf.Tensor:
+    if seed is None:
+        return None
     words = tf.bitcast(seed, tf.uint32)
+    tags = tag if np.ndim(tag) else [2 * tag + 1, 2 * tag + 2]
     return mix(words + tf.cast(tags, tf.uint32), words[::-1])
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from electra_tf.model.dropout import dropout, fold_in, seeds_of_parts
+from electra_tf.model.dropout import dropout, fold_in, tag_words
 from electra_tf.model.transformer_layer import LayerNorm, TransformerLayer, initializer
 
 # Added to the attention scores of positions that may not be attended to.  Finite, as in
@@ -124,9 +124,7 @@ class DisentangledEmbeddings(Embeddings):
         names = ("vocab_size", "embedding_size", "max_position_embeddings")
         names += ("type_vocab_size", "dropout_rate", "initializer_range")
         super().__init__(**{name: getattr(base, name) for name in names}, **kwargs)
-        self._base = lambda: (
-            base
-        )  # Not an attribute by itself: its weights are its own.
+        self._base = lambda: base  # no attribute of Keras's: its weights are its own
 
     @property
     def base(self) -> Embeddings:
@@ -218,19 +216,22 @@ class Encoder(keras.layers.Layer):
         for layer in self.transformer_layers:
             layer.build((None, self.hidden_size))
 
-    def _layer_with(self, weights, x, score_bias, seed):
+    def _layer_with(self, weights, x, score_bias, seed, tag):
         """Computes the first layer that is trained with the weights of any such."""
         layers = self.transformer_layers
         first = next(one for one in layers if not one.non_trainable_variables)
-        return first.stateless_call(weights, [], x, score_bias, seed)[0]
+        own = fold_in(seed, tag)
+        return first.stateless_call(weights, [], x, score_bias, own)[0]
 
-    def _call_layer(self, layer, x, score_bias, seed):
+    def _call_layer(self, number, x, score_bias, seed):
         # Layers differ in nothing but their weights. Where a training step is made into
         # a graph, one is traced, backward pass included, and used for all.
+        layer = self.transformer_layers[number]
         if seed is None or not tf.inside_function() or layer.non_trainable_variables:
-            return layer(x, score_bias, seed)
+            return layer(x, score_bias, fold_in(seed, number))
         weights = [tf.convert_to_tensor(v.value) for v in layer.trainable_variables]
-        return self._call_with(weights, x, score_bias, seed)
+        tag = tf.constant(tag_words(number))
+        return self._call_with(weights, x, score_bias, seed, tag)
 
     def call(
         self,
@@ -243,9 +244,8 @@ class Encoder(keras.layers.Layer):
         score_bias = attention_bias(input_mask, self.direction)
         x = tf.reshape(embedded, [-1, self.hidden_size])
         outputs = []
-        seeds = seeds_of_parts(seed, len(self.transformer_layers))
-        for layer, own in zip(self.transformer_layers, seeds, strict=True):
-            x = self._call_layer(layer, x, score_bias, own)
+        for number in range(len(self.transformer_layers)):
+            x = self._call_layer(number, x, score_bias, seed)
             outputs.append(tf.reshape(x, shape))
         return outputs
 

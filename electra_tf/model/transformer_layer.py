@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import keras
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from electra_tf.model import target
 from electra_tf.model.chunked_attention import attend
@@ -109,8 +110,27 @@ def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
     return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
 
 
+class _Dense(keras.layers.Dense):
+    """Dense layers that XLA compiles sooner: the same numbers, to the bit.
+
+    TensorFlow hands the gradient of its own addition of a bias to XLA through passes
+    of MLIR, 6 ms for each of the 144 of a small model.
+    """
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        if not _in_xla():
+            return super().call(x)
+        return tf.matmul(x, self.kernel) + tf.convert_to_tensor(self.bias)
+
+
+def _in_xla() -> bool:
+    """Whether operations are added to a graph that XLA compiles as a whole."""
+    graph = tf.compat.v1.get_default_graph()
+    return control_flow_util.GraphOrParentsInXlaContext(graph)
+
+
 def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):
-    return keras.layers.Dense(
+    return _Dense(
         units,
         name=name,
         dtype=layer.dtype_policy,

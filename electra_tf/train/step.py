@@ -11,6 +11,8 @@ replacement, the runs part.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -139,11 +141,16 @@ class TrainingStep:
         self._sum_names: list[str] = []
         self._step = self._replica_step
         self._pass = self._gradients
+        self._graphs = contextlib.nullcontext
+        self._is_warm = False  # the first step is made
         jit = functools.partial(tf.function, jit_compile=True, autograph=False)
         if placement.jit_compile and self._several:
             self._pass = jit(self._gradients)
         elif placement.jit_compile:
             self._step = jit(self._replica_step)
+            on_cpu = not tf.config.list_physical_devices("GPU")
+            state.optimizer.compiled_for_cpu = on_cpu
+            self._graphs = _not_optimized
 
     def run(
         self, iterator: Iterator[Batch], start: int, count: int
@@ -154,13 +161,17 @@ class TrainingStep:
           learning_rate, global_norm (before clipping), loss_scale (mixed_float16),
           finite (0.0 where the step was left out).
         """
-        rows, scale, good = self._loop(
-            iterator,
-            tf.constant(start, tf.int64),
-            tf.constant(count, tf.int64),
-            self.state.loss_scale.read_value(),
-            self.state.good_steps.read_value(),
-        )
+        with self._graphs():
+            rows, scale, good = self._loop(
+                iterator,
+                tf.constant(start, tf.int64),
+                tf.constant(count, tf.int64),
+                self.state.loss_scale.read_value(),
+                self.state.good_steps.read_value(),
+            )
+        if not self._is_warm:
+            _give_memory_back()
+            self._is_warm = True
         self.state.loss_scale.assign(scale)
         self.state.good_steps.assign(good)
         return step_metrics(rows.numpy(), self.columns, self.task.training_metrics)
@@ -170,6 +181,7 @@ class TrainingStep:
 
         Returns: float32 [columns].
         """
+        self.state.optimizer.compiled_for_cpu = False
         number = tf.cast(self.state.optimizer.iterations.value, tf.int64)
         scale, good = self.state.loss_scale, self.state.good_steps
         old = scale.read_value(), good.read_value()
@@ -274,6 +286,24 @@ class TrainingStep:
         self._sum_names = ["loss", *names]
         values = [loss, *(sums[name] for name in names)]
         return gradients, tf.stack([tf.cast(v, tf.float32) for v in values])
+
+
+def _give_memory_back() -> None:
+    """Gives the system what tracing and compiling used, where glibc would keep it."""
+    with contextlib.suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def _not_optimized() -> Iterator[None]:
+    """Spares TensorFlow's passes over graphs that XLA compiles: more than a second."""
+    name = "disable_meta_optimizer"
+    before = tf.config.optimizer.get_experimental_options().get(name, False)
+    tf.config.optimizer.set_experimental_options({name: True})
+    try:
+        yield
+    finally:
+        tf.config.optimizer.set_experimental_options({name: before})
 
 
 def _next_loss_scale(scale, good, norm):

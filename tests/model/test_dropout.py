@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.model.dropout import dropout, fold_in
+from electra_tf.model.dropout import dropout, fold_in, tag_words
 
 
 def kept(size, seed, rate=0.1):
@@ -143,3 +143,30 @@ def test_positions_are_no_constant_of_the_program():
     sizes = [math.prod(int(n) for n in shape.split(",") if n) for shape in shapes]
     assert len(sizes) > 3
     assert max(sizes) <= 128  # the longest axis
+
+
+def test_tags_as_words_are_no_part_of_kernels():
+    """XLA compiles once what differs in an argument: 24 layers share their kernels."""
+
+    def compiled(tag):
+        @tf.function(jit_compile=True)
+        def layers(x, seed):
+            for number in range(3):
+                x = dropout(tf.sin(x), 0.1, fold_in(seed, tag(number)))
+            return x
+
+        return layers
+
+    arguments = tf.ones([16, 64]), tf.constant([1, 2])
+    same = [compiled(tag)(*arguments).numpy() for tag in (int, tag_words)]
+    np.testing.assert_array_equal(*same)
+    for number in range(3):
+        seed = tf.constant([5, 6])
+        np.testing.assert_array_equal(
+            fold_in(seed, number), fold_in(seed, tag_words(number))
+        )
+    make = compiled(tag_words).experimental_get_compiler_ir(*arguments)
+    kernels, entry = make(stage="optimized_hlo").split("ENTRY")
+    for number in range(1, 3):  # XLA has other uses for 1 and 2.
+        words = f"constant({{{2 * number + 1}, {2 * number + 2}}})"
+        assert words in entry and words not in kernels

@@ -252,6 +252,32 @@ def test_layers_traced_once_compute_and_learn_the_same(policy):
         )
 
 
+def test_compiled_layers_have_no_gradient_that_takes_xla_long():
+    """TensorFlow's gradient of a bias goes through MLIR; a sum has the same bits."""
+    x = tf.random.stateless_normal([64, WIDTH], [1, 2])
+    found = []
+    for kind in (keras.layers.Dense, transformer_layer._Dense):
+        dense = kind(
+            8, name="dense", bias_initializer=keras.initializers.RandomNormal(seed=1)
+        )
+        dense.kernel_initializer = keras.initializers.RandomNormal(seed=2)
+        dense.build((None, WIDTH))
+
+        def step(x, dense=dense):
+            with tf.GradientTape() as tape:
+                y = dense(x)
+                loss = tf.reduce_sum(tf.sin(y))
+            return y, *tape.gradient(loss, [dense.kernel.value, dense.bias.value])
+
+        plain, compiled = (tf.function(step, jit_compile=jit) for jit in (False, True))
+        graphs = [f.get_concrete_function(x).graph for f in (plain, compiled)]
+        kinds = [{op.type for op in graph.get_operations()} for graph in graphs]
+        assert "BiasAddGrad" in kinds[0]  # which oneDNN has patterns for
+        assert ("BiasAddGrad" in kinds[1]) == (kind is keras.layers.Dense)
+        found.append([t.numpy().tobytes() for t in (*plain(x), *compiled(x))])
+    assert found[0] == found[1]
+
+
 def test_embedding_and_attention_dropout():
     inputs = [tf.constant(x) for x in text((12,) * 8)]
     layer = encoder(embedding_size=WIDTH, hidden_dropout_prob=0.2)

@@ -2,6 +2,9 @@
 """The training step and loop: equal however a batch is cut, safe when it diverges."""
 
 import io
+import os
+import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -19,7 +22,12 @@ from electra_tf.train import optimization
 from electra_tf.train.distribution import create_strategy
 from electra_tf.train.nonfinite import MAX_SKIPPED_IN_A_ROW
 from electra_tf.train.reporting import read_metrics
-from electra_tf.train.step import TrainingStep, TrainState, _next_loss_scale
+from electra_tf.train.step import (
+    TrainingStep,
+    TrainState,
+    _give_memory_back,
+    _next_loss_scale,
+)
 from tests.helpers.runs import NO_DROPOUT, tiny
 
 
@@ -84,6 +92,24 @@ def test_the_graph_hardly_grows_with_the_layers(tiny_data):
     assert counts[12] < 7000
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc")
+def test_memory_that_compiling_used_goes_back():
+    """What is freed between things that stay is kept by glibc until it is asked."""
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf(
+            "SC_PAGE_SIZE"
+        )
+
+    pieces = [bytes(2000) for _ in range(100_000)]
+    stay = pieces[::50]
+    del pieces
+    before = resident()
+    _give_memory_back()
+    assert before - resident() > 100e6
+    assert len(stay) == 2000
+
+
 def largest_difference(one, other):
     assert one.keys() == other.keys()
     return max(np.abs(one[k] - other[k]).max() for k in one if "loss_scale" not in k)
@@ -115,7 +141,11 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
         tiny_data, overrides=NO_DROPOUT, num_train_steps=20, jit_compile=True
     )
     assert trained.placement.jit_compile
+    options = tf.config.optimizer.get_experimental_options()
     trained.run(20)
+    later = tf.config.optimizer.get_experimental_options()
+    assert not later.pop("disable_meta_optimizer")  # It concerns the step alone.
+    assert later.items() <= options.items()
     assert largest_difference(trained.values(), straight[1]) < 1e-5
 
 

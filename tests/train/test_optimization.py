@@ -117,6 +117,17 @@ def test_twenty_steps(scale, jit):
     assert np.abs(np.subtract(variables[0], make_variables()[0])).max() > 0.02
 
 
+def test_update_compiled_for_a_cpu_has_the_same_bits():
+    found = []
+    for for_cpu in (False, True):
+        variables = make_variables()
+        optimizer = AdamWeightDecay(0.01)
+        optimizer.compiled_for_cpu = for_cpu
+        run(optimizer, variables, make_gradients(0.02), jit=True)
+        found.append([v.numpy().tobytes() for v in (*variables, *optimizer.adam_v)])
+    assert found[0] == found[1]
+
+
 def test_layerwise_factors():
     factor = LayerwiseDecay(0.5, 2)
     paths = [p for p in SHAPES if not p.startswith("generator_predictions")]
