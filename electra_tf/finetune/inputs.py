@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
+from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl")
 # Kind of input -> the formats that it is read from.
@@ -40,6 +41,8 @@ class Source(NamedTuple):
     name: str  # of the file, for messages
     form: str
     lines: Iterable[Any]
+    skipped: int = 0  # lines of the file that are left out before (of a table, below
+    # its header)
 
     @classmethod
     def of(cls, path: Path) -> Source:
@@ -68,38 +71,83 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
 
     Raises `UserError` for a form that is not known, or not of this kind.
     """
-    known = ", ".join(FORMS[kind])
     if path is None and form is None:
-        raise UserError(f"give --input-format with standard input: {known}.")
-    found = form or Path(path).suffix.lower().removeprefix(".")
-    found = "txt" if found in _CONLL else found
-    if found not in FORMS[kind]:
         raise UserError(
-            f"{path or 'standard input'} is {found or 'of no known format'}; this task "
-            f"reads {known}.\n--input-format says what a file is, whatever its name."
+            f"give --input-format with standard input: {', '.join(FORMS[kind])}."
         )
-    found = _LINES if found == "txt" else found
+    found = form_of(path, form, kind)
     if path is None:
         name = "standard input"
         return Source(name, found, text_lines(sys.stdin.buffer, name))
     return Source(path, found, _of_file(Path(path)))
 
 
-def _of_file(path: Path) -> Iterator[str]:
+def form_of(path: str | None, form: str | None, kind: str) -> str:
+    """The form of a source, as its name says unless it is given; see `open_source`."""
+    found = form or Path(path).suffix.lower().removeprefix(".")
+    found = "txt" if found in _CONLL else found
+    if found not in FORMS[kind]:
+        raise UserError(
+            f"{path or 'standard input'} is {found or 'of no known format'}; this task "
+            f"reads {', '.join(FORMS[kind])}.\n--input-format says what a file is, "
+            "whatever its name."
+        )
+    return _LINES if found == "txt" else found
+
+
+def can_cut(form: str, kind: str) -> bool:
+    """Whether each line (but a header) is an input of its own."""
+    return form in ("jsonl", "tsv") or (form == _LINES and kind == "texts")
+
+
+def open_part(part: Unit, skipped: int) -> Source:
+    """The lines of a file that begin in some of its bytes, and its header.
+
+    Args:
+      part: its kind is the form.
+      skipped: the lines before, for messages.
+    """
+    path = Path(part.path)
+    if not part.start:
+        return Source(part.path, part.kind, _of_file(path, 0, part.end), 0)
+    lines = _of_file(path, part.start, part.end, skipped)
+    if part.kind != "tsv":
+        return Source(part.path, part.kind, lines, skipped)
+    header = itertools.islice(_of_file(path), 1)
+    return Source(part.path, part.kind, itertools.chain(header, lines), skipped - 1)
+
+
+def _of_file(
+    path: Path, start: int = 0, end: int | None = None, skipped: int = 0
+) -> Iterator[str]:
     try:
         stream = open(path, "rb")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}.") from None
     with stream:
-        yield from text_lines(stream, str(path))
+        lines = stream if end is None else _lines_from(stream, start, end)
+        yield from text_lines(lines, str(path), max(2, skipped + 1) if start else 1)
 
 
-def text_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+def _lines_from(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    """The lines that begin in some bytes of a file."""
+    if start:
+        stream.seek(start - 1)
+        start += len(stream.readline()) - 1
+    while start < end and (line := stream.readline()):
+        start += len(line)
+        yield line
+
+
+def text_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
     """The lines of a stream in UTF-8, without their ends and a byte order mark.
+
+    Args:
+      first: number of the first line in its file.
 
     Raises `UserError` naming the first line that is something else.
     """
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(stream, start=first):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -136,12 +184,12 @@ def records(
         return
     if source.form == _LINES:
         for number, line in enumerate(lines, start=1):
-            yield f"{name}, line {number}", {"text": line}
+            yield f"{name}, line {number + source.skipped}", {"text": line}
         return
     if source.form not in TABLES:
         raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
     if source.form == "jsonl":
-        yield from _objects(name, lines)
+        yield from _objects(name, lines, source.skipped)
         return
     # A .tsv as GLUE's files: no quoting, a tab always ends a column.
     rows = _csv_rows(name, lines) if source.form == "csv" else _tsv_rows(lines)
@@ -151,7 +199,7 @@ def records(
         row: Row = dict(zip(header, cells, strict=False))
         if any(cell.strip() for cell in cells[len(header) :]):
             row[None] = cells[len(header) :]
-        yield f"{name}, line {number}", row
+        yield f"{name}, line {number + source.skipped}", row
 
 
 def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
@@ -194,9 +242,11 @@ def _check_header(name: str, header: Sequence[str], choices: Sequence[Columns]) 
         raise UserError(f"{name} has {found}\nIts first line names {names}.")
 
 
-def _objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, Row]]:
+def _objects(
+    name: str, lines: Iterator[str], skipped: int
+) -> Iterator[tuple[str, Row]]:
     is_first = True
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=1 + skipped):
         if not line.strip():
             continue
         where = f"{name}, line {number}"

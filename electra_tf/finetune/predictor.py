@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
@@ -36,10 +37,18 @@ class Predictor(abc.ABC):
       name: of the task that it was fine-tuned on.
       reads: what it predicts for, a key of `inputs.FORMS`.
       num_texts: 2 for pairs.
+      facts: in JSON, what its answers depend on besides the weights.
     """
 
-    def __init__(self, origin: str, name: str, reads: str, num_texts: int = 1):
-        self.origin, self.name, self.reads = origin, name, reads
+    def __init__(
+        self,
+        origin: str,
+        name: str,
+        reads: str,
+        num_texts: int = 1,
+        facts: Mapping[str, Any] = MappingProxyType({}),
+    ):
+        self.origin, self.name, self.reads, self.facts = origin, name, reads, facts
         count = num_texts if reads == "texts" else 2
         self._columns = _COLUMNS.get(reads, ())[:count]
 
@@ -103,7 +112,12 @@ class TaskPredictor(Predictor):
         from electra_tf.finetune.head_outputs import HeadOutputs
 
         texts = getattr(task, "num_texts", 1)
-        super().__init__(trained.origin, task.name, task.reads, texts)
+        facts = {
+            "vocab_sha256": trained.vocab.sha256,
+            "max_seq_length": trained.config.max_seq_length,
+            "eval_batch_size": trained.config.eval_batch_size,
+        }
+        super().__init__(trained.origin, task.name, task.reads, texts, facts)
         self._task, self._number, self._config = task, number, trained.config
         self._num_heads = len(trained.model.heads)
         self._head = HeadOutputs(trained.model, task.name, trained.config)
