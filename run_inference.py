@@ -251,7 +251,7 @@ def check_corpus_flags(command: str) -> None:
 def run_on_corpus(command: str) -> None:
     """Writes shards of what the model says of all texts of a corpus."""
     from electra_tf.finetune import corpus_prediction
-    from electra_tf.inference import corpus_run, corpus_texts, scoring
+    from electra_tf.inference import corpus_run, saved_model_texts, scoring
 
     if command == "predict":
         load: Any = corpus_prediction.Predictions
@@ -262,14 +262,14 @@ def run_on_corpus(command: str) -> None:
             "input_format": _INPUT_FORMAT.value,
         }
     else:
-        load = corpus_texts.Detections
+        load = saved_model_texts.detections
         options = {
             "model": os.path.abspath(model_directory()),
             "encoding_errors": _ENCODING_ERRORS.value,
             "text_key": _TEXT_KEY.value,
         }
     if command == "score":
-        load = corpus_texts.Scores
+        load = saved_model_texts.scores
         chosen = {"method": _METHOD, "overlap": _OVERLAP, "tokens": _TOKENS}
         options |= {name: flag.value for name, flag in chosen.items()}
     shard_bytes = _SHARD_MB.value and max(1, round(_SHARD_MB.value * 1e6))

@@ -16,6 +16,7 @@ goes on with what is there.
 
 import itertools
 import json
+import logging
 import os
 import signal
 import statistics
@@ -78,6 +79,7 @@ def main(_):
         log_to_driver=False,
         logging_level="ERROR",
     )
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # Errors are said once.
     tuner = tune.Tuner(
         tune.with_resources(
             trainable(tune.Trainable, commands), {"cpu": 1, "gpu": FLAGS.gpus_per_trial}

@@ -143,12 +143,7 @@ def _identity(
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
         **optional,
-        "corpus": {
-            "kind": text.kind,
-            "files": text.num_files,
-            "bytes": text.num_bytes,
-            "sha256": text.sha256,
-        },
+        "corpus": text.facts(),
     }
 
 

@@ -16,11 +16,9 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import task_names, token_classifier, trained
 from electra_tf.finetune.inputs import Asked
 from electra_tf.finetune.predictor import Predictor, TaskPredictor
-from electra_tf.finetune.saved_model_predictor import (
-    SavedModelPredictor,
-    saved_model_in,
-)
+from electra_tf.finetune.saved_model_predictor import SavedModelPredictor
 from electra_tf.inference import pretrained_model
+from electra_tf.inference.saved_model_texts import saved_model_in
 from electra_tf.paths import local_of
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, line_writer
 from electra_tf.storage.manifest import read_json

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A corpus run on the workers of Apache Beam: RunInference with whole shards.
+"""RunInference of Apache Beam: one model in a process, whole shards as its input.
 
 To be imported where Beam is installed.
 """
 
 from __future__ import annotations
 
-import functools
 import resource
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from electra_tf import startup
-from electra_tf.inference import corpus_run
+from electra_tf import beam, startup
 
 # What it imports for the models of other libraries takes seconds and memory.
 with startup.absent(["torch"]):
@@ -23,29 +21,38 @@ base.resource = resource
 
 
 class ShardHandler(base.ModelHandler[str, Any, None]):
-    """One model in a process; its batches are those of the shard's own plan.
+    """Loads a model once in a process; what it puts into a batch is the shard's affair.
 
     Args:
-      call: `function, task -> function(task)`, as `beam.for_each` has it.
+      load: gives the model, which `make` finds again.
+      make: makes the shard of a task.
+      call: calls either, and keeps their errors for the caller.
     """
 
-    def __init__(self, plan: corpus_run.Plan, call: Callable[..., Any]):
+    def __init__(
+        self,
+        load: Callable[[str], Any],
+        make: Callable[[str], Any],
+        call: beam.Call,
+    ):
         super().__init__(min_batch_size=1, max_batch_size=1)
-        self._plan, self._call = plan, call
+        self._load, self._make, self._call = load, make, call
 
-    def load_model(self) -> corpus_run.Job | None:
-        """The model; None after an error, which is kept for the caller."""
-        return self._call(functools.partial(corpus_run.job_of, self._plan), "")
+    def load_model(self) -> Any:
+        """The model; None after an error."""
+        return self._call(self._load, "")
 
     def run_inference(
         self, batch: Sequence[str], model: Any, inference_args: Any = None
     ) -> Iterable[None]:
-        """Makes shards with the model of this process."""
+        """Makes shards."""
         for task in batch:
-            self._call(functools.partial(corpus_run.make_shard, self._plan), task)
+            self._call(self._make, task)
             yield None
 
 
-def transform(plan: corpus_run.Plan, call: Callable[..., Any]) -> base.RunInference:
-    """The step of the pipeline that makes the shards."""
-    return base.RunInference(ShardHandler(plan, call))
+def step_of(
+    load: Callable[[str], Any], make: Callable[[str], Any]
+) -> Callable[[beam.Call], base.RunInference]:
+    """For `beam.for_each`: see `ShardHandler`."""
+    return lambda call: base.RunInference(ShardHandler(load, make, call))

@@ -159,18 +159,14 @@ def run(
         "options": job.options,
         "model": job.model,
         "shard_bytes": shard_bytes,
-        "input": {
-            "kind": text.kind,
-            "files": text.num_files,
-            "bytes": text.num_bytes,
-            "sha256": text.sha256,
-        },
+        "input": text.facts(),
     }
     state = planned_folder.load_state(folder, STATE_FILE, settings)
     if state and "files" in state:
         print(f"{folder} is complete already: {_summary(state)}", flush=True)
         return state
     plan = Plan(folder, load, len(shards), settings)
+    _loaded[_key(plan)] = job
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as e:
@@ -180,9 +176,8 @@ def run(
             content = json.dumps({"settings": settings}, indent=1) + "\n"
             atomic_write(os.path.join(folder, STATE_FILE), content)
         planned_folder.remove_rests(folder)
-        _loaded[_key(plan)] = job
-        tasks = [json.dumps(task) for task in enumerate(shards)]
         try:
+            tasks = [json.dumps(task) for task in enumerate(shards)]
             if beam_args is None:
                 _in_processes(plan, tasks, workers, gpus)
             else:
@@ -221,13 +216,15 @@ def _choose_gpu(gpus: Sequence[str], workers: int) -> None:
 
 
 def _with_beam(plan: Plan, tasks: Sequence[str], beam_args: str) -> None:
-    def transform(call):
+    def step(call: beam.Call) -> Any:  # where Beam is installed
         from electra_tf.inference import beam_inference
 
-        return beam_inference.transform(plan, call)
+        load = functools.partial(job_of, plan)
+        make = functools.partial(make_shard, plan)
+        return beam_inference.step_of(load, make)(call)
 
     print(f"{plan.num_shards} shards with Beam", flush=True)
-    beam.for_each(transform, tasks, plan.folder, beam_args)
+    beam.for_each(step, tasks, plan.folder, beam_args)
 
 
 _loaded: dict[str, Job] = {}

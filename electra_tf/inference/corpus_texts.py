@@ -15,7 +15,7 @@ from electra_tf.text import corpus, units
 from electra_tf.text.units import Corpus, Unit
 
 # Texts that are sorted by length before they are put into batches.
-_CHUNK = 1024
+CHUNK = 1024
 
 
 class Texts:
@@ -47,33 +47,39 @@ class Texts:
         return f"{unit.path}, text {number - first}{after}"
 
 
-class _OfTexts(corpus_run.Job):
-    """What both have in common.
+class TextJob(corpus_run.Job):
+    """What all of them have in common.
 
     Args:
       options: "model", "text_key", "encoding_errors", and each job's own.
     """
 
     def __init__(self, options: dict[str, Any]):
-        self._reading = units.Reading(options["encoding_errors"], options["text_key"])
-        self._model = pretrained_model.load(options["model"])
-        self.model = corpus_run.model_facts(
-            self._model.origin,
-            vocab_sha256=self._model.vocab.sha256,
-            tokenizer=self._model.tokenizer.config._asdict(),
-            max_seq_length=self._model.config.max_seq_length,
-        )
         self.options = options
-        if not is_remote(self._model.origin):
-            # A run may go on; the checkpoint is that of now for all workers.
-            self.options = {**options, "model": self._model.origin}
+        self.reading = units.Reading(options["encoding_errors"], options["text_key"])
 
     def corpus(self, path: str, piece_bytes: int) -> Corpus:
         """Files as `build_pretraining_dataset.py` reads them."""
         return units.file_corpus(path, self.options["text_key"], piece_bytes)
 
 
-class Scores(_OfTexts):
+class _OfPretrained(TextJob):
+    def __init__(self, options: dict[str, Any]):
+        super().__init__(options)
+        self._model = pretrained_model.load(options["model"])
+        origin = self._model.origin
+        self.model = corpus_run.model_facts(
+            origin,
+            vocab_sha256=self._model.vocab.sha256,
+            tokenizer=self._model.tokenizer.config._asdict(),
+            max_seq_length=self._model.config.max_seq_length,
+        )
+        if not is_remote(origin):
+            # A run may go on; the checkpoint is that of now for all workers.
+            self.options = {**options, "model": origin}
+
+
+class Scores(_OfPretrained):
     """The score of each text; options "method", "overlap", "tokens"."""
 
     def __init__(self, options: dict[str, Any]):
@@ -83,7 +89,7 @@ class Scores(_OfTexts):
 
     def rows(self, units: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """As `scoring.to_json` has them."""
-        texts = Texts(units, self._reading)
+        texts = Texts(units, self.reading)
         read, kept = itertools.tee(texts)
         scorer, overlap = self._scorer, self.options["overlap"]
         of_texts = scorer.score_tokens if self.options["tokens"] else scorer.score_texts
@@ -102,7 +108,7 @@ class Scores(_OfTexts):
         }
 
 
-class Detections(_OfTexts):
+class Detections(_OfPretrained):
     """How much each token of each text that is not blank looks replaced."""
 
     def __init__(self, options: dict[str, Any]):
@@ -111,10 +117,10 @@ class Detections(_OfTexts):
 
     def rows(self, units: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """As `rendering.to_json` has them."""
-        texts = Texts(units, self._reading)
+        texts = Texts(units, self.reading)
         numbered = ((n, text.strip()) for n, text in enumerate(texts, 1))
         numbered = (pair for pair in numbered if pair[1])
-        while chunk := list(itertools.islice(numbered, _CHUNK)):
+        while chunk := list(itertools.islice(numbered, CHUNK)):
             order = sorted(range(len(chunk)), key=lambda i: len(chunk[i][1]))
             found = self._model.detect([chunk[i][1] for i in order])
             of_text = dict(zip(order, found, strict=True))
@@ -132,5 +138,10 @@ class Detections(_OfTexts):
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
         """Tokens, and those that look replaced rather than not."""
-        found = [token["probability"] > 0.5 for token in row["tokens"]]
-        return {"tokens": len(found), "tokens_above_one_half": sum(found)}
+        return count_tokens(row)
+
+
+def count_tokens(row: dict[str, Any]) -> dict[str, int]:
+    """What to count in an answer of detect."""
+    found = [token["probability"] > 0.5 for token in row["tokens"]]
+    return {"tokens": len(found), "tokens_above_one_half": sum(found)}

@@ -13,7 +13,7 @@ document: its line ends separate lines, its blank lines paragraphs.
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, json_lines, tables, tfds_documents
@@ -106,6 +106,11 @@ class Corpus(NamedTuple):
     def is_keyed(self) -> bool:
         """Whether any of its texts are found by their key."""
         return any(unit.kind in _KEYED for unit in self.units)
+
+    def facts(self) -> dict[str, Any]:
+        """What makes two corpora the same, in JSON."""
+        facts = {"kind": self.kind, "files": self.num_files, "bytes": self.num_bytes}
+        return facts | {"sha256": self.sha256}
 
     def blanks_separate_docs(self) -> bool | None:
         """What holds for all units unless something is asked for; None: it differs."""

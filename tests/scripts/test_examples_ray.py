@@ -11,8 +11,22 @@ from tests.helpers.runs import ROOT
 from tests.helpers.tiny_finetuning import TINY, write_data
 
 SCRIPT = str(ROOT / "examples/ray_sweep.py")
-HPARAMS = TINY | {"task_names": ["cola"], "num_train_epochs": 1.0}
+HPARAMS = TINY | {"task_names": ["sts"], "num_train_epochs": 1.0}
 FLAGS = ("--learning-rates=3e-3,1e-6", "--layer-decays=0.9", "--seeds=2")
+CALLS = """
+import json, pathlib, runpy, sys
+from absl import flags
+script, data, hparams = sys.argv[1:]
+sweep = runpy.run_path(script)
+flags.FLAGS(["x", f"--data_dir={data}", "--model_name=m"])
+place = pathlib.Path(data, "place")
+command = sweep["command_of"](json.loads(hparams), place, 1e-3, 0.9)
+trial = sweep["trainable"](object, {(1e-3, 0.9): command})()
+trial.setup({"learning_rate": 1e-3, "decay": 0.9, "trial": 2})
+rows = [trial.step(), trial.step()]
+trial.cleanup()
+print(json.dumps([trial.process.returncode, *rows]))
+"""
 
 
 def search(data, hparams, *flags):
@@ -30,20 +44,38 @@ def search(data, hparams, *flags):
 def test_a_search_by_two_workers(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed: pip install -e .[ray]")
     data = write_data(tmp_path / "data")
-    done = search(data, HPARAMS | {"eval_every_steps": 6}, "--reduction=2")
+    done = search(data, HPARAMS | {"eval_every_steps": 12}, "--reduction=2")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "learning rate  layer decay  finished" in done.stdout
     lines = done.stdout.splitlines()
     scores = [line.split()[4:] for line in lines if line.lstrip()[:1].isdigit()]
     assert [len(row) for row in scores] == [2, 2]
     ended = sum(score.endswith("*") for row in scores for score in row)
-    assert ended, "ASHA has ended no trial"
-    # Those that it left have results, which --merge has collected; the others none.
+    # Those that ASHA left have results, which --merge has collected; the others none.
     place = data / "models" / "m" / "ray_sweep"
     merged = [json.loads(p.read_text()) for p in place.glob("*_results/*_results.json")]
     assert sum(len(results["trials"]) for results in merged) == 4 - ended
-    for path in place.glob("rate_*_[12]/evaluations.jsonl"):
-        assert path.read_text().count("\n") >= 1
+    counts = [p.read_text().count("\n") for p in place.glob("rate_*/evaluations.jsonl")]
+    assert len(counts) == 4 and sum(n < max(counts) for n in counts) <= ended < 4
+
+
+def test_a_trial_that_is_ended_is_saved(tmp_path):
+    """As Ray calls it; without Ray."""
+    data = write_data(tmp_path / "data")
+    (tmp_path / "calls.py").write_text(CALLS)
+    hparams = HPARAMS | {"eval_every_steps": 2, "num_train_epochs": 90.0}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "calls.py", SCRIPT, data, json.dumps(hparams)],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    code, *rows = json.loads(done.stdout)
+    assert code == 42
+    path = data / "place" / "rate_0.001_decay_0.9_2" / "evaluations.jsonl"
+    told = [json.loads(line)["score"] for line in path.read_text().splitlines()]
+    assert [row["score"] for row in rows] == told[:2]
+    assert not any(row["finished"] for row in rows)
 
 
 def test_mistakes(tmp_path):

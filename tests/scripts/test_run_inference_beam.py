@@ -3,8 +3,17 @@
 
 import pytest
 
+from electra_tf.export import finetuned, saved_models
+from tests.helpers import tiny_trials
 from tests.helpers.beam_workers import TWO_PROCESSES, job_server
-from tests.helpers.corpus_runs import ELECTRIC, fail, succeed, write_model, write_texts
+from tests.helpers.corpus_runs import (
+    ELECTRIC,
+    fail,
+    rows_in,
+    succeed,
+    write_model,
+    write_texts,
+)
 
 pytest.importorskip("apache_beam")
 
@@ -53,6 +62,32 @@ def test_by_a_job_server_and_its_workers(electric, corpus, local, tmp_path):
         assert succeed("score", electric, corpus, tmp_path / "o", *flags)[0] == local
         error, code = fail("score", electric, tmp_path / "in", tmp_path / "e", *flags)
     assert f"{tmp_path}/in/a.jsonl line 2 is not JSON" in error and code == 65
+
+
+def test_a_saved_model_predicts(tmp_path):
+    """Its graph has ops of tensorflow_text, which is imported first."""
+    data = tiny_trials.write_data(tmp_path)
+    config, _, _ = tiny_trials.write_run(data, {"task_names": ["cola"]})
+    trial = finetuned.read_task(config.trial_dir(1), "cola")
+    model = saved_models.write_saved_model(
+        saved_models.TASKS[trial.facts.kind](trial),
+        trial.source,
+        "cola",
+        tmp_path / "e",
+    )
+    lines = [" ".join(tiny_trials.WORDS[i % 40 : i % 40 + i % 7]) for i in range(200)]
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
+    written = [
+        succeed("predict", model, tmp_path / "in.txt", tmp_path / name, *flags)[0]
+        for name, flags in (
+            ("local", ("--shard-mb=0.001", "--workers=1")),
+            ("beam", ("--shard-mb=0.001", "--runner=beam")),
+        )
+    ]
+    assert written[0] == written[1] and len(written[0]) > 3
+    rows = rows_in(tmp_path / "beam")
+    assert [row["text"] for row in rows] == lines
+    assert {"label", "probabilities"} < set(rows[0])
 
 
 def test_errors_are_those_of_a_local_run(electric, tmp_path):

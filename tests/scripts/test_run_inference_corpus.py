@@ -19,10 +19,13 @@ from tests.helpers.corpus_runs import (
     write_model,
     write_texts,
 )
+from tests.helpers.exporting import shared_export, shared_source, write_run
 from tests.helpers.runs import run_script
 
 SMALL = "--shard-mb=0.004"
 ONE, TWO = "--workers=1", "--workers=2"
+TOKENS = {"score": ["--tokens"]}
+CHANGED = {"score": "detect", "detect": "score"}
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +174,37 @@ def test_predictions_in_pieces(trial, tmp_path):
     counts = json.loads((tmp_path / "1" / "manifest.json").read_text())["counts"]
     labels = [count for name, count in counts.items() if name.startswith("label ")]
     assert sum(labels) == counts["texts"] == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("command", "variant", "what"),
+    [("score", "electric", "scorer"), ("detect", "electra", "detector")],
+)
+def test_saved_models_say_the_same(tmp_path, command, variant, what):
+    exported = shared_export(variant, what)
+    write_run(tmp_path, shared_source(variant))
+    (tmp_path / "a.txt").write_text("the doctor opened it\n\na good film!\n" * 20)
+    (tmp_path / "b.txt").write_text("read it . " * 30 + "\n")
+    written = []
+    for name, model in (("run", tmp_path / "models/tiny"), ("saved", exported.parent)):
+        source = tmp_path / f"{name}.in"
+        source.mkdir()
+        for text in tmp_path.glob("*.txt"):
+            (source / text.name).write_bytes(text.read_bytes())
+        succeed(command, model, source, tmp_path / name, ONE, *TOKENS.get(command, ()))
+        written.append(rows_in(tmp_path / name))
+    assert [row["text"] for row in written[0]] == [row["text"] for row in written[1]]
+    assert len(written[0]) == (61 if command == "score" else 41)
+    key = "score" if command == "score" else "probability"
+    for theirs, ours in zip(*written, strict=True):
+        assert [t["token"] for t in ours["tokens"]] == [
+            t["token"] for t in theirs["tokens"]
+        ]
+        values = [t[key] for t in theirs["tokens"]]
+        assert [t[key] for t in ours["tokens"]] == pytest.approx(values, abs=1e-4)
+        assert ours.get("score", 0.0) == pytest.approx(theirs.get("score", 0), abs=1e-3)
+    error, code = fail(CHANGED[command], exported, source, tmp_path / "other", ONE)
+    assert f"is the SavedModel of {what}, which gives no" in error and code == 2
 
 
 @pytest.mark.parametrize(
