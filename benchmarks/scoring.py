@@ -245,7 +245,7 @@ def sentences_per_second(scorers: dict, texts: list[str]) -> dict:
 CORPUS_COLUMNS = {
     "model": lambda model, *_: model,
     "runner": lambda _, runner, *__: runner,
-    "processes": lambda _, __, processes, *___: processes,
+    "processes": lambda _, __, processes, *___: str(processes),
     "texts/s": lambda *row: f"{row[3]:,.0f}",
     "start, s": lambda *row: f"{row[4]:.1f}",
 }
@@ -262,7 +262,7 @@ def corpus_speeds(texts: list[str]):
                     for _ in range(FLAGS.rounds)
                 ]
                 short, long = map(statistics.median, zip(*rounds, strict=True))
-                each = (long - short) / (counts[1] - counts[0])
+                each = max(1e-9, (long - short) / (counts[1] - counts[0]))
                 name = os.path.basename(model.rstrip("/"))
                 yield name, runner, processes, 1 / each, short - counts[0] * each
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_inference.py --runner beam: RunInference writes the bytes of a local run."""
 
+from pathlib import Path
+
 import pytest
 
 from electra_tf.export import finetuned, saved_models
@@ -68,7 +70,7 @@ def test_a_saved_model_predicts(tmp_path):
     """Its graph has ops of tensorflow_text, which is imported first."""
     data = tiny_trials.write_data(tmp_path)
     config, _, _ = tiny_trials.write_run(data, {"task_names": ["cola"]})
-    trial = finetuned.read_task(config.trial_dir(1), "cola")
+    trial = finetuned.read_task(Path(config.trial_dir(1)), "cola")
     model = saved_models.write_saved_model(
         saved_models.TASKS[trial.facts.kind](trial),
         trial.source,

@@ -182,15 +182,12 @@ def test_predictions_in_pieces(trial, tmp_path):
 )
 def test_saved_models_say_the_same(tmp_path, command, variant, what):
     exported = shared_export(variant, what)
-    write_run(tmp_path, shared_source(variant))
-    (tmp_path / "a.txt").write_text("the doctor opened it\n\na good film!\n" * 20)
-    (tmp_path / "b.txt").write_text("read it . " * 30 + "\n")
-    written = []
+    write_run(tmp_path, shared_source(variant), layers=2)
+    source, written = tmp_path / "in", []
+    source.mkdir()
+    (source / "a.txt").write_text("the doctor opened it\n\na good film!\n" * 20)
+    (source / "b.txt").write_text("read it . " * 30 + "\n")
     for name, model in (("run", tmp_path / "models/tiny"), ("saved", exported.parent)):
-        source = tmp_path / f"{name}.in"
-        source.mkdir()
-        for text in tmp_path.glob("*.txt"):
-            (source / text.name).write_bytes(text.read_bytes())
         succeed(command, model, source, tmp_path / name, ONE, *TOKENS.get(command, ()))
         written.append(rows_in(tmp_path / name))
     assert [row["text"] for row in written[0]] == [row["text"] for row in written[1]]
