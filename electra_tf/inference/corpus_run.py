@@ -148,6 +148,7 @@ def run(
     if gpus and workers > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # They are the workers'.
     one_thread()
+    _check_apart(source, folder)
     job = load(options)
     size = sum(os.path.getsize(path) for path in corpus.list_files(source))
     shard_bytes = shard_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, size // _SHARDS))
@@ -187,6 +188,14 @@ def run(
         return _write_manifest(plan)
 
 
+def _check_apart(source: str, folder: str) -> None:
+    if Path(source).resolve() in Path(folder).resolve().parents:
+        raise UserError(
+            f"{folder} is in {source}, so that it would be read the next time.\nName "
+            "another --output-dir."
+        )
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -195,8 +204,10 @@ def _in_processes(
     plan: Plan, tasks: Sequence[str], workers: int, gpus: Sequence[str]
 ) -> None:
     progress = _Progress(plan)
+    # Where there are GPUs, this process has hidden them from itself for several.
+    least = 2 if gpus and workers > 1 else 1
     for _, record in processes.results(
-        min(workers, len(tasks)) or 1,
+        max(least, min(workers, len(tasks))),
         functools.partial(make_shard, plan),
         [(task,) for task in tasks],
         _choose_gpu,

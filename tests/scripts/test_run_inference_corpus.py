@@ -270,4 +270,6 @@ def test_what_is_not_there(electric, texts, tmp_path):
     assert "an overlap of 40 tokens" in error and code == 2
     error, code = fail("score", electric, texts[0], output, "--method=mask_each", ONE)
     assert "has no scores by the method 'mask_each'" in error and code == 2
-    assert not output.exists()
+    error, code = fail("score", electric, texts[0], texts[0] / "new/out", ONE)
+    assert "out is in" in error and code == 2
+    assert not output.exists() and not (texts[0] / "new").exists()
