@@ -9,6 +9,8 @@
     python3 run_inference.py rerank --model $DATA_DIR/models/M --nbest test.jsonl \\
         --weight 0.4 > reranked.jsonl
     python3 run_inference.py predict --model TRIAL --input new.tsv --output new.jsonl
+    python3 run_inference.py score --model M --input corpus/ --output-dir scores/ \\
+        --workers 16
 
 detect reads each line of its input: as it stands, or with --corrupt after the
 generator replaced tokens as in pre-training. report writes an HTML page with the run's
@@ -18,6 +20,8 @@ pseudo-log-likelihood of each line as a JSON object, in order, blank lines too. 
 orders n-best lists by their own score + weight x that; docs/electric.md has the forms.
 predict writes labels, numbers, tags or answers of a fine-tuned model (the directory of
 a trial, or an exported SavedModel), a JSON object a line; docs/prediction.md.
+With --output-dir, score, detect and predict read a corpus, in many processes or by
+Apache Beam, and write shards of JSON lines; docs/scale.md.
 """
 
 import itertools
@@ -27,6 +31,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -127,33 +132,80 @@ _RESUME = flags.DEFINE_boolean(
     "resume", False, "predict goes on behind what an interrupted call has written."
 )
 
+_OUTPUT_DIR = cli.define_path(
+    "output_dir",
+    None,
+    "Instead of --output: a new or empty folder for shards of JSON lines and a "
+    "manifest. --input is a file or directory then; the same command goes on after an "
+    "interruption.",
+)
+_WORKERS = flags.DEFINE_integer(
+    "workers",
+    None,
+    "Processes that fill --output-dir; the result is always the same. Default: one for "
+    "each GPU, or else for each core.",
+    lower_bound=1,
+)
+_SHARD_MB = flags.DEFINE_float(
+    "shard_mb",
+    None,
+    "MB of input for each file of --output-dir. Default: a thousandth, from 1 to 64.",
+)
+_TEXT_KEY = flags.DEFINE_string(
+    "text_key",
+    "text",
+    "With --output-dir, where the text is in JSON Lines, Parquet and Arrow; a/b is b "
+    "inside a.",
+)
+_BEAM_ARGS = cli.define_runner("workers")
+
+_CORPUS_FLAGS = (
+    *(_OUTPUT_DIR, _WORKERS, _SHARD_MB),
+    *(flags.FLAGS[name] for name in ("runner", "beam_args")),
+)
 _MODEL_FLAGS = (_DATA_DIR, _MODEL_NAME, _MODEL)
 _PASSAGE_FLAGS = (*_MODEL_FLAGS, _INPUT, _ENCODING_ERRORS, _OUTPUT)
 _FLAGS = {
     "detect": (
         *(*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
-        *(_FORMAT, _CORRUPT, _THRESHOLD),
+        *(_FORMAT, _CORRUPT, _THRESHOLD, _TEXT_KEY, *_CORPUS_FLAGS),
     ),
     "report": (*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
-    "score": (*_PASSAGE_FLAGS, _METHOD, _OVERLAP, _TOKENS),
+    "score": (
+        *(*_PASSAGE_FLAGS, _METHOD, _OVERLAP, _TOKENS, _TEXT_KEY, *_CORPUS_FLAGS),
+    ),
     "rerank": (
         *(*_MODEL_FLAGS, _ENCODING_ERRORS, _OUTPUT, _METHOD, _OVERLAP),
         *(_NBEST, _COSTS, _REFERENCES, _WEIGHT, _TUNE, _BEST),
     ),
-    "predict": (*(_MODEL, _DATA_DIR, _TASK, _INPUT, _INPUT_FORMAT, _OUTPUT, _RESUME),),
+    "predict": (
+        *(_MODEL, _DATA_DIR, _TASK, _INPUT, _INPUT_FORMAT, _OUTPUT, _RESUME),
+        *_CORPUS_FLAGS,
+    ),
 }
+# With --output-dir, what would change or end what is written.
+_NOT_FOR_CORPORA = (
+    *(_OUTPUT, _FORMAT, _CORRUPT, _SEED, _THRESHOLD, _MAX_PASSAGES, _RESUME),
+)
 
 
 def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
     command = argv[1]
+    check_corpus_flags(command)
     for flag in (_INPUT, _NBEST, _REFERENCES):
         if flag.value not in (None, "-"):
             fetch(flag.value)
     if output_file() is not None:
         check_writable(os.path.dirname(output_file()))
+    if _OUTPUT_DIR.value is not None:
+        run_on_corpus(command)
+        return EXIT_OK
     if input_file() is not None and not os.path.isfile(input_file()):
-        raise UserError(f"--input {_INPUT.value} is not a file.")
+        raise UserError(
+            f"--input {_INPUT.value} is not a file.\nA directory goes with "
+            "--output-dir."
+        )
     names = (_MODEL_NAME.value or "").split(",")
     if command == "predict":
         predict()
@@ -166,6 +218,68 @@ def main(argv: list[str]) -> int:
     if output_file() is not None:
         put(output_file())
     return EXIT_OK
+
+
+def check_corpus_flags(command: str) -> None:
+    """Raises a UserError for flags about corpora that do not go together."""
+    _BEAM_ARGS()
+    given = [
+        flag.name.replace("_", "-")
+        for flag in (*_CORPUS_FLAGS, _TEXT_KEY, *_NOT_FOR_CORPORA)
+        if flags.FLAGS[flag.name].present and flag.value != "local"
+    ]
+    refused = {flag.name.replace("_", "-") for flag in _NOT_FOR_CORPORA}
+    if _OUTPUT_DIR.value is None:
+        wrong = [name for name in given if name not in refused]
+        if wrong:
+            raise UserError(f"--{wrong[0]} is for --output-dir.", EXIT_FLAGS)
+        return
+    wrong = [name for name in given if name in refused]
+    if wrong:
+        why = {"resume": ", which is always gone on with"}.get(wrong[0], "")
+        raise UserError(f"--{wrong[0]} is not for --output-dir{why}.", EXIT_FLAGS)
+    if input_file() is None:
+        raise UserError(
+            "--output-dir needs a file or directory as --input.", EXIT_FLAGS
+        )
+    if _SHARD_MB.value is not None and not 0 < _SHARD_MB.value < math.inf:
+        raise UserError(f"--shard-mb {_SHARD_MB.value}: more than 0.", EXIT_FLAGS)
+    if command == "predict" and _MODEL.value is None:
+        raise UserError("predict needs --model.", EXIT_FLAGS)
+
+
+def run_on_corpus(command: str) -> None:
+    """Writes shards of what the model says of all texts of a corpus."""
+    from electra_tf.finetune import corpus_prediction
+    from electra_tf.inference import corpus_run, saved_model_texts, scoring
+
+    if command == "predict":
+        load: Any = corpus_prediction.Predictions
+        options = {
+            "model": os.path.abspath(_MODEL.value),
+            "task": _TASK.value,
+            "data_dir": _DATA_DIR.value and os.path.abspath(_DATA_DIR.value),
+            "input_format": _INPUT_FORMAT.value,
+        }
+    else:
+        load = saved_model_texts.detections
+        options = {
+            "model": os.path.abspath(model_directory()),
+            "encoding_errors": _ENCODING_ERRORS.value,
+            "text_key": _TEXT_KEY.value,
+        }
+    if command == "score":
+        load = saved_model_texts.scores
+        chosen = {"method": _METHOD, "overlap": _OVERLAP, "tokens": _TOKENS}
+        options |= {name: flag.value for name, flag in chosen.items()}
+    shard_bytes = _SHARD_MB.value and max(1, round(_SHARD_MB.value * 1e6))
+    manifest = corpus_run.run(
+        *(command, load, options, input_file(), _OUTPUT_DIR.value),
+        *(_WORKERS.value, _BEAM_ARGS(), shard_bytes),
+    )
+    counts = manifest["counts"]
+    empty, unknown = "texts_without_tokens", "texts_of_unknown_tokens"
+    scoring.warn_of_nothing(counts.get(empty, 0), counts.get(unknown, 0))
 
 
 def model_directory() -> str:

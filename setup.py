@@ -69,6 +69,7 @@ setup(
         # To look at the curves of a run, which are written without it. TensorFlow 2.20
         # brings it, 2.21 no longer does.
         "tensorboard": TENSORBOARD,
+        "ray": ["ray[tune]>=2.40,<3"],  # examples/ray_sweep.py
         "s3": S3,  # data, runs and exports at s3://
         "gcs": [FSSPEC, "gcsfs>=2025.5"],  # and at gs://
         "test": [

@@ -11,6 +11,13 @@ model's vocabulary, so that all three texts have the same length. Every scoring 
 that a model offers is a row.
 
 Speed is measured on texts of --fast-tokens, --rounds times, the methods in turn.
+
+    python benchmarks/scoring.py --models D/models/electric --runner local,beam \\
+        --texts 'novels/heldout/*.txt'
+
+With --runner, how many texts a second `run_inference.py score --output-dir` writes with
+one process and with two: of --corpus-texts and of a tenth of them, so that what the
+start takes can be told apart. Each process computes with one core.
 """
 
 import collections
@@ -20,11 +27,14 @@ import os
 import random
 import re
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from typing import NamedTuple
 
 from absl import flags
-from measurement import machine, print_table
+from measurement import ROOT, machine, print_table
 
 import electra_tf
 from electra_tf import cli
@@ -40,6 +50,8 @@ flags.DEFINE_integer("sentences", 1000, "Sentences compared.", lower_bound=1)
 flags.DEFINE_integer("fast_sentences", 64, "Texts that are timed.", lower_bound=1)
 flags.DEFINE_integer("fast_tokens", 32, "Tokens of these.", lower_bound=1)
 flags.DEFINE_integer("rounds", 5, "Times that the speed is measured.", lower_bound=1)
+flags.DEFINE_list("runner", [], "Measure the scoring of a corpus: local, beam or both.")
+flags.DEFINE_integer("corpus_texts", 20_000, "Texts of that corpus.", lower_bound=20)
 flags.DEFINE_integer("seed", 1, "Decides which sentences, words and places.")
 
 # A word that is no part of another, as in "don't" or "well-wishing".
@@ -60,6 +72,12 @@ def main(_):
         raise UserError(f"--texts {FLAGS.texts}: no such file.")
     models = {os.path.basename(m.rstrip("/")): electra_tf.load(m) for m in FLAGS.models}
     first = next(iter(models.values()))
+    if FLAGS.runner:
+        texts = [" ".join(part) for file in files for part in paragraphs(file)]
+        fast = of_length(texts, first.tokenizer, FLAGS.fast_sentences)
+        print(f"{machine()}; texts of {FLAGS.fast_tokens} tokens", flush=True)
+        print_table(corpus_speeds(fast), CORPUS_COLUMNS)
+        return
     longest = min(model.config.max_seq_length for model in models.values()) - 2
     texts = [" ".join(paragraph) for file in files for paragraph in paragraphs(file)]
     spoiler = Spoiler(texts, first.vocab.ids, random.Random(FLAGS.seed))
@@ -222,6 +240,59 @@ def sentences_per_second(scorers: dict, texts: list[str]) -> dict:
             if number:
                 speeds[key].append(len(texts) / seconds)
     return {key: statistics.median(values) for key, values in speeds.items()}
+
+
+CORPUS_COLUMNS = {
+    "model": lambda model, *_: model,
+    "runner": lambda _, runner, *__: runner,
+    "processes": lambda _, __, processes, *___: str(processes),
+    "texts/s": lambda *row: f"{row[3]:,.0f}",
+    "start, s": lambda *row: f"{row[4]:.1f}",
+}
+
+
+def corpus_speeds(texts: list[str]):
+    """Rows of model, runner, processes, texts a second, seconds until the first."""
+    for model in FLAGS.models:
+        for runner in FLAGS.runner:
+            for processes in (1, 2):
+                counts = FLAGS.corpus_texts // 10, FLAGS.corpus_texts
+                rounds = [
+                    [seconds_for(model, runner, processes, texts, n) for n in counts]
+                    for _ in range(FLAGS.rounds)
+                ]
+                short, long = map(statistics.median, zip(*rounds, strict=True))
+                each = max(1e-9, (long - short) / (counts[1] - counts[0]))
+                name = os.path.basename(model.rstrip("/"))
+                yield name, runner, processes, 1 / each, short - counts[0] * each
+
+
+def seconds_for(
+    model: str, runner: str, processes: int, texts: list[str], count: int
+) -> float:
+    """How long the command takes for a corpus of so many texts, in 40 shards."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "corpus.txt")
+        with open(path, "w", encoding="utf-8") as f:
+            f.writelines(f"{texts[i % len(texts)]}\n" for i in range(count))
+        shard_mb = os.path.getsize(path) / 40e6
+        command = [sys.executable, str(ROOT / "run_inference.py"), "score"]
+        command += [f"--model={model}", f"--input={path}", f"--shard-mb={shard_mb}"]
+        command += [f"--output-dir={folder}/out", f"--runner={runner}"]
+        if runner == "local":
+            command.append(f"--workers={processes}")
+        else:
+            mode = "multi_processing" if processes > 1 else "in_memory"
+            command.append(
+                f"--beam-args=--direct_num_workers={processes} "
+                f"--direct_running_mode={mode}"
+            )
+        began = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True)
+        seconds = time.perf_counter() - began
+        if done.returncode:
+            raise UserError(done.stderr.partition("error: ")[2].strip())
+        return seconds
 
 
 def print_scores(compared: dict, speeds: dict, number: int) -> None:

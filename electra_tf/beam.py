@@ -38,21 +38,25 @@ _LOCAL_NAMES = ("DirectRunner", "FnApiRunner", "BundleBasedDirectRunner")
 
 _ERROR_FILE = ".error.json"
 
+Call = Callable[[Callable[[str], Any], str], Any]
+
 # A worker may run several bundles in threads. The work is Python's: one at a time is as
 # fast, takes less memory, and nothing that is called has to know about threads.
 _one_at_a_time = threading.Lock()
 
 
 def for_each(
-    function: Callable[[str], Any],
+    step: Callable[[Call], Any],
     tasks: Sequence[str],
     folder: str | os.PathLike,
     beam_args: str = "",
 ) -> None:
-    """Calls `function(task)` on Beam's workers, for every task at least once.
+    """Has Beam's workers make every task at least once.
 
     Args:
-      function: of a module that workers can import, or a partial of one.
+      step: is given a function for workers to call as `call(function, task)`, with
+        functions of modules that they can import, or partials of these; gives the step
+        of the pipeline that does so. See `step_of`.
       folder: all workers see it; relative paths are from the same place for all.
       beam_args: Beam's options, as on a command line; without --runner, Beam's own
         engine in this process.
@@ -75,7 +79,7 @@ def for_each(
     with contextlib.suppress(FileNotFoundError):
         os.unlink(error_path)
     runner, options = _options(beam_args)
-    call = functools.partial(_call, function, folder, os.getcwd())
+    work = step(functools.partial(_call, folder, os.getcwd()))
 
     def run() -> None:
         pipeline = beam.Pipeline(runner=runner, options=options)
@@ -83,7 +87,7 @@ def for_each(
             pipeline
             | "Tasks" >> beam.Create(list(tasks))
             | "Spread" >> beam.Reshuffle()
-            | "Work" >> beam.Map(call)
+            | "Work" >> work
         )
         state = pipeline.run().wait_until_finish()
         if state in ("FAILED", "CANCELLED"):
@@ -93,6 +97,17 @@ def for_each(
     _raise_stored(error_path)
     if problem:
         raise _failed(problem, folder)
+
+
+def step_of(function: Callable[[str], Any]) -> Callable[[Call], Any]:
+    """For `for_each`: the step that calls `function(task)`."""
+
+    def step(call: Call) -> Any:
+        import apache_beam as beam
+
+        return beam.Map(functools.partial(call, function))
+
+    return step
 
 
 def _watched(run: Callable[[], None]) -> Exception | None:
@@ -156,20 +171,21 @@ def _options(beam_args: str) -> tuple[str | None, Any]:
     return name, options
 
 
-def _call(function: Callable[[str], Any], folder: str, place: str, task: str) -> None:
+def _call(folder: str, place: str, function: Callable[[str], Any], task: str) -> Any:
     """Calls the function in a worker; leaves its `UserError` where the caller finds it.
 
-    Raised, it would be tried again, to no avail.
+    Raised, it would be tried again, to no avail. The result is None then.
     """
     error_path = os.path.join(folder, _ERROR_FILE)
     with _one_at_a_time:
         if os.path.exists(error_path):
-            return  # Another task has failed: the run is over.
+            return None  # Another task has failed: the run is over.
         try:
             _go_to(folder, place)
-            function(task)
+            return function(task)
         except UserError as e:
             _store(e, error_path)
+            return None
 
 
 def _go_to(folder: str, place: str) -> None:

@@ -115,10 +115,13 @@ def define_filters() -> dict[str, Any]:
     }
 
 
-def define_runner() -> Callable[[], str | None]:
+def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
     """Defines --runner and --beam-args; what is returned gives Beam's options or None.
 
     Calling it raises `UserError` for flags that do not go together.
+
+    Args:
+      processes: the flag for their number with --runner local.
     """
     runner = flags.DEFINE_enum(
         "runner",
@@ -136,10 +139,10 @@ def define_runner() -> Callable[[], str | None]:
 
     def beam_args() -> str | None:
         if runner.value == "beam":
-            if FLAGS["num_processes"].present:
+            if FLAGS[processes].present:
                 raise UserError(
-                    "--num-processes is for --runner local; Beam takes the number of "
-                    "workers\nfrom --beam-args, as '--direct_num_workers=2 "
+                    f"--{_hyphens(processes)} is for --runner local; Beam takes the "
+                    "number of workers\nfrom --beam-args, as '--direct_num_workers=2 "
                     "--direct_running_mode=multi_processing'.",
                     EXIT_FLAGS,
                 )

@@ -8,9 +8,10 @@ import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from electra_tf.errors import UserError
@@ -40,10 +41,45 @@ def pool(
     except concurrent.futures.process.BrokenProcessPool:
         raise UserError(
             "a worker process was killed, perhaps for want of memory.\n"
-            "Run the command again with fewer --num-processes."
+            "Run the command again with fewer --num-processes (run_inference.py: "
+            "--workers)."
         ) from None
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def results(
+    num_processes: int,
+    function: Callable[..., Any],
+    tasks: Sequence[tuple],
+    initializer: Callable[..., Any] | None = None,
+    *args: Any,
+) -> Iterator[tuple[int, Any]]:
+    """Yields (number of the task, `function(*task)`) of all tasks as they end.
+
+    One process is this one. Others call `initializer(*args)` first, as in `pool`.
+    """
+    if num_processes == 1:
+        for number, task in enumerate(tasks):
+            yield number, function(*task)
+        return
+    with pool(num_processes, initializer, *args) as executor:
+        futures = {
+            executor.submit(function, *task): number
+            for number, task in enumerate(tasks)
+        }
+        for future in concurrent.futures.as_completed(futures):
+            yield futures[future], future.result()
+
+
+def gpus() -> list[str]:
+    """The GPUs that a process may see, as CUDA_VISIBLE_DEVICES names them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [name for name in chosen.split(",") if name and name != "-1"]
+    names = os.listdir("/dev") if os.path.isdir("/dev") else []
+    found = (re.fullmatch(r"nvidia(\d+)", name) for name in names)
+    return sorted((match[1] for match in found if match), key=int)
 
 
 def _start(initializer: Callable[..., Any] | None, args: tuple) -> None:

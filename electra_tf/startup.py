@@ -32,7 +32,7 @@ def import_tensorflow() -> None:
     that a machine without a GPU driver has none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _filtered_stderr(), _absent(_FOR_WRAPPERS if in_script else ()):
+    with _filtered_stderr(), absent(_FOR_WRAPPERS if in_script else ()):
         import tensorflow as tf
 
         tf.config.list_physical_devices()
@@ -48,8 +48,8 @@ def keep_triton_out() -> None:
 
 
 @contextlib.contextmanager
-def _absent(modules: Iterable[str]) -> Iterator[None]:
-    """Lets imports of modules fail, as if they were not installed."""
+def absent(modules: Iterable[str]) -> Iterator[None]:
+    """Lets imports of modules fail in the block, as if they were not installed."""
     hidden = [name for name in modules if name not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))
     try:

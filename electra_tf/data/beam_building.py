@@ -20,7 +20,10 @@ def make_shards(plan: Plan, groups: Sequence[Group], beam_args: str) -> None:
         print(f"{len(left)} of {len(groups)} groups of shards with Beam", flush=True)
         tasks = [json.dumps([i, groups[i].shards, groups[i].units]) for i in left]
         beam.for_each(
-            functools.partial(_make_group, plan), tasks, plan.folder, beam_args
+            beam.step_of(functools.partial(_make_group, plan)),
+            tasks,
+            plan.folder,
+            beam_args,
         )
     missing = [i for i in left if shard_writing.read_group(plan, i) is None]
     if missing:
@@ -43,7 +46,10 @@ def number_portions(
     """Writes the numbers by which `deduplication` compares."""
     tasks = [json.dumps(task) for task in enumerate(portions)]
     beam.for_each(
-        functools.partial(_number_portion, plan), tasks, plan.folder, beam_args
+        beam.step_of(functools.partial(_number_portion, plan)),
+        tasks,
+        plan.folder,
+        beam_args,
     )
 
 

@@ -7,15 +7,11 @@ the plan (`build_plan`), so a build that was killed and is run again, with any n
 processes, ends with the same bytes, and does not repeat the shards that it has.
 """
 
-import concurrent.futures
 import contextlib
-import fcntl
-import glob
+import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from electra_tf import processes
 from electra_tf.data import (
@@ -29,12 +25,12 @@ from electra_tf.data import (
 from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import BuildSettings, Counts, sample_output
 from electra_tf.data.shard_writing import Plan
-from electra_tf.errors import EXIT_DAMAGED, EXIT_LOCKED, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import shown
-from electra_tf.storage import remote
-from electra_tf.storage.bucket_lock import NAME, BucketLock
+from electra_tf.storage import planned_folder, remote
+from electra_tf.storage.bucket_lock import NAME
 from electra_tf.storage.files import atomic_write, cannot_write
-from electra_tf.storage.manifest import sha256
+from electra_tf.storage.manifest import MANIFEST, sha256
 from electra_tf.text import corpus
 from electra_tf.text.units import Corpus
 from electra_tf.text.vocabulary import Vocabulary
@@ -75,7 +71,9 @@ def build(
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
     there = _in_bucket(output_dir)
-    state = build_plan.load_state(output_dir, identity, there)
+    state = planned_folder.load_state(
+        output_dir, build_plan.STATE_FILE, identity, there
+    )
     if state and "files" in state:
         print(shown(f"{output_dir} is complete already: {_summary(state)}"), flush=True)
         return state
@@ -83,7 +81,7 @@ def build(
         os.makedirs(output_dir, exist_ok=True)
     except OSError as e:
         raise cannot_write(output_dir, e) from None
-    with _locked(output_dir):
+    with planned_folder.locked(output_dir):
         if state is None:
             state = {
                 "schema_version": build_plan.SCHEMA_VERSION,
@@ -110,23 +108,6 @@ def build(
         finally:
             run.remove_rests()
         return run.write_manifest(vocab)
-
-
-def _in_processes(
-    num_processes: int, function: Callable[..., Any], plan: Plan, tasks: list[tuple]
-) -> Iterator[tuple[int, Any]]:
-    """Yields (number of the task, `function(plan, *task)`) of all tasks as they end."""
-    if num_processes == 1:
-        for number, task in enumerate(tasks):
-            yield number, function(plan, *task)
-        return
-    with processes.pool(num_processes) as pool:
-        futures = {
-            pool.submit(function, plan, *task): number
-            for number, task in enumerate(tasks)
-        }
-        for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
 
 
 def _check_settings(
@@ -162,12 +143,7 @@ def _identity(
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
         **optional,
-        "corpus": {
-            "kind": text.kind,
-            "files": text.num_files,
-            "bytes": text.num_bytes,
-            "sha256": text.sha256,
-        },
+        "corpus": text.facts(),
     }
 
 
@@ -193,29 +169,6 @@ def _in_bucket(output_dir: str) -> dict[str, int]:
     return sizes
 
 
-@contextlib.contextmanager
-def _locked(output_dir: str) -> Iterator[None]:
-    """Keeps a second build out of the directory; the kernel frees it at our end."""
-    descriptor = os.open(output_dir, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UserError(
-            f"another process is building in {output_dir}.\nWait for it, or name "
-            "another --output-dir.",
-            EXIT_LOCKED,
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        is_remote = remote.is_remote(output_dir)
-        with BucketLock(output_dir) if is_remote else contextlib.nullcontext():
-            yield
-    finally:
-        os.close(descriptor)
-
-
 class _Run:
     """One run of a build, from the state it finds to the manifest."""
 
@@ -237,8 +190,8 @@ class _Run:
         print(f"comparing the documents of {len(portions)} portions", flush=True)
         if beam_args is None:
             tasks = list(enumerate(portions))
-            number = shard_writing.number_portion
-            for _ in _in_processes(num_processes, number, self._plan, tasks):
+            number = functools.partial(shard_writing.number_portion, self._plan)
+            for _ in processes.results(num_processes, number, tasks):
                 pass
         else:
             beam_building.number_portions(self._plan, portions, beam_args)
@@ -264,9 +217,9 @@ class _Run:
             waiting[index] = len(paths[index])
         totals = dict.fromkeys(waiting, (Counts(), 0))
         tasks = [part[1:] for part in parts]
-        make = shard_writing.make_part
+        make = functools.partial(shard_writing.make_part, self._plan)
         try:
-            for number, found in _in_processes(num_processes, make, self._plan, tasks):
+            for number, found in processes.results(num_processes, make, tasks):
                 index, _, units = parts[number]
                 (counts, tokens), (total, total_tokens) = found, totals[index]
                 totals[index] = total.plus(counts), total_tokens + tokens
@@ -287,11 +240,7 @@ class _Run:
 
     def remove_rests(self, *patterns: str) -> None:
         """Removes the unfinished files of this run or of one that was killed."""
-        for pattern in (".part-*", ".*.tmp", ".*.tmp.partial", *patterns):
-            folder = glob.escape(self._plan.folder)
-            for path in glob.glob(os.path.join(folder, pattern)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+        planned_folder.remove_rests(self._plan.folder, ".part-*", *patterns)
 
     def write_manifest(self, vocab: Vocabulary) -> dict:
         """Writes the manifest, which marks the build as finished."""
@@ -335,7 +284,7 @@ class _Run:
         # The place of every record, which those who read need.
         shards = [os.path.join(folder, file["name"]) for file in manifest["files"]]
         remote.put(record_index.write(sorted(shards)))
-        path = os.path.join(folder, build_plan.MANIFEST_FILE)
+        path = os.path.join(folder, MANIFEST)
         atomic_write(path, json.dumps(manifest, indent=1) + "\n")
         remote.put(path)
         self._remove_state()

@@ -19,6 +19,7 @@ from electra_tf.data.build_plan import Group
 from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker, scan
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
+from electra_tf.storage.planned_folder import hidden, unique
 from electra_tf.text.units import Unit
 
 
@@ -97,12 +98,8 @@ def make_group(plan: Plan, index: int, group: Group) -> None:
 
 def part_path(plan: Plan, group: int, part: int) -> str:
     """A name for a part that no other process gives."""
-    name = f".part-{group:05d}-{part:05d}-{_unique()}"
+    name = f".part-{group:05d}-{part:05d}-{unique()}"
     return os.path.join(plan.folder, name)
-
-
-def _unique() -> str:
-    return os.urandom(8).hex()
 
 
 def _group_path(plan: Plan, index: int) -> str:
@@ -127,8 +124,8 @@ def finish_group(
 ) -> None:
     """Joins the parts of a group, which it removes, to its shards and records them."""
     paths = [_shard_path(plan, shard) for shard in group.shards]
-    unique = _unique()
-    temporary = [_hidden(path, unique) for path in paths]
+    letters = unique()
+    temporary = [hidden(path, letters) for path in paths]
     if len(group.shards) == 1:
         files = [_join(parts, temporary[0], counts.examples)]
     else:
@@ -140,8 +137,8 @@ def finish_group(
         (_counts_path(plan, index), lambda path: token_counts.write(path, tokens)),
         (_group_path(plan, index), lambda path: atomic_write(path, entry)),
     ):
-        write(_hidden(path, unique))
-        os.replace(_hidden(path, unique), path)
+        write(hidden(path, letters))
+        os.replace(hidden(path, letters), path)
     # Recorded before the shards have their names: a shard with its name is whole.
     for source, path in zip(temporary, paths, strict=True):
         os.replace(source, path)
@@ -150,11 +147,6 @@ def finish_group(
         remote.put(path)
     for path in parts:
         os.unlink(path)
-
-
-def _hidden(path: str, unique: str) -> str:
-    folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name.lstrip('.')}.{unique}.tmp")
 
 
 def state_files(plan: Plan, index: int) -> tuple[str, str]:

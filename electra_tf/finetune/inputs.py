@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, tables
+from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 # Kind of input -> the formats that it is read from.
@@ -42,6 +43,8 @@ class Source(NamedTuple):
     name: str  # of the file, for messages
     form: str
     lines: Iterable[Any]
+    skipped: int = 0  # lines of the file that are left out before (of a table, below
+    # its header)
 
     @classmethod
     def of(cls, path: Path) -> Source:
@@ -82,17 +85,11 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
 
     Raises `UserError` for a form that is not known, or not of this kind.
     """
-    known = ", ".join(FORMS[kind])
     if path is None and form is None:
-        raise UserError(f"give --input-format with standard input: {known}.")
-    found = form or form_of(path)
-    found = "txt" if found in _CONLL else found
-    if found not in FORMS[kind]:
         raise UserError(
-            f"{path or 'standard input'} is {found or 'of no known format'}; this task "
-            f"reads {known}.\n--input-format says what a file is, whatever its name."
+            f"give --input-format with standard input: {', '.join(FORMS[kind])}."
         )
-    found = _LINES if found == "txt" else found
+    found = input_form(path, form, kind)
     if path is None and found == "parquet":
         raise UserError("parquet cannot be read from standard input; name the file.")
     if path is None:
@@ -101,17 +98,72 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     return Source(path, found, _of_file(Path(path)))
 
 
-def _of_file(path: Path) -> Iterator[str]:
+def input_form(path: str | None, form: str | None, kind: str) -> str:
+    """The form of a source, as its name says unless it is given; see `open_source`."""
+    found = form or form_of(path)
+    found = "txt" if found in _CONLL else found
+    if found not in FORMS[kind]:
+        raise UserError(
+            f"{path or 'standard input'} is {found or 'of no known format'}; this task "
+            f"reads {', '.join(FORMS[kind])}.\n--input-format says what a file is, "
+            "whatever its name."
+        )
+    return _LINES if found == "txt" else found
+
+
+def can_cut(path: str | Path, form: str, kind: str) -> bool:
+    """Whether each line of a file (but a header) is an input of its own."""
+    if Path(path).suffix.lower() in _COMPRESSED:
+        return False
+    return form in ("jsonl", "tsv") or (form == _LINES and kind == "texts")
+
+
+def open_part(part: Unit, skipped: int) -> Source:
+    """The lines of a file that begin in some of its bytes, and its header.
+
+    Args:
+      part: its kind is the form.
+      skipped: the lines before, for messages.
+    """
+    path = Path(part.path)
+    if path.suffix.lower() in _COMPRESSED:  # such a file is one part
+        return Source(part.path, part.kind, _of_file(path))
+    if not part.start:
+        return Source(part.path, part.kind, _of_file(path, 0, part.end), 0)
+    lines = _of_file(path, part.start, part.end, skipped)
+    if part.kind != "tsv":
+        return Source(part.path, part.kind, lines, skipped)
+    header = itertools.islice(_of_file(path), 1)
+    return Source(part.path, part.kind, itertools.chain(header, lines), skipped - 1)
+
+
+def _of_file(
+    path: Path, start: int = 0, end: int | None = None, skipped: int = 0
+) -> Iterator[str]:
     with corpus.open_decompressed(path) as stream:
-        yield from text_lines(stream, str(path))
+        lines = stream if end is None else _lines_from(stream, start, end)
+        yield from text_lines(lines, str(path), max(2, skipped + 1) if start else 1)
 
 
-def text_lines(stream: BinaryIO, name: str) -> Iterator[str]:
+def _lines_from(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
+    """The lines that begin in some bytes of a file."""
+    if start:
+        stream.seek(start - 1)
+        start += len(stream.readline()) - 1
+    while start < end and (line := stream.readline()):
+        start += len(line)
+        yield line
+
+
+def text_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
     """The lines of a stream in UTF-8, without their ends and a byte order mark.
+
+    Args:
+      first: number of the first line in its file.
 
     Raises `UserError` naming the first line that is something else.
     """
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(stream, start=first):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
@@ -148,12 +200,12 @@ def records(
         return
     if source.form == _LINES:
         for number, line in enumerate(lines, start=1):
-            yield f"{name}, line {number}", {"text": line}
+            yield f"{name}, line {number + source.skipped}", {"text": line}
         return
     if source.form not in TABLES:
         raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
     if source.form == "jsonl":
-        yield from _objects(name, lines)
+        yield from _objects(name, lines, source.skipped)
         return
     if source.form == "parquet":
         yield from _table_rows(name, choices)
@@ -166,7 +218,7 @@ def records(
         row: Row = dict(zip(header, cells, strict=False))
         if any(cell.strip() for cell in cells[len(header) :]):
             row[None] = cells[len(header) :]
-        yield f"{name}, line {number}", row
+        yield f"{name}, line {number + source.skipped}", row
 
 
 def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Row]]:
@@ -235,9 +287,11 @@ def _check_header(
         raise UserError(f"{name} has {found}\n{named_by} {names}.")
 
 
-def _objects(name: str, lines: Iterator[str]) -> Iterator[tuple[str, Row]]:
+def _objects(
+    name: str, lines: Iterator[str], skipped: int
+) -> Iterator[tuple[str, Row]]:
     is_first = True
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines, start=1 + skipped):
         if not line.strip():
             continue
         where = f"{name}, line {number}"

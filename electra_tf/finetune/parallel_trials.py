@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from electra_tf import processes
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
-from electra_tf.processes import ENDS_WITH_PARENT
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -67,10 +66,10 @@ def run(
 def _start(trial: int, place: int, count: int, log: Path) -> subprocess.Popen:
     # A list of flags ends with the last one of a name.
     command = [sys.executable, *sys.argv, f"--trial={trial}", "--parallel=0"]
-    environment = os.environ | {ENDS_WITH_PARENT: str(os.getpid())}
+    environment = os.environ | {processes.ENDS_WITH_PARENT: str(os.getpid())}
     threads = str(max(1, len(os.sched_getaffinity(0)) // count))
     environment.setdefault("TF_NUM_INTRAOP_THREADS", threads)
-    if gpus := _gpus():
+    if gpus := processes.gpus():
         environment["CUDA_VISIBLE_DEVICES"] = gpus[place % len(gpus)]
     log.parent.mkdir(parents=True, exist_ok=True)
     with open(log, "wb") as f:
@@ -82,16 +81,6 @@ def _start(trial: int, place: int, count: int, log: Path) -> subprocess.Popen:
             env=environment,
             start_new_session=True,  # Ctrl-C reaches this process alone.
         )
-
-
-def _gpus() -> list[str]:
-    """The GPUs that a process may see, as CUDA_VISIBLE_DEVICES names them."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None:
-        return [name for name in chosen.split(",") if name and name != "-1"]
-    names = os.listdir("/dev") if os.path.isdir("/dev") else []
-    found = (re.fullmatch(r"nvidia(\d+)", name) for name in names)
-    return sorted((match[1] for match in found if match), key=int)
 
 
 def _report(trial: int, code: int, log: Path, console: Console) -> None:

@@ -16,15 +16,13 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import huggingface_heads, task_names, trained
 from electra_tf.finetune.inputs import Asked
 from electra_tf.finetune.predictor import Predictor, TaskPredictor
-from electra_tf.finetune.saved_model_predictor import (
-    SavedModelPredictor,
-    saved_model_in,
-)
-from electra_tf.finetune.task import json_line
+from electra_tf.finetune.saved_model_predictor import SavedModelPredictor
 from electra_tf.inference import pretrained_model
+from electra_tf.inference.saved_model_texts import saved_model_in
 from electra_tf.paths import local_of
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, line_writer
 from electra_tf.storage.manifest import read_json
+from electra_tf.text.json_lines import json_line
 
 # Without a terminal, the progress is said at least this often.
 _QUIET_SECONDS = 30.0

@@ -13,6 +13,7 @@ from __future__ import annotations
 import abc
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
@@ -37,6 +38,7 @@ class Predictor(abc.ABC):
       reads: what it predicts for, a key of `inputs.FORMS`.
       num_texts: 2 for pairs.
       fewest: of them that an input may have, if not as many.
+      facts: in JSON, what its answers depend on besides the weights.
     """
 
     def __init__(
@@ -46,8 +48,9 @@ class Predictor(abc.ABC):
         reads: str,
         num_texts: int = 1,
         fewest: int | None = None,
+        facts: Mapping[str, Any] = MappingProxyType({}),
     ):
-        self.origin, self.name, self.reads = origin, name, reads
+        self.origin, self.name, self.reads, self.facts = origin, name, reads, facts
         count = num_texts if reads == "texts" else 2
         self._columns = _COLUMNS.get(reads, ())[:count]
         self._fewest = fewest or len(self._columns)
@@ -114,7 +117,12 @@ class TaskPredictor(Predictor):
         texts = getattr(task, "num_texts", 1)
         columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
         fewest = min(map(len, columns), default=None)
-        super().__init__(trained.origin, task.name, task.reads, texts, fewest)
+        facts = {
+            "vocab_sha256": trained.vocab.sha256,
+            "max_seq_length": trained.config.max_seq_length,
+            "eval_batch_size": trained.config.eval_batch_size,
+        }
+        super().__init__(trained.origin, task.name, task.reads, texts, fewest, facts)
         self._task, self._number, self._config = task, number, trained.config
         self._num_heads = len(trained.model.heads)
         self._head = HeadOutputs(trained.model, task.name, trained.config)

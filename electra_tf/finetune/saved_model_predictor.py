@@ -16,7 +16,6 @@ from electra_tf.finetune.predictor import Predictor
 from electra_tf.finetune.task import rounded
 from electra_tf.storage.manifest import verify_folder
 
-FILE = "saved_model.pb"
 _BATCH = 64
 # What its signature takes -> what that is.
 _READS = {
@@ -24,13 +23,6 @@ _READS = {
     ("text", "text_b"): "texts",
     ("context", "question"): "questions",
 }
-
-
-def saved_model_in(folder: Path) -> Path | None:
-    """The SavedModel in a folder, or the newest of its numbered versions."""
-    versions = [p for p in folder.glob("*") if p.name.isdecimal()]
-    newest = max(versions, key=lambda path: int(path.name), default=folder)
-    return next((p for p in (folder, newest) if (p / FILE).is_file()), None)
 
 
 class SavedModelPredictor(Predictor):

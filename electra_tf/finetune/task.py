@@ -19,6 +19,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.storage.files import atomic_write
+from electra_tf.text.json_lines import json_line
 from electra_tf.text.tokenization import Tokenizer
 
 FACTS_FILE = "tasks.json"
@@ -322,16 +323,6 @@ def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, "".join(json_line(row) for row in rows))
     return str(path)
-
-
-def json_line(row: dict[str, Any]) -> str:
-    """An object on a line, readable in any script."""
-    line = json.dumps(row, ensure_ascii=False) + "\n"
-    try:
-        line.encode()
-    except UnicodeEncodeError:  # half a pair of surrogates
-        return json.dumps(row) + "\n"
-    return line
 
 
 def rounded(value: Any) -> float:

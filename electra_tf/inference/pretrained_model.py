@@ -64,6 +64,7 @@ class PretrainedModel:
       tokenizer_config: None: what lies beside the vocabulary, or config's.
       name: of the model, for messages.
       has_generator: whether its files hold a generator, or say that it is uniform.
+      origin: the checkpoint or directory that the weights are of.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class PretrainedModel:
         tokenizer_config: TokenizerConfig | None = None,
         name: str | None = None,
         has_generator: bool = True,
+        origin: str | None = None,
     ):
         import tensorflow as tf
 
@@ -86,6 +88,7 @@ class PretrainedModel:
         self.pretrainer = pretrainer
         self.name = name or config.model_dir
         self.has_generator = has_generator
+        self.origin = origin or self.name
         traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         self._detect = traced(self._probabilities)
         self._corrupt = traced(self._corrupted)
@@ -261,6 +264,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         stored.tokenizer_config,
         path,
         has_generator=not (stored.config.uniform_generator and assumed),
+        origin=found.origin,
     )
 
 

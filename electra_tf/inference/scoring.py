@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,14 +141,20 @@ class TextScorer:
             self._one_pass = pseudo_likelihood.ONE_PASS[self.method](pretrainer)
 
     def score_tokens(
-        self, texts: str | Iterable[str], overlap: int = 0
+        self,
+        texts: str | Iterable[str],
+        overlap: int = 0,
+        place: Callable[[int], str] = "text {}".format,
     ) -> Iterator[list[TokenScore]]:
         """Yields the scores of each text's tokens; none for a text without tokens.
+
+        Args:
+          place: names the n-th text, counted from 1, in errors.
 
         Raises `UserError` if a score is not finite.
         """
         for text, (ids, offsets), scores in self._scored(
-            texts, overlap, self.tokenizer.encode_with_offsets
+            texts, overlap, place, self.tokenizer.encode_with_offsets
         ):
             yield [
                 TokenScore(
@@ -158,22 +164,29 @@ class TextScorer:
             ]
 
     def score_texts(
-        self, texts: str | Iterable[str], overlap: int = 0
+        self,
+        texts: str | Iterable[str],
+        overlap: int = 0,
+        place: Callable[[int], str] = "text {}".format,
     ) -> Iterator[TextScore]:
         """Yields the score of each text; otherwise as `score_tokens`."""
         for _, (ids, _), scores in self._scored(
-            texts, overlap, lambda text: (self.tokenizer.encode(text), None)
+            texts, overlap, place, lambda text: (self.tokenizer.encode(text), None)
         ):
             total = math.fsum(scores)
             yield TextScore(total, len(ids), ids.count(self.vocab.unk_id))
 
-    def _scored(self, texts, overlap, encode):
-        """Yields (text, what `encode` gave, float scores of its ids) in order."""
+    def check_overlap(self, overlap: int) -> None:
+        """Raises `UserError` for an overlap that windows cannot have."""
         if not 0 <= overlap < self.window_size:
             raise UserError(
                 f"an overlap of {overlap} tokens: it must be at least 0 and less than "
                 f"the {self.window_size} tokens of a window."
             )
+
+    def _scored(self, texts, overlap, place, encode):
+        """Yields (text, what `encode` gave, float scores of its ids) in order."""
+        self.check_overlap(overlap)
         texts = iter([texts] if isinstance(texts, str) else texts)
         done = 0
         while True:
@@ -191,8 +204,8 @@ class TextScorer:
                 done += 1
                 if not np.isfinite(values).all():
                     raise UserError(
-                        f"{self.name} gives text {done} the score {values.sum()}: its "
-                        "weights or activations are not finite.\nThe text begins "
+                        f"{self.name} gives {place(done)} the score {values.sum()}: "
+                        "its weights or activations are not finite.\nThe text begins "
                         f"{text[:60]!r}.",
                         EXIT_DIVERGED,
                     )

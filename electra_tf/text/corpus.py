@@ -281,6 +281,18 @@ class TextReader:
         return "\ufffd", error.end
 
 
+def lines_before(path: str, start: int) -> int:
+    """How many lines of a file begin before a byte; 0 for what is no file."""
+    number, last = 0, b"\n"
+    if start and os.path.isfile(path):
+        with open(path, "rb") as f:
+            while start > 0 and (block := f.read(min(start, _BLOCK_BYTES))):
+                number, last = number + block.count(b"\n"), block[-1:]
+                start -= len(block)
+    # The line that the last byte before `start` stands in is another's.
+    return number + (last != b"\n")
+
+
 def describe_replaced(by_file: Mapping[str, int]) -> str:
     """How many bytes were replaced and where, in a few words; the most first."""
     most = sorted(by_file, key=by_file.get, reverse=True)

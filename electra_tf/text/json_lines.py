@@ -4,14 +4,21 @@
 import functools
 import io
 import json
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader
+from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before
 
-_BLOCK_BYTES = 1 << 20
+
+def json_line(row: dict[str, Any]) -> str:
+    """An object on a line, readable in any script."""
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    try:
+        line.encode()
+    except UnicodeEncodeError:  # half a pair of surrogates
+        return json.dumps(row) + "\n"
+    return line
 
 
 def read_json_lines(
@@ -44,14 +51,7 @@ def read_json_lines(
 
 def _place(name: str, start: int, number: int) -> str:
     """Names a line by its number in the file, of which `start` bytes came before."""
-    if start and os.path.isfile(name):
-        with open(name, "rb") as f:
-            while start > 0 and (block := f.read(min(start, _BLOCK_BYTES))):
-                number += block.count(b"\n")
-                start -= len(block)
-            # The line that the last byte before `start` stands in is another's.
-            number += block[-1:] != b"\n"
-    return f"{name} line {number}"
+    return f"{name} line {number + lines_before(name, start)}"
 
 
 def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:

@@ -12,8 +12,8 @@ document: its line ends separate lines, its blank lines paragraphs.
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, json_lines, tables, tfds_documents
@@ -107,25 +107,55 @@ class Corpus(NamedTuple):
         """Whether any of its texts are found by their key."""
         return any(unit.kind in _KEYED for unit in self.units)
 
+    def facts(self) -> dict[str, Any]:
+        """What makes two corpora the same, in JSON."""
+        facts = {"kind": self.kind, "files": self.num_files, "bytes": self.num_bytes}
+        return facts | {"sha256": self.sha256}
+
     def blanks_separate_docs(self) -> bool | None:
         """What holds for all units unless something is asked for; None: it differs."""
         found = {unit.blanks_separate_docs for unit in self.units}
         return found.pop() if len(found) == 1 else None
 
 
-def file_corpus(corpus_dir: str, text_key: str = "text") -> Corpus:
-    """The files below a directory, each by the kind that its name tells."""
-    return _of_files(corpus_dir, corpus.list_files(corpus_dir), text_key)
+def file_corpus(
+    corpus_dir: str, text_key: str = "text", piece_bytes: int | None = None
+) -> Corpus:
+    """The files below a directory, each by the kind that its name tells.
+
+    Args:
+      piece_bytes: longer files are cut; None: PIECE_BYTES.
+    """
+    piece_bytes = piece_bytes or PIECE_BYTES
+
+    def pieces(kind: str, path: str, size: int) -> Iterator[tuple[int, int, int]]:
+        if kind in _TABLES.values():
+            sizes = tables.open_table(path, text_key).part_sizes()
+            return _joined(sizes, piece_bytes)
+        return cut(size, piece_bytes if kind in ("text", "json") else size)
+
+    return of_files(corpus_dir, _kind_of, pieces)
 
 
 def archive_corpus(directory: str) -> Corpus:
     """The tar archives of text files in a directory, whatever their names."""
-    return _of_files(directory, corpus.list_files(directory), kind="archive")
+    return of_files(
+        directory, lambda name: "archive", lambda k, p, size: cut(size, size)
+    )
 
 
-def _of_files(
-    root: str, paths: Sequence[str], text_key: str = "", kind: str | None = None
+def of_files(
+    root: str,
+    kind_of: Callable[[str], str],
+    pieces: Callable[[str, str, int], Iterable[tuple[int, int, int]]],
 ) -> Corpus:
+    """The files below a directory, or a single one.
+
+    Args:
+      kind_of: of a file's name.
+      pieces: kind, path and size of a file -> start, end and weight of its units.
+    """
+    paths = corpus.list_files(root)
     units = []
     listing = hashlib.sha256()
     total = 0
@@ -134,13 +164,12 @@ def _of_files(
         size = os.path.getsize(path)
         listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
         total += size
-        its_kind = kind or _kind_of(name)
-        for start, end, weight in _pieces(its_kind, path, size, text_key):
-            units.append(Unit(its_kind, path, name, start, end, weight, len(units)))
+        kind = kind_of(name)
+        for start, end, weight in pieces(kind, path, size):
+            units.append(Unit(kind, path, name, start, end, weight, len(units)))
     if not units:
         raise UserError(
-            f"the {len(paths)} files in {root} are empty: there is no text to learn "
-            "from."
+            f"the {len(paths)} files in {root} are empty: there is no text."
         )
     return Corpus(units, len(paths), total, listing.hexdigest())
 
@@ -158,25 +187,19 @@ def _kind_of(name: str) -> str:
     return f"compressed {kind}" if compressed else kind
 
 
-def _pieces(
-    kind: str, path: str, size: int, text_key: str
-) -> Iterator[tuple[int, int, int]]:
-    """Yields start, end and weight of the units of a file."""
-    if kind in _TABLES.values():
-        yield from _joined(tables.open_table(path, text_key).part_sizes())
-        return
-    step = PIECE_BYTES if kind in ("text", "json") else max(size, 1)
-    for start in range(0, size, step):
+def cut(size: int, step: int) -> Iterator[tuple[int, int, int]]:
+    """Start, end and weight of the pieces of a file."""
+    for start in range(0, size, max(step, 1)):
         end = min(start + step, size)
         yield start, end, end - start
 
 
-def _joined(sizes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def _joined(sizes: Sequence[int], piece_bytes: int) -> Iterator[tuple[int, int, int]]:
     """Joins consecutive parts of a table until they have the size of a piece."""
     start = weight = 0
     for index, size in enumerate(sizes, 1):
         weight += size
-        if weight >= PIECE_BYTES or index == len(sizes):
+        if weight >= piece_bytes or index == len(sizes):
             yield start, index, weight
             start, weight = index, 0
 

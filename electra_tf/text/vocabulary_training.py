@@ -103,7 +103,8 @@ def count_units_on_beam(
         json.dumps([unit, os.path.join(folder, f"{digest}-{number:06d}.json")])
         for number, unit in enumerate(units)
     ]
-    beam.for_each(functools.partial(_count_to_file, settings), tasks, folder, beam_args)
+    count = beam.step_of(functools.partial(_count_to_file, settings))
+    beam.for_each(count, tasks, folder, beam_args)
     total = _sum((_read_counts(json.loads(task)[1]) for task in tasks), len(tasks))
     shutil.rmtree(folder)
     return total

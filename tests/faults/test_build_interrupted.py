@@ -92,7 +92,7 @@ def test_two_builds_in_one_directory(text, tmp_path):
     held = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     error, code = fail(text, tmp_path)
-    assert "another process is building" in error and code == 75
+    assert "another process is filling" in error and code == 75
     os.close(held)
     succeed(text, tmp_path)
 

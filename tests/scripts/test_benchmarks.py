@@ -248,6 +248,16 @@ def test_scoring(tiny_data, tmp_path):
         shares = [float(cell.split("%")[0]) for cell in row[2:4]]
         assert all(0 <= share <= 100 for share in shares) and row[4] != ""
     assert "timed_electric in one pass" in text and "20 sentences of 12.0" in text
+    text = printed(
+        "scoring.py",
+        f"--models={tiny_data}/models/timed_electric",
+        f"--texts={tmp_path}/*.txt",
+        *("--fast-sentences=2", "--fast-tokens=8", "--rounds=1"),
+        *("--runner=local", "--corpus-texts=400"),
+    )
+    rows = cells(text, "timed_electric")
+    assert [row[1:3] for row in rows] == [["local", "1"], ["local", "2"]]
+    assert all(len(row) == 5 for row in rows)
 
 
 def test_spoilt_sentences():

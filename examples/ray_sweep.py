@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Searches learning rate and layer decay of fine-tuning with Ray Tune, over seeds.
+
+    pip install -e ".[ray]"
+    python3 examples/ray_sweep.py --data-dir D --model-name electra_small \
+        --hparams '{"task_names": ["rte"], "eval_every_steps": 200}' \
+        --learning-rates 3e-4,1e-4,5e-5 --layer-decays 0.8,0.9 --seeds 3 --workers 2
+
+Each trial is `run_finetuning.py --trial k` in a process of its own, k being the seed.
+ASHA compares its evaluations on the dev set with those of trials that have come as far,
+and ends what is worse. `--merge` collects the seeds of each pair of settings; the pair
+with the best mean, of those with all seeds finished, is printed. The same command again
+goes on with what is there.
+"""
+
+import itertools
+import json
+import logging
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from electra_tf import cli, processes  # noqa: E402
+from electra_tf.config.hparams import read_hparams  # noqa: E402
+from electra_tf.errors import EXIT_CONFIG, UserError  # noqa: E402
+
+FLAGS = flags.FLAGS
+cli.define_path("data_dir", None, "As of run_finetuning.py.")
+flags.DEFINE_string("model_name", None, "As of run_finetuning.py.")
+flags.DEFINE_string("hparams", "{}", "Those of all trials, with eval_every_steps.")
+flags.DEFINE_list("learning_rates", ["1e-4", "5e-5", "3e-5"], "To try.")
+flags.DEFINE_list("layer_decays", ["0.8", "0.9"], "layerwise_lr_decay to try.")
+flags.DEFINE_integer("seeds", 3, "Trials of each pair of these.", lower_bound=1)
+flags.DEFINE_integer("workers", 2, "Trials at a time.", lower_bound=1)
+flags.DEFINE_float("gpus_per_trial", 0.0, "GPUs of each trial.")
+flags.DEFINE_integer(
+    "reduction", 3, "Of the trials that come to a rung, one in this many goes on.", 2
+)
+flags.mark_flags_as_required(["data_dir", "model_name"])
+
+
+def main(_):
+    """Runs the search and prints its table."""
+    try:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+        from ray import tune
+    except ImportError:
+        raise UserError(
+            "this needs the package ray, which is not installed.\n"
+            'Install it: pip install -e ".[ray]"',
+            EXIT_CONFIG,
+        ) from None
+    hparams = read_hparams(FLAGS.hparams)
+    if not hparams.get("eval_every_steps"):
+        raise UserError(
+            'set "eval_every_steps" in --hparams: ASHA compares evaluations.'
+        )
+    place = Path(FLAGS.data_dir, "models", FLAGS.model_name, "ray_sweep").absolute()
+    grid = {"learning_rate": FLAGS.learning_rates, "decay": FLAGS.layer_decays}
+    values = {name: [float(value) for value in grid[name]] for name in grid}
+    commands = {
+        pair: command_of(hparams, place, *pair)
+        for pair in itertools.product(*values.values())
+    }
+    ray.init(
+        num_cpus=FLAGS.workers,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # Errors are said once.
+    tuner = tune.Tuner(
+        tune.with_resources(
+            trainable(tune.Trainable, commands), {"cpu": 1, "gpu": FLAGS.gpus_per_trial}
+        ),
+        param_space={
+            **{name: tune.grid_search(found) for name, found in values.items()},
+            "trial": tune.grid_search([*range(1, FLAGS.seeds + 1)]),
+        },
+        tune_config=tune.TuneConfig(
+            metric="score",
+            mode="max",
+            scheduler=tune.schedulers.ASHAScheduler(
+                max_t=1000, grace_period=1, reduction_factor=FLAGS.reduction
+            ),
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(place),
+            name="ray",
+            verbose=0,
+            # run_finetuning.py has its own.
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    )
+    found = tuner.fit()
+    ray.shutdown()
+    if found.errors:
+        raise UserError(f"a trial failed: {str(found.errors[0]).splitlines()[-1]}")
+    report(found, commands)
+
+
+def command_of(hparams: dict, place: Path, rate: float, decay: float) -> list[str]:
+    """run_finetuning.py with settings that have a place of their own."""
+    own = {
+        **hparams,
+        "learning_rate": rate,
+        "layerwise_lr_decay": decay,
+        "num_trials": FLAGS.seeds,
+        "model_dir": str(place / f"rate_{rate:g}_decay_{decay:g}"),
+    }
+    return [
+        *(sys.executable, str(ROOT / "run_finetuning.py")),
+        *(f"--data-dir={FLAGS.data_dir}", f"--model-name={FLAGS.model_name}"),
+        f"--hparams={json.dumps(own)}",
+    ]
+
+
+def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> type:
+    """The class of Ray's trials, which Ray sends to its workers."""
+    ends_with, here = processes.ENDS_WITH_PARENT, os.getcwd()
+
+    class Trial(base):
+        """A process of run_finetuning.py; each of its evaluations is a step."""
+
+        def setup(self, config: dict) -> None:
+            command = commands[config["learning_rate"], config["decay"]]
+            place = json.loads(command[-1].removeprefix("--hparams="))["model_dir"]
+            trial = f"{place}_{config['trial']}"
+            self.rows, self.path = 0, Path(trial, "evaluations.jsonl")
+            self.log = Path(f"{trial}.log")
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            # Should Ray end this process, that one ends, too.
+            environment = os.environ | {ends_with: str(os.getpid())}
+            environment.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+            with open(self.log, "wb") as log:
+                self.process = subprocess.Popen(
+                    [*command, f"--trial={config['trial']}"],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    cwd=here,
+                )
+
+        def step(self) -> dict:
+            """Waits for the next evaluation."""
+            while True:
+                code = self.process.poll()
+                rows = self.path.read_text().splitlines() if self.path.exists() else []
+                # The last evaluation comes before the end of the process.
+                if len(rows) > self.rows or code == 0:
+                    self.rows = min(self.rows + 1, len(rows))
+                    score = json.loads(rows[self.rows - 1])["score"]
+                    finished = code == 0 and self.rows == len(rows)
+                    score = float("-inf") if score is None else score
+                    return {"score": score, "finished": finished, "done": finished}
+                if code is not None:
+                    said = self.log.read_text(errors="replace").splitlines()[-1:]
+                    raise RuntimeError(f"{self.log} (code {code}): {''.join(said)}")
+                time.sleep(0.2)
+
+        def cleanup(self) -> None:
+            """Ends the training of a trial that ASHA has stopped; it is saved."""
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait()
+
+    return Trial
+
+
+def report(found, commands: dict[tuple[float, float], list[str]]) -> None:
+    """Collects the seeds of each pair of settings, and prints what they scored."""
+    best = None
+    print("learning rate  layer decay  finished     mean  dev scores (* ended early)")
+    for (rate, decay), command in commands.items():
+        of_pair = [
+            one.metrics
+            for one in found
+            if (one.config["learning_rate"], one.config["decay"]) == (rate, decay)
+        ]
+        finished = [one["score"] for one in of_pair if one["finished"]]
+        texts = [
+            f"{one['score']:.2f}{'' if one['finished'] else '*'}" for one in of_pair
+        ]
+        mean = statistics.fmean(finished) if finished else float("nan")
+        line = f"{rate:13g}  {decay:11g}  {len(finished):8d}  {mean:7.2f}"
+        print(f"{line}  {' '.join(texts)}")
+        if finished:
+            merged = subprocess.run(
+                [*command, "--merge"], capture_output=True, text=True
+            )
+            if merged.returncode:
+                raise UserError(merged.stderr.removeprefix("error: ").strip())
+        if len(finished) == FLAGS.seeds and (best is None or mean > best[0]):
+            best = mean, rate, decay
+    if best is None:
+        print("No pair has all its seeds finished: a greater --reduction ends fewer.")
+    else:
+        print(
+            f'Best: {{"learning_rate": {best[1]:g}, "layerwise_lr_decay": {best[2]:g}}}'
+        )
+
+
+if __name__ == "__main__":
+    cli.run(main)
