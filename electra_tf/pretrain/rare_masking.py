@@ -16,12 +16,12 @@ from electra_tf.data import token_counts
 
 
 def settings(config, vocab_size: int) -> dict[str, Any]:
-    """What `masking.mask_batch` is told of rare tokens; {} for nothing.
+    """What `masking.mask_batch` is told of rare tokens in training; {} for nothing.
 
     Args:
       config: a PretrainingConfig, whose data say how often each token is there.
     """
-    if not config.masks_rare_tokens:
+    if not config.rare_mask_power:
         return {}
     counts = token_counts.of_data(config.pretrain_tfrecords, vocab_size)
     return {"token_weights": token_weights(counts, config.rare_mask_power)}
