@@ -157,7 +157,8 @@ def find_start(
         sources.check(config.init_checkpoint)
     if original:
         original.check_vocabulary(vocab)
-    if config.needs_token_counts and not saved or config.masks_rare_tokens:
+    masks_rare = config.rare_mask_power and config.do_train
+    if config.needs_token_counts and not saved or masks_rare:
         token_counts.files_beside(data_files(config))
     return Start(saved, original)
 

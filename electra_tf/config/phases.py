@@ -68,6 +68,20 @@ def of(config: PretrainingConfig) -> list[Phase]:
     return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
 
 
+def notes(config: PretrainingConfig) -> list[str]:
+    """What a user should be told of the phases of a run; not errors."""
+    found, parts = [], of(config)
+    for number, _, _, part in parts:
+        where = f" in phase {number}" if len(parts) > 1 else ""
+        if part.num_warmup_steps > part.num_train_steps and not config.debug:
+            found.append(
+                f"num_warmup_steps ({part.num_warmup_steps}) exceeds "
+                f"num_train_steps ({part.num_train_steps}){where}: the learning "
+                "rate never reaches its peak"
+            )
+    return found
+
+
 def _config_of(config: PretrainingConfig, phase: Mapping[str, Any]):
     usual = config.usual_locations()
     given = config.pretrain_tfrecords

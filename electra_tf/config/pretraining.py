@@ -125,7 +125,6 @@ class PretrainingConfig(RunConfig):
         SETTING,
         minimum=0,
     )
-
     intact_share: float = hparam(
         0.2,
         "electra_sentence: of the sequences, those in which nothing is replaced.",
@@ -386,11 +385,6 @@ class PretrainingConfig(RunConfig):
         return GENERATORS[self.generator_kind].needs_token_counts
 
     @property
-    def masks_rare_tokens(self) -> bool:
-        """Whether training masks by how often each token is in the data."""
-        return bool(self.rare_mask_power) and self.do_train
-
-    @property
     def uses_generator_config(self) -> bool:
         """Whether there is a generator encoder with a shape of its own."""
         return GENERATORS[self.generator_kind].has_own_encoders
@@ -435,17 +429,7 @@ class PretrainingConfig(RunConfig):
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        notes = super().notes()
-        parts = self.run_phases()
-        for number, _, _, part in parts:
-            where = f" in phase {number}" if len(parts) > 1 else ""
-            if part.num_warmup_steps > part.num_train_steps and not self.debug:
-                notes.append(
-                    f"num_warmup_steps ({part.num_warmup_steps}) exceeds "
-                    f"num_train_steps ({part.num_train_steps}){where}: the learning "
-                    "rate never reaches its peak"
-                )
-        return notes
+        return super().notes() + phases.notes(self)
 
     @classmethod
     def from_hparams(

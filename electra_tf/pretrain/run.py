@@ -68,7 +68,7 @@ def batches_of(
 
 def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
     rare = {}
-    if training and config.masks_rare_tokens:
+    if training and config.rare_mask_power:
         counts = pretrain_data.token_counts_of(config, vocab)
         weights = rare_masking.token_weights(counts, config.rare_mask_power)
         rare = {"token_weights": weights}
