@@ -55,3 +55,15 @@ def test_a_killed_worker_is_told():
             pid = pool.submit(os.getpid).result()
             os.kill(pid, signal.SIGKILL)
             pool.submit(os.getpid).result()
+
+
+def test_each_has_a_gpu_of_its_own(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert processes.visible_gpus() == ["2", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert processes.visible_gpus() == []
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(
+        os, "listdir", lambda path: ["nvidia10", "nvidia2", "nvidiactl"]
+    )
+    assert processes.visible_gpus() == ["2", "10"]

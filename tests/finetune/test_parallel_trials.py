@@ -9,7 +9,6 @@ import time
 import pytest
 
 from electra_tf.errors import EXIT_PREEMPTED
-from electra_tf.finetune import parallel_trials
 from tests.helpers import forked_runs
 from tests.helpers.tiny_finetuning import TINY, finetune, write_data
 
@@ -98,15 +97,3 @@ def test_mistakes(data, flags, hparams, text):
     done = finetune(data, "mistakes", HPARAMS | hparams, *flags)
     assert done.returncode in (1, 2) and text in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_each_has_a_gpu_of_its_own(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    assert parallel_trials._gpus() == ["2", "5"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert parallel_trials._gpus() == []
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(
-        os, "listdir", lambda path: ["nvidia10", "nvidia2", "nvidiactl"]
-    )
-    assert parallel_trials._gpus() == ["2", "10"]
