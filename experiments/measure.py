@@ -4,8 +4,8 @@
 
   python experiments/measure.py --scale pocket --seeds 3 --output-dir O
 
-A measure is fit if the spread over seeds is below a third of the difference between pre-trained
-and random weights; others are not reported by the experiments.
+A measure is fit if the spread over seeds is below a third of that difference; others
+are not reported by the experiments.
 """
 
 from comparison import main

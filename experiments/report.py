@@ -214,16 +214,21 @@ def _draw_bars(axes, rows: Sequence[Row], measure: str) -> None:
     axes.grid(axis="x", color="#d9dde3", linewidth=0.6)
 
 
+def _place(row: Row) -> float:
+    return row.flops if row.variant.x is None else row.variant.x
+
+
 def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
     lines: dict[str, list[Row]] = {}
     for row in rows:
         lines.setdefault(row.variant.line, []).append(row)
     for number, (line, own) in enumerate(lines.items()):
+        own = sorted(own, key=_place)
         means = [statistics.fmean(row.scores[measure]) for row in own]
         if own[0].variant == RANDOM:
             axes.axhline(means[0], color="#9aa3ad", linestyle=":", label=RANDOM.name)
             continue
-        places = [row.flops if row.variant.x is None else row.variant.x for row in own]
+        places = [_place(row) for row in own]
         errors = [standard_error(row.scores[measure]) or 0.0 for row in own]
         colour = _PALETTE[number % len(_PALETTE)]
         style = {"color": colour, "marker": "o", "capsize": 3, "label": line}
