@@ -151,8 +151,7 @@ class Runs:
             return
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
-                f"{self.path} is damaged: {error!r}\nMove it away; models in runs/ "
-                "are taken up again.",
+                f"{self.path} is damaged: {error!r}\nChoose another --output-dir.",
                 EXIT_DAMAGED,
             ) from None
         for name, value in self.settings.items():
@@ -284,8 +283,9 @@ class Experiment:
         elif not scores:
             hparams = run.hparams | {"model_dir": str(folder / "model")}
             commands.append(self._command("run_pretraining.py", run, hparams))
-        for name in measures.keys() - scores.keys():
-            measure = measures[name]
+        for name, measure in measures.items():
+            if name in scores:
+                continue
             hparams = merged(shape, self.scale.finetuning) | measure.hparams
             hparams |= {
                 "task_names": [measure.task],
