@@ -16,9 +16,9 @@ NOVELS = {
     "tuning": ("corpus/little_princess.txt",),
     "test": ("heldout/lost_world_opening.txt",),
 }
-PASSAGES = {"train": 600, "tuning": 400, "test": 500}
-_WORDS = 30  # of a passage, and then to the end of the sentence, if that is near
-_MOST = 45
+PASSAGES = {"train": 800, "tuning": 800, "test": 800}
+_WORDS = 12  # of a passage, and then to the end of the sentence, if that is near
+_MOST = 18
 _TOKEN = re.compile(r"[A-Za-z]+(?:['’][A-Za-z]+)*|[,.;:!?]")
 
 

@@ -90,18 +90,23 @@ def test_every_comparison_is_planned_at_equal_compute(script, tmp_path, data_dir
         assert not (tmp_path / "out").exists()
 
 
-def test_runs_are_made_once_whatever_ends_them(tmp_path):
-    corpus, output = tmp_path / "corpus", tmp_path / "out"
-    corpus.mkdir()
+@pytest.fixture
+def flags(tmp_path):
+    """Two variants, two seeds, a small text."""
+    (tmp_path / "corpus").mkdir()
     novel = (ROOT / "examples/corpus/secret_garden.txt").read_text()
-    (corpus / "text.txt").write_text(novel[:60_000])
-    flags = [
-        f"--corpus={corpus}",
+    (tmp_path / "corpus" / "text.txt").write_text(novel[:60_000])
+    return [
+        f"--corpus={tmp_path / 'corpus'}",
         "--seeds=2",
         "--only=BERT,Random weights",
         f"--hparams={json.dumps(TINY)}",
         f"--finetuning-hparams={json.dumps(TINY_TUNING)}",
     ]
+
+
+def test_runs_are_made_once_whatever_ends_them(tmp_path, flags):
+    output = tmp_path / "out"
     keys = [line.split()[0] for line in planned(output, flags)]
 
     # Killed when one run is finished and the next has begun.
@@ -133,7 +138,20 @@ def test_runs_are_made_once_whatever_ends_them(tmp_path):
     assert "Random weights, seed 1 begins" not in last.stdout
     assert "4/4 runs" in last.stdout
     assert files_of(output / "runs" / keys[0]) == before
+    check_results(output, keys)
 
+    again = run("objectives", output, *flags)
+    assert again.returncode == 0 and "begins" not in again.stdout
+
+    # Another experiment in the same place shares runs; one of other settings may not.
+    other = run("efficiency", output, *flags, "--dry-run")
+    assert keys[0] in other.stdout
+    other = run("objectives", output, *flags, "--trials=2")
+    assert other.returncode == 2 and "trials is 1 there, 2 here" in other.stderr
+
+
+def check_results(output, keys):
+    """Table, picture and list say what the runs reached."""
     runs = listed(output)
     scores = [runs[key]["scores"]["marks"] for key in keys]
     table = (output / "objectives.md").read_text()
@@ -146,23 +164,20 @@ def test_runs_are_made_once_whatever_ends_them(tmp_path):
     steps = runs[keys[0]]["hparams"]["num_train_steps"]
     state = json.loads((output / "runs" / keys[0] / "model/config.json").read_text())
     assert state["num_train_steps"] == steps and state["seed"] == 1
+    for key, score in zip(keys, scores, strict=True):
+        path = output / "runs" / key / "marks_results" / "marks_results.json"
+        trial = json.loads(path.read_text())["trials"][0]
+        assert trial["scores"]["marks"]["f1"] == score
 
-    again = run("objectives", output, *flags)
-    assert again.returncode == 0 and "begins" not in again.stdout
 
-    # Another experiment in the same place shares runs; one of other settings may not.
-    other = run("efficiency", output, *flags, "--dry-run")
-    assert keys[0] in other.stdout
-    other = run("objectives", output, *flags, "--trials=2")
-    assert other.returncode == 2 and "trials is 1 there, 2 here" in other.stderr
-
-    # A run that fails is told with the end of its log; the others go on.
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, flags):
     wrong = TINY | {"learning_rate": 1e30}
     failing = [f"--hparams={json.dumps(wrong)}" if "--hp" in f else f for f in flags]
-    failed = run("objectives", tmp_path / "failing", *failing)
-    assert failed.returncode == 70, failed.stdout
-    assert "BERT, seed 1 ended with code 70: error: diverged" in failed.stdout
-    assert "Random weights, seed 2 is finished" in failed.stdout
+    done = run("objectives", tmp_path / "out", *failing, "--workers=2")
+    assert done.returncode == 70, done.stdout
+    assert "BERT, seed 1 ended with code 70: error: diverged" in done.stdout
+    assert "Random weights, seed 2 is finished" in done.stdout
+    assert "| BERT |" in (tmp_path / "out" / "objectives.md").read_text()
 
 
 def planned(output, flags):
