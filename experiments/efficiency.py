@@ -12,8 +12,8 @@ from comparison import main
 from report import Comparison, Variant
 
 # Part of the FLOPs -> the paper's score of ELECTRA-Small
-_PARTS = {"": (1.0, 79.9), ", 1/2": (0.5, 79.0), ", 1/4": (0.25, 77.7)}
-_PARTS |= {", 1/8": (0.125, 76.0), ", 1/16": (0.0625, 74.1)}
+_PARTS = {"": (1.0, 79.9), " 1/2": (0.5, 79.0), " 1/4": (0.25, 77.7)}
+_PARTS |= {" 1/8": (0.125, 76.0), " 1/16": (0.0625, 74.1)}
 
 COMPARISON = Comparison(
     "efficiency",

@@ -11,7 +11,7 @@ together, on the mean of the tuning sets.
 from comparison import main
 from report import Comparison, Variant
 
-_RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+_RATES = (2.5e-4, 5e-4, 1e-3)
 _OBJECTIVES = {"ELECTRA": {}, "BERT": {"objective": "mlm"}}
 
 COMPARISON = Comparison(
@@ -20,7 +20,7 @@ COMPARISON = Comparison(
     "no table of the papers; tuning sets",
     [
         Variant(
-            f"{name}, {rate:g}", {**hparams, "learning_rate": rate}, line=name, x=rate
+            f"{name} {rate:g}", {**hparams, "learning_rate": rate}, line=name, x=rate
         )
         for name, hparams in _OBJECTIVES.items()
         for rate in _RATES

@@ -23,11 +23,9 @@ _SHARES = {
 
 def _variant(mask: float, random: float, paper: float) -> Variant:
     kept = round(1 - mask - random, 2)
-    parts = f"{mask:.0%} [MASK], {random:.0%} random, {kept:.0%} kept"
+    name = f"{mask:.0%} [MASK] {random:.0%} random {kept:.0%} kept"
     shares = {"mask_token_share": mask, "random_token_share": random}
-    return Variant(
-        parts.replace("%", " %"), {"objective": "mlm", **shares}, paper=paper
-    )
+    return Variant(name.replace("%", " %"), {"objective": "mlm", **shares}, paper=paper)
 
 
 COMPARISON = Comparison(

@@ -81,7 +81,7 @@ class Fitness(NamedTuple):
 
 
 def fitness(rows: Sequence[Row], measure: str) -> Fitness | None:
-    """Of the first variant against random weights; None if too few runs are finished.
+    """Of the best variant against random weights; None if too few runs are finished.
 
     The spread is that of all variants that are pre-trained with the whole budget, or of
     random weights if theirs is larger.
@@ -91,7 +91,7 @@ def fitness(rows: Sequence[Row], measure: str) -> Fitness | None:
     random = [r.scores[measure] for r in rows if r.variant == RANDOM]
     if not trained or not random or len(random[0]) < 2:
         return None
-    difference = statistics.fmean(trained[0]) - statistics.fmean(random[0])
+    difference = max(map(statistics.fmean, trained)) - statistics.fmean(random[0])
     spread = max(_pooled(trained), statistics.stdev(random[0]))
     return Fitness(spread, difference)
 
@@ -125,9 +125,9 @@ def write(
         else:
             verdict = "can" if found.fit else "can not"
             notes.append(
-                f"{name} ({metric}): spread over seeds {found.spread:.2f}, pre-trained "
-                f"against random weights {found.difference:+.2f}: it {verdict} tell "
-                f"models apart{'' if found.fit else ' and is not reported'}."
+                f"{name} ({metric}): spread over seeds {found.spread:.2f}, the best "
+                f"variant against random weights {found.difference:+.2f}: it {verdict} "
+                f"tell models apart{'' if found.fit else ' and is not reported'}."
             )
         if found is None or found.fit:
             fit.append(name)

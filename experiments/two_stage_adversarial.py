@@ -20,10 +20,10 @@ _KINDS = {
     "ELECTRA": {},
     "Adversarial": {"objective": "adversarial"},
     "Two-stage": _STAGES,
-    "Two-stage, random discriminator": {**_STAGES, "init_discriminator": False},
+    "Two-stage from random": {**_STAGES, "init_discriminator": False},
     "BERT": {"objective": "mlm"},
 }
-_BUDGETS = {"": 1.0, ", 1/2": 0.5, ", 1/4": 0.25}
+_BUDGETS = {"": 1.0, " 1/2": 0.5, " 1/4": 0.25}
 
 COMPARISON = Comparison(
     "two_stage_adversarial",
