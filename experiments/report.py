@@ -120,7 +120,7 @@ def write(
         found = fitness(rows, name)
         if found is None:
             notes.append(
-                f"{name}: its spread is unknown before two seeds are finished."
+                f"{name}: whether it can tell models apart takes two seeds of each."
             )
         else:
             verdict = "can" if found.fit else "can not"
