@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import report
 import scales
 from absl import flags
+from checkout import ROOT
 from report import RANDOM, Comparison, Row, Variant
-from scales import ROOT, Data, Measure, Scale
+from scales import Data, Measure, Scale
 
 from electra_tf import cli
 from electra_tf.config.hparams import read_hparams

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import scales
 from absl import flags
-from scales import GLUE, ROOT
+from checkout import ROOT
+from scales import GLUE
 
 from electra_tf import cli
 from electra_tf.config.finetuning import FinetuningConfig

@@ -9,6 +9,8 @@ that training has nothing of, by its authors.
 import re
 from pathlib import Path
 
+import checkout  # noqa: F401
+
 from electra_tf.storage.files import atomic_write
 
 NOVELS = {

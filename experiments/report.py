@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import checkout  # noqa: F401
+
 from electra_tf.storage.files import atomic_write
 
 # Told apart without colour vision, too (Okabe and Ito).

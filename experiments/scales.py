@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scales that experiments run at: recipe, budget, data, and what is measured.
-
-Imported first, it puts the checkout before an installed electra_tf.
-"""
+"""The scales that experiments run at: recipe, budget, data, and what is measured."""
 
 import contextlib
 import sys
@@ -10,15 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
+import marks_task
+from checkout import ROOT
+from report import Comparison
 
-import marks_task  # noqa: E402
-from report import Comparison  # noqa: E402
-
-from electra_tf.config.hparams import read_hparams  # noqa: E402
-from electra_tf.errors import UserError  # noqa: E402
-from electra_tf.processes import Job  # noqa: E402
+from electra_tf.config.hparams import read_hparams
+from electra_tf.errors import UserError
+from electra_tf.processes import Job
 
 # GLUE without WNLI, as the ELECTRA paper reports it: task -> metric.
 GLUE = {
@@ -88,15 +83,18 @@ def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
         )
     folder = output / "data"
     vocab, records = folder / "vocab.txt", folder / "pretrain_tfrecords"
-    common = [sys.executable]
-    build_vocab = common + [
-        *(str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"),
+    build_vocab = [
+        *(sys.executable, str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"),
         *(f"--vocab-size={recipe['vocab_size']}", f"--output-file={vocab}"),
     ]
-    build = common + [
-        *(str(ROOT / "build_pretraining_dataset.py"), f"--corpus-dir={corpus}"),
-        *(f"--vocab-file={vocab}", f"--output-dir={records}"),
-        f"--max-seq-length={recipe['max_seq_length']}",
+    build = [
+        *(
+            sys.executable,
+            str(ROOT / "build_pretraining_dataset.py"),
+            f"--corpus-dir={corpus}",
+        ),
+        *(f"--vocab-file={vocab}"),
+        *(f"--output-dir={records}", f"--max-seq-length={recipe['max_seq_length']}"),
     ]
     commands = [] if vocab.exists() else [build_vocab]
     commands += [] if (records / "manifest.json").exists() else [build]

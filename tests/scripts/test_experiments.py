@@ -49,7 +49,7 @@ def run(script, output, *flags):
         capture_output=True,
         text=True,
         cwd=output.parent,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": ""},
         check=False,
     )
 

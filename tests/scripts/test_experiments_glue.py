@@ -27,7 +27,7 @@ def glue(data, model, hparams, *flags):
         ],
         capture_output=True,
         text=True,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": ""},
         check=False,
     )
 
