@@ -127,6 +127,14 @@ def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) 
     return Run(key, variant, seed, hparams, flops, steps)
 
 
+def difference(there: Any, here: Any, name: str = "") -> str:
+    """The first setting that differs, in words; "" if none does."""
+    if not isinstance(there, dict) or not isinstance(here, dict):
+        return "" if there == here else f"{name} is {there!r} there, {here!r} here"
+    found = (difference(there.get(k), here.get(k), k) for k in [*there, *here])
+    return next(filter(None, found), "")
+
+
 class Runs:
     """The list of all runs in an output directory, with their scores.
 
@@ -155,12 +163,11 @@ class Runs:
                 f"{self.path} is damaged: {error!r}\nChoose another --output-dir.",
                 EXIT_DAMAGED,
             ) from None
-        for name, value in self.settings.items():
-            if there.get(name) != value:
-                raise UserError(
-                    f"--output-dir {output} holds runs of other settings:\n{name} is "
-                    f"{there.get(name)!r} there, {value!r} here. Choose another."
-                )
+        if other := difference(there, self.settings):
+            raise UserError(
+                f"--output-dir {output} holds runs of other settings:\n{other}. "
+                "Choose another."
+            )
 
     def add(self, run: Run, experiment: str) -> None:
         """Lists a run, unless it is; notes what needs it."""
