@@ -244,8 +244,9 @@ class Experiment:
                 self.runs.add(run, self.comparison.name)
             self.runs.save()
             code = run_jobs(self.data.jobs, 1, self.console)
-            code = code or self._make(measures)
-            self.console.log(self._report(measures))
+            if not code:
+                code = self._make(measures)
+                self.console.log(self._report(measures))
         if code:
             self.console.log("Run the same command again to continue.")
         return code

@@ -88,12 +88,8 @@ def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
         *(f"--vocab-size={recipe['vocab_size']}", f"--output-file={vocab}"),
     ]
     build = [
-        *(
-            sys.executable,
-            str(ROOT / "build_pretraining_dataset.py"),
-            f"--corpus-dir={corpus}",
-        ),
-        *(f"--vocab-file={vocab}"),
+        *(sys.executable, str(ROOT / "build_pretraining_dataset.py")),
+        *(f"--corpus-dir={corpus}", f"--vocab-file={vocab}"),
         *(f"--output-dir={records}", f"--max-seq-length={recipe['max_seq_length']}"),
     ]
     commands = [] if vocab.exists() else [build_vocab]

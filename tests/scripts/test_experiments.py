@@ -148,8 +148,9 @@ def test_runs_are_made_once_whatever_ends_them(tmp_path, flags):
     assert keys[0] in other.stdout
     other = run("objectives", output, *flags, "--trials=2")
     assert other.returncode == 2 and "trials is 1 there, 2 here" in other.stderr
-    other = run("objectives", output, *flags, '--hparams={"learning_rate": 0.1}')
-    assert "is 0.0005 there, 0.1 here" in other.stderr
+    changed = f"--hparams={json.dumps(TINY | {'learning_rate': 0.1})}"
+    other = run("objectives", output, *flags, changed)
+    assert "learning_rate is 0.0005 there, 0.1 here" in other.stderr
     assert other.stderr.count("\n") <= 3
 
 
