@@ -67,6 +67,7 @@ _TRIALS = flags.DEFINE_integer(
 )
 _DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
 
+NOVELS = ROOT / "examples" / "corpus"
 # Of a run's work, fine-tuning and starting; pre-training is 1. For the progress line.
 _REST = 0.3
 # What a model's shape follows from, which fine-tuning else takes from the checkpoint.
@@ -194,7 +195,7 @@ class Experiment:
         self.output = Path(_OUTPUT_DIR.value).absolute()
         self.scale = self._scale()
         self.comparison = comparison._replace(variants=chosen(comparison.variants))
-        corpus = Path(_CORPUS.value or ROOT / "examples" / "corpus").absolute()
+        corpus = Path(_CORPUS.value or NOVELS).absolute()
         if _SCALE.value != "pocket" and _CORPUS.value:
             raise UserError("--corpus is for --scale pocket; others have --data-dir.")
         data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
@@ -204,7 +205,8 @@ class Experiment:
             "hparams": self.scale.recipe,
             "finetuning_hparams": self.scale.finetuning,
             "trials": self.scale.trials,
-            "corpus": str(corpus) if _SCALE.value == "pocket" else None,
+            # The novels are the same in every checkout.
+            "corpus": str(corpus) if _CORPUS.value else None,
             "data_dir": str(data_dir) if data_dir else None,
         }
         self.runs = Runs(self.output, settings)
