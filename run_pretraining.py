@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
-from electra_tf import cli, startup
+from electra_tf import cli, processes, startup
 from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
@@ -69,6 +69,7 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 def main(argv: list[str]) -> int:
     """Trains or evaluates as the flags say; returns the exit code."""
     del argv
+    processes.end_with_parent()
     started = time.monotonic()
     limit = _MAX_WALL_TIME.value and parse_duration(
         _MAX_WALL_TIME.value, "--max-wall-time"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes that end when the process that started them does."""
+"""Processes that end when the process that started them does: workers, and commands."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import re
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from electra_tf.errors import UserError
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 
 # The environment variable that names the process which this one should not outlive.
 ENDS_WITH_PARENT = "ELECTRA_TF_ENDS_WITH"
@@ -106,3 +110,110 @@ def _end_without(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)
+
+
+class Job(NamedTuple):
+    """Commands to be run one after the other, each if the one before succeeded.
+
+    Attributes:
+      log: the file for what they print.
+    """
+
+    name: str
+    commands: Sequence[Sequence[str]]
+    log: Path
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SHOWN = 5  # last lines of the log of a job that failed without an error in words
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    count: int,
+    console: Console,
+    keep_going: bool = False,
+    on_end: Callable[[Job], None] = lambda job: None,
+    on_wait: Callable[[list[Job]], None] = lambda jobs: None,
+) -> int:
+    """Runs jobs, `count` at a time, in processes that end with this one.
+
+    Each has a share of the processors and, where there are GPUs, one of them in turn. A
+    signal is passed on to all that run, which save; no other is started then.
+
+    Args:
+      keep_going: start the others after one has failed, too.
+      on_end: called with a job that has succeeded.
+      on_wait: called with the jobs that run, some times a second.
+
+    Returns: 0; else the exit code of the first job that failed, 42 after a signal.
+    """
+    waiting, codes, asked, told = list(jobs), [], [], set()
+    running: dict[int, tuple[Job, Iterator[Sequence[str]], subprocess.Popen]] = {}
+    before = {n: signal.signal(n, lambda n, _: asked.append(n)) for n in _SIGNALS}
+    try:
+        while True:
+            stops = asked or (any(codes) and not keep_going)
+            while waiting and len(running) < count and not stops:
+                job = waiting.pop(0)
+                place = min(set(range(count)) - running.keys())
+                rest = iter(job.commands)
+                job.log.unlink(missing_ok=True)
+                running[place] = job, rest, _command(next(rest), job.log, place, count)
+                console.log(f"{job.name} begins; what it prints: {job.log}")
+            if not running:
+                break
+            time.sleep(0.1)  # Jobs take minutes.
+            on_wait([job for job, _, _ in running.values()])
+            for place, (job, rest, process) in list(running.items()):
+                if asked and process.pid not in told:
+                    told.add(process.pid)
+                    process.send_signal(signal.SIGTERM)
+                if process.poll() is None:
+                    continue
+                del running[place]
+                code, command = process.returncode, next(rest, None)
+                if code == EXIT_OK and command and not asked:
+                    process = _command(command, job.log, place, count)
+                    running[place] = job, rest, process
+                    continue
+                codes.append(EXIT_PREEMPTED if command and code == EXIT_OK else code)
+                _report(job, codes[-1], console)
+                if codes[-1] == EXIT_OK:
+                    on_end(job)
+    finally:
+        for _, _, process in running.values():
+            process.kill()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return EXIT_PREEMPTED if asked else next((code for code in codes if code), EXIT_OK)
+
+
+def _command(
+    command: Sequence[str], log: Path, place: int, count: int
+) -> subprocess.Popen:
+    environment = os.environ | {ENDS_WITH_PARENT: str(os.getpid())}
+    threads = str(max(1, len(os.sched_getaffinity(0)) // count))
+    environment.setdefault("TF_NUM_INTRAOP_THREADS", threads)
+    if own := gpus():
+        environment["CUDA_VISIBLE_DEVICES"] = own[place % len(own)]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as f:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=f,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # Ctrl-C reaches this process alone.
+        )
+
+
+def _report(job: Job, code: int, console: Console) -> None:
+    if code == EXIT_OK:
+        console.log(f"{job.name} is finished.")
+        return
+    lines = job.log.read_text("utf-8", errors="replace").splitlines()
+    errors = [i for i, line in enumerate(lines) if line.startswith("error: ")]
+    said = lines[errors[-1] :] if errors else lines[-_SHOWN:]
+    console.log(f"{job.name} ended with code {code}: " + "\n".join(said))

@@ -17,7 +17,7 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-FOLDERS = ("electra_tf", "tests", "benchmarks", "examples")
+FOLDERS = ("electra_tf", "tests", "benchmarks", "examples", "experiments")
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 70
 
@@ -206,7 +206,7 @@ def misnamed(tests, names):
 
 def test_tests_are_named_after_what_they_test():
     names = {folder: [] for folder in ORDER} | {
-        "scripts": ["benchmarks", "examples", "quickstart", "venv"]
+        "scripts": ["benchmarks", "examples", "experiments", "quickstart", "venv"]
     }
     names[""].append("style")
     for name in graph():
@@ -415,7 +415,7 @@ def anchors(path):
 
 # Below these a page names files of this repository, if no other folder stands before.
 PATH = re.compile(
-    r"(?<![\w/.-])((?:electra_tf|tests|benchmarks|configs|docs|examples)/[\w./-]*\w)"
+    r"(?<![\w/.-])((?:electra_tf|tests|benchmarks|configs|docs|examples|experiments)/[\w./-]*\w)"
 )
 DOTTED = re.compile(r"(?<![\w/.-])electra_tf(?:\.\w+)+")
 

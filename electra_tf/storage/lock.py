@@ -31,10 +31,14 @@ class RunLock:
     a dead process is simply taken over. Where the file system has no flock, a lease
     (`lease.Lease`) stands in. Use as a context manager; entering raises `UserError`
     (75) when another process holds the lock.
+
+    Args:
+      flag: that which chooses another directory.
     """
 
-    def __init__(self, directory: str | os.PathLike):
+    def __init__(self, directory: str | os.PathLike, flag: str = "--model-name"):
         self.path = Path(directory) / "run.lock"
+        self._flag = flag
         self._file = None
         self._lease: Lease | None = None
 
@@ -123,7 +127,7 @@ class RunLock:
             name = "another process"
         raise UserError(
             f"{self.path.parent} is in use by {name}.\nWait for it, stop it, or "
-            "choose another --model-name.",
+            f"choose another {self._flag}.",
             EXIT_LOCKED,
         ) from None
 

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all experiments share: variants, a budget of FLOPs, runs that are made once.
+
+An experiment is a `Comparison` and a call of `main`. Its output directory holds runs of
+one scale, text and set of hparams, listed in runs.json; what two experiments there have
+in common is run once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import report
+import scales
+from absl import flags
+from checkout import ROOT
+from report import RANDOM, Comparison, Row, Variant
+from scales import Data, Measure, Scale
+
+from electra_tf import cli
+from electra_tf.config.hparams import read_hparams
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import Console, duration
+from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
+from electra_tf.processes import Job, run_jobs
+from electra_tf.storage.files import atomic_write, check_place
+from electra_tf.storage.lock import RunLock
+
+_SCALE = flags.DEFINE_enum(
+    "scale",
+    "pocket",
+    ["pocket", "small", "base"],
+    "pocket: minutes a run on two cores; small, base: the paper's, for a GPU.",
+)
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Runs of each variant, with seeds 1, 2, ...", lower_bound=1
+)
+_OUTPUT_DIR = cli.define_path("output_dir", None, "Where runs, table and picture go.")
+_DATA_DIR = cli.define_path(
+    "data_dir",
+    None,
+    "Vocabulary, TFRecords and tasks. pocket takes finetuning_data/chunk alone from "
+    "it, and does without.",
+)
+_CORPUS = cli.define_path(
+    "corpus", None, "Directory of text that pocket learns from. Default: four novels."
+)
+_WORKERS = flags.DEFINE_integer("workers", 1, "Runs at a time.", lower_bound=1)
+_ONLY = flags.DEFINE_list("only", [], "Variants to run; default: all.")
+_HPARAMS = flags.DEFINE_string(
+    "hparams", "{}", "JSON text or file: changes of the scale's recipe, for all runs."
+)
+_FINETUNING_HPARAMS = flags.DEFINE_string(
+    "finetuning_hparams", "{}", "The same for fine-tuning."
+)
+_TRIALS = flags.DEFINE_integer(
+    "trials",
+    None,
+    "Fine-tuning runs of each model, whose median counts. Default: 1; small, base: 10.",
+    lower_bound=1,
+)
+_DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
+
+NOVELS = ROOT / "examples" / "corpus"
+# Of a run's work, fine-tuning and starting; pre-training is 1. For the progress line.
+_REST = 0.3
+# What a model's shape follows from, which fine-tuning else takes from the checkpoint.
+_SHAPE = ("model_size", "model_hparam_overrides", "embedding_size", "vocab_size")
+
+
+class Run(NamedTuple):
+    """One pre-training run and what is fine-tuned from it.
+
+    Attributes:
+      hparams: of pre-training, but for places; None: random weights.
+    """
+
+    key: str
+    variant: Variant
+    seed: int
+    hparams: dict[str, Any] | None
+    flops: float
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """As it is shown."""
+        return f"{self.variant.name}, seed {self.seed}"
+
+
+def main(comparison: Comparison) -> None:
+    """Runs an experiment as the command line says."""
+    flags.mark_flags_as_required(["output_dir"])
+    cli.run(lambda argv: Experiment(comparison).run())
+
+
+def merged(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with changes; those of the model's shape one by one."""
+    name = "model_hparam_overrides"
+    shape = {**recipe.get(name, {}), **changes.get(name, {})}
+    return {**recipe, **changes, **({name: shape} if shape else {})}
+
+
+def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) -> Run:
+    """The run of a variant that takes its part of the recipe's FLOPs."""
+    from flops_computation import get_recipe_flops
+
+    whole = PretrainingConfig.from_hparams(data_dir, "run", dict(recipe))
+    hparams, flops, steps = None, 0.0, 0
+    if variant.budget:
+        hparams = merged(recipe, variant.hparams) | {"seed": seed}
+        config = PretrainingConfig.from_hparams(data_dir, "run", hparams)
+        stages = 2 if config.stage_one_steps else 1
+        a_step = get_recipe_flops(config) / config.num_train_steps
+        budget = variant.budget * get_recipe_flops(whole)
+        steps = max(stages, round(budget / a_step / stages) * stages)
+        flops = steps * a_step
+        warmup = whole.num_warmup_steps / whole.num_train_steps * steps / stages
+        hparams |= {"num_train_steps": steps, "num_warmup_steps": max(1, round(warmup))}
+    text = json.dumps([hparams, seed], sort_keys=True)
+    key = f"{hashlib.sha256(text.encode()).hexdigest()[:8]}-{seed}"
+    return Run(key, variant, seed, hparams, flops, steps)
+
+
+def difference(there: Any, here: Any, name: str = "") -> str:
+    """The first setting that differs, in words; "" if none does."""
+    if not isinstance(there, dict) or not isinstance(here, dict):
+        return "" if there == here else f"{name} is {there!r} there, {here!r} here"
+    found = (difference(there.get(k), here.get(k), k) for k in [*there, *here])
+    return next(filter(None, found), "")
+
+
+class Runs:
+    """The list of all runs in an output directory, with their scores.
+
+    Args:
+      settings: what they have in common; a directory with others is refused.
+    """
+
+    def __init__(self, output: Path, settings: Mapping[str, Any]):
+        self.path, self.settings = (
+            output / "runs.json",
+            json.loads(json.dumps(settings)),
+        )
+        self.rows: dict[str, dict[str, Any]] = {}
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            there, self.rows = content["settings"], content["runs"]
+        except FileNotFoundError:
+            if output.is_dir() and any(output.iterdir()):
+                raise UserError(
+                    f"--output-dir {output} is not empty and has no runs.json: it is "
+                    "not one of experiments.\nChoose another."
+                ) from None
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.path} is damaged: {error!r}\nChoose another --output-dir.",
+                EXIT_DAMAGED,
+            ) from None
+        if other := difference(there, self.settings):
+            raise UserError(
+                f"--output-dir {output} holds runs of other settings:\n{other}. "
+                "Choose another."
+            )
+
+    def add(self, run: Run, experiment: str) -> None:
+        """Lists a run, unless it is; notes what needs it."""
+        row = self.rows.setdefault(run.key, {"seed": run.seed, "scores": {}})
+        row |= {"steps": run.steps, "flops": run.flops, "hparams": run.hparams}
+        name = f"{experiment}: {run.variant.name}"
+        row["in"] = sorted({*row.get("in", []), name})
+
+    def scores(self, run: Run) -> dict[str, float]:
+        """Measure -> score, of what is finished."""
+        return self.rows.get(run.key, {}).get("scores", {})
+
+    def save(self) -> None:
+        """Writes the list."""
+        content = {"settings": self.settings, "runs": self.rows}
+        atomic_write(self.path, json.dumps(content, indent=1) + "\n")
+
+
+class Experiment:
+    """A comparison at the scale, and with the seeds, that the command line gives."""
+
+    def __init__(self, comparison: Comparison):
+        self.console = Console()
+        self.output = Path(_OUTPUT_DIR.value).absolute()
+        self.scale = self._scale()
+        self.comparison = comparison._replace(variants=chosen(comparison.variants))
+        corpus = Path(_CORPUS.value or NOVELS).absolute()
+        if _SCALE.value != "pocket" and _CORPUS.value:
+            raise UserError("--corpus is for --scale pocket; others have --data-dir.")
+        data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
+        check_place(self.output)
+        settings = {
+            "scale": _SCALE.value,
+            "hparams": self.scale.recipe,
+            "finetuning_hparams": self.scale.finetuning,
+            "trials": self.scale.trials,
+            # The novels are the same in every checkout.
+            "corpus": str(corpus) if _CORPUS.value else None,
+            "data_dir": str(data_dir) if data_dir else None,
+        }
+        self.runs = Runs(self.output, settings)
+        self.data = self._data(corpus, data_dir)
+        self.planned = [
+            plan(variant, seed, self.scale.recipe, str(self.data.directory))
+            for seed in range(1, _SEEDS.value + 1)
+            for variant in self.comparison.variants
+        ]
+        self._measures = lambda: scales.measures(
+            _SCALE.value, self.output, data_dir, comparison
+        )
+
+    def _scale(self) -> Scale:
+        scale = scales.scale_named(_SCALE.value)
+        return Scale(
+            merged(scale.recipe, read_hparams(_HPARAMS.value)),
+            merged(scale.finetuning, read_hparams(_FINETUNING_HPARAMS.value)),
+            _TRIALS.value or scale.trials,
+        )
+
+    def _data(self, corpus: Path, data_dir: Path | None) -> Data:
+        if _SCALE.value == "pocket":
+            return scales.pocket_data(self.output, corpus, self.scale.recipe)
+        return scales.given_data(data_dir, _SCALE.value)
+
+    def run(self) -> int:
+        """Makes what is not made yet, writes table and picture: the exit code."""
+        for run in self.planned:
+            line = f"{run.key}  {run.name}: {run.steps:,} steps, {run.flops:.3g} FLOPs"
+            self.console.log(line)
+        if _DRY_RUN.value:
+            return EXIT_OK
+        with RunLock(self.output, "--output-dir"):
+            measures = self._measures()
+            for run in self.planned:
+                self.runs.add(run, self.comparison.name)
+            self.runs.save()
+            code = run_jobs(self.data.jobs, 1, self.console)
+            if not code:
+                code = self._make(measures)
+                self.console.log(self._report(measures))
+        if code:
+            self.console.log("Run the same command again to continue.")
+        return code
+
+    def _make(self, measures: Mapping[str, Measure]) -> int:
+        waiting = {
+            run.name: run
+            for run in self.planned
+            if measures.keys() - self.runs.scores(run).keys()
+        }
+        jobs = [
+            Job(
+                name,
+                self.commands(run, measures),
+                self.output / "logs" / f"{run.key}.log",
+            )
+            for name, run in waiting.items()
+        ]
+        progress = _Progress(self.console, self.planned, list(waiting.values()))
+
+        def finished(job: Job) -> None:
+            run = waiting[job.name]
+            scores = {n: self.score(run, n, m) for n, m in measures.items()}
+            self.runs.rows[run.key]["scores"] |= scores
+            self.runs.save()
+            progress.finished(run)
+            self._report(measures)
+
+        return run_jobs(
+            *(jobs, _WORKERS.value, self.console),
+            keep_going=True,
+            on_end=finished,
+            on_wait=progress.show,
+        )
+
+    def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:
+        """Pre-training, then fine-tuning by each measure that lacks its score."""
+        commands, folder = [], self.output / "runs" / run.key
+        scores = self.runs.scores(run)
+        shape = {}
+        if run.hparams is None:
+            shape = {k: v for k, v in self.scale.recipe.items() if k in _SHAPE}
+        elif not scores:
+            hparams = run.hparams | {"model_dir": str(folder / "model")}
+            commands.append(self._command("run_pretraining.py", run, hparams))
+        for name, measure in measures.items():
+            if name in scores:
+                continue
+            hparams = merged(shape, self.scale.finetuning) | measure.hparams
+            hparams |= {
+                "task_names": [measure.task],
+                "num_trials": self.scale.trials,
+                "keep_all_models": False,
+                "seed": 1000 * run.seed,  # Those of the trials follow it.
+                "init_checkpoint": str(folder / "model") if run.hparams else None,
+                "model_dir": str(folder / name),
+                "preprocessed_data_dir": str(folder / f"{name}_features"),
+            }
+            commands.append(self._command("run_finetuning.py", run, hparams))
+        return commands
+
+    def _command(self, script: str, run: Run, hparams: Mapping[str, Any]) -> list[str]:
+        return [
+            *(sys.executable, str(ROOT / script)),
+            *("--data-dir", str(self.data.directory), "--model-name", run.key),
+            *("--hparams", json.dumps(hparams)),
+        ]
+
+    def score(self, run: Run, name: str, measure: Measure) -> float:
+        """The median of the trials."""
+        folder = self.output / "runs" / run.key / f"{name}_results"
+        path = folder / f"{measure.task}_results.json"
+        found = json.loads(path.read_text(encoding="utf-8"))["statistics"]
+        return found[measure.task][measure.metric]["median"]
+
+    def _report(self, measures: Mapping[str, Measure]) -> str:
+        rows = []
+        for variant in self.comparison.variants:
+            own = [run for run in self.planned if run.variant == variant]
+            found = [self.runs.scores(run) for run in own]
+            scores = {n: [s[n] for s in found if n in s] for n in measures}
+            rows.append(Row(variant, own[0].steps, own[0].flops, scores))
+        stem = self.output / self.comparison.name
+        metrics = {name: measure.metric for name, measure in measures.items()}
+        budget = max(run.flops for run in self.planned)
+        head = f"`--scale {_SCALE.value}`, {budget:.3g} FLOPs at most for a run"
+        return report.write(stem, self.comparison, rows, metrics, head)
+
+
+def chosen(variants: Sequence[Variant]) -> list[Variant]:
+    """Those that --only names, or all; and random weights, to compare with."""
+    known = {variant.name.lower(): variant for variant in [*variants, RANDOM]}
+    for name in _ONLY.value:
+        if name.strip().lower() not in known:
+            raise UserError(
+                f"--only: there is no variant {name!r}.\n"
+                f"There are: {', '.join(v.name for v in known.values())}."
+            )
+    wanted = [name.strip().lower() for name in _ONLY.value] or list(known)
+    return [v for n, v in known.items() if n in wanted]
+
+
+class _Progress:
+    """The line that says how far the whole is."""
+
+    def __init__(self, console: Console, planned: list[Run], waiting: list[Run]):
+        self._console, self._planned = console, planned
+        self._most = max(run.flops for run in planned) or 1.0
+        self._left = {run.key: self._work(run) for run in waiting}
+        self._total = sum(self._left.values())
+        self._begin = time.monotonic()
+
+    def _work(self, run: Run) -> float:
+        return run.flops / self._most + _REST
+
+    def finished(self, run: Run) -> None:
+        """Counts a run and logs the line."""
+        del self._left[run.key]
+        self._console.log(self._line())
+
+    def show(self, running: Sequence[Job]) -> None:
+        """Rewrites the line on a terminal, with the last line of each run's log."""
+        if self._console.is_terminal:
+            last = [f"{job.name}: {_last_line(job.log)}" for job in running]
+            self._console.update(" | ".join([self._line(), *last]))
+
+    def _line(self) -> str:
+        elapsed, left = time.monotonic() - self._begin, sum(self._left.values())
+        done, total = len(self._planned) - len(self._left), len(self._planned)
+        line = f"{done}/{total} runs, ELAP: {duration(elapsed)}"
+        if left < self._total:
+            line += f", ETA: {duration(elapsed * left / (self._total - left))}"
+        return line
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_bytes()[-2000:].decode("utf-8", "replace").splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Table and picture of an experiment, and whether a measure can tell models apart."""
+
+from __future__ import annotations
+
+import io
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import checkout  # noqa: F401
+
+from electra_tf.storage.files import atomic_write
+
+# Told apart without colour vision, too (Okabe and Ito).
+_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+# A measure is fit if its spread is below this part of what pre-training brings.
+_FIT = 1 / 3
+
+
+class Variant(NamedTuple):
+    """What is compared.
+
+    Attributes:
+      hparams: of pre-training, beside the scale's recipe.
+      budget: part of the recipe's FLOPs that it takes; 0: random weights.
+      line: the line of the picture that it is on, for pictures of lines.
+      x: its place there; None: its FLOPs.
+      paper: the paper's score, where it gives one.
+    """
+
+    name: str
+    hparams: dict[str, Any] = {}
+    budget: float = 1.0
+    line: str = ""
+    x: float | None = None
+    paper: float | None = None
+
+
+RANDOM = Variant("Random weights", budget=0)
+
+
+class Comparison(NamedTuple):
+    """An experiment.
+
+    Attributes:
+      source: what of which paper it repeats.
+      x_label: what the picture's lines go over; "": bars.
+      tuning: to choose hparams by: scored on other data than results are.
+      candidates: scored by all that was considered as a measure.
+    """
+
+    name: str
+    title: str
+    source: str
+    variants: Sequence[Variant]
+    x_label: str = ""
+    tuning: bool = False
+    candidates: bool = False
+
+
+class Row(NamedTuple):
+    """What a variant reached: measure -> a score for each seed that is finished."""
+
+    variant: Variant
+    steps: int
+    flops: float
+    scores: dict[str, list[float]]
+
+
+class Fitness(NamedTuple):
+    """Spread over seeds of a measure, and what pre-training brings by it."""
+
+    spread: float
+    difference: float
+
+    @property
+    def fit(self) -> bool:
+        """Whether it can tell models apart."""
+        return self.spread < _FIT * self.difference
+
+
+def fitness(rows: Sequence[Row], measure: str) -> Fitness | None:
+    """Of the best variant against random weights; None if too few runs are finished.
+
+    The spread is that of all variants that are pre-trained with the whole budget, or of
+    random weights if theirs is larger.
+    """
+    trained = [r.scores[measure] for r in rows if r.variant.budget >= 1]
+    trained = [scores for scores in trained if len(scores) > 1]
+    random = [r.scores[measure] for r in rows if r.variant == RANDOM]
+    if not trained or not random or len(random[0]) < 2:
+        return None
+    difference = max(map(statistics.fmean, trained)) - statistics.fmean(random[0])
+    spread = max(_pooled(trained), statistics.stdev(random[0]))
+    return Fitness(spread, difference)
+
+
+def _pooled(groups: Sequence[Sequence[float]]) -> float:
+    """Standard deviation within groups."""
+    squares = sum(statistics.variance(g) * (len(g) - 1) for g in groups)
+    return math.sqrt(squares / sum(len(g) - 1 for g in groups))
+
+
+def write(
+    stem: Path,
+    comparison: Comparison,
+    rows: Sequence[Row],
+    metrics: Mapping[str, str],
+    head: str,
+) -> str:
+    """Writes <stem>.md and <stem>.png; returns the table.
+
+    Args:
+      metrics: measure -> the metric that it is.
+      head: scale and budget, in words.
+    """
+    notes, fit = [], []
+    for name, metric in metrics.items():
+        found = fitness(rows, name)
+        if found is None:
+            notes.append(
+                f"{name}: whether it can tell models apart takes two seeds of each."
+            )
+        else:
+            verdict = "can" if found.fit else "can not"
+            notes.append(
+                f"{name} ({metric}): spread over seeds {found.spread:.2f}, the best "
+                f"variant against random weights {found.difference:+.2f}: it {verdict} "
+                f"tell models apart{'' if found.fit else ' and is not reported'}."
+            )
+        if found is None or found.fit:
+            fit.append(name)
+    lines = [f"## {comparison.title}", "", f"{comparison.source}. {head}."]
+    lines += ["", *table(rows, fit), "", *(f"- {note}" for note in notes)]
+    atomic_write(stem.with_suffix(".md"), "\n".join(lines) + "\n")
+    if fit and any(scores for row in rows for scores in row.scores.values()):
+        atomic_write(stem.with_suffix(".png"), picture(comparison, rows, fit))
+    return "\n".join(lines)
+
+
+def table(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
+    """Markdown: mean and standard error over the seeds, beside the paper's score."""
+    averages = ["mean"] if len(measures) > 1 else []
+    heads = ["", "FLOPs", "steps", "seeds", *measures, *averages, "paper"]
+    lines = [heads, ["---"] * len(heads)]
+    for row in rows:
+        own = [row.scores[name] for name in measures]
+        cells = [_mean(scores) for scores in [*own, *([_average(own)] * len(averages))]]
+        seeds = str(min(map(len, own), default=0))
+        flops = f"{row.flops:.3g}" if row.flops else "0"
+        paper = "" if row.variant.paper is None else f"{row.variant.paper:.1f}"
+        lines.append([row.variant.name, flops, f"{row.steps:,}", seeds, *cells, paper])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _average(measures: Sequence[Sequence[float]]) -> list[float]:
+    """Of several measures, for each seed that has them all."""
+    return [statistics.fmean(scores) for scores in zip(*measures, strict=False)]
+
+
+def _mean(scores: Sequence[float]) -> str:
+    if not scores:
+        return ""
+    error = standard_error(scores)
+    return f"{statistics.fmean(scores):.2f}" + (
+        "" if error is None else f" ± {error:.2f}"
+    )
+
+
+def standard_error(scores: Sequence[float]) -> float | None:
+    """Of the mean; None for a single score."""
+    if len(scores) < 2:
+        return None
+    return statistics.stdev(scores) / math.sqrt(len(scores))
+
+
+def picture(
+    comparison: Comparison, rows: Sequence[Row], measures: Sequence[str]
+) -> bytes:
+    """A PNG with a panel for each measure: bars, or lines as the paper has them."""
+    # The Agg canvas draws without a display and leaves pyplot's global state alone.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    count = len(measures)
+    columns = min(count, 3)
+    size = (1 + 4.5 * columns, 0.6 + 3.6 * math.ceil(count / columns))
+    figure = Figure(figsize=size, dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(comparison.title, fontsize=12)
+    draw = _draw_lines if comparison.x_label else _draw_bars
+    for number, name in enumerate(measures, start=1):
+        axes = figure.add_subplot(math.ceil(count / columns), columns, number)
+        draw(axes, [row for row in rows if row.scores[name]], name)
+        axes.set_title(name, fontsize=10, loc="left")
+        axes.set_axisbelow(True)
+        if comparison.x_label:
+            axes.set_xlabel(comparison.x_label, fontsize=9)
+    file = io.BytesIO()
+    figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _draw_bars(axes, rows: Sequence[Row], measure: str) -> None:
+    means = [statistics.fmean(row.scores[measure]) for row in rows]
+    errors = [standard_error(row.scores[measure]) or 0.0 for row in rows]
+    names = [row.variant.name for row in rows]
+    colours = ["#9aa3ad" if row.variant == RANDOM else _PALETTE[0] for row in rows]
+    axes.barh(names, means, xerr=errors, color=colours, capsize=3)
+    axes.invert_yaxis()
+    low, high = min(means), max(means)
+    axes.set_xlim(low - 0.5 * (high - low) - 1, high + 0.2 * (high - low) + 1)
+    axes.grid(axis="x", color="#d9dde3", linewidth=0.6)
+
+
+def _place(row: Row) -> float:
+    return row.flops if row.variant.x is None else row.variant.x
+
+
+def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        lines.setdefault(row.variant.line, []).append(row)
+    for number, (line, own) in enumerate(lines.items()):
+        own = sorted(own, key=_place)
+        means = [statistics.fmean(row.scores[measure]) for row in own]
+        if own[0].variant == RANDOM:
+            axes.axhline(means[0], color="#9aa3ad", linestyle=":", label=RANDOM.name)
+            continue
+        places = [_place(row) for row in own]
+        errors = [standard_error(row.scores[measure]) or 0.0 for row in own]
+        colour = _PALETTE[number % len(_PALETTE)]
+        style = {"color": colour, "marker": "o", "capsize": 3, "label": line}
+        axes.errorbar(places, means, errors, **style)
+    axes.grid(color="#d9dde3", linewidth=0.6)
+    axes.legend(fontsize=8, frameon=False)

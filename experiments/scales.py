@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scales that experiments run at: recipe, budget, data, and what is measured."""
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import marks_task
+from checkout import ROOT
+from report import Comparison
+
+from electra_tf.config.hparams import read_hparams
+from electra_tf.errors import UserError
+from electra_tf.processes import Job
+
+# GLUE without WNLI, as the ELECTRA paper reports it: task -> metric.
+GLUE = {
+    "cola": "mcc",
+    "sst": "accuracy",
+    "mrpc": "accuracy",
+    "sts": "spearman",
+    "qqp": "accuracy",
+    "mnli": "accuracy",
+    "qnli": "accuracy",
+    "rte": "accuracy",
+}
+# pocket learns from sequences of 32 tokens, so it is measured by short sentences.
+_CHUNK_WORDS = 16
+_CHUNK_SENTENCES = 600
+
+
+class Measure(NamedTuple):
+    """A task that pre-trained models are fine-tuned on, and its metric."""
+
+    task: str
+    metric: str
+    hparams: dict[str, Any] = {}
+
+
+class Scale(NamedTuple):
+    """What runs of one size have in common.
+
+    Attributes:
+      recipe: hparams of pre-training; a run may take the FLOPs that these take.
+      finetuning: hparams of fine-tuning.
+      trials: fine-tuning runs of each pre-trained model; their median is its score.
+    """
+
+    recipe: dict[str, Any]
+    finetuning: dict[str, Any]
+    trials: int
+
+
+def scale_named(name: str) -> Scale:
+    """The scale that a command line names."""
+    if name == "pocket":
+        here = Path(__file__).parent
+        return Scale(
+            read_hparams(str(here / "pocket.json")),
+            read_hparams(str(here / "pocket_finetuning.json")),
+            trials=1,
+        )
+    recipe = read_hparams(str(ROOT / "configs" / f"electra_{name}.json"))
+    rate = {"small": 3e-4, "base": 1e-4}[name]  # the ELECTRA paper, Table 7
+    return Scale(recipe, {"model_size": name, "learning_rate": rate}, trials=10)
+
+
+class Data(NamedTuple):
+    """Where vocabulary and TFRecords are, and what is to be made before the runs."""
+
+    directory: Path
+    jobs: list[Job]
+
+
+def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
+    """A vocabulary and TFRecords of a directory of text, in `output`."""
+    if not corpus.is_dir():
+        raise UserError(
+            f"--corpus {corpus} is not a directory.\n"
+            "It is one with text files, as build_pretraining_dataset.py takes it."
+        )
+    folder = output / "data"
+    vocab, records = folder / "vocab.txt", folder / "pretrain_tfrecords"
+    build_vocab = [
+        *(sys.executable, str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"),
+        *(f"--vocab-size={recipe['vocab_size']}", f"--output-file={vocab}"),
+    ]
+    build = [
+        *(sys.executable, str(ROOT / "build_pretraining_dataset.py")),
+        *(f"--corpus-dir={corpus}", f"--vocab-file={vocab}"),
+        *(f"--output-dir={records}", f"--max-seq-length={recipe['max_seq_length']}"),
+    ]
+    commands = [] if vocab.exists() else [build_vocab]
+    commands += [] if (records / "manifest.json").exists() else [build]
+    jobs = [Job("Data", commands, output / "logs" / "data.log")] if commands else []
+    return Data(folder, jobs)
+
+
+def given_data(data_dir: Path | None, scale: str) -> Data:
+    """What a user has built for a scale larger than pocket."""
+    if data_dir is None:
+        raise UserError(
+            f"--scale {scale} needs --data-dir: a directory with vocab.txt, "
+            "pretrain_tfrecords and finetuning_data."
+        )
+    for name in ("vocab.txt", "pretrain_tfrecords", "finetuning_data"):
+        if not (data_dir / name).exists():
+            raise UserError(
+                f"--data-dir {data_dir} has no {name}.\nbuild_pretraining_dataset.py "
+                "makes the data; GLUE's files go into finetuning_data/<task>."
+            )
+    return Data(data_dir, [])
+
+
+def glue_tasks(data_dir: Path) -> list[str]:
+    """The tasks of GLUE whose data are in a data directory, in the paper's order."""
+    folder = data_dir / "finetuning_data"
+    found = [task for task in GLUE if (folder / task).is_dir()]
+    if not found:
+        raise UserError(
+            f"{folder} has none of {', '.join(GLUE)}.\nGLUE's files go into "
+            "<data-dir>/finetuning_data/<task>, as docs/fine_tuning.md says."
+        )
+    return found
+
+
+def measures(
+    scale: str, output: Path, data_dir: Path | None, comparison: Comparison
+) -> dict[str, Measure]:
+    """What models are measured by: name -> Measure; files are written where needed."""
+    if scale != "pocket":
+        if comparison.tuning:
+            raise UserError("what is tuned here is --scale pocket; others are papers'.")
+        return {task: Measure(task, GLUE[task]) for task in glue_tasks(data_dir)}
+    folder = output / "data" / "tasks"
+    split = "tuning" if comparison.tuning else "test"
+    marks_task.write(folder, ROOT / "examples")
+    dev = {"marks": f"marks_{split}.txt"}
+    if data_dir is not None:
+        chunk = data_dir / "finetuning_data" / "chunk"
+        if not chunk.is_dir():
+            raise UserError(
+                f"--data-dir {data_dir} has no finetuning_data/chunk (CoNLL-2000), "
+                "which is what --scale pocket takes from there."
+            )
+        _write_chunk(folder, chunk)
+        dev["chunk"] = f"chunk_{split}.txt"
+    end = "_tuning" if comparison.tuning else ""
+    found = {
+        name + end: Measure(name, "f1", {"tasks": {name: _tagging(folder, name, file)}})
+        for name, file in dev.items()
+    }
+    if comparison.candidates:
+        found["author"] = _author(folder)
+    return found
+
+
+def _author(folder: Path) -> Measure:
+    """The task of examples/."""
+    import author_task
+
+    task = read_hparams(str(ROOT / "examples" / "author_task.json"))["tasks"]["author"]
+    if not (folder / task["dev"]).exists():
+        with contextlib.redirect_stdout(None):
+            author_task.main(str(folder))
+    task |= {split: str(folder / task[split]) for split in ("train", "dev")}
+    return Measure("author", "accuracy", {"tasks": {"author": task}})
+
+
+def _tagging(folder: Path, name: str, dev: str) -> dict[str, str]:
+    train = str(folder / f"{name}_train.txt")
+    return {"type": "tagging", "train": train, "dev": str(folder / dev)}
+
+
+def _write_chunk(folder: Path, source: Path) -> None:
+    """The first short sentences to train on, the last to tune by; those of dev."""
+
+    def short(file: str) -> list[str]:
+        text = (source / file).read_text(encoding="utf-8").strip()
+        found = text.split("\n\n")
+        return [s for s in found if len(s.splitlines()) <= _CHUNK_WORDS]
+
+    train, count = short("train.txt"), _CHUNK_SENTENCES
+    parts = {"train": train[:count], "tuning": train[count:][-count:]}
+    for name, sentences in (parts | {"test": short("dev.txt")}).items():
+        marks_task.write_once(folder / f"chunk_{name}.txt", "\n\n".join(sentences))

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GLUE summary, on tiny tasks of GLUE's shapes."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.runs import ROOT
+from tests.helpers.tiny_finetuning import TINY, write_data
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def glue(data, model, hparams, *flags):
+    return subprocess.run(
+        [
+            *(sys.executable, str(ROOT / "experiments" / "glue.py")),
+            *(f"--data-dir={data}", f"--model-name={model}"),
+            *(f"--hparams={json.dumps(hparams)}", *flags),
+        ],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": ""},
+        check=False,
+    )
+
+
+def test_medians_over_trials_and_their_mean(data):
+    hparams = TINY | {"num_train_epochs": 2.0}
+    done = glue(data, "m", hparams, "--trials=3", "--workers=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = data / "models" / "m" / "results"
+    medians = []
+    for task, metric in (("cola", "mcc"), ("sts", "spearman")):
+        trials = json.loads((folder / f"{task}_results.json").read_text())["trials"]
+        scores = [trial["scores"][task][metric] for trial in trials]
+        assert len(scores) == 3
+        medians.append(statistics.median(scores))
+        assert f"| {task} | {metric} | {medians[-1]:.2f} | 3 |" in done.stdout
+    mean = f"**{statistics.fmean(medians):.2f}**"
+    assert f"| **mean of 2 tasks, not the paper's** | | {mean} | |" in done.stdout
+    assert mean in (folder / "glue.md").read_text()
+
+    # Results of other settings are not taken for those of this command.
+    other = glue(data, "m", hparams | {"learning_rate": 1e-4}, "--trials=3")
+    assert other.returncode == 2 and "holds results of other settings" in other.stdout
+    assert "not the paper's" not in other.stdout
+
+
+@pytest.mark.parametrize(
+    ("hparams", "flags", "text"),
+    [
+        ({}, [], "no_model"),
+        ({"init_checkpoint": None}, ["--tasks=mnli"], "There are: cola, sts"),
+        ({"num_trials": 2}, [], "num_trials is this command's to set"),
+        ({}, ["--trials=0"], "trials"),
+        ({"epochs": 2, "init_checkpoint": None}, [], "epochs"),
+    ],
+)
+def test_mistakes(data, hparams, flags, text):
+    done = glue(data, "no_model", hparams, *flags)
+    assert done.returncode in (1, 2) and text in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_mean_of_all_eight_is_the_papers(tmp_path):
+    sys.path.append(str(ROOT / "experiments"))
+    sys.path.append(str(ROOT / "examples"))
+    import glue as script
+    from scales import GLUE
+
+    results = {}
+    for number, (task, metric) in enumerate(GLUE.items()):
+        value = {"median": 80.0 + number, "trials": 10}
+        results[task] = tmp_path / f"{task}.json"
+        text = json.dumps({"statistics": {task: {metric: value}}})
+        results[task].write_text(text)
+    assert script.table(results)[-1] == "| **GLUE** | | **83.50** | |"

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables, pictures and fitness of measures, on numbers worked out by hand."""
+
+import sys
+
+import pytest
+from matplotlib.figure import Figure
+
+from tests.helpers.runs import ROOT
+
+sys.path.append(str(ROOT / "experiments"))
+
+import marks_task  # noqa: E402
+import report  # noqa: E402
+from report import RANDOM, Comparison, Row, Variant  # noqa: E402
+
+ELECTRA = Row(
+    Variant("ELECTRA", paper=85.0, x=2.0, line="a"), 1000, 2e12, {"m": [60.0, 62.0]}
+)
+BERT = Row(Variant("BERT", x=1.0, line="a"), 1500, 2e12, {"m": [58.0, 62.0]})
+NOTHING = Row(RANDOM, 0, 0.0, {"m": [50.0, 51.0]})
+
+
+def test_spread_is_within_variants_and_compared_with_what_training_brings():
+    found = report.fitness([BERT, ELECTRA, NOTHING], "m")
+    # Variances 2 and 8, one degree of freedom each; random weights have 0.5.
+    assert found.spread == pytest.approx(5**0.5)
+    assert found.difference == pytest.approx(61 - 50.5)
+    assert found.fit
+    assert not report.Fitness(spread=1.0, difference=3.0).fit
+    assert not report.Fitness(spread=1.0, difference=-9.0).fit
+
+
+def test_a_wide_spread_of_random_weights_counts():
+    wide = NOTHING._replace(scores={"m": [40.0, 60.0]})
+    found = report.fitness([ELECTRA, wide], "m")
+    assert found.spread == pytest.approx(200**0.5) and not found.fit
+
+
+def test_fitness_needs_two_seeds_of_both():
+    one = ELECTRA._replace(scores={"m": [60.0]})
+    assert report.fitness([one, NOTHING], "m") is None
+    assert report.fitness([ELECTRA], "m") is None
+
+
+def test_table():
+    two = [row._replace(scores=row.scores | {"n": [1.0]}) for row in (ELECTRA, BERT)]
+    lines = report.table(two, ["m", "n"])
+    assert lines[0] == "|  | FLOPs | steps | seeds | m | n | mean | paper |"
+    # Standard error: 1.414 / sqrt(2). The mean is that of the first seed alone.
+    expected = "| ELECTRA | 2e+12 | 1,000 | 1 | 61.00 ± 1.00 | 1.00 | 30.50 | 85.0 |"
+    assert lines[2] == expected
+    empty = report.table([ELECTRA._replace(scores={"m": []})], ["m"])
+    assert empty[2] == "| ELECTRA | 2e+12 | 1,000 | 0 |  | 85.0 |"
+
+
+def test_what_cannot_tell_is_not_reported(tmp_path):
+    comparison = Comparison("c", "Title", "Table 5", [])
+    rows = [ELECTRA, BERT, NOTHING]
+    rows = [r._replace(scores=r.scores | {"bad": [10.0, 90.0]}) for r in rows]
+    metrics = {"m": "f1", "bad": "accuracy"}
+    text = report.write(tmp_path / "c", comparison, rows, metrics, "head")
+    assert (tmp_path / "c.md").read_text() == text + "\n"
+    assert "| seeds | m | paper |" in text
+    assert "bad (accuracy): spread over seeds 56.57" in text
+    assert "can not tell models apart and is not reported" in text
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bars_are_as_long_as_the_means():
+    axes = Figure().add_subplot()
+    report._draw_bars(axes, [ELECTRA, BERT, NOTHING], "m")
+    assert [patch.get_width() for patch in axes.patches] == [61.0, 60.0, 50.5]
+    low, high = axes.get_xlim()
+    assert low < 50.5 and high > 61
+
+
+def test_lines_go_through_the_means_in_order():
+    axes = Figure().add_subplot()
+    report._draw_lines(axes, [ELECTRA, BERT, NOTHING], "m")
+    line = axes.containers[0].lines[0]
+    assert line.get_xydata().tolist() == [[1.0, 60.0], [2.0, 61.0]]
+    labels = axes.get_legend_handles_labels()[1]
+    assert sorted(labels) == ["Random weights", "a"]
+
+
+def test_words_carry_the_mark_that_follows_them():
+    line = '"Yes, Watson\'s here;" he said. 42 -- Why?!'
+    words = "yes watson's here he said why".split()
+    tags = ["B-comma", "O", "B-stop", "O", "B-stop", "B-stop"]
+    assert marks_task.tagged(line) == list(zip(words, tags, strict=True))
+
+
+def test_the_texts_of_the_task_do_not_overlap(tmp_path):
+    marks_task.write(tmp_path, ROOT / "examples")
+    parts = {}
+    for split in ("train", "tuning", "test"):
+        text = (tmp_path / f"marks_{split}.txt").read_text().strip()
+        parts[split] = set(text.split("\n\n"))
+    assert len(parts["train"]) == marks_task.PASSAGES["train"]
+    assert not parts["train"] & parts["test"] and not parts["train"] & parts["tuning"]
+    assert not parts["tuning"] & parts["test"]
