@@ -11,6 +11,15 @@ from electra_tf.config.run import check_heads
 from electra_tf.errors import UserError
 
 
+def check_action(config) -> None:
+    """Raises a UserError for a run that would neither train nor evaluate, or both."""
+    if config.do_train == config.do_eval:
+        raise UserError(
+            f"do_train and do_eval are both {show(config.do_train)}; exactly one "
+            'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
+        )
+
+
 def check(config) -> None:
     """Raises a UserError for hparams of a PretrainingConfig that exclude each other."""
     _check_objective(config)
@@ -315,8 +324,13 @@ def _check_adversarial(config) -> None:
             )
 
 
-def check_generator(config) -> None:
-    """Raises a UserError for a generator of an impossible shape."""
+def check_sizes(config) -> None:
+    """Raises a UserError for masks of nothing or a generator without units."""
+    if config.max_predictions_per_seq < 1:
+        raise UserError(
+            f"mask_prob {config.mask_prob} of max_seq_length {config.max_seq_length} "
+            "is less than one token; raise one of them"
+        )
     if not config.uses_generator_config:
         return
     shape, generator = config.model_config(), config.generator_config()

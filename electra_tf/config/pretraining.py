@@ -18,7 +18,6 @@ from electra_tf.config.hparams import (
     SETTING,
     hparam,
     read_hparams,
-    show,
 )
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import OBJECTIVES
@@ -490,11 +489,7 @@ class PretrainingConfig(RunConfig):
         }
 
     def _check_together(self) -> None:
-        if self.do_train == self.do_eval:
-            raise UserError(
-                f"do_train and do_eval are both {show(self.do_train)}; exactly one "
-                'must be true.\nTo evaluate: {"do_train": false, "do_eval": true}'
-            )
+        combinations.check_action(self)
         for part in self.run_phases() if self.phases else ():
             try:
                 part.config._check_together()
@@ -502,9 +497,4 @@ class PretrainingConfig(RunConfig):
                 raise UserError(f"phase {part.number}: {error}") from None
         combinations.check(self)
         super()._check_together()
-        combinations.check_generator(self)
-        if self.max_predictions_per_seq < 1:
-            raise UserError(
-                f"mask_prob {self.mask_prob} of max_seq_length {self.max_seq_length} "
-                "is less than one token; raise one of them"
-            )
+        combinations.check_sizes(self)

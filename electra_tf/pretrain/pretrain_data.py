@@ -88,9 +88,8 @@ def make_dataset(
     end = _ENDLESS if num_batches is None else start_step + num_batches
     dataset = tf.data.Dataset.range(start_step, end)
     if in_graph:
-        examples = graph_reading.examples(
-            dataset, source.only_part(), start_step, *order
-        )
+        part = source.only_part()
+        examples = graph_reading.examples(dataset, part, start_step, *order)
         dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
     else:
         dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
