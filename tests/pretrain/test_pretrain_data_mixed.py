@@ -188,6 +188,21 @@ def test_a_later_data_set_takes_the_place_of_an_earlier_one(tmp_path):
     assert make({}, saved).pretrain_tfrecords == bucket.pretrain_tfrecords
 
 
+def test_each_phase_may_mix():
+    """`sampling_alpha` is the run's; of phases with one data set it says nothing."""
+    phases = [
+        {"num_train_steps": 10, "pretrain_tfrecords": ["a", "b"]},
+        {"num_train_steps": 5, "pretrain_tfrecords": "c"},
+        {"num_train_steps": 5, "pretrain_tfrecords": {"a": 1, "c": 3}},
+    ]
+    parts = make({"phases": phases, "sampling_alpha": 0.3}).run_phases()
+    assert [part.config.sampling_alpha for part in parts] == [0.3, 1.0, 1.0]
+    for one, part in zip(phases, parts, strict=True):
+        assert part.config.pretrain_tfrecords == one["pretrain_tfrecords"]
+    with pytest.raises(UserError, match="sampling_alpha is 0.3"):
+        make({"phases": phases[1:], "sampling_alpha": 0.3})
+
+
 def test_the_script(tmp_path):
     """Dry run, a run in two parts that ends like one, evaluation."""
     home = write_tiny_data(tmp_path / "home")
