@@ -59,7 +59,7 @@ def test_the_orders_are_the_same(size):
 
 
 ELSEWHERE = """
-import subprocess, sys, tensorflow as tf
+import os, subprocess, sys, tensorflow as tf
 from tests.helpers.numbered_examples import dataset, numbers_of
 
 serve = '''
@@ -73,13 +73,10 @@ server = subprocess.Popen([sys.executable, "-c", serve], **pipes)
 target = server.stdout.readline().strip().removeprefix("grpc://")
 tf.config.experimental_connect_to_host(target)
 with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-    for in_graph in (True, False):
-        try:
-            made = dataset(sys.argv[1], num_batches=12, in_graph=in_graph)
-            print([numbers_of(batch) for batch in made])
-        except tf.errors.OpError:
-            print("cannot be read there")
+    made = iter(dataset(sys.argv[1], num_batches=13, in_graph=True))
+    print([numbers_of(next(made)) for _ in range(12)], flush=True)
 server.kill()
+os._exit(0)  # Nobody is there to say goodbye to.
 """
 
 
@@ -93,8 +90,7 @@ def test_a_host_of_another_process_reads(shards):
         check=False,
     )
     expected = [numbers_of(batch) for batch in batches(shards, 12)]
-    said = [str(expected), "cannot be read there"]
-    assert done.stdout.splitlines() == said, done.stderr
+    assert done.stdout.splitlines() == [str(expected)], done.stderr
 
 
 def error_of(pattern, **options):
