@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes younger than the paper: optimizers, schedules, ...; a line of VARIANTS each.
+"""Recipes younger than the paper, such as optimizers; a line of VARIANTS each.
 
 python experiments/recipes.py --scale pocket --seeds 3 --output-dir O
 """
@@ -15,11 +15,14 @@ VARIANTS = [
     ("Linear schedule", {"schedule": "linear"}),
     ("WSD schedule", {"schedule": "wsd"}),
     ("Constant rate", {"schedule": "constant"}),
+    ("Whole words masked", {"mask_unit": "word"}),
+    ("Untied embeddings", {"embedding_sharing": "untied"}),
+    ("Disentangled embeddings", {"embedding_sharing": "disentangled"}),
 ]
 
 COMPARISON = Comparison(
     "recipes",
-    "Optimizers and schedules",
+    "Recipes",
     "no table of the papers",
     [Variant(name, hparams) for name, hparams in VARIANTS],
 )
