@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
@@ -133,8 +135,9 @@ class PretrainedModel:
         predictions: list[list[TokenPrediction]] = [[] for _ in texts]
         parts = self._batches(texts, batch_size, least)
         for number, (windows, packed) in enumerate(parts):
-            batch = packed._asdict()
-            ids, probs = (x.numpy() for x in self._corrupt(batch, seed, number))
+            # For each new number of Python's there would be a new graph.
+            key = np.int64(seed), np.int64(number)
+            ids, probs = (x.numpy() for x in self._corrupt(packed._asdict(), *key))
             for row, (window, offsets) in enumerate(windows):
                 for place, (start, end) in enumerate(offsets, start=1):
                     replaced = ids[row, place] != window.ids[place - 1]
