@@ -180,7 +180,7 @@ def standard_error(scores: Sequence[float]) -> float | None:
 def picture(
     comparison: Comparison, rows: Sequence[Row], measures: Sequence[str]
 ) -> bytes:
-    """A PNG with a panel for each measure: bars, or lines as the paper has them."""
+    """A PNG with a panel for each measure: points, or lines as the paper has them."""
     # The Agg canvas draws without a display and leaves pyplot's global state alone.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -191,7 +191,7 @@ def picture(
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(comparison.title, fontsize=12)
-    draw = _draw_lines if comparison.x_label else _draw_bars
+    draw = _draw_lines if comparison.x_label else _draw_points
     for number, name in enumerate(measures, start=1):
         axes = figure.add_subplot(math.ceil(count / columns), columns, number)
         draw(axes, [row for row in rows if row.scores[name]], name)
@@ -204,16 +204,22 @@ def picture(
     return file.getvalue()
 
 
-def _draw_bars(axes, rows: Sequence[Row], measure: str) -> None:
-    means = [statistics.fmean(row.scores[measure]) for row in rows]
-    errors = [standard_error(row.scores[measure]) or 0.0 for row in rows]
-    names = [row.variant.name for row in rows]
-    colours = ["#9aa3ad" if row.variant == RANDOM else _PALETTE[0] for row in rows]
-    axes.barh(names, means, xerr=errors, color=colours, capsize=3)
+def _draw_points(axes, rows: Sequence[Row], measure: str) -> None:
+    # Points, since bars would have to begin at 0; without an error for one seed.
+    for row in rows:
+        scores = row.scores[measure]
+        colour = "#9aa3ad" if row.variant == RANDOM else _PALETTE[0]
+        axes.errorbar(
+            statistics.fmean(scores),
+            row.variant.name,
+            xerr=standard_error(scores),
+            fmt="o",
+            color=colour,
+            capsize=3,
+        )
     axes.invert_yaxis()
-    low, high = min(means), max(means)
-    axes.set_xlim(low - 0.5 * (high - low) - 1, high + 0.2 * (high - low) + 1)
-    axes.grid(axis="x", color="#d9dde3", linewidth=0.6)
+    axes.margins(0.1, 0.15)
+    axes.grid(color="#d9dde3", linewidth=0.6)
 
 
 def _place(row: Row) -> float:
