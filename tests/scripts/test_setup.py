@@ -76,7 +76,7 @@ def test_what_the_program_imports_is_installed_by_default(declared):
 
 
 def test_what_the_tests_import_comes_with_their_extra(declared):
-    packages = imported("tests", "benchmarks", "examples")
+    packages = imported("tests", "benchmarks", "examples", "experiments")
     packages -= {path.stem for path in ROOT.glob("*.py")} | {"setuptools"}
     # benchmarks/install_compilers.sh has an environment of its own.
     packages -= {"jax", "jaxlib", "flatbuffers"}
