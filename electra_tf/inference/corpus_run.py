@@ -372,7 +372,7 @@ def _write_manifest(plan: Plan) -> dict[str, Any]:
 
 def _summary(manifest: dict[str, Any]) -> str:
     texts, files = manifest["counts"]["texts"], len(manifest["files"])
-    return f"{texts:,} texts in {files} shards"
+    return f"{texts:,} texts in {files} shard{'' if files == 1 else 's'}"
 
 
 class _Progress:

@@ -117,3 +117,9 @@ def test_it_changes_nothing_and_is_in_the_report(tiny_data):
     assert '<p class="summary">Step 4</p>' in page and "Step 8" in page
     steps = sorted(step for step, _, _ in texts_of(seen))
     assert steps == [4, 8]
+
+
+def test_what_is_told_is_what_looks_replaced_most():
+    passage = [["a", 0.3, "x"], ["b", 0.2], ["c", 0.1, "y"], ["d", 0.05]]
+    assert samples._num_told(passage) == 1  # a, while b is taken for replaced
+    assert samples._num_told([["a", 0.9]]) == 0
