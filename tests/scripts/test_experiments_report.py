@@ -67,12 +67,14 @@ def test_what_cannot_tell_is_not_reported(tmp_path):
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_bars_are_as_long_as_the_means():
+def test_points_lie_at_the_means():
     axes = Figure().add_subplot()
-    report._draw_bars(axes, [ELECTRA, BERT, NOTHING], "m")
-    assert [patch.get_width() for patch in axes.patches] == [61.0, 60.0, 50.5]
-    low, high = axes.get_xlim()
-    assert low < 50.5 and high > 61
+    report._draw_points(axes, [ELECTRA, BERT, NOTHING], "m")
+    # The first row is drawn at the top.
+    points = [container.lines[0].get_xydata()[0] for container in axes.containers]
+    assert [x for x, _ in points] == [61.0, 60.0, 50.5]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["ELECTRA", "BERT", "Random weights"] and axes.yaxis_inverted()
 
 
 def test_lines_go_through_the_means_in_order():
