@@ -34,6 +34,7 @@ from electra_tf.storage.lock import RunLock
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.storage.remote import check_writable, put, stats_of
 from electra_tf.storage.remote_run import RunFolder
+from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> int:
         read_hparams(_HPARAMS.value),
         read_hparams(_CONFIG.value) if _CONFIG.value else None,
     )
-    vocab = read_vocabulary(config)
+    vocab, words = read_vocabulary(config)
     cluster = Cluster.from_environment(config.peer_timeout)
     chief = cluster.is_chief
     console = Console(silent=not chief)
@@ -91,7 +92,9 @@ def main(argv: list[str]) -> int:
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=config.settings() | manifest_sha256(data_files(config)),
+        settings=config.settings()
+        | manifest_sha256(data_files(config))
+        | ({"word_list_sha256": words.sha256} if words else {}),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
         before_save=lock.check,
         after_save=folder.upload,
@@ -112,6 +115,8 @@ def main(argv: list[str]) -> int:
             console.log(f"{name} {value}")
         for note in config.notes():
             console.log(f"Note: {note}.")
+        if words:
+            console.log(words.describe())
         console.log()
         startup.import_tensorflow()
         from electra_tf.train.workers import peers_may_be_lost
@@ -207,14 +212,18 @@ class Run(NamedTuple):
         }
 
 
-def read_vocabulary(config: PretrainingConfig) -> Vocabulary:
-    """Reads the vocabulary and checks it against the config."""
+def read_vocabulary(
+    config: PretrainingConfig,
+) -> tuple[Vocabulary, word_list.WordList | None]:
+    """Reads the vocabulary and the list of words, and checks them with the config."""
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
+    resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    if config.word_list:
+        return vocab, word_list.load(config.word_list, vocab, config.do_lower_case)
     if config.mask_unit == "word":
         vocab.check_words()
-    resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    return vocab
+    return vocab, None
 
 
 def build(run: Run):

@@ -135,6 +135,11 @@ def _check_masking(config) -> None:
                 "exclude each other: words are distinct. Leave repeated_masks out"
             )
         said = f'mask_unit "word", {said}'
+    elif config.word_list:
+        raise UserError(
+            f"word_list {show(config.word_list)} says what words are, but mask_unit is "
+            '"token": set "mask_unit": "word", or leave word_list out'
+        )
     usual = [type(config).mask_token_share, type(config).random_token_share]
     power, kind = config.rare_mask_power, config.generator_kind
     if power and config.repeated_masks != "fixed":

@@ -94,12 +94,14 @@ class PretrainingConfig(RunConfig):
         SETTING,
         choices=("original", "fixed"),
     )
-
     mask_unit: str = hparam(
         "token",
         "What is masked: single tokens, or whole words (docs/recipes.md).",
         SETTING,
         choices=("token", "word"),
+    )
+    word_list: str | None = hparam(
+        None, "Words of scripts without spaces, one a line (docs/recipes.md).", PLACE
     )
     mask_token_share: float = hparam(
         0.85,
@@ -116,7 +118,6 @@ class PretrainingConfig(RunConfig):
         minimum=0,
         maximum=1,
     )
-
     rare_mask_power: float = hparam(
         0.0,
         "In training, tokens are masked in proportion to their count in the data to "
@@ -203,7 +204,6 @@ class PretrainingConfig(RunConfig):
         SETTING,
         choices=("stop", "skip"),
     )
-
     on_alarm: str = hparam(
         "warn",
         "On a sign that the run goes wrong (docs/metrics.md): warn, or stop (saved, "
@@ -359,9 +359,9 @@ class PretrainingConfig(RunConfig):
 
     def masking_settings(self) -> dict[str, Any]:
         """Keyword arguments of `masking.mask_batch` that do not need the vocabulary."""
-        names = ("mask_prob", "max_predictions_per_seq", "repeated_masks")
-        names += ("mask_unit", "mask_token_share", "random_token_share")
-        found = {name: getattr(self, name) for name in names}
+        names = "mask_prob max_predictions_per_seq repeated_masks mask_unit "
+        names += "mask_token_share random_token_share"
+        found = {name: getattr(self, name) for name in names.split()}
         found["draw_others"] = self.electra_15_positions == "other"
         has_verdict = self.objective_kind == "electra_sentence"
         return found | {"intact_share": self.intact_share if has_verdict else 0.0}

@@ -228,7 +228,7 @@ def _write_hparams(folder: Path, stored: StoredModel) -> None:
     write_settings(vocab, stored.tokenizer_config)
     stored.config.save(str(folder / HPARAMS))
     hparams = read_json(folder / HPARAMS)
-    for name in ("vocab_file", "model_dir", "init_checkpoint"):
+    for name in ("vocab_file", "model_dir", "init_checkpoint", "word_list"):
         hparams.pop(name, None)
     text = json.dumps(hparams, indent=2) + "\n"
     (folder / HPARAMS).write_text(text, encoding="utf-8")

@@ -16,7 +16,7 @@ import tensorflow as tf
 from electra_tf.model import target
 from electra_tf.model.dropout import mix
 from electra_tf.pretrain import rare_masking
-from electra_tf.pretrain.word_masking import draw_words
+from electra_tf.pretrain.word_masking import WordTables, continue_words, draw_words
 
 # Share of the masked positions whose input becomes [MASK]; the rest keep their token.
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
@@ -228,6 +228,7 @@ def mask_by_draws(
     repeated_masks: str = "original",
     mask_unit: str = "token",
     continuations: tf.Tensor | None = None,
+    words: WordTables | None = None,
     mask_token_share: float = MASK_TOKEN_SHARE,
     random_token_share: float = 0.0,
     random_ids: tf.Tensor | None = None,
@@ -245,6 +246,7 @@ def mask_by_draws(
         masked positions are drawn twice), "fixed" draws distinct ones.
       mask_unit: "word" draws whole words, with "fixed".
       continuations: bool [V], the tokens that continue a word.
+      words: words of scripts without spaces.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
@@ -261,7 +263,7 @@ def mask_by_draws(
     wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
     uniform = draws[:, 2 * slots :]
     if mask_unit == "word":
-        continues = tf.gather(continuations, input_ids)
+        continues = continue_words(input_ids, continuations, words)
         positions, used = draw_words(candidates, continues, wanted, uniform, slots)
         wanted = tf.reduce_sum(tf.cast(used, tf.int32), axis=1)
     else:

@@ -20,6 +20,7 @@ from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import evaluation, loop
 from electra_tf.train.distribution import Placement
@@ -67,11 +68,13 @@ def batches_of(
 
 
 def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
-    rare = {}
+    own = {}
     if training and config.rare_mask_power:
         counts = pretrain_data.token_counts_of(config, vocab)
         weights = rare_masking.token_weights(counts, config.rare_mask_power)
-        rare = {"token_weights": weights}
+        own["token_weights"] = weights
+    if config.word_list:
+        own["word_list"] = word_list.load(config.word_list, vocab, config.do_lower_case)
     return pretrain_data.make_dataset(
         config.pretrain_tfrecords if training else config.eval_tfrecords,
         max_seq_length=config.max_seq_length,
@@ -82,7 +85,7 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         sampling_alpha=config.sampling_alpha,
         **options,
         **config.masking_settings(),
-        **rare,
+        **own,
     )
 
 

@@ -111,7 +111,7 @@ class Vocabulary:
         if not any(self.continuations):
             raise UserError(
                 f'mask_unit is "word", but {self.path} has no ## tokens: each token is '
-                "a word already.\nLeave mask_unit out."
+                "a word already.\nLeave mask_unit out, or give a word_list."
             )
 
     def check_size(self, vocab_size: int) -> None:

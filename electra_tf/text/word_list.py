@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A list of words, for scripts that put no spaces between them.
+
+The tokens of a vocabulary spell the words in one way or another: "##" tokens in scripts
+without spaces are cut wherever the tokens before them ended. All these ways are kept as
+a table of states, beginnings of words, and the tokens that lead from one to the next.
+"""
+
+import functools
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from electra_tf.errors import UserError
+from electra_tf.storage.remote import fetch_once
+from electra_tf.text.tokenization import basic_tokenize
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+
+# Thai and Lao, Burmese, Khmer, kana with the marks of their block: what the tokenizer
+# leaves together although words end in it. Ideographs it splits.
+_WITHOUT_SPACES = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF)),
+    *((0x3005, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
+)
+
+
+class WordList(NamedTuple):
+    """Words as the V tokens of a vocabulary spell them.
+
+    Attributes:
+        keys: int64 [T], rising; state * V + token, the first state being 0.
+        targets: int64 [T], the states that these lead to.
+        is_word: bool [S], the states that are words.
+        may_start: bool [V], the "##" tokens that a word may begin with.
+        size, found: how many words there are, and how many that several tokens spell.
+        path, sha256: of the file.
+    """
+
+    keys: np.ndarray
+    targets: np.ndarray
+    is_word: np.ndarray
+    may_start: np.ndarray
+    size: int
+    found: int
+    path: str
+    sha256: str
+
+    def describe(self) -> str:
+        """One line for the log."""
+        return f"{self.path}: {self.size:,} words, {self.found:,} of several tokens"
+
+
+@functools.cache
+def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
+    """Reads a list of words, UTF-8, one a line; blank lines count for nothing.
+
+    Words are normalised as text is. Raises UserError, naming file and line, for what is
+    no such list, and for one without a word that several tokens spell.
+    """
+    lines, sha256 = _read(path)
+    config = resolve_settings(vocab, do_lower_case)
+    words = {tuple(parts) for line in lines if (parts := basic_tokenize(line, config))}
+    states, moves = {"": 0}, {}
+    longest = max(map(len, vocab.tokens))
+    for parts in words:
+        _add(parts, vocab.ids, longest, states, moves)
+    names = {"".join(parts) for parts in words}
+    table = np.array(sorted(moves.items()), np.int64).reshape(-1, 2)
+    is_word = np.array([name in names for name in states])
+    # One token leads from the first state to a word of one token.
+    several = np.unique(table[table[:, 0] >= len(vocab), 1])
+    found = int(is_word[several].sum())
+    if not found:
+        raise UserError(
+            f"none of the {len(words):,} words of {path} is spelled by several tokens "
+            f"of\n{vocab.path}: there is nothing to mask as one.\nIs the list of "
+            "another language or script?"
+        )
+    starts = [t.startswith("##") and _has_no_spaces(t[2:]) for t in vocab.tokens]
+    tables = np.array(table[:, 0]), np.array(table[:, 1]), is_word, np.array(starts)
+    return WordList(*tables, len(words), found, path, sha256)
+
+
+def _read(path: str) -> tuple[list[str], str]:
+    """The words of a file, at least one, and its sha256."""
+    try:
+        with open(fetch_once(path), "rb") as f:
+            data = f.read()
+    except OSError as e:
+        raise UserError(f"cannot read the word_list {path}: {e.strerror}.") from None
+    words = []
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            word = line.decode("utf-8").strip()
+        except UnicodeDecodeError as e:
+            raise UserError(
+                f"{path} line {number}: byte 0x{line[e.start]:02x} at position "
+                f"{e.start} is not UTF-8.\nConvert the list to UTF-8."
+            ) from None
+        if len(word.split()) > 1:
+            raise UserError(
+                f"{path} line {number} ({word[:40]!r}) has white space in it.\nA "
+                "word_list has one word a line, without frequencies and tags."
+            )
+        words += [word] if word else []
+    if not words:
+        raise UserError(f"the word_list {path} is empty.\nIt has one word a line.")
+    return words, hashlib.sha256(data).hexdigest()
+
+
+def _add(parts: tuple, ids: dict, longest: int, states: dict, moves: dict) -> None:
+    """Adds all ways to spell a word.
+
+    Args:
+      parts: the word, split as the tokenizer splits it before wordpieces.
+      longest: characters of a token.
+      states: beginning -> number; `moves`: number * V + token -> number.
+    """
+    before = ""
+    for part in parts:
+        for start in range(len(part)):
+            state = states.get(before + part[:start])
+            if state is None:
+                continue
+            # A word at the beginning of a run of characters, and one further on.
+            prefixes = ["##"] if start else [""]
+            if not before and not start and _has_no_spaces(part):
+                prefixes.append("##")
+            for end in range(start + 1, min(len(part), start + longest) + 1):
+                for prefix in prefixes:
+                    token = ids.get(prefix + part[start:end])
+                    if token is not None:
+                        target = states.setdefault(before + part[:end], len(states))
+                        moves[state * len(ids) + token] = target
+        before += part
+
+
+def _has_no_spaces(text: str) -> bool:
+    """Whether the script that a text begins with does without spaces."""
+    return any(a <= ord(c) <= b for c in text[:1] for a, b in _WITHOUT_SPACES)
