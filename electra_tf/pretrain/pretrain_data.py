@@ -21,10 +21,8 @@ from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.paths import escape, globs_in
 from electra_tf.pretrain import graph_reading, masking
-from electra_tf.pretrain.word_masking import WordTables
 from electra_tf.storage.remote import expand, fetch_once, size_of
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.text.word_list import WordList
 
 _ENDLESS = 1 << 62
 _CALLS_TO_BUCKET = 16  # batches that are being read at a time
@@ -45,7 +43,6 @@ def make_dataset(
     on_bad_record: str = "stop",
     sampling_alpha: float = 1.0,
     in_graph: bool = False,
-    word_list: WordList | None = None,
     **masking_settings,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
@@ -62,7 +59,6 @@ def make_dataset(
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
       in_graph: read by operations alone, where another process reads (`graph_reading`).
-      word_list: the words of scripts without spaces, to be masked whole.
       masking_settings: of `masking.mask_batch`.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
@@ -81,7 +77,6 @@ def make_dataset(
 
     order = batch_size, seed, shuffle, rows
     masking_settings |= _of_vocabulary(vocab) | {"first_row": rows.first}
-    masking_settings["words"] = word_list and WordTables.of(word_list)
 
     def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
         batch = masking.mask_batch(batch, seed, step, **masking_settings)

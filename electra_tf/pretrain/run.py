@@ -19,6 +19,7 @@ from electra_tf.pretrain import pretrain_data, rare_masking
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
+from electra_tf.pretrain.word_masking import WordTables
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
@@ -74,7 +75,8 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         weights = rare_masking.token_weights(counts, config.rare_mask_power)
         own["token_weights"] = weights
     if config.word_list:
-        own["word_list"] = word_list.load(config.word_list, vocab, config.do_lower_case)
+        words = word_list.load(config.word_list, vocab, config.do_lower_case)
+        own["words"] = WordTables.of(words)
     return pretrain_data.make_dataset(
         config.pretrain_tfrecords if training else config.eval_tfrecords,
         max_seq_length=config.max_seq_length,

@@ -115,6 +115,18 @@ def test_bitwise_resume_of_rare_masks_and_verdicts_on_texts(tmp_path):
     check_resume(data, "rare", case, seed=1)
 
 
+def test_bitwise_resume_of_masks_by_a_word_list(tmp_path):
+    data = write_tiny_data(tmp_path)
+    tokens = (data / "vocab.txt").read_text().split()
+    tokens[5:] = [chr(0x4E00 + i) for i in range(55)]
+    (data / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
+    # Sentences are of tokens one after the other.
+    words = ["".join(tokens[i : i + 2]) for i in range(5, 59, 2)]
+    (tmp_path / "words.txt").write_text("\n".join(words))
+    hparams = {"mask_unit": "word", "word_list": str(tmp_path / "words.txt")}
+    check_resume(data, "words", (hparams, "1", 1), seed=1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG_CASES)
 def test_bitwise_resume_at_many_points(tiny_data, name):

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lists of words: what is read, what is refused, and where."""
+
+import pytest
+
+from electra_tf.errors import UserError
+from electra_tf.text import word_list
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.runs import SPECIAL
+
+VOCAB = Vocabulary((*SPECIAL, *"東京大学tか", "##o", "##ワ", "##か", "##"))
+
+
+def load(tmp_path, data, vocab=VOCAB):
+    path = tmp_path / "words.txt"
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return word_list.load.__wrapped__(str(path), vocab, True)
+
+
+def test_what_counts(tmp_path):
+    """Words twice or blank lines do not; nor what one token or none spells."""
+    text = "\ufeff東京\r\n\n  大学 \n東京\n東\n京都\n東京大学\nto\nTO\n"
+    words = load(tmp_path, text)
+    assert (words.size, words.found) == (6, 4)
+    assert words.describe() == f"{words.path}: 6 words, 4 of several tokens"
+    assert load(tmp_path, text).sha256 == words.sha256
+    assert load(tmp_path, "東京\n").sha256 != words.sha256
+    starts = [t for t, s in zip(VOCAB.tokens, words.may_start, strict=True) if s]
+    assert starts == ["##ワ", "##か"]
+
+
+def test_words_are_normalised_as_text(tmp_path):
+    """が is か without its mark, as in an uncased vocabulary's text."""
+    assert load(tmp_path, "かが\n").found == 1
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (b"", "is empty"),
+        (b"\n \n", "is empty"),
+        ("東京\n大学\n".encode("gb18030"), "line 1: byte 0x96"),
+        ("東京\n".encode() + b"\xff\n", "line 2: byte 0xff at position 0 is not UTF-8"),
+        ("東京\n大学 300 n\n", "line 2 ('大学 300 n') has white space"),
+        ("東\u3000京\n", "line 1 ('東\\u3000京') has white space"),
+        ("东京\n東\n", "none of the 2 words"),
+    ],
+)
+def test_what_is_refused(tmp_path, data, said):
+    with pytest.raises(UserError) as caught:
+        load(tmp_path, data)
+    text = str(caught.value)
+    assert f"{tmp_path}/words.txt" in text and said in text
+    assert text.count("\n") <= 2
+
+
+def test_no_such_file(tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path):
+        with pytest.raises(UserError, match=f"cannot read the word_list {path}: "):
+            word_list.load(str(path), VOCAB, True)
