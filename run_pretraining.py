@@ -219,7 +219,7 @@ def read_vocabulary(
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    if config.word_list:
+    if config.word_list is not None:
         return vocab, word_list.load(config.word_list, vocab, config.do_lower_case)
     if config.mask_unit == "word":
         vocab.check_words()

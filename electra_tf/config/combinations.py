@@ -135,7 +135,7 @@ def _check_masking(config) -> None:
                 "exclude each other: words are distinct. Leave repeated_masks out"
             )
         said = f'mask_unit "word", {said}'
-    elif config.word_list:
+    elif config.word_list is not None:
         raise UserError(
             f"word_list {show(config.word_list)} says what words are, but mask_unit is "
             '"token": set "mask_unit": "word", or leave word_list out'

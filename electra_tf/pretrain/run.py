@@ -74,7 +74,7 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         counts = pretrain_data.token_counts_of(config, vocab)
         weights = rare_masking.token_weights(counts, config.rare_mask_power)
         own["token_weights"] = weights
-    if config.word_list:
+    if config.word_list is not None:
         words = word_list.load(config.word_list, vocab, config.do_lower_case)
         own["words"] = WordTables.of(words)
     return pretrain_data.make_dataset(
