@@ -73,7 +73,8 @@ def results(
             for number, task in enumerate(tasks)
         }
         for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
+            # Kept, the results of all tasks would gather in memory.
+            yield futures.pop(future), future.result()
 
 
 def gpus() -> list[str]:
@@ -87,6 +88,8 @@ def gpus() -> list[str]:
 
 
 def _start(initializer: Callable[..., Any] | None, args: tuple) -> None:
+    # Ctrl-C reaches workers, too; as an exception it would only end the task at hand.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     parent = multiprocessing.parent_process().sentinel
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     if initializer:
@@ -101,7 +104,7 @@ def _end_with(sentinel: int) -> None:
 
 def end_with_parent() -> None:
     """Ends this process, from now on, when the one that its environment names has."""
-    parent = os.environ.get(ENDS_WITH_PARENT)
+    parent = os.environ.pop(ENDS_WITH_PARENT, None)  # It is not that of our children.
     if parent:
         threading.Thread(target=_end_without, args=(int(parent),), daemon=True).start()
 

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from electra_tf import cli, processes  # noqa: E402
 from electra_tf.config.hparams import read_hparams  # noqa: E402
-from electra_tf.errors import EXIT_CONFIG, UserError  # noqa: E402
+from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError  # noqa: E402
 
 FLAGS = flags.FLAGS
 cli.define_path("data_dir", None, "As of run_finetuning.py.")
@@ -51,6 +51,13 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 
 def main(_):
     """Runs the search and prints its table."""
+    hparams = read_hparams(FLAGS.hparams)
+    if not hparams.get("eval_every_steps"):
+        raise UserError(
+            'set "eval_every_steps" in --hparams: ASHA compares evaluations.'
+        )
+    values = {"learning_rate": numbers("learning_rates")}
+    values["decay"] = numbers("layer_decays")
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         import ray
@@ -61,14 +68,7 @@ def main(_):
             'Install it: pip install -e ".[ray]"',
             EXIT_CONFIG,
         ) from None
-    hparams = read_hparams(FLAGS.hparams)
-    if not hparams.get("eval_every_steps"):
-        raise UserError(
-            'set "eval_every_steps" in --hparams: ASHA compares evaluations.'
-        )
     place = Path(FLAGS.data_dir, "models", FLAGS.model_name, "ray_sweep").absolute()
-    grid = {"learning_rate": FLAGS.learning_rates, "decay": FLAGS.layer_decays}
-    values = {name: [float(value) for value in grid[name]] for name in grid}
     commands = {
         pair: command_of(hparams, place, *pair)
         for pair in itertools.product(*values.values())
@@ -92,7 +92,7 @@ def main(_):
             metric="score",
             mode="max",
             scheduler=tune.schedulers.ASHAScheduler(
-                max_t=1000, grace_period=1, reduction_factor=FLAGS.reduction
+                max_t=10**9, grace_period=1, reduction_factor=FLAGS.reduction
             ),
         ),
         run_config=tune.RunConfig(
@@ -108,6 +108,15 @@ def main(_):
     if found.errors:
         raise UserError(f"a trial failed: {str(found.errors[0]).splitlines()[-1]}")
     report(found, commands)
+
+
+def numbers(flag: str) -> list[float]:
+    """The values of a flag, each once."""
+    try:
+        return list(dict.fromkeys(map(float, FLAGS[flag].value or [""])))
+    except ValueError as error:
+        name = flag.replace("_", "-")
+        raise UserError(f"--{name}: {error}.", EXIT_FLAGS) from None
 
 
 def command_of(hparams: dict, place: Path, rate: float, decay: float) -> list[str]:
@@ -158,7 +167,7 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
                 code = self.process.poll()
                 rows = self.path.read_text().splitlines() if self.path.exists() else []
                 # The last evaluation comes before the end of the process.
-                if len(rows) > self.rows or code == 0:
+                if len(rows) > self.rows or (code == 0 and rows):
                     self.rows = min(self.rows + 1, len(rows))
                     score = json.loads(rows[self.rows - 1])["score"]
                     finished = code == 0 and self.rows == len(rows)

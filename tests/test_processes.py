@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 
+import numpy as np
 import pytest
 
 from electra_tf import processes
@@ -55,6 +57,72 @@ def test_a_killed_worker_is_told():
             pid = pool.submit(os.getpid).result()
             os.kill(pid, signal.SIGKILL)
             pool.submit(os.getpid).result()
+
+
+def test_results_do_not_gather():
+    """Each may be as long as a vocabulary, and there are thousands."""
+    seen = []
+    for number, found in processes.results(2, np.full, [(9, i) for i in range(20)]):
+        assert found.tolist() == [number] * 9
+        assert sum(ref() is not None for ref in seen) <= 1
+        seen.append(weakref.ref(found))
+        del found
+    assert len(seen) == 20
+
+
+INTERRUPTED = """
+import time
+from electra_tf import cli, processes
+def work(number):
+    print("begun", flush=True)
+    time.sleep(1000)
+def main(argv):
+    for _ in processes.results(2, work, [(i,) for i in range(9)]):
+        pass
+if __name__ == "__main__":
+    cli.run(main)
+"""
+
+
+def test_ctrl_c_ends_what_is_at_work_and_what_waits(tmp_path):
+    (tmp_path / "script.py").write_text(INTERRUPTED)
+    process = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert [process.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
+        os.killpg(process.pid, signal.SIGINT)
+        error = process.communicate(timeout=60)[1]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, error) == (130, "error: interrupted\n")
+
+
+CHILD = """
+import os, subprocess, sys, time
+from electra_tf import processes
+processes.end_with_parent()
+if len(sys.argv) == 1:
+    sys.exit(subprocess.run([sys.executable, __file__, "child"]).returncode)
+time.sleep(1)
+sys.exit(5)
+"""
+
+
+def test_a_child_of_a_process_that_ends_with_its_parent(tmp_path):
+    (tmp_path / "script.py").write_text(CHILD)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"],
+        env=os.environ
+        | {"PYTHONPATH": str(ROOT), processes.ENDS_WITH_PARENT: str(os.getpid())},
+    )
+    assert done.returncode == 5
 
 
 def test_gpus_that_a_process_may_see(monkeypatch):

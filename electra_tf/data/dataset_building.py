@@ -77,10 +77,6 @@ def build(
     if state and "files" in state:
         print(shown(f"{output_dir} is complete already: {_summary(state)}"), flush=True)
         return state
-    try:
-        os.makedirs(output_dir, exist_ok=True)
-    except OSError as e:
-        raise cannot_write(output_dir, e) from None
     with planned_folder.locked(output_dir):
         if state is None:
             state = {

@@ -87,11 +87,9 @@ class ParquetGlueTask(GlueRowsTask):
     def path(self, split: str) -> Path:
         """The file of a split, in the folder of the task or of their name for it."""
         theirs, name = place_of(self.name, split)
-        folders = [theirs] if split == "diagnostic" else [self.name, theirs]
-        paths = [
-            Path(self.config.raw_data_dir(folder)) / parquet_name(name)
-            for folder in folders
-        ]
+        names = [theirs] if split == "diagnostic" else [self.name, theirs]
+        folders = [Path(self.config.raw_data_dir(name)) for name in names]
+        paths = [folder / parquet_name(folder, name) for folder in folders]
         return next((path for path in paths if path.is_file()), paths[0])
 
     def rows(self, split):

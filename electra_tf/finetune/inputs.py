@@ -72,9 +72,20 @@ def form_of(path: str | Path) -> str:
     return path.suffix.removeprefix(".")
 
 
-def parquet_name(split: str) -> str:
-    """The file of a split in a data set of Hugging Face."""
-    return f"{split.replace('dev', 'validation')}-00000-of-00001.parquet"
+def parquet_name(folder: Path, split: str) -> str:
+    """The file of a split in a data set of Hugging Face.
+
+    Raises `UserError` where the split is in several files.
+    """
+    name = split.replace("dev", "validation")
+    whole = f"{name}-00000-of-00001.parquet"
+    parts = sorted(path.name for path in folder.glob(f"{name}-00000-of-*.parquet"))
+    if parts and whole not in parts:
+        raise UserError(
+            f"{folder / parts[0]} is one of several files; a split is read from one."
+            f"\nJoin them, for instance with Dataset.to_parquet, as {whole}."
+        )
+    return whole
 
 
 def open_source(path: str | None, form: str | None, kind: str) -> Source:

@@ -135,9 +135,11 @@ class QATask(Task):
     def path(self, split: str) -> Path:
         """The file of a split."""
         folder = Path(self.config.raw_data_dir(self.name))
-        names = [f"{split}.json", inputs.parquet_name(split)]
+        names = [f"{split}.json"]
         if self.is_mrqa:
             names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
+        elif not (folder / names[0]).is_file():
+            names.append(inputs.parquet_name(folder, split))
         there = (folder / name for name in names if (folder / name).is_file())
         return next(there, folder / names[0])
 

@@ -97,13 +97,15 @@ class Plan(NamedTuple):
         return os.path.join(self.folder, f".part-{number:05d}.json")
 
 
-def one_thread() -> None:
-    """To be called before TensorFlow starts: this process computes with one core.
+def before_tensorflow() -> None:
+    """Lets this process compute with one core, and share a GPU.
 
     Sums of several threads may be rounded otherwise than those of one, and one process
-    per core is the faster use of many. TF_NUM_INTRAOP_THREADS overrules it.
+    per core is the faster use of many. TensorFlow would take all memory of a GPU. What
+    the environment has overrules both.
     """
     os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
 def model_facts(origin: str, **others: Any) -> dict[str, Any]:
@@ -147,10 +149,11 @@ def run(
     workers = 1 if beam_args is not None else workers or len(gpus) or _cores()
     if gpus and workers > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # They are the workers'.
-    one_thread()
-    _check_apart(source, folder)
-    job = load(options)
+    before_tensorflow()
     size = sum(os.path.getsize(path) for path in corpus.list_files(source))
+    _check_apart(folder, source)
+    job = load(options)
+    _check_apart(folder, job.model["path"])
     shard_bytes = shard_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, size // _SHARDS))
     text = job.corpus(source, shard_bytes)
     shards = build_plan.portions(text.units, shard_bytes)
@@ -168,10 +171,6 @@ def run(
         return state
     plan = Plan(folder, load, len(shards), settings)
     _loaded[_key(plan)] = job
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as e:
-        raise cannot_write(folder, e) from None
     with planned_folder.locked(folder):
         if state is None:
             content = json.dumps({"settings": settings}, indent=1) + "\n"
@@ -188,10 +187,11 @@ def run(
         return _write_manifest(plan)
 
 
-def _check_apart(source: str, folder: str) -> None:
-    if Path(source).resolve() in Path(folder).resolve().parents:
+def _check_apart(folder: str, read: str) -> None:
+    """Raises a UserError for a folder in the directory of the input or the model."""
+    if Path(read).resolve() in Path(folder).resolve().parents:
         raise UserError(
-            f"{folder} is in {source}, so that it would be read the next time.\nName "
+            f"{folder} is in {read}, so that it would be read the next time.\nName "
             "another --output-dir."
         )
 
@@ -212,18 +212,15 @@ def _in_processes(
         [(task,) for task in tasks],
         _choose_gpu,
         list(gpus),
-        workers,
     ):
         progress.add(record)
 
 
-def _choose_gpu(gpus: Sequence[str], workers: int) -> None:
+def _choose_gpu(gpus: Sequence[str]) -> None:
     """Gives a new worker process one of the GPUs, in turn."""
     if gpus:
         number = int(multiprocessing.current_process().name.rpartition("-")[2])
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
-        if workers > len(gpus):
-            os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
 
 
 def _with_beam(plan: Plan, tasks: Sequence[str], beam_args: str) -> None:
@@ -252,7 +249,7 @@ def job_of(plan: Plan, task: str = "") -> Job:
     """
     del task
     if _key(plan) not in _loaded:
-        one_thread()
+        before_tensorflow()
         job, known = plan.load(plan.settings["options"]), plan.settings["model"]
         if job.model != known:
             raise UserError(
@@ -332,9 +329,12 @@ def _digest(units: Sequence[Unit]) -> str:
             if unit.kind in ("parquet", "arrow"):
                 start, end = max(0, size - _TABLE_END), size
             f.seek(start)
+            block = b""
             while start < end and (block := f.read(min(end - start, 1 << 20))):
                 found.update(block)
                 start += len(block)
+            if not block.endswith(b"\n"):  # The last line is read to its own end.
+                found.update(f.readline(corpus.CUT_LINE_BYTES))
     return found.hexdigest()
 
 

@@ -21,7 +21,7 @@ from electra_tf.train.reporting import SAMPLES, read_metrics
 if TYPE_CHECKING:  # It loads TensorFlow.
     from electra_tf.inference.pretrained_model import TokenPrediction
 
-# Of sample_steps; more than these are not read.
+# Steps from which a sample is shown, spread over the training.
 _MAX_SAMPLES = 5
 
 _STYLE = """

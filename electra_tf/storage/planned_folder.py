@@ -12,12 +12,14 @@ import glob
 import json
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_LOCKED, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.bucket_lock import BucketLock
-from electra_tf.storage.manifest import MANIFEST
+from electra_tf.storage.files import cannot_write
+from electra_tf.storage.manifest import MANIFEST, read_json
 
 
 def load_state(
@@ -44,7 +46,7 @@ def load_state(
         return None
     for name in (MANIFEST, state_file):
         if name in found:
-            state = _read_json(os.path.join(folder, name))
+            state = _read(Path(folder, name))
             _check_same(folder, state.get("settings", {}), settings)
             if name == MANIFEST:
                 _check_complete(folder, state, there or {})
@@ -56,15 +58,12 @@ def load_state(
     )
 
 
-def _read_json(path: str) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        with open(path, encoding="utf-8") as f:
-            return json.load(f)
-    except (OSError, ValueError) as e:
-        raise UserError(
-            f"{path} cannot be read ({e}).\nName another --output-dir, or remove "
-            "this one yourself."
-        ) from None
+        return read_json(path)
+    except UserError as e:
+        advice = "Name another --output-dir, or remove this one yourself."
+        raise UserError(f"{e}\n{advice}", e.exit_code) from None
 
 
 def _check_same(folder: str, theirs: dict, ours: dict) -> None:
@@ -101,8 +100,15 @@ def _check_complete(folder: str, manifest: dict, there: Mapping[str, int]) -> No
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Keeps a second run out of the folder; the kernel frees it at our end."""
-    descriptor = os.open(folder, os.O_RDONLY)
+    """Makes the folder and keeps a second run out; the kernel frees it at our end.
+
+    Raises UserError: 73 where it cannot be made, 75 while another run has it.
+    """
+    try:
+        os.makedirs(folder, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as e:
+        raise cannot_write(folder, e) from None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -59,8 +59,8 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
         return [corpus_dir]
     if not os.path.isdir(corpus_dir):
         raise UserError(
-            f"the corpus directory {corpus_dir} does not exist.\n"
-            "--corpus-dir names a directory of text files."
+            f"the corpus {corpus_dir} does not exist.\nIt is a directory of text "
+            "files, or a file."
         )
     paths = []
     seen: dict[str, str] = {}  # real path of a folder -> the path that led to it

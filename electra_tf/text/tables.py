@@ -97,10 +97,18 @@ def _classes(metadata: bytes) -> dict[str, list[str]]:
     """Column -> names of classes; {} for what Hugging Face has not written."""
     try:
         features = json.loads(metadata)["info"]["features"]
-        inner = {name: one.get("feature") or one for name, one in features.items()}
-        return {k: one["names"] for k, one in inner.items() if one.get("names")}
+        inner = {name: _element(feature) for name, feature in features.items()}
+        is_class = {k: one.get("_type") == "ClassLabel" for k, one in inner.items()}
+        return {k: one["names"] for k, one in inner.items() if is_class[k]}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
+
+
+def _element(feature: Any) -> dict[str, Any]:
+    """What a list, in either of the forms that these are written in, is a list of."""
+    while isinstance(feature, list) or "feature" in feature:
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+    return feature
 
 
 @contextlib.contextmanager

@@ -133,6 +133,15 @@ def test_work_that_is_done_twice_changes_nothing(model, tmp_path, monkeypatch):
         damage(path)
         assert corpus_run.make_shard(plan, task) == record
         assert content(folder) == before
+    # So is text: here behind the end of what the shard begins in, in the same line.
+    end = units.Unit(*json.loads(task)[1][-1])
+    text = (source / end.name).read_bytes()
+    assert text[end.end - 1 : end.end] != b"\n"
+    at = text.index(b"\n", end.end) - 1
+    (source / end.name).write_bytes(text[:at] + b"?" + text[at + 1 :])
+    with pytest.raises(corpus_run.UserError, match="made from another text"):
+        corpus_run.make_shard(plan, task)
+    (source / end.name).write_bytes(text)
     # A model that has changed since the plan is refused.
     corpus_run._loaded.clear()
     other = plan._replace(settings=settings | {"model": {"sha256": "0" * 64}})

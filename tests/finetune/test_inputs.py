@@ -12,6 +12,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.task_names import make_tasks
+from electra_tf.text import tables
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
 
@@ -124,6 +125,43 @@ def test_numbers_of_classes_are_as_the_file_names_them(tmp_path):
         write_parquet(path, rows, classes=NLI[::-1])
     _, [task] = glue_task(tmp_path, "rte")
     assert [e.label for e in task.read("train")] == [NLI[1], NLI[0], NLI[0]]
+
+
+def test_a_split_in_several_files(tmp_path):
+    """Half of it is not taken for all of it; of one file beside them all is known."""
+    for name in ("rte", "squad"):
+        folder = tmp_path / f"finetuning_data/{name}"
+        for number in range(2):
+            path = folder / f"train-{number:05d}-of-00002.parquet"
+            write_parquet(path, glue_rows("rte"))
+        with pytest.raises(UserError, match="00000-of-00002.parquet is one of several"):
+            _, [task] = glue_task(tmp_path, name)
+            task.read("train")
+    for split in SPLITS.values():
+        path = tmp_path / f"finetuning_data/rte/{split}-00000-of-00001.parquet"
+        write_parquet(path, glue_rows("rte"))
+    _, [task] = glue_task(tmp_path, "rte")
+    assert len(task.read("train")) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        [{"dtype": "string", "_type": "Value"}],  # as older versions write lists
+        {"feature": [{"names": ["a"], "_type": "ClassLabel"}], "_type": "Sequence"},
+        {"names": {"dtype": "string", "_type": "Value"}},  # a column of objects
+    ],
+)
+def test_classes_beside_columns_of_any_kind(tmp_path, other):
+    features = {"other": other, "label": {"names": [*NLI], "_type": "ClassLabel"}}
+    said = json.dumps({"info": {"features": features}})
+    table = pa.table({"label": [1], "other": [[0]]})
+    pq.write_table(
+        table.replace_schema_metadata({"huggingface": said}), tmp_path / "a.parquet"
+    )
+    classes = tables.Rows(str(tmp_path / "a.parquet")).classes
+    assert classes.pop("other", ["a"]) == ["a"]
+    assert classes == {"label": [*NLI]}
 
 
 def test_test_sets_have_no_labels(tmp_path):

@@ -78,10 +78,23 @@ def test_a_trial_that_is_ended_is_saved(tmp_path):
     assert not any(row["finished"] for row in rows)
 
 
-def test_mistakes(tmp_path):
+@pytest.mark.parametrize(
+    ("every", "flags", "problem", "code"),
+    [
+        (None, (), 'set "eval_every_steps"', 2),
+        (6, ["--layer-decays=0.8,x"], "--layer-decays: could not convert", 1),
+        (6, ["--learning-rates="], "--learning-rates: ", 1),
+    ],
+)
+def test_mistakes(tmp_path, every, flags, problem, code):
+    """Known before Ray is started, or even there."""
+    done = search(tmp_path, HPARAMS | {"eval_every_steps": every}, *flags)
+    assert done.returncode == code and problem in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_trial_that_fails(tmp_path):
     pytest.importorskip("ray", reason="ray is not installed: pip install -e .[ray]")
-    done = search(tmp_path, HPARAMS)
-    assert done.returncode == 2 and 'set "eval_every_steps"' in done.stderr
     done = search(tmp_path, HPARAMS | {"eval_every_steps": 6})
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "a trial failed" in done.stderr and "vocab" in done.stderr
@@ -90,8 +103,9 @@ def test_mistakes(tmp_path):
 def test_without_ray(tmp_path):
     code = f"import sys; sys.modules['ray'] = None; sys.argv[0] = {SCRIPT!r}; "
     code += f"import runpy; runpy.run_path({SCRIPT!r}, run_name='__main__')"
+    flags = [f"--data-dir={tmp_path}", "--model-name=m"]
     done = subprocess.run(
-        [sys.executable, "-c", code, f"--data-dir={tmp_path}", "--model-name=m"],
+        [sys.executable, "-c", code, *flags, '--hparams={"eval_every_steps": 1}'],
         capture_output=True,
         text=True,
     )

@@ -200,6 +200,9 @@ def test_saved_models_say_the_same(tmp_path, command, variant, what):
         values = [t[key] for t in theirs["tokens"]]
         assert [t[key] for t in ours["tokens"]] == pytest.approx(values, abs=1e-4)
         assert ours.get("score", 0.0) == pytest.approx(theirs.get("score", 0), abs=1e-3)
+    inside = exported / "new"
+    error, code = fail(command, exported, source, inside, ONE)
+    assert f"{inside} is in {exported}" in error and code == 2 and not inside.exists()
     error, code = fail(CHANGED[command], exported, source, tmp_path / "other", ONE)
     assert f"is the SavedModel of {what}, which gives no" in error and code == 2
 
