@@ -208,7 +208,7 @@ def report(found, commands: dict[tuple[float, float], list[str]]) -> None:
                 [*command, "--merge"], capture_output=True, text=True
             )
             if merged.returncode:
-                raise UserError(merged.stderr.removeprefix("error: ").strip())
+                raise UserError(merged.stderr.rpartition("error: ")[2].strip())
         if len(finished) == FLAGS.seeds and (best is None or mean > best[0]):
             best = mean, rate, decay
     if best is None:

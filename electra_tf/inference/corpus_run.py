@@ -281,8 +281,8 @@ def make_shard(plan: Plan, task: str) -> dict[str, Any]:
             )
         return record
     counts: collections.Counter[str] = collections.Counter(texts=0)
-    letters, job = planned_folder.unique(), job_of(plan)
-    partial = planned_folder.hidden(path, letters)
+    job = job_of(plan)
+    partial = planned_folder.hidden(path, planned_folder.unique())
     try:
         with open(partial, "w+b") as f:
             for row in job.rows(units):
@@ -297,9 +297,7 @@ def make_shard(plan: Plan, task: str) -> dict[str, Any]:
                 "sha256": hashlib.file_digest(f, "sha256").hexdigest(),
             }
         record = {"file": file, "counts": dict(counts), "input_sha256": digest}
-        hidden = planned_folder.hidden(plan.record_path(number), letters)
-        atomic_write(hidden, json.dumps(record) + "\n")
-        os.replace(hidden, plan.record_path(number))
+        planned_folder.write(plan.record_path(number), json.dumps(record) + "\n")
         # Recorded before it has its name: a shard with its name is whole.
         os.replace(partial, path)
         sync_directory(plan.folder)

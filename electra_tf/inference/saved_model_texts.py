@@ -24,7 +24,7 @@ from electra_tf.inference.corpus_texts import (
 from electra_tf.storage.manifest import verify_folder
 from electra_tf.text.units import Unit
 
-FILE = "saved_model.pb"
+_FILE = "saved_model.pb"
 _BATCH = 32
 
 
@@ -32,7 +32,7 @@ def saved_model_in(folder: Path) -> Path | None:
     """The SavedModel in a folder, or the newest of its numbered versions."""
     versions = [p for p in folder.glob("*") if p.name.isdecimal()]
     newest = max(versions, key=lambda path: int(path.name), default=folder)
-    return next((p for p in (folder, newest) if (p / FILE).is_file()), None)
+    return next((p for p in (folder, newest) if (p / _FILE).is_file()), None)
 
 
 class SavedModelTexts(TextJob):

@@ -18,7 +18,7 @@ from typing import Any
 from electra_tf.errors import EXIT_LOCKED, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.bucket_lock import BucketLock
-from electra_tf.storage.files import cannot_write
+from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, read_json
 
 
@@ -137,6 +137,13 @@ def hidden(path: str, letters: str) -> str:
     """The name of a file until it is whole; `letters` are the writer's own."""
     folder, name = os.path.split(path)
     return os.path.join(folder, f".{name.lstrip('.')}.{letters}.tmp")
+
+
+def write(path: str, data: str) -> None:
+    """Writes a whole file, also where several processes do; see `atomic_write`."""
+    partial = hidden(path, unique())
+    atomic_write(partial, data)
+    os.replace(partial, path)
 
 
 def remove_rests(folder: str, *patterns: str) -> None:

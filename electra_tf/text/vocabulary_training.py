@@ -24,7 +24,8 @@ from typing import NamedTuple
 
 from electra_tf import beam, processes
 from electra_tf.errors import UserError
-from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.storage import planned_folder
+from electra_tf.storage.files import cannot_write
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
 from electra_tf.text.units import Reading, Unit, read_unit
@@ -116,9 +117,7 @@ def _count_to_file(settings: str, task: str) -> None:
     if os.path.exists(path):
         return
     counts = _count_part(Unit(*unit), TokenizerConfig(*config), Reading(*reading))
-    partial = f"{path}.{os.urandom(8).hex()}.tmp"
-    atomic_write(partial, json.dumps(counts))
-    os.replace(partial, path)
+    planned_folder.write(path, json.dumps(counts))
 
 
 def _read_counts(path: str) -> WordCounts:
