@@ -97,7 +97,10 @@ def _classes(metadata: bytes) -> dict[str, list[str]]:
     """Column -> names of classes; {} for what Hugging Face has not written."""
     try:
         features = json.loads(metadata)["info"]["features"]
-        inner = {name: one.get("feature") or one for name, one in features.items()}
+        inner = {
+            name: one[0] if isinstance(one, list) else one.get("feature") or one
+            for name, one in features.items()
+        }
         return {k: one["names"] for k, one in inner.items() if one.get("names")}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
