@@ -22,7 +22,6 @@ from electra_tf.finetune.classification import columns_of
 from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.predictor import TaskPredictor
-from electra_tf.finetune.qa import MRQA, SQUAD
 from electra_tf.finetune.task import HeadSpec, TaskFacts
 from electra_tf.finetune.trained import Trained
 from electra_tf.interop import huggingface, huggingface_tokenizer
@@ -59,7 +58,7 @@ def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
     if facts.kind != "qa":
         columns = columns_of(facts.name, config, facts.num_texts)
         return found | {"columns": columns if facts.kind in PROBLEMS else []}
-    usual = "original" if facts.name in (*SQUAD, *MRQA) else "offsets"
+    usual = "offsets" if facts.name in config.tasks else "original"
     found["hparams"] |= {name: getattr(config, name) for name in _QA_HPARAMS}
     found["hparams"]["answer_text"] = config.answer_text or usual
     return found | {"has_impossible": facts.has_impossible}
