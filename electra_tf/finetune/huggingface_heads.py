@@ -149,6 +149,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
         "model_hparam_overrides": shape,
         "max_seq_length": length,
         "max_query_length": min(64, length // 4),
+        "n_best_size": min(20, length),
         "joint_prediction": False,
         "answerable_classifier": False,
         "qa_na_threshold": 0.0,  # there, too
@@ -222,7 +223,8 @@ def _max_length(folder: Path) -> int:
     """What the tokenizer's settings say, which may be a very large number."""
     path = folder / huggingface_tokenizer.CONFIG
     settings = read_json(path) if path.is_file() else {}
-    return int(min(settings.get("model_max_length") or _LONGEST, _LONGEST))
+    said = settings.get("model_max_length")
+    return int(min(said, _LONGEST)) if isinstance(said, int | float) else _LONGEST
 
 
 def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:

@@ -130,6 +130,19 @@ def test_what_cannot_be_read_is_said(tmp_path):
         electra_tf.load(tmp_path)
 
 
+@pytest.mark.parametrize("said", [12, "12", None, 1e30])
+def test_windows_as_long_as_the_tokenizer_says(tmp_path, said):
+    """If it says a number; however short, answers are found."""
+    write(tmp_path, "QuestionAnswering")
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"model_max_length": said}
+    path.write_text(json.dumps(settings))
+    model = electra_tf.load(tmp_path)
+    assert model.facts["max_seq_length"] == (12 if said == 12 else 24)
+    [row] = model.predict([("who ran ?", "the dog ran the cat sat")])
+    assert row["answer"]
+
+
 def test_embeddings_may_have_rows_beyond_the_vocabulary(tmp_path):
     """As those have that were widened to a multiple of 8."""
     theirs = write(tmp_path, "SequenceClassification", vocab_size=16)
