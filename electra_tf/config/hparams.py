@@ -78,6 +78,12 @@ def hparam(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+def default_of(field: dataclasses.Field) -> Any:
+    """What an hparam is unless it is set; a list or dict is a new one."""
+    make = field.default_factory
+    return field.default if make is dataclasses.MISSING else make()
+
+
 def in_another_role(cls: type, name: str, role: Role) -> Any:
     """An hparam of a base class, for a subclass to whose runs it is something else."""
     field = {f.name: f for f in dataclasses.fields(cls)}[name]
@@ -268,10 +274,9 @@ def markdown_table(cls: type, without: type | None = None) -> str:
     for field in dataclasses.fields(cls):
         if field.name in left_out:
             continue
-        default = field.default
-        if field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
         words = allowed(field, hints[field.name]).replace("|", "\\|")
         doc = field.metadata["doc"].replace("|", "\\|")
-        rows.append(f"| `{field.name}` | `{show(default)}` | {words} | {doc} |")
+        rows.append(
+            f"| `{field.name}` | `{show(default_of(field))}` | {words} | {doc} |"
+        )
     return "\n".join(rows)

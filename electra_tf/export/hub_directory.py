@@ -65,7 +65,7 @@ def _manifests(hparams, run_dir: Path, step: int) -> list:
     """Those of the data that a run has read; None for one that cannot be read."""
     found = []
     for part in phases.begun(hparams, step):
-        usual = phases.folder_of(part, hparams.get("phases") or [part])
+        usual = phases.folder_of(part, hparams.get("phases", []))
         shards = expand(joined(part.get("pretrain_tfrecords") or ""))
         folders = [Path(shard).parent for shard in shards]
         folders = folders or [run_dir.parent.parent / usual]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import collections
 import difflib
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -30,7 +31,7 @@ def weights_of(
     Raises `UserError` for anything else.
     """
     if said == BALANCED:
-        return _balanced(labels, [example.label for example in examples])
+        return _balanced(name, labels, [example.label for example in examples])
     listed = ", ".join(labels)
     if isinstance(said, Mapping):
         for label in said:
@@ -57,14 +58,20 @@ def weights_of(
     return [float(weight) for weight in said]
 
 
-def _balanced(labels: Sequence[str], given: Sequence[Any]) -> list[float]:
+def _balanced(name: str, labels: Sequence[str], given: Sequence[Any]) -> list[float]:
     """So that each class has the same part in the loss, the mean weight being 1.
 
     Where a text has any number of classes: so that it weighs as much to have one as
     not to have it.
     """
-    if all(isinstance(label, str) for label in given):
-        counts = collections.Counter(given)
+    has_one = all(isinstance(label, str) for label in given)
+    each = given if has_one else itertools.chain.from_iterable(given)
+    counts = collections.Counter(each)
+    if missing := next((label for label in labels if not counts[label]), None):
+        raise UserError(
+            f"task {name}: class_weights is {BALANCED!r}, but there is no training "
+            f"example of {missing}.\nGive the weights as numbers."
+        )
+    if has_one:
         return [len(given) / (len(labels) * counts[label]) for label in labels]
-    counts = collections.Counter(name for names in given for name in names)
     return [max(len(given) - counts[x], 1) / counts[x] for x in labels]

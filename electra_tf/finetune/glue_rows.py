@@ -7,6 +7,7 @@ submitted are the same from either form.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,9 +103,6 @@ class ParquetGlueTask(GlueRowsTask):
 
 def glue_task(name: str, config, tokenizer) -> GlueTask:
     """The task in the files that its directory holds: GLUE's own, else Parquet."""
-    task = GlueTask(name, config, tokenizer)
-    parquet = ParquetGlueTask(name, config, tokenizer)
-    splits = ("train", "dev")
-    if any(task.path(split).is_file() for split in splits):
-        return task
-    return parquet if any(parquet.path(x).is_file() for x in splits) else task
+    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, ParquetGlueTask))
+    places = itertools.product(("train", "dev", *own.glue.submission), (own, parquet))
+    return next((task for split, task in places if task.path(split).is_file()), own)

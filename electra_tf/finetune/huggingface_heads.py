@@ -19,10 +19,9 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import own_tasks
 from electra_tf.finetune.classification import columns_of
-from electra_tf.finetune.inputs import Columns
+from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.predictor import TaskPredictor
-from electra_tf.finetune.qa import MRQA, SQUAD
 from electra_tf.finetune.task import HeadSpec, TaskFacts
 from electra_tf.finetune.trained import Trained
 from electra_tf.interop import huggingface, huggingface_tokenizer
@@ -50,7 +49,7 @@ PROBLEMS = {
 # Settings that predictions follow from, beside the weights.
 _QA_HPARAMS = ("max_query_length", "doc_stride", "max_answer_length", "n_best_size")
 _QA_HPARAMS += ("qa_na_threshold",)
-_LONGEST = 512  # tokens, of a model that does not say what it was trained on
+_LONGEST = 512  # tokens, whatever the tokenizer's settings say
 
 
 def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
     if facts.kind != "qa":
         columns = columns_of(facts.name, config, facts.num_texts)
         return found | {"columns": columns if facts.kind in PROBLEMS else []}
-    usual = "original" if facts.name in (*SQUAD, *MRQA) else "offsets"
+    usual = "offsets" if facts.name in config.tasks else "original"
     found["hparams"] |= {name: getattr(config, name) for name in _QA_HPARAMS}
     found["hparams"]["answer_text"] = config.answer_text or usual
     return found | {"has_impossible": facts.has_impossible}
@@ -129,8 +128,12 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     found = huggingface.settings_of(folder, lambda line: None)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
+    vocab = Vocabulary.load(found.vocab_file)
     network = huggingface.read_network(folder)
+    network = huggingface.cut(network, len(vocab), lambda line: None)
     kind = _kind_of(folder, network, config)
+    count = len(network.tensors[f"{network.head()}bias"])
+    labels = () if kind in ("regression", "qa") else _labels(folder, config, count)
     manifest = folder / MANIFEST
     said = read_json(manifest).get("task", {}) if manifest.is_file() else {}
     choices = [tuple(columns) for columns in said.get("columns", ())]
@@ -146,17 +149,15 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
         "model_hparam_overrides": shape,
         "max_seq_length": length,
         "max_query_length": min(64, length // 4),
+        "n_best_size": min(20, length),
         "joint_prediction": False,
         "answerable_classifier": False,
+        "qa_na_threshold": 0.0,  # there, too
     }
     hparams |= said.get("hparams", {})
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
-    vocab = Vocabulary.load(found.vocab_file)
     task = _TASKS[kind](kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.choices = choices
-    count = len(network.tensors[f"{network.head()}bias"])
-    labels = network.labels or tuple(f"LABEL_{i}" for i in range(count))
-    labels = () if kind in ("regression", "qa") else labels
     facts = TaskFacts(kind, kind, labels, getattr(task, "num_texts", 1))
     task.stored = facts
     startup.import_tensorflow()
@@ -192,6 +193,20 @@ def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
     )
 
 
+def _labels(folder: Path, config: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """The names of the classes, in the order of the outputs."""
+    places = [str(i) for i in range(count)]
+    said = config.get("id2label") or {place: f"LABEL_{place}" for place in places}
+    is_whole = isinstance(said, dict) and said.keys() == {*places}
+    if not is_whole or len({*map(str, said.values())}) != count:
+        raise UserError(
+            f"{folder / huggingface.CONFIG}: id2label is {shown(said)}, which does not "
+            f"give each of {count} outputs a name of its own.",
+            EXIT_DAMAGED,
+        )
+    return tuple(str(said[place]) for place in places)
+
+
 def _description(kind: str, said, choices: Sequence[Columns]) -> dict[str, Any]:
     """As the hparam `tasks` has it."""
     found = {"type": kind, "train": "none", "dev": "none"}
@@ -208,7 +223,8 @@ def _max_length(folder: Path) -> int:
     """What the tokenizer's settings say, which may be a very large number."""
     path = folder / huggingface_tokenizer.CONFIG
     settings = read_json(path) if path.is_file() else {}
-    return int(min(settings.get("model_max_length") or _LONGEST, _LONGEST))
+    said = settings.get("model_max_length")
+    return int(min(said, _LONGEST)) if isinstance(said, int | float) else _LONGEST
 
 
 def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, tables
-from electra_tf.text.units import Unit
+from electra_tf.text.units import COMPRESSED, Unit
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 # Kind of input -> the formats that it is read from.
@@ -27,7 +27,6 @@ FORMS = {
     "words": ("txt", "jsonl", "parquet"),
     "questions": ("json", *TABLES),
 }
-_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _CONLL = ("conll", "iob", "bio")  # endings of files that are read as txt
 _ROWS = "rows"  # of Python's objects
 _LINES = "lines"  # of text
@@ -48,9 +47,8 @@ class Source(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> Source:
-        """A file of a data set, read, as a whole, when its lines are asked for."""
-        lines = (line for text in (path,) for line in read_text(text).split("\n"))
-        return cls(str(path), form_of(path), lines)
+        """A file of a data set, opened when its lines are asked for."""
+        return cls(str(path), form_of(path), _of_file(path))
 
     @classmethod
     def of_objects(cls, objects: Iterable[Mapping[str, Any]]) -> Source:
@@ -68,7 +66,7 @@ class Asked(NamedTuple):
 def form_of(path: str | Path) -> str:
     """What a file is by the ending of its name, whatever it is compressed with."""
     path = Path(str(path).lower())
-    path = path.with_suffix("") if path.suffix in _COMPRESSED else path
+    path = path.with_suffix("") if path.suffix in COMPRESSED else path
     return path.suffix.removeprefix(".")
 
 
@@ -124,7 +122,7 @@ def input_form(path: str | None, form: str | None, kind: str) -> str:
 
 def can_cut(path: str | Path, form: str, kind: str) -> bool:
     """Whether each line of a file (but a header) is an input of its own."""
-    if Path(path).suffix.lower() in _COMPRESSED:
+    if Path(path).suffix.lower() in COMPRESSED:
         return False
     return form in ("jsonl", "tsv") or (form == _LINES and kind == "texts")
 
@@ -137,7 +135,7 @@ def open_part(part: Unit, skipped: int) -> Source:
       skipped: the lines before, for messages.
     """
     path = Path(part.path)
-    if path.suffix.lower() in _COMPRESSED:  # such a file is one part
+    if path.suffix.lower() in COMPRESSED:  # such a file is one part
         return Source(part.path, part.kind, _of_file(path))
     if not part.start:
         return Source(part.path, part.kind, _of_file(path, 0, part.end), 0)
@@ -235,14 +233,16 @@ def records(
 def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Row]]:
     """The rows of a Parquet file; numbers of classes by their names, if it has these.
 
-    A number that is no class's, which marks the rows without a label, is left out.
+    A number that is no class's, which marks the rows without a label, is left out, and
+    a list with one.
     """
     table = tables.Rows(path)
     _check_header(path, table.columns, choices, "It has the columns")
 
     def named(value: Any, names: Sequence[str]) -> Any:
         if isinstance(value, list):
-            return [named(one, names) for one in value]
+            found = [named(one, names) for one in value]
+            return None if None in found else found
         if not isinstance(value, int):
             return value
         return names[value] if 0 <= value < len(names) else None
@@ -399,8 +399,10 @@ def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
 def questions(source: Source) -> Iterator[Asked]:
     """Questions on texts, in SQuAD's form, MRQA's, or a row for each."""
     for where, paragraph in paragraphs(source):
-        context = paragraph.get("context")
-        for asked in paragraph.get("qas", ()):
+        context, qas = paragraph.get("context"), paragraph.get("qas")
+        if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
+            refuse(where, f"qas is {shown(qas)}, not a list of objects")
+        for asked in qas:
             question = asked.get("question")
             for name, value in (("question", question), ("context", context)):
                 if not isinstance(value, str):

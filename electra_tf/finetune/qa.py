@@ -154,7 +154,7 @@ class QATask(Task):
         for where, paragraph in self.paragraphs(split):
             try:
                 questions = self._questions(paragraph, split, where, len(found))
-            except (KeyError, TypeError, IndexError, AttributeError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
                 raise UserError(
                     f"{where} is not in the form it should be: {error!r}"
                 ) from None

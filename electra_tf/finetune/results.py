@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import default_of
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import local_of, shown
 from electra_tf.storage.files import atomic_write
@@ -97,7 +98,7 @@ class Results:
                 EXIT_DAMAGED,
             ) from None
         # What an earlier version did not have was as it is by default.
-        defaults = {f.name: f.default for f in dataclasses.fields(FinetuningConfig)}
+        defaults = {f.name: default_of(f) for f in dataclasses.fields(FinetuningConfig)}
         stored = {k: v for k, v in defaults.items() if k in self.settings} | stored
         keys = sorted(set(stored) | set(self.settings))
         changed = [k for k in keys if stored.get(k) != self.settings.get(k)]

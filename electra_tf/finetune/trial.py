@@ -230,6 +230,7 @@ def _load(run: Run, trial: int, source: FoundModel | None):
 def _identity(run: Run, store) -> dict[str, Any]:
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
+    del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
     heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
     frozen = run.config.freeze_layers
     return shape | {

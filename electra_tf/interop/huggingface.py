@@ -57,12 +57,15 @@ TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
 _BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
-# The layers of each head of a task.
-_TASK_LAYERS = (
-    {"classifier"},
-    {"classifier.dense", "classifier.out_proj"},
-    {"qa_outputs"},
-)
+# The weights of each head of a task.
+_TASK_WEIGHTS = [
+    {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    for layers in (
+        ["classifier"],
+        ["classifier.dense", "classifier.out_proj"],
+        ["qa_outputs"],
+    )
+]
 _BY_TOKEN = ("/word_embeddings", "/output_bias")
 
 # Our names of the weights; `name_table` has theirs.
@@ -296,20 +299,16 @@ def read_network(
     tensors = _known(_without_repetition(tensors, place), note)
     network = Network(shape, embedding_size, names.to_ours(table, tensors, str(place)))
     check_representable(network, str(folder / CONFIG))
-    if network.head() in TASK_HEADS:
-        labels = config.get("id2label") or {}
-        order = sorted(labels, key=int)
-        network = network._replace(labels=tuple(labels[i] for i in order))
     return network
 
 
 def _known(
     tensors: dict[str, np.ndarray], note: Callable[[str], None]
 ) -> dict[str, np.ndarray]:
-    """Without heads that have no equivalent, or that stand beside another."""
+    """Without heads that have no equivalent, are not whole or stand beside another."""
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
-    if not has_head and {name.rpartition(".")[0] for name in others} in _TASK_LAYERS:
+    if not has_head and others in _TASK_WEIGHTS:
         return tensors
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which is no part of a pre-trained model")
@@ -335,7 +334,7 @@ def _without_repetition(
     return kept
 
 
-def _cut(network: Network, rows: int, note: Callable[[str], None]) -> Network:
+def cut(network: Network, rows: int, note: Callable[[str], None]) -> Network:
     """Without the embeddings of ids that the vocabulary does not have."""
     beyond = network.shape.vocab_size - rows
     if beyond <= 0:
@@ -391,12 +390,15 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
             network = network.encoder()
         if settings.vocab_file:
             rows = len(Vocabulary.load(settings.vocab_file))
-            network = _cut(network, rows, notes.append)
+            network = cut(network, rows, notes.append)
         kind = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
         found[kind.get(network.head(), "encoder")] = network
+    tensors = networks.join(found, str(folder))
+    if any(name.startswith("generator/embeddings/") for name in tensors):
+        notes.append("generator and discriminator have embeddings of their own")
     return Contents(
         origin=str(folder),
-        tensors=networks.join(found, str(folder)),
+        tensors=tensors,
         slots={},
         step=0,
         settings=settings,

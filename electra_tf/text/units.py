@@ -23,7 +23,7 @@ from electra_tf.text.corpus import TextReader
 PIECE_BYTES = 32 << 20
 _TFDS_BYTES = 4 << 20
 
-_COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
+COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
@@ -176,7 +176,7 @@ def of_files(
 
 def _kind_of(name: str) -> str:
     stem, ending = os.path.splitext(name.lower())
-    compressed = ending in _COMPRESSED
+    compressed = ending in COMPRESSED
     if compressed:
         ending = os.path.splitext(stem)[1]
     if ending in _ARCHIVES:

@@ -115,9 +115,12 @@ class TestDirectory:
         assert "at most 40 tokens" in card and "sequences of 32" in card
         assert "None" not in card
 
-    def test_card_of_a_checkpoint_admits_what_it_does_not_know(self):
+    @pytest.mark.parametrize("run_dir", [None, "there"])
+    def test_card_of_a_checkpoint_admits_what_it_does_not_know(self, tmp_path, run_dir):
+        """Such as one of the original's in the place of a run."""
         source = tiny_source("electric")
-        facts = hub_directory.facts_of(source)
+        run_dir = run_dir and tmp_path / "models" / "m"
+        facts = hub_directory.facts_of(source, run_dir)
         kinds = hub_directory.kinds_of(source)
         assert kinds == ["encoder", "preprocessor", "detector", "scorer"]
         gaps = dict.fromkeys(kinds, 0.0)

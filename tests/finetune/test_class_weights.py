@@ -60,9 +60,9 @@ def test_mistakes_are_said_before_the_training(tmp_path, said, words):
         assert word in str(caught.value)
 
 
-def glue(folder, said, name="cola", **more):
+def glue(folder, said, name="cola", labels=(1, 1, 0, 1), **more):
     """The built-in task on three sentences of class 1 and one of class 0."""
-    lines = "".join(f"x\t{label}\t\tthe dog\n" for label in (1, 1, 0, 1))
+    lines = "".join(f"x\t{label}\t\tthe dog\n" for label in labels)
     scores = "h\n" + "\t".join(["x"] * 7 + ["the dog", "the cat", "3.0"]) + "\n"
     files = {f"finetuning_data/cola/{s}.tsv": lines for s in ("train", "dev")}
     files |= {f"finetuning_data/sts/{s}.tsv": scores for s in ("train", "dev")}
@@ -92,6 +92,12 @@ def test_mistakes_in_the_hparam(tmp_path, said, name, words):
     with pytest.raises(UserError) as caught:
         glue(tmp_path, said, name)
     assert all(word in str(caught.value) for word in words), caught.value
+
+
+def test_nothing_balances_a_class_without_examples(tmp_path):
+    with pytest.raises(UserError, match="task cola: .* no training example of 0"):
+        glue(tmp_path, {"cola": "balanced"}, labels=(1, 1))
+    assert glue(tmp_path, {"cola": [2, 1]}, labels=(1, 1)) == [2.0, 1.0]
 
 
 def test_a_description_has_its_own(tmp_path):

@@ -13,6 +13,7 @@ from tests.helpers.runs import SPECIAL, run_script
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("safetensors")
+from safetensors.numpy import load_file, save_file  # noqa: E402
 
 WORDS = ["the", "dog", "cat", "ran", "sat", "##s", "who", "?"]
 TEXTS = ["the dog ran", "the cats sat", ("the dog sat", "the cat ran")]
@@ -22,14 +23,13 @@ PROBLEM = "multi_label_classification"
 def write(folder, kind, **settings):
     """A model with random weights, large enough to matter; returns it."""
     config = transformers.ElectraConfig(
-        vocab_size=len(SPECIAL) + len(WORDS),
         embedding_size=8,
         hidden_size=16,
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=32,
         max_position_embeddings=24,
-        **settings,
+        **{"vocab_size": len(SPECIAL) + len(WORDS)} | settings,
     )
     torch.manual_seed(5)
     model = getattr(transformers, f"ElectraFor{kind}")(config).eval()
@@ -98,6 +98,7 @@ def test_questions(tmp_path):
     assert row["answer"] == context[row["start"] : row["end"]] != ""
     null = start[0] + end[0] - best
     assert row["null_odds"] == pytest.approx(null, abs=1e-5)
+    assert row["has_answer"] == (null <= 0)
 
 
 def test_predict_reads_a_table_of_either(tmp_path):
@@ -127,3 +128,50 @@ def test_what_cannot_be_read_is_said(tmp_path):
     (tmp_path / "tokenizer_config.json").unlink()
     with pytest.raises(UserError, match="without the files of its tokenizer"):
         electra_tf.load(tmp_path)
+
+
+@pytest.mark.parametrize("said", [12, "12", None, 1e30])
+def test_windows_as_long_as_the_tokenizer_says(tmp_path, said):
+    """If it says a number; however short, answers are found."""
+    write(tmp_path, "QuestionAnswering")
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"model_max_length": said}
+    path.write_text(json.dumps(settings))
+    model = electra_tf.load(tmp_path)
+    assert model.facts["max_seq_length"] == (12 if said == 12 else 24)
+    [row] = model.predict([("who ran ?", "the dog ran the cat sat")])
+    assert row["answer"]
+
+
+def test_embeddings_may_have_rows_beyond_the_vocabulary(tmp_path):
+    """As those have that were widened to a multiple of 8."""
+    theirs = write(tmp_path, "SequenceClassification", vocab_size=16)
+    [row] = electra_tf.load(tmp_path).predict(TEXTS[:1])
+    shares = logits(theirs, TEXTS[0]).logits[0].softmax(-1).tolist()
+    assert list(row["probabilities"].values()) == pytest.approx(shares, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"0": "a"}, {"0": "a", "1": "a"}, {"no": "a", "yes": "b"}, ["a", "b"]],
+)
+@pytest.mark.parametrize("kind", ["SequenceClassification", "TokenClassification"])
+def test_names_that_do_not_fit_the_outputs(tmp_path, kind, names):
+    write(tmp_path, kind, num_labels=2)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"id2label": names}))
+    with pytest.raises(UserError, match="id2label is .* of 2 outputs") as caught:
+        electra_tf.load(tmp_path)
+    assert caught.value.exit_code == 65
+
+
+def test_half_a_head(tmp_path):
+    write(tmp_path, "SequenceClassification", num_labels=2)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["classifier.out_proj.bias"]
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(
+        UserError, match="beside it are those of ElectraModel"
+    ) as caught:
+        electra_tf.load(tmp_path)
+    assert caught.value.exit_code == 65

@@ -10,7 +10,7 @@ from backports import zstd
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
-from electra_tf.finetune.inputs import open_source
+from electra_tf.finetune.inputs import open_source, questions
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text import tables
 from electra_tf.text.vocabulary import Vocabulary
@@ -167,7 +167,6 @@ def test_classes_beside_columns_of_any_kind(tmp_path, other):
 def test_test_sets_have_no_labels(tmp_path):
     folder = tmp_path / "finetuning_data"
     rows = [row | {"label": -1} for row in glue_rows("mnli", gap=1)]
-    write_parquet(folder / "mnli/train-00000-of-00001.parquet", glue_rows("mnli"))
     for name in ("mnli/test_matched", "ax/test"):
         write_parquet(folder / f"{name}-00000-of-00001.parquet", rows)
     _, [task] = glue_task(tmp_path, "mnli")
@@ -269,6 +268,27 @@ def test_own_tags(tmp_path):
     assert [e.tags for e in task.read("train")] == [e.tags for e in plain.read("train")]
 
 
+@pytest.mark.parametrize("is_list", [True, False])
+def test_own_tags_have_the_names_that_the_file_gives(tmp_path, is_list):
+    """A number that is no class is not one more class."""
+    classes = {"names": ["DET", "NOUN"], "_type": "ClassLabel"}
+    classes = [classes] if is_list else {"feature": classes, "_type": "Sequence"}
+    said = json.dumps({"info": {"features": {"tags": classes}}})
+    tables = []
+    for last in (1, -1):
+        rows = [{"words": ["the", "dog"], "tags": [0, last]}]
+        table = pa.Table.from_pylist(rows).replace_schema_metadata(
+            {"huggingface": said}
+        )
+        pq.write_table(table, tmp_path / "x.parquet")
+        tables.append((tmp_path / "x.parquet").read_bytes())
+    options = {"kind": "tagging", "scheme": "plain"}
+    [task] = own_tasks(tmp_path, {"train.parquet": tables[0]}, **options)
+    assert task.labels == ["DET", "NOUN"]
+    with pytest.raises(UserError, match="row 0: words and tags are not two lists"):
+        own_tasks(tmp_path, {"train.parquet": tables[1]}, **options)
+
+
 def test_a_compressed_file_that_is_cut_off(tmp_path):
     cut = gzip.compress(LINES * 50)[:-12]
     with pytest.raises(UserError, match=r"train.jsonl.gz: damaged") as caught:
@@ -308,6 +328,23 @@ def test_squad_in_parquet(tmp_path, name):
     assert found[0] == found[1]
     assert len(found[0][0]) == len(rows)
     assert [e.answers for e in found[0][1]] == [("dog",), ()][: len(rows)]
+
+
+def test_answers_that_are_not_a_table(tmp_path):
+    rows = [QUESTION | {"answers": ANSWERS | {"answer_start": [4, 5]}}]
+    file = tmp_path / "finetuning_data/squad/train-00000-of-00001.parquet"
+    write_parquet(file, rows)
+    _, [task] = glue_task(tmp_path, "squad")
+    with pytest.raises(UserError, match="row 0 is not in the form it should be"):
+        task.read("train")
+
+
+@pytest.mark.parametrize("qas", ["who ?", ["who ?"], [["who ?"]]])
+def test_questions_that_are_no_objects(tmp_path, qas):
+    path = tmp_path / "x.jsonl"
+    path.write_text(json.dumps({"context": QUESTION["context"], "qas": qas}))
+    with pytest.raises(UserError, match=f"{path}, line 1: "):
+        list(questions(open_source(str(path), None, "questions")))
 
 
 def test_mrqa_as_it_is_distributed(tmp_path):

@@ -42,7 +42,8 @@ def test_statistics_are_those_of_the_trials(tmp_path):
 
 def test_results_of_a_version_with_fewer_hparams_are_taken_up(tmp_path):
     results_in(tmp_path).add(trial(1, 60.0))
-    newer = results_in(tmp_path, SETTINGS | {"keep": "last", "eval_every_steps": 0})
+    added = {"keep": "last", "eval_every_steps": 0, "class_weights": {}}
+    newer = results_in(tmp_path, SETTINGS | added)
     newer.load()
     assert list(newer.trials) == [1]
     with pytest.raises(UserError, match="keep is 'last' there, 'best' here"):

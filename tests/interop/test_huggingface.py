@@ -123,6 +123,25 @@ def test_out_and_in_again_is_the_identity(exported, run):
         assert again.config.generator_config() == stored.config.generator_config()
 
 
+def test_networks_with_embeddings_of_their_own_stay_as_they_are(exported, tmp_path):
+    """As after `embedding_sharing` disentangled, or of two runs; the log says so."""
+    shutil.copytree(exported("electra_tiny"), tmp_path / "both")
+    path = tmp_path / "both" / "generator" / huggingface.WEIGHTS
+    weights = load_file(path)
+    name = "electra.embeddings.word_embeddings.weight"
+    save_file(weights | {name: weights[name] + 1}, path)
+    (path.parent / "manifest.json").unlink()
+    for folder, said in ((exported("electra_tiny"), 0), (tmp_path / "both", 1)):
+        lines = []
+        found = networks.split(sources.read(folder, log=lines.append))
+        assert sum("embeddings of their own" in line for line in lines) == said
+        for part, network in found.items():
+            expected = huggingface.read_network(folder / part).tensors
+            assert network.tensors.keys() == expected.keys()
+            for key, array in expected.items():
+                np.testing.assert_array_equal(network.tensors[key], array)
+
+
 def test_a_model_that_transformers_wrote_is_read(tmp_path):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
