@@ -28,6 +28,7 @@ from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console, duration
 from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
+from electra_tf.interop.sources import SHAPE
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.lock import RunLock
@@ -70,21 +71,22 @@ _DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
 NOVELS = ROOT / "examples" / "corpus"
 # Of a run's work, fine-tuning and starting; pre-training is 1. For the progress line.
 _REST = 0.3
-# What a model's shape follows from, which fine-tuning else takes from the checkpoint.
-_SHAPE = ("model_size", "model_hparam_overrides", "embedding_size", "vocab_size")
+# What may be in an output directory before runs.json is.
+_FIRST_FILES = {"run.lock", "run.lock.lease", "data"}
 
 
 class Run(NamedTuple):
     """One pre-training run and what is fine-tuned from it.
 
     Attributes:
-      hparams: of pre-training, but for places; None: random weights.
+      hparams: of pre-training, but for places; of random weights what they are.
+      steps: of pre-training; 0: random weights.
     """
 
     key: str
     variant: Variant
     seed: int
-    hparams: dict[str, Any] | None
+    hparams: dict[str, Any]
     flops: float
     steps: int
 
@@ -112,7 +114,7 @@ def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) 
     from flops_computation import get_recipe_flops
 
     whole = PretrainingConfig.from_hparams(data_dir, "run", dict(recipe))
-    hparams, flops, steps = None, 0.0, 0
+    hparams, flops, steps = untrained(recipe), 0.0, 0
     if variant.budget:
         hparams = merged(recipe, variant.hparams) | {"seed": seed}
         config = PretrainingConfig.from_hparams(data_dir, "run", hparams)
@@ -126,6 +128,33 @@ def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) 
     text = json.dumps([hparams, seed], sort_keys=True)
     key = f"{hashlib.sha256(text.encode()).hexdigest()[:8]}-{seed}"
     return Run(key, variant, seed, hparams, flops, steps)
+
+
+def check_distinct(planned: Sequence[Run]) -> None:
+    """Raises `UserError` when two variants are one run: rows that differ by name only.
+
+    --hparams may set what a variant sets, or leave too few steps for its part of them.
+    """
+    names: dict[str, str] = {}
+    for run in planned:
+        name = run.variant.name
+        if names.setdefault(run.key, name) != name:
+            raise UserError(
+                f"{names[run.key]} and {name} are the same run with these --hparams.\n"
+                "Change them, or choose variants with --only."
+            )
+
+
+def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What fine-tuning is told of random weights: their shape, how they are drawn.
+
+    That is what it finds in a checkpoint; dropout is the same for both, its own.
+    """
+    names = ("model_size", "embedding_size", "vocab_size")
+    overrides = recipe.get("model_hparam_overrides", {})
+    kept = {k: v for k, v in overrides.items() if k in (*SHAPE, "initializer_range")}
+    found = {name: recipe[name] for name in names if name in recipe}
+    return found | {"model_hparam_overrides": kept}
 
 
 def difference(there: Any, here: Any, name: str = "") -> str:
@@ -144,16 +173,20 @@ class Runs:
     """
 
     def __init__(self, output: Path, settings: Mapping[str, Any]):
-        self.path, self.settings = (
-            output / "runs.json",
-            json.loads(json.dumps(settings)),
-        )
+        self.path = output / "runs.json"
+        self.settings = json.loads(json.dumps(settings))
         self.rows: dict[str, dict[str, Any]] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Takes up what is listed there by now."""
+        output = self.path.parent
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
             there, self.rows = content["settings"], content["runs"]
         except FileNotFoundError:
-            if output.is_dir() and any(output.iterdir()):
+            names = {path.name for path in output.glob("*")}
+            if names and not {"run.lock"} <= names <= _FIRST_FILES:
                 raise UserError(
                     f"--output-dir {output} is not empty and has no runs.json: it is "
                     "not one of experiments.\nChoose another."
@@ -216,6 +249,7 @@ class Experiment:
             for seed in range(1, _SEEDS.value + 1)
             for variant in self.comparison.variants
         ]
+        check_distinct(self.planned)
         self._measures = lambda: scales.measures(
             _SCALE.value, self.output, data_dir, comparison
         )
@@ -241,6 +275,7 @@ class Experiment:
         if _DRY_RUN.value:
             return EXIT_OK
         with RunLock(self.output, "--output-dir"):
+            self.runs.read()  # Another process may have ended since.
             measures = self._measures()
             for run in self.planned:
                 self.runs.add(run, self.comparison.name)
@@ -288,22 +323,19 @@ class Experiment:
         """Pre-training, then fine-tuning by each measure that lacks its score."""
         commands, folder = [], self.output / "runs" / run.key
         scores = self.runs.scores(run)
-        shape = {}
-        if run.hparams is None:
-            shape = {k: v for k, v in self.scale.recipe.items() if k in _SHAPE}
-        elif not scores:
+        if run.steps and not scores:
             hparams = run.hparams | {"model_dir": str(folder / "model")}
             commands.append(self._command("run_pretraining.py", run, hparams))
         for name, measure in measures.items():
             if name in scores:
                 continue
-            hparams = merged(shape, self.scale.finetuning) | measure.hparams
-            hparams |= {
+            hparams = merged({} if run.steps else run.hparams, self.scale.finetuning)
+            hparams |= measure.hparams | {
                 "task_names": [measure.task],
                 "num_trials": self.scale.trials,
                 "keep_all_models": False,
                 "seed": 1000 * run.seed,  # Those of the trials follow it.
-                "init_checkpoint": str(folder / "model") if run.hparams else None,
+                "init_checkpoint": str(folder / "model") if run.steps else None,
                 "model_dir": str(folder / name),
                 "preprocessed_data_dir": str(folder / f"{name}_features"),
             }
@@ -328,8 +360,10 @@ class Experiment:
         rows = []
         for variant in self.comparison.variants:
             own = [run for run in self.planned if run.variant == variant]
-            found = [self.runs.scores(run) for run in own]
-            scores = {n: [s[n] for s in found if n in s] for n in measures}
+            finished = [
+                s for s in map(self.runs.scores, own) if measures.keys() <= s.keys()
+            ]
+            scores = {name: [s[name] for s in finished] for name in measures}
             rows.append(Row(variant, own[0].steps, own[0].flops, scores))
         stem = self.output / self.comparison.name
         metrics = {name: measure.metric for name, measure in measures.items()}

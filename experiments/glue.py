@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     start = FinetuningConfig.weights_of(str(data_dir), _MODEL_NAME.value, hparams)
     if start is not None:
         initial_weights.find(start, console.log)
-    results, jobs, done = {}, [], {}
+    results, jobs, done = {}, [], set()
     for task in tasks:
         own = {"keep_all_models": False, **hparams, "task_names": [task]}
         config = FinetuningConfig.from_hparams(str(data_dir), _MODEL_NAME.value, own)
@@ -75,14 +75,14 @@ def main(argv: list[str]) -> int:
         ]
         jobs.append(Job(task, [command], results[task].with_name(f"glue_{task}.log")))
 
-    def finished(job: Job) -> None:
-        done[job.name] = results[job.name]
-
-    workers = _WORKERS.value
-    code = run_jobs(jobs, workers, console, keep_going=True, on_end=finished)
+    code = run_jobs(
+        *(jobs, _WORKERS.value, console),
+        keep_going=True,
+        on_end=lambda job: done.add(job.name),
+    )
     if done:
-        lines = table(done)
-        path = next(iter(done.values())).with_name("glue.md")
+        lines = table({task: results[task] for task in tasks if task in done})
+        path = results[tasks[0]].with_name("glue.md")
         atomic_write(path, "\n".join(lines) + "\n")
         for line in [*lines, f"Written to {path}"]:
             console.log(line)

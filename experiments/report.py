@@ -62,7 +62,10 @@ class Comparison(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a variant reached: measure -> a score for each seed that is finished."""
+    """What a variant reached: measure -> a score for each seed that is finished.
+
+    All measures have the same seeds, in the same order.
+    """
 
     variant: Variant
     steps: int
@@ -148,17 +151,14 @@ def table(rows: Sequence[Row], measures: Sequence[str]) -> list[str]:
     lines = [heads, ["---"] * len(heads)]
     for row in rows:
         own = [row.scores[name] for name in measures]
-        cells = [_mean(scores) for scores in [*own, *([_average(own)] * len(averages))]]
-        seeds = str(min(map(len, own), default=0))
+        if averages:
+            own.append([statistics.fmean(s) for s in zip(*own, strict=True)])
+        cells = [_mean(scores) for scores in own]
+        seeds = str(max(map(len, row.scores.values()), default=0))
         flops = f"{row.flops:.3g}" if row.flops else "0"
         paper = "" if row.variant.paper is None else f"{row.variant.paper:.1f}"
         lines.append([row.variant.name, flops, f"{row.steps:,}", seeds, *cells, paper])
     return [f"| {' | '.join(line)} |" for line in lines]
-
-
-def _average(measures: Sequence[Sequence[float]]) -> list[float]:
-    """Of several measures, for each seed that has them all."""
-    return [statistics.fmean(scores) for scores in zip(*measures, strict=False)]
 
 
 def _mean(scores: Sequence[float]) -> str:

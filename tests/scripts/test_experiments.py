@@ -25,6 +25,7 @@ TINY = {
         "num_attention_heads": 2,
         "intermediate_size": 16,
         "max_position_embeddings": 32,
+        "hidden_dropout_prob": 0.25,
     },
     "embedding_size": 16,
     "vocab_size": 300,
@@ -168,10 +169,15 @@ def check_results(output, keys):
     steps = runs[keys[0]]["hparams"]["num_train_steps"]
     state = json.loads((output / "runs" / keys[0] / "model/config.json").read_text())
     assert state["num_train_steps"] == steps and state["seed"] == 1
+    dropouts = set()
     for key, score in zip(keys, scores, strict=True):
         path = output / "runs" / key / "marks_results" / "marks_results.json"
-        trial = json.loads(path.read_text())["trials"][0]
-        assert trial["scores"]["marks"]["f1"] == score
+        results = json.loads(path.read_text())
+        assert results["trials"][0]["scores"]["marks"]["f1"] == score
+        shape = results["settings"]["model_hparam_overrides"]
+        assert shape["hidden_size"] == 16
+        dropouts.add(shape.get("hidden_dropout_prob"))
+    assert dropouts == {None}  # Random weights are fine-tuned as all others are.
 
 
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, flags):
@@ -235,6 +241,7 @@ def files_of(folder):
         (["--hparams={"], "hparams"),
         (['--hparams={"sed": 1}'], "sed"),
         (["--scale=base", "--corpus=."], "--corpus is for --scale pocket"),
+        (['--hparams={"objective": "mlm"}'], "ELECTRA and BERT are the same run"),
     ],
 )
 def test_mistakes(tmp_path, flags, text):
@@ -242,6 +249,12 @@ def test_mistakes(tmp_path, flags, text):
     assert done.returncode in (1, 2) and text in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out" / "runs.json").exists()
+
+
+def test_a_mistake_corrected_in_the_same_place(tmp_path):
+    done = run("objectives", tmp_path / "out", f"--data-dir={tmp_path}")
+    assert done.returncode == 2 and (tmp_path / "out").exists()
+    planned(tmp_path / "out", [])
 
 
 def test_places_that_are_not_experiments(tmp_path):

@@ -44,12 +44,12 @@ def test_fitness_needs_two_seeds_of_both():
 
 
 def test_table():
-    two = [row._replace(scores=row.scores | {"n": [1.0]}) for row in (ELECTRA, BERT)]
+    two = [r._replace(scores=r.scores | {"n": [1.0, 3.0]}) for r in (ELECTRA, BERT)]
     lines = report.table(two, ["m", "n"])
     assert lines[0] == "|  | FLOPs | steps | seeds | m | n | mean | paper |"
-    # Standard error: 1.414 / sqrt(2). The mean is that of the first seed alone.
-    expected = "| ELECTRA | 2e+12 | 1,000 | 1 | 61.00 ± 1.00 | 1.00 | 30.50 | 85.0 |"
-    assert lines[2] == expected
+    # Standard errors: 1.414 / sqrt(2); of the means 30.5 and 32.5, too.
+    scores = "2 | 61.00 ± 1.00 | 2.00 ± 1.00 | 31.50 ± 1.00"
+    assert lines[2] == f"| ELECTRA | 2e+12 | 1,000 | {scores} | 85.0 |"
     empty = report.table([ELECTRA._replace(scores={"m": []})], ["m"])
     assert empty[2] == "| ELECTRA | 2e+12 | 1,000 | 0 |  | 85.0 |"
 
@@ -62,6 +62,9 @@ def test_what_cannot_tell_is_not_reported(tmp_path):
     text = report.write(tmp_path / "c", comparison, rows, metrics, "head")
     assert (tmp_path / "c.md").read_text() == text + "\n"
     assert "| seeds | m | paper |" in text
+    none = report.write(tmp_path / "c", comparison, rows, {"bad": "accuracy"}, "head")
+    assert "| ELECTRA | 2e+12 | 1,000 | 2 | 85.0 |" in none
+    assert report.write(tmp_path / "c", comparison, rows, metrics, "head") == text
     assert "bad (accuracy): spread over seeds 56.57" in text
     assert "can not tell models apart and is not reported" in text
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
