@@ -20,6 +20,7 @@ from pathlib import Path
 import fsspec
 from absl import flags
 from fsspec.asyn import AsyncFileSystem
+from measurement import memory_now
 from preparation import numbers, write_shards
 
 from electra_tf import cli, startup
@@ -99,12 +100,6 @@ def main(_):
         measure(vocab)
 
 
-def resident() -> float:
-    """MB of memory that this process holds."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def measure(vocab) -> None:
     from electra_tf.pretrain import pretrain_data
 
@@ -123,13 +118,13 @@ def measure(vocab) -> None:
     print(f"first batch after {time.perf_counter() - started:.2f} s")
     # The copies are made in the background; what is measured comes after them.
     time.sleep(FLAGS.seconds if FLAGS.copy else 0)
-    before = memory = resident()
+    before = memory = memory_now()
     requests, batches, started = SlowStore.requests, 0, time.perf_counter()
     processor = time.process_time()
     while time.perf_counter() - started < FLAGS.seconds:
         next(iterator)
         batches += 1
-        memory = max(memory, resident()) if batches % 100 == 0 else memory
+        memory = max(memory, memory_now()) if batches % 100 == 0 else memory
     seconds = time.perf_counter() - started
     examples = batches * FLAGS.batch_size
     print(
@@ -137,7 +132,7 @@ def measure(vocab) -> None:
         f"{(SlowStore.requests - requests) / seconds:,.0f} requests/s, at most "
         f"{SlowStore.most_waiting:,} at a time; "
         f"{(time.process_time() - processor) / examples * 1e6:.0f} us of a processor "
-        f"each; memory +{memory - before:,.0f} MB"
+        f"each; memory +{(memory - before) / 1e6:,.0f} MB"
     )
 
 

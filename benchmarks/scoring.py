@@ -72,14 +72,13 @@ def main(_):
         raise UserError(f"--texts {FLAGS.texts}: no such file.")
     models = {os.path.basename(m.rstrip("/")): electra_tf.load(m) for m in FLAGS.models}
     first = next(iter(models.values()))
+    texts = [" ".join(paragraph) for file in files for paragraph in paragraphs(file)]
     if FLAGS.runner:
-        texts = [" ".join(part) for file in files for part in paragraphs(file)]
         fast = of_length(texts, first.tokenizer, FLAGS.fast_sentences)
         print(f"{machine()}; texts of {FLAGS.fast_tokens} tokens", flush=True)
         print_table(corpus_speeds(fast), CORPUS_COLUMNS)
         return
     longest = min(model.config.max_seq_length for model in models.values()) - 2
-    texts = [" ".join(paragraph) for file in files for paragraph in paragraphs(file)]
     spoiler = Spoiler(texts, first.vocab.ids, random.Random(FLAGS.seed))
     triples = spoiler.spoilt(FLAGS.sentences, first.tokenizer, longest)
     fast = of_length(texts, first.tokenizer, FLAGS.fast_sentences)
