@@ -56,6 +56,10 @@ def main(_):
         raise UserError(
             'set "eval_every_steps" in --hparams: ASHA compares evaluations.'
         )
+    if not hparams.get("keep_all_models", True):
+        raise UserError(
+            'leave "keep_all_models" out of --hparams: evaluations go with the models.'
+        )
     values = {"learning_rate": numbers("learning_rates")}
     values["decay"] = numbers("layer_decays")
     try:
@@ -165,7 +169,8 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
             """Waits for the next evaluation."""
             while True:
                 code = self.process.poll()
-                rows = self.path.read_text().splitlines() if self.path.exists() else []
+                text = self.path.read_text() if self.path.exists() else ""
+                rows = text.split("\n")[:-1]  # A line that is being written has no end.
                 # The last evaluation comes before the end of the process.
                 if len(rows) > self.rows or (code == 0 and rows):
                     self.rows = min(self.rows + 1, len(rows))

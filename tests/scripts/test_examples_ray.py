@@ -79,16 +79,17 @@ def test_a_trial_that_is_ended_is_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("every", "flags", "problem", "code"),
+    ("changes", "flags", "problem", "code"),
     [
-        (None, (), 'set "eval_every_steps"', 2),
-        (6, ["--layer-decays=0.8,x"], "--layer-decays: could not convert", 1),
-        (6, ["--learning-rates="], "--learning-rates: ", 1),
+        ({"eval_every_steps": None}, (), 'set "eval_every_steps"', 2),
+        ({"keep_all_models": False}, (), 'leave "keep_all_models" out', 2),
+        ({}, ["--layer-decays=0.8,x"], "--layer-decays: could not convert", 1),
+        ({}, ["--learning-rates="], "--learning-rates: ", 1),
     ],
 )
-def test_mistakes(tmp_path, every, flags, problem, code):
+def test_mistakes(tmp_path, changes, flags, problem, code):
     """Known before Ray is started, or even there."""
-    done = search(tmp_path, HPARAMS | {"eval_every_steps": every}, *flags)
+    done = search(tmp_path, HPARAMS | {"eval_every_steps": 6} | changes, *flags)
     assert done.returncode == code and problem in done.stderr
     assert "Traceback" not in done.stderr
 
