@@ -31,6 +31,9 @@ _FRACTIONS = {
     "generator_layers": "num_hidden_layers",
 }
 
+# A model at rest has its last phase's settings, which stand beside them, and no data.
+_NOT_OF_WEIGHTS = ("model_hparam_overrides", "model_size", "phases", "sampling_alpha")
+
 _SHARED, _UNTIED, _SUMMED = (
     {"embedding_sharing": sharing, "untied_generator_embeddings": sharing == "untied"}
     for sharing in ("shared", "untied", "disentangled")
@@ -162,8 +165,7 @@ def merge(
                 _check_fraction(name, value, derived, origin, place)
                 result[name] = value
                 continue
-            # A model at rest has its last phase's settings, which stand beside them.
-            if name in ("model_hparam_overrides", "model_size", "phases"):
+            if name in _NOT_OF_WEIGHTS:
                 continue
             if name == "max_seq_length":
                 result[name] = value
