@@ -167,7 +167,8 @@ def check_batch_sizes(config, replicas: int) -> None:
             f"{parts} = {replicas} replicas x gradient_accumulation_steps "
             f"{config.gradient_accumulation_steps}."
         )
-    if config.do_eval and config.eval_batch_size % replicas:
+    evaluates = config.do_eval or config.eval_every_steps
+    if evaluates and config.eval_batch_size % replicas:
         raise UserError(
             f"eval_batch_size {config.eval_batch_size} does not divide by "
             f"{replicas} replicas."

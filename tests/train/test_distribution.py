@@ -46,8 +46,11 @@ def test_a_batch_must_divide_into_replicas_and_parts(
     assert e.value.exit_code == 2
 
 
-def test_an_evaluation_batch_must_divide_into_replicas():
-    made = config(do_train=False, do_eval=True, eval_batch_size=6)
+@pytest.mark.parametrize(
+    "when", [{"do_train": False, "do_eval": True}, {"eval_every_steps": 5}]
+)
+def test_an_evaluation_batch_must_divide_into_replicas(when):
+    made = config(**when, train_batch_size=12, eval_batch_size=6)
     distribution.check_batch_sizes(made, 3)
     with pytest.raises(UserError, match="eval_batch_size 6 does not divide by 4"):
         distribution.check_batch_sizes(made, 4)
