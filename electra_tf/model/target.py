@@ -5,8 +5,12 @@ Like Keras's dtype policy it holds for the process, and is looked at when a grap
 made. Without it, everything is in the form that suits CPUs.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 TARGETS = ("cpu", "gpu", "tpu")
 _target = "cpu"
+_is_compiled = False
 
 
 def set_target(name: str) -> None:
@@ -20,3 +24,19 @@ def set_target(name: str) -> None:
 def is_for_tpu() -> bool:
     """Whether what is traced now is for TPUs."""
     return _target == "tpu"
+
+
+@contextlib.contextmanager
+def compiled() -> Iterator[None]:
+    """For tracing what XLA compiles as a whole."""
+    global _is_compiled  # noqa: PLW0603
+    before, _is_compiled = _is_compiled, True
+    try:
+        yield
+    finally:
+        _is_compiled = before
+
+
+def compiled_for() -> str | None:
+    """What XLA compiles for what is traced now; None if it does not."""
+    return _target if _is_compiled or is_for_tpu() else None

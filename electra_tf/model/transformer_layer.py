@@ -13,7 +13,6 @@ from collections.abc import Callable
 
 import keras
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
 
 from electra_tf.model import target
 from electra_tf.model.chunked_attention import attend
@@ -118,15 +117,9 @@ class _Dense(keras.layers.Dense):
     """
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        if not _in_xla():
+        if not target.compiled_for():
             return super().call(x)
         return tf.matmul(x, self.kernel) + tf.convert_to_tensor(self.bias)
-
-
-def _in_xla() -> bool:
-    """Whether operations are added to a graph that XLA compiles as a whole."""
-    graph = tf.compat.v1.get_default_graph()
-    return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
 def _dense(units: int, name: str, layer: keras.layers.Layer, stddev: float):

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 import keras
 import tensorflow as tf
 
+from electra_tf.model import target
+
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 
@@ -227,7 +229,6 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.bias_correction = bias_correction
         self.trust_ratio = trust_ratio
         self.global_norm = None  # of the last call's gradients, before clipping
-        self.compiled_for_cpu = False  # whether XLA compiles the update, for CPUs
         traced = tf.function(self._update, autograph=False)
         # Not an attribute by itself: every SavedModel would have its traces.
         self._traced_update = lambda *args, **kwargs: traced(*args, **kwargs)
@@ -312,7 +313,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             v = v / (1.0 - tf.pow(self.beta_2, number))
         # The same bits. TensorFlow hands a root to XLA through passes of MLIR, 6 ms for
         # each of 400 variables; on CPUs the compiler knows this power.
-        root = tf.pow(v, 0.5) if self.compiled_for_cpu else tf.sqrt(v)
+        on_cpu = target.compiled_for() == "cpu"
+        root = tf.pow(v, 0.5) if on_cpu else tf.sqrt(v)
         return m / (root + self.epsilon)
 
     def get_config(self):

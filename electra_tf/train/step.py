@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.model import target
 from electra_tf.model.dropout import fold_in
 from electra_tf.train.distribution import Placement
 from electra_tf.train.metrics import Metric, step_metrics
@@ -143,13 +143,10 @@ class TrainingStep:
         self._pass = self._gradients
         self._graphs = contextlib.nullcontext
         self._is_warm = False  # the first step is made
-        jit = functools.partial(tf.function, jit_compile=True, autograph=False)
         if placement.jit_compile and self._several:
-            self._pass = jit(self._gradients)
+            self._pass = _compiled(self._gradients)
         elif placement.jit_compile:
-            self._step = jit(self._replica_step)
-            on_cpu = not tf.config.list_physical_devices("GPU")
-            state.optimizer.compiled_for_cpu = on_cpu
+            self._step = _compiled(self._replica_step)
             self._graphs = _not_optimized
 
     def run(
@@ -181,7 +178,6 @@ class TrainingStep:
 
         Returns: float32 [columns].
         """
-        self.state.optimizer.compiled_for_cpu = False
         number = tf.cast(self.state.optimizer.iterations.value, tf.int64)
         scale, good = self.state.loss_scale, self.state.good_steps
         old = scale.read_value(), good.read_value()
@@ -275,8 +271,8 @@ class TrainingStep:
         variables = self._variables
         with tf.GradientTape() as tape:
             loss, sums = self.task.training_sums(batch, seed, weights)
-            target = loss * scale if self._scales_loss else loss
-        gradients = tape.gradient(target, [v.value for v in variables])
+            scaled = loss * scale if self._scales_loss else loss
+        gradients = tape.gradient(scaled, [v.value for v in variables])
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is None:
                 raise ValueError(f"the loss does not depend on {variable.path}")
@@ -286,6 +282,17 @@ class TrainingStep:
         self._sum_names = ["loss", *names]
         values = [loss, *(sums[name] for name in names)]
         return gradients, tf.stack([tf.cast(v, tf.float32) for v in values])
+
+
+def _compiled(function: Callable) -> Callable:
+    """A function that XLA compiles as a whole."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def traced(*args):
+        with target.compiled():
+            return function(*args)
+
+    return traced
 
 
 def _give_memory_back() -> None:

@@ -8,7 +8,6 @@ variables and inputs on them; the loop is traced, but what it replicates only a 
 executes.
 """
 
-import collections
 import json
 import sys
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import distribution, optimization
 from electra_tf.train import step as training_step
+from tests.helpers.encoder_passes import operations
 
 CORES = 2
 
@@ -55,15 +55,6 @@ def stand_in() -> None:
         tf.config.list_physical_devices("CPU")[0],
         [tf.config.LogicalDeviceConfiguration()] * CORES,
     )
-
-
-def operations(function) -> collections.Counter:
-    """The types of all operations of a traced function and of those that it calls."""
-    definition = function.graph.as_graph_def()
-    nodes = list(definition.node)
-    for called in definition.library.function:
-        nodes += called.node_def
-    return collections.Counter(node.op for node in nodes)
 
 
 def main(data_dir: str, model_name: str, hparams: str) -> dict:

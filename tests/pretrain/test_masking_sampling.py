@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.model import target
 from electra_tf.pretrain import masking
+from tests.helpers.encoder_passes import traced_for
 from tests.helpers.statistics import assert_like
 
 PAD, UNK, CLS, SEP, MASK = range(5)
@@ -18,11 +18,8 @@ COMPILED_SAMPLER = tf.function(masking.sample_from_softmax, jit_compile=True)
 
 
 def sampler_for_tpus(*args, **options):
-    target.set_target("tpu")
-    try:
+    with traced_for("tpu"):
         return masking.sample_from_softmax(*args, **options)
-    finally:
-        target.set_target("cpu")
 
 
 SAMPLERS = [
