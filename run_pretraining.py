@@ -164,7 +164,7 @@ def find_start(
     if original:
         original.check_vocabulary(vocab)
     masks_rare = config.rare_mask_power and config.do_train
-    if config.needs_token_counts and not saved or masks_rare:
+    if config.needs_token_counts and not (saved or original) or masks_rare:
         token_counts.files_beside(data_files(config))
     return Start(saved, original)
 
@@ -259,7 +259,6 @@ def train(run: Run, stop: StopRequest) -> int:
     """Trains up to num_train_steps, from what the run starts from."""
     from electra_tf.pretrain.run import PretrainingRun
     from electra_tf.pretrain.run import train as train_phases
-    from electra_tf.train import curves
 
     config, vocab, cluster, checkpoints, _, console = run
     if cluster.is_chief:
@@ -275,26 +274,35 @@ def train(run: Run, stop: StopRequest) -> int:
     running = PretrainingRun(
         config, vocab, placement, task, state, checkpoints, console
     )
-    before = state.step
     if not train_phases(running, stop):
         console.log("Run the same command again to continue.")
         return EXIT_PREEMPTED
-    if placement.is_chief and state.step > before:
-        run = Path(config.model_dir)
-        picture = run / "loss_curves.png"
-        missing = curves.plot_curves(
-            run / "metrics.jsonl",
-            picture,
-            f"Pre-training of {config.model_name}",
-            task.metrics,
-        )
-        if missing:
-            console.log(
-                f"Note: {run / 'metrics.jsonl'} lacks {missing:,} of the "
-                f"{state.step:,} steps: the file was cut or removed."
-            )
-        console.log(f"Checkpoint {checkpoints.prefix(state.step)}, curves {picture}")
+    if placement.is_chief:
+        draw_curves(run, task, state.step)
     return EXIT_OK
+
+
+def draw_curves(run: Run, task, step: int) -> None:
+    """Draws the curves of a finished run; again, where a kill prevented it."""
+    from electra_tf.train import curves
+
+    config, console, folder = run.config, run.console, Path(run.config.model_dir)
+    rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
+    if not rows.is_file():  # a model of the original that had all of its steps
+        return
+    missing = curves.plot_curves(
+        rows,
+        picture,
+        f"Pre-training of {config.model_name}",
+        task.metrics,
+        phases.switches(config.to_dict()),
+    )
+    if missing:
+        console.log(
+            f"Note: {rows} lacks {missing:,} of the {step:,} steps: the file was cut "
+            "or removed."
+        )
+    console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 
 
 def load_start(run: Run, task, state) -> None:

@@ -79,6 +79,13 @@ def notes(config: PretrainingConfig) -> list[str]:
                 f"num_train_steps ({part.num_train_steps}){where}: the learning "
                 "rate never reaches its peak"
             )
+    chunk = config.model_config().attention_chunk_size
+    longest = max(phase.config.max_seq_length for phase in parts)
+    if chunk >= longest:
+        found.append(
+            f"attention_chunk_size ({chunk}) has no effect: no sequence is longer, "
+            f"max_seq_length being {longest}"
+        )
     return found
 
 
@@ -186,6 +193,18 @@ def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
             found.append({**hparams, **phase})
         end += phase.get("num_train_steps", 0)
     return found
+
+
+def switches(hparams: Mapping[str, Any]) -> list[int]:
+    """The steps at which a run goes from one phase to the next.
+
+    Args:
+      hparams: as `begun`.
+    """
+    if first := hparams.get("stage_one_steps"):
+        return [first]
+    steps = [phase["num_train_steps"] for phase in hparams.get("phases") or ()]
+    return list(itertools.accumulate(steps))[:-1]
 
 
 def check_passed(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from electra_tf.config import phases
 from electra_tf.inference import rendering
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import atomic_write
@@ -84,7 +85,7 @@ def write_report(
     parts += _samples(model_dir)
     if results:
         parts += ["<h2>Evaluation</h2>", _metrics_table(results)]
-    picture = _curves(model_dir)
+    picture = _curves(model_dir, phases.switches(config))
     if picture:
         parts += ["<h2>Training</h2>", picture]
     rows = "".join(
@@ -135,14 +136,14 @@ def _metrics_table(results: dict) -> str:
     return f"{caption}<table>{''.join(rows)}</table>"
 
 
-def _curves(model_dir: Path) -> str:
+def _curves(model_dir: Path, switches: list[int]) -> str:
     """The loss curves as an image inside the page."""
     metrics = model_dir / "metrics.jsonl"
     if not metrics.is_file():
         return ""
     with tempfile.TemporaryDirectory() as folder:
         picture = Path(folder) / "curves.png"
-        plot_curves(metrics, picture, "", ALL_METRICS)
+        plot_curves(metrics, picture, "", ALL_METRICS, switches)
         if not picture.exists():
             return ""
         return image("loss curves", picture.read_bytes())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 import re
@@ -33,7 +34,7 @@ class Samples:
 
     Args:
       model: an ElectraPretrainer, whose weights are those of the step.
-      batch: makes a masked batch of the passages, the same each time.
+      batch: makes a masked batch of the passages; asked once.
       directory: of the run.
       console: is told when there is a sample.
       journal: step and is_chief of `Journal`; only the chief computes anything.
@@ -49,7 +50,8 @@ class Samples:
         console: Console,
         **journal,
     ):
-        self._model, self._batch, self._vocab = model, batch, vocab
+        self._model, self._vocab = model, vocab
+        self._batch = functools.cache(batch)
         self._console = console
         self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
         self.has = self._journal.has

@@ -22,14 +22,16 @@ def plot_curves(
     png_path: str | os.PathLike,
     title: str,
     metrics: Sequence[Metric],
+    switches: Sequence[int] = (),
 ) -> int:
     """Draws metrics over the steps into a PNG, in the panels that they name.
 
     Returns: how many of the steps up to the last one the file does not have.
 
     The faint line is each step (averaged where there are more steps than pixels), the
-    strong one a moving average; rings are evaluations, where the run has some. Draws
-    nothing for a run without steps.
+    strong one a moving average; rings are evaluations, where the run has some, and
+    upright lines the `switches` from a phase to the next. Draws nothing for a run
+    without steps.
     """
     drawn = [metric for metric in (*metrics, *STEP_METRICS) if metric.curve]
     steps, missing, columns = _read(metrics_path, {metric.name for metric in drawn})
@@ -51,6 +53,8 @@ def plot_curves(
     for number, (name, own) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(rows, 2, number)
         _draw(axes, name, steps, columns, own)
+        for step in (step for step in switches if step < steps[-1]):
+            axes.axvline(step, color="#8a94a3", linewidth=0.8, linestyle=":")
         for metric in (metric for metric in own if metric.name in found):
             ring = {"color": metric.curve.colour, "fillstyle": "none"}
             axes.plot(evaluated, found[metric.name], "o", markersize=5, **ring)

@@ -190,3 +190,20 @@ def test_what_had_begun_at_a_step():
         assert found[0]["mask_prob"] == config["mask_prob"]
     whole = make().to_dict()
     assert phases.begun(whole, 5) == [whole]
+
+
+def test_where_a_run_switches():
+    assert phases.switches(make(SHORT, LONG, SHORT).to_dict()) == [900, 1000]
+    assert phases.switches(make().to_dict()) == []
+    stages = make(objective="two_stage", num_train_steps=10, stage_one_steps=4)
+    assert phases.switches(stages.to_dict()) == [4]
+
+
+def test_chunks_that_hold_all_are_noted():
+    def notes(chunk):
+        overrides = {"attention_chunk_size": chunk}
+        return make(SHORT, LONG, model_hparam_overrides=overrides).notes()
+
+    assert notes(0) == notes(255) == make(SHORT, LONG).notes()
+    (note,) = set(notes(256)) - set(notes(255))
+    assert "attention_chunk_size (256)" in note

@@ -111,3 +111,18 @@ def gradients(model, loss_of, *args, **kwargs) -> dict[str, np.ndarray | None]:
         variable.path: None if g is None else tf.convert_to_tensor(g).numpy()
         for variable, g in zip(variables, found, strict=True)
     }
+
+
+def assert_taught(model, batch, losses, taught) -> None:
+    """What learns from each loss: the variables whose paths begin so, and no others.
+
+    Args:
+      losses: name -> loss of the model's output.
+      taught: the same name -> beginnings of paths.
+    """
+    for name, loss in losses.items():
+        for path, gradient in gradients(model, loss, batch).items():
+            if path.endswith("key/bias"):
+                continue  # has no influence
+            learns = gradient is not None and gradient.any()
+            assert learns == path.startswith(taught[name]), (name, path)

@@ -44,14 +44,15 @@ def texts_of(folder):
                 yield event.step, value.tag, text
 
 
-def sampler(model, vocab, folder, **journal):
+def sampler(model, vocab, folder, batch=tiny_batch, **journal):
     usual = {"step": 0, "is_chief": True, "console": Console(silent=True)}
-    return samples.Samples(model, tiny_batch, vocab, folder, **usual | journal)
+    return samples.Samples(model, batch, vocab, folder, **usual | journal)
 
 
 def test_it_says_what_the_model_computes(vocab, tmp_path):
     model, batch = tiny_model(), tiny_batch()
-    look = sampler(model, vocab, tmp_path)
+    once = iter([batch])
+    look = sampler(model, vocab, tmp_path, lambda: next(once))
     assert not look(5) and not look(10)
     first, second = (json.loads(line) for line in (tmp_path / SAMPLES).open())
     assert (first["step"], second["step"]) == (5, 10)

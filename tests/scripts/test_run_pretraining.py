@@ -143,10 +143,14 @@ def test_training_leaves_what_it_promises(tiny_data, trained):
 def test_the_same_command_again_has_nothing_to_do(tiny_data, trained):
     run = tiny_data / "models" / "trained"
     before = final_state(run, 12)
+    picture = run / "loss_curves.png"
+    drawn = picture.read_bytes()
+    picture.unlink()  # as if it was killed before it drew them
     again = pretrain(tiny_data, "trained", TINY)
     assert again.returncode == 0
     assert "nothing to do" in again.stdout
     assert final_state(run, 12) == before
+    assert picture.read_bytes() == drawn
 
 
 def test_a_saved_config_makes_the_same_run(tiny_data, trained):

@@ -48,6 +48,14 @@ def test_trained_continued_detected_and_exported(data, tmp_path):
     [corrupted] = model.corrupt("the old man went to the sea " * 3)
     assert any(token.replacement for token in corrupted)
 
+    # Evaluated as another's init_checkpoint, it brings its counts.
+    counted = data / "pretrain_tfrecords" / "token_counts.txt"
+    hidden = counted.rename(data / "hidden.txt")
+    evaluate = {"do_train": False, "do_eval": True, "init_checkpoint": str(run)}
+    done = pretrain(data, "evaluated", hparams(**evaluate))
+    assert done.returncode == 0, done.stderr
+    hidden.rename(counted)
+
     source = ["--data-dir", str(data), "--model-name", "unigram"]
     out = tmp_path / "tf1"
     done = run_script("export_model.py", *source, "--format=tf1", f"--output-dir={out}")

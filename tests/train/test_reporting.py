@@ -231,6 +231,23 @@ def test_curves_are_a_picture(tmp_path, steps):
         assert near.sum() > (50 if steps > 1 else 0)
 
 
+def test_a_switch_is_marked(tmp_path):
+    import matplotlib.image
+
+    path, picture = tmp_path / "metrics.jsonl", tmp_path / "curves.png"
+    file = MetricsFile(path, 0)
+    file.write([{"step": s, "loss": 1.0, "disc_loss": 1 / s} for s in range(1, 21)])
+    file.close()
+    marked = []
+    for switches in ((), (10,), (10, 30)):
+        plot_curves(path, picture, "A run", ALL_METRICS, switches)
+        pixels = matplotlib.image.imread(picture)[..., :3]
+        colour = np.array([0x8A, 0x94, 0xA3]) / 255
+        marked.append((np.abs(pixels - colour).max(-1) < 0.05).sum())
+    # What is to come is not.
+    assert marked[0] + 50 < marked[1] == marked[2]
+
+
 def test_lines_that_are_no_steps_are_left_out_and_missed(tmp_path):
     path = tmp_path / "metrics.jsonl"
     rows = [json.dumps({"step": s, "loss": 1.0}) for s in range(1, 11)]
