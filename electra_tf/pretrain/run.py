@@ -135,14 +135,6 @@ def check_data(
     return found
 
 
-def epochs(config: PretrainingConfig, data: PhaseData, step: int) -> float:
-    """How often a phase's data have been seen after so many steps of the run.
-
-    Of several data sets, the one that was seen most often.
-    """
-    return _rows(config, data.phase, step) / min(data.source.epochs())
-
-
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
     """How many examples of a phase's data have been read after steps of the run."""
     place, rows = phase.config.pretrain_tfrecords, 0
@@ -184,13 +176,19 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         accumulation=part.gradient_accumulation_steps,
         variables=objective.trained_variables(task.model),
     )
+    # Of several data sets, those that are seen most often.
+    before, epoch = _rows(config, phase, phase.first), min(data.source.epochs())
+
+    def epochs(step: int) -> float:
+        return (before + part.train_batch_size * (step - phase.first)) / epoch
+
     monitor = HealthMonitor(
         config.on_alarm,
         console,
         total=phase.end,
         first=phase.first,
         warmup=phase.first + part.num_warmup_steps,
-        epochs=lambda step: epochs(config, data, step),
+        epochs=epochs,
     )
     return loop.train(
         step,
