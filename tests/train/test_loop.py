@@ -14,6 +14,7 @@ import tensorflow as tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
+from electra_tf.model import target
 from electra_tf.pretrain import pretrain_data, pretraining
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
@@ -141,8 +142,16 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
         tiny_data, overrides=NO_DROPOUT, num_train_steps=20, jit_compile=True
     )
     assert trained.placement.jit_compile
+    told, sums = set(), trained.task.training_sums
+
+    def told_sums(*args):
+        told.add(target.compiled_for())
+        return sums(*args)
+
+    trained.task.training_sums = told_sums
     options = tf.config.optimizer.get_experimental_options()
     trained.run(20)
+    assert told == {"cpu"} and target.compiled_for() is None
     later = tf.config.optimizer.get_experimental_options()
     assert not later.pop("disable_meta_optimizer")  # It concerns the step alone.
     assert later.items() <= options.items()
