@@ -290,7 +290,7 @@ def seconds_for(
         done = subprocess.run(command, capture_output=True, text=True)
         seconds = time.perf_counter() - began
         if done.returncode:
-            raise UserError(done.stderr.partition("error: ")[2].strip())
+            raise UserError(f"run_inference.py failed:\n{done.stderr[-2000:]}")
         return seconds
 
 

@@ -71,6 +71,15 @@ _DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
 NOVELS = ROOT / "examples" / "corpus"
 # Of a run's work, fine-tuning and starting; pre-training is 1. For the progress line.
 _REST = 0.3
+# Hparams that are not the user's to set, and what says them.
+_OWN = {
+    "seed": "--seeds says how many",
+    "num_trials": "--trials says how many",
+    "model_dir": "it lies in --output-dir",
+    "results_dir": "it lies in --output-dir",
+    "init_checkpoint": "runs start from their variant's model",
+    "task_names": "the scale says by what is measured",
+}
 # What may be in an output directory before runs.json is.
 _FIRST_FILES = {"run.lock", "run.lock.lease", "data"}
 
@@ -100,6 +109,17 @@ def main(comparison: Comparison) -> None:
     """Runs an experiment as the command line says."""
     flags.mark_flags_as_required(["output_dir"])
     cli.run(lambda argv: Experiment(comparison).run())
+
+
+def changes(flag: flags.FlagHolder[str]) -> dict[str, Any]:
+    """Hparams that a user gives; `UserError` for one that each run has of its own."""
+    found = read_hparams(flag.value)
+    for name in found.keys() & _OWN.keys():
+        raise UserError(
+            f"--{flag.name.replace('_', '-')} has {name}, which each run has of its "
+            f"own: {_OWN[name]}."
+        )
+    return found
 
 
 def merged(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -257,8 +277,8 @@ class Experiment:
     def _scale(self) -> Scale:
         scale = scales.scale_named(_SCALE.value)
         return Scale(
-            merged(scale.recipe, read_hparams(_HPARAMS.value)),
-            merged(scale.finetuning, read_hparams(_FINETUNING_HPARAMS.value)),
+            merged(scale.recipe, changes(_HPARAMS)),
+            merged(scale.finetuning, changes(_FINETUNING_HPARAMS)),
             _TRIALS.value or scale.trials,
         )
 

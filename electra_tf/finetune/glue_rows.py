@@ -65,7 +65,10 @@ class GlueRowsTask(GlueTask):
             texts.append(text)
         if split in self.glue.submission:
             # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
-            number = int(row.get("idx", number))
+            number = row.get("idx", number)
+            if not isinstance(number, int):
+                what = f"column 'idx' is {shown(number)}, not a whole number"
+                return self.bad(split, where, what)
         else:
             label = self._label(row.get("label"), names or _CLASSES.get(self.name, ()))
         if wrong := self.wrong_label(label):

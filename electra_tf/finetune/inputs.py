@@ -378,6 +378,8 @@ def words(
         found = row.get(column, row.get("words"))
         if not isinstance(found, list) or not found:
             refuse(where, f"{column} is {shown(found)}, not a list of words")
+        if None in found:
+            refuse(where, f"{column} has null for a word")
         yield Asked(where, _identity(row, identity) | {"words": [*map(str, found)]})
 
 

@@ -9,7 +9,7 @@ from backports import zstd
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import preprocessing
+from electra_tf.finetune import inputs, preprocessing
 from electra_tf.finetune.inputs import open_source, questions
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text import tables
@@ -194,6 +194,23 @@ def test_a_row_that_cannot_be_used_is_named(tmp_path, change, words):
     with pytest.raises(UserError) as caught:
         task.read("train")
     assert all(word in str(caught.value) for word in [str(path), *words])
+
+
+def test_the_rows_of_a_test_set_have_numbers(tmp_path):
+    rows = glue_rows("rte")
+    rows[1]["idx"] = None
+    path = tmp_path / "finetuning_data/rte/test-00000-of-00001.parquet"
+    write_parquet(path, rows)
+    _, [task] = glue_task(tmp_path, "rte")
+    with pytest.raises(UserError, match="row 1: column 'idx' is None, not a whole"):
+        task.read("test")
+
+
+def test_a_word_of_a_list_is_not_null(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"words": ["a", null]}\n')
+    with pytest.raises(UserError, match="a.jsonl, line 1: words has null for a word"):
+        list(inputs.words(inputs.open_source(str(path), None, "words")))
 
 
 def test_a_damaged_table(tmp_path):

@@ -240,6 +240,8 @@ def files_of(folder):
         (["--data-dir=."], "has no finetuning_data/chunk"),
         (["--hparams={"], "hparams"),
         (['--hparams={"sed": 1}'], "sed"),
+        (['--hparams={"seed": 7}'], "--hparams has seed, which each run has"),
+        (['--finetuning-hparams={"num_trials": 2}'], "--trials says how many"),
         (["--scale=base", "--corpus=."], "--corpus is for --scale pocket"),
         (['--hparams={"objective": "mlm"}'], "ELECTRA and BERT are the same run"),
     ],
