@@ -48,16 +48,16 @@ def own(ending, kind="classification", **keys):
 
 
 @pytest.mark.parametrize(
-    ("task", "file"),
+    ("task", "file", "first"),
     [
-        ("cola", "train.tsv"),
-        ("chunk", "train.txt"),
-        ("squadv1", "train.json"),
-        ("newsqa", "train.jsonl"),
+        ("cola", "train.tsv", b"x\t1\t\tshe ran"),
+        ("chunk", "train.txt", b"ran VBD B-VP"),
+        ("squadv1", "train.json", b"{"),
+        ("newsqa", "train.jsonl", b'{"header": {}}'),
     ],
 )
-def test_a_file_in_another_encoding(tmp_path, task, file):
-    files = {f"finetuning_data/{task}/{file}": b"x\n\ncaf\xe9"}
+def test_a_file_in_another_encoding(tmp_path, task, file, first):
+    files = {f"finetuning_data/{task}/{file}": first + b"\n\ncaf\xe9"}
     refused(tmp_path, files, [f"{file}, line 3", "not UTF-8", "0xe9"], task=task)
 
 
