@@ -81,8 +81,8 @@ class Samples:
         count = sum(len(token) > 2 for passage in passages for token in passage)
         told = sum(map(_num_told, passages))
         self._console.log(
-            f"Sample at step {step:,}: {told} of {count} replaced tokens are among as "
-            "many that look replaced most"
+            f"Sample at step {step:,}: {told} of {count} replaced tokens are among the "
+            f"{count} most suspected"
         )
         return False
 
