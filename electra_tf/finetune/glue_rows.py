@@ -66,9 +66,10 @@ class GlueRowsTask(GlueTask):
         if split in self.glue.submission:
             # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
             number = row.get("idx", number)
-            if not isinstance(number, int):
+            if not isinstance(number, int | np.integer):
                 what = f"column 'idx' is {shown(number)}, not a whole number"
                 return self.bad(split, where, what)
+            number = int(number)
         else:
             label = self._label(row.get("label"), names or _CLASSES.get(self.name, ()))
         if wrong := self.wrong_label(label):
