@@ -48,38 +48,13 @@ cli.define_path("vocab_file", None, "Vocabulary, one wordpiece a line.", in_buck
 cli.define_path(
     "output_dir", None, "Where the shards go; new or empty.", in_bucket=True
 )
-flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
-flags.DEFINE_integer(
-    "num_processes", 1, "Processes to share the work; the result is always the same."
-)
 flags.DEFINE_boolean(
     "blanks_separate_docs",
     None,
     "Whether a blank line ends a document. Default: true for text files; false for "
     "records of JSON Lines, tables and tensorflow_datasets, each of them a document.",
 )
-cli.define_pair(
-    "do_lower_case",
-    "no_lower_case",
-    None,
-    "Lower-case the text. Default: as the vocabulary was built, else true.",
-)
-cli.define_pair(
-    "strip_accents",
-    "no_strip_accents",
-    None,
-    "Strip accents. Default: as the vocabulary was built, else true.",
-)
-flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
-flags.DEFINE_integer(
-    "num_out_files", None, "Number of shards. Default: one for about 64 MB."
-)
-flags.DEFINE_enum(
-    "encoding_errors",
-    "strict",
-    corpus.ENCODING_ERRORS,
-    "What to do with bytes that are not UTF-8: stop, or leave them out and count them.",
-)
+cli.define_building(corpus.ENCODING_ERRORS)
 FILTERS = cli.define_filters()
 BEAM_ARGS = cli.define_runner()
 flags.mark_flags_as_required(["vocab_file", "output_dir"])

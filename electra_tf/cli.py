@@ -95,6 +95,30 @@ def define_path(
     return flags.DEFINE(_PathParser(not in_bucket), name, default, help, **kwargs)
 
 
+def define_building(encoding_errors: Sequence[str]) -> None:
+    """Defines the flags of both builders of pre-training data, but for the filters."""
+    flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
+    flags.DEFINE_integer(
+        "num_processes",
+        1,
+        "Processes to share the work; the result is always the same.",
+    )
+    usual = "Default: as the vocabulary was built, else true."
+    define_pair("do_lower_case", "no_lower_case", None, f"Lower-case the text. {usual}")
+    define_pair("strip_accents", "no_strip_accents", None, f"Strip accents. {usual}")
+    flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
+    flags.DEFINE_integer(
+        "num_out_files", None, "Number of shards. Default: one for about 64 MB."
+    )
+    flags.DEFINE_enum(
+        "encoding_errors",
+        "strict",
+        encoding_errors,
+        "What to do with bytes that are not UTF-8: stop, or leave them out and count "
+        "them.",
+    )
+
+
 def define_filters() -> dict[str, Any]:
     """Defines the flags of `text.filters.Filters`; FlagHolders by field."""
     length = "Leave out documents of fewer characters (0: none)."
