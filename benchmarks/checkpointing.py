@@ -279,7 +279,7 @@ def measure_stopping(data: Path, hparams: dict) -> list[dict]:
             now = time.time()
         steps = found[-1]["step"] - found[0]["step"]
         row = {"step_s": (found[-1]["time"] - found[0]["time"]) / steps}
-        time.sleep(rng.random() * row["step_s"])
+        time.sleep(rng.random() * row["step_s"])  # any moment of a step
         sent = time.time()
         process.terminate()
         process.communicate()

@@ -186,6 +186,7 @@ class Client(threading.Thread):
             if status != 503 or time.perf_counter() > end:
                 return status, content
             self.later += 1
+            # Full for the moment; all at once, clients would come again as a crowd.
             time.sleep(self.random.uniform(0.01, 0.1))
 
     def fault_of(self, texts: list[str]) -> str | None:

@@ -33,14 +33,21 @@ def is_alive(pid):
         return False
 
 
-def test_workers_of_a_killed_process_end(tmp_path):
-    (tmp_path / "script.py").write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"],
+def start(folder, script):
+    """A script in a process group of its own, as a terminal starts it."""
+    (folder / "script.py").write_text(script)
+    return subprocess.Popen(
+        [sys.executable, folder / "script.py"],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
+
+
+def test_workers_of_a_killed_process_end(tmp_path):
+    process = start(tmp_path, SCRIPT)
     workers = [int(pid) for pid in process.stdout.readline().split()]
     assert workers and all(map(is_alive, workers))
     process.kill()
@@ -85,15 +92,7 @@ if __name__ == "__main__":
 
 
 def test_ctrl_c_ends_what_is_at_work_and_what_waits(tmp_path):
-    (tmp_path / "script.py").write_text(INTERRUPTED)
-    process = subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = start(tmp_path, INTERRUPTED)
     try:
         assert [process.stdout.readline() for _ in range(2)] == ["begun\n"] * 2
         os.killpg(process.pid, signal.SIGINT)

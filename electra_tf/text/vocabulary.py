@@ -155,13 +155,7 @@ def _read_tokens(path: str) -> list[str]:
     tokens = []
     first_line: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
-        try:
-            token = line.decode("utf-8").strip()
-        except UnicodeDecodeError as e:
-            raise UserError(
-                f"{path} line {number}: byte 0x{line[e.start]:02x} at position "
-                f"{e.start} is not UTF-8.\nConvert the vocabulary to UTF-8."
-            ) from None
+        token = stripped_line(line, f"{path} line {number}")
         if not token:
             raise UserError(
                 f"{path} line {number} is blank.\nThe line number is the token's id, "
@@ -181,6 +175,17 @@ def _read_tokens(path: str) -> list[str]:
         first_line[token] = number
         tokens.append(token)
     return tokens
+
+
+def stripped_line(line: bytes, where: str) -> str:
+    """A line without white space around it; UserError for what is not UTF-8."""
+    try:
+        return line.decode("utf-8").strip()
+    except UnicodeDecodeError as e:
+        raise UserError(
+            f"{where}: byte 0x{line[e.start]:02x} at position {e.start} is not UTF-8.\n"
+            "Convert the file to UTF-8."
+        ) from None
 
 
 def _check_kind(path: str, data: bytes) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from electra_tf.errors import UserError
 from electra_tf.storage.remote import fetch_once
 from electra_tf.text.tokenization import basic_tokenize
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings, stripped_line
 
 # Thai and Lao, Burmese, Khmer, kana with the marks of their block: what the tokenizer
 # leaves together although words end in it. Ideographs it splits.
@@ -92,13 +92,7 @@ def _read(path: str) -> tuple[list[str], str]:
     words = []
     lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     for number, line in enumerate(lines, start=1):
-        try:
-            word = line.decode("utf-8").strip()
-        except UnicodeDecodeError as e:
-            raise UserError(
-                f"{path} line {number}: byte 0x{line[e.start]:02x} at position "
-                f"{e.start} is not UTF-8.\nConvert the list to UTF-8."
-            ) from None
+        word = stripped_line(line, f"{path} line {number}")
         if len(word.split()) > 1:
             raise UserError(
                 f"{path} line {number} ({word[:40]!r}) has white space in it.\nA "
