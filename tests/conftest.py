@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every test may ask for."""
 
+import zlib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,16 @@ from electra_tf import startup
 from tests.helpers.runs import write_tiny_data
 
 startup.keep_triton_out()  # Tests import torch themselves.
+
+
+def pytest_runtest_setup(item):
+    """A test and the fixtures it makes draw the same numbers in every run.
+
+    What fails because of the numbers fails again when it is run again.
+    """
+    import keras
+
+    keras.utils.set_random_seed(zlib.crc32(item.nodeid.encode()))
 
 
 @pytest.fixture(scope="session")

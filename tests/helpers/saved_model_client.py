@@ -93,26 +93,30 @@ def pack(model, first, second, lengths):
 
 def fine_tune(model, inputs):
     """Dropout on and off, and a few steps of plain gradient descent."""
-    tf.random.set_seed(1)  # 12 steps with dropout may also lead upwards
     loaded = tf.saved_model.load(model)
     inputs = {name: tf.constant(x, tf.int32) for name, x in inputs.items()}
     evaluated = [loaded(inputs)["default"].numpy() for _ in range(2)]
     dropped = [loaded(inputs, training=True)["default"].numpy() for _ in range(2)]
     outputs = loaded(inputs, training=False)
     target = tf.cast(tf.range(tf.shape(inputs["input_mask"])[0]) % 2, tf.float32)
-    losses, gradients = [], []
-    for _ in range(12):
+
+    def descent(training):
         with tf.GradientTape() as tape:
-            logits = loaded(inputs, training=True)["pooled_output"][:, 0]
+            logits = loaded(inputs, training=training)["pooled_output"][:, 0]
             loss = tf.reduce_mean(
                 tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=logits)
             )
-        losses.append(float(loss))
-        gradients = tape.gradient(loss, loaded.trainable_variables)
+        return float(loss), tape.gradient(loss, loaded.trainable_variables)
+
+    without_gradient = sum(g is None for g in descent(training=True)[1])
+    losses = []
+    for _ in range(12):  # Without dropout: small enough steps must lead downwards.
+        loss, gradients = descent(training=False)
+        losses.append(loss)
         for variable, gradient in zip(
             loaded.trainable_variables, gradients, strict=True
         ):
-            variable.assign_sub(0.1 * tf.convert_to_tensor(gradient))
+            variable.assign_sub(0.02 * tf.convert_to_tensor(gradient))
     return {
         "deterministic": bool(np.array_equal(*evaluated)),
         "dropout": float(np.abs(dropped[0] - dropped[1]).max()),
@@ -124,7 +128,7 @@ def fine_tune(model, inputs):
             np.array_equal(outputs["encoder_outputs"][-1], outputs["sequence_output"])
         ),
         "variables": len(loaded.variables),
-        "without_gradient": sum(gradient is None for gradient in gradients),
+        "without_gradient": without_gradient,
         "regularization_losses": len(loaded.regularization_losses),
         "losses": losses,
     }
