@@ -36,6 +36,7 @@ from electra_tf.storage.remote import check_writable, put, stats_of
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.train import compilation_cache
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
@@ -118,6 +119,7 @@ def main(argv: list[str]) -> int:
         if words:
             console.log(words.describe())
         console.log()
+        compilation_cache.use(config)
         startup.import_tensorflow()
         from electra_tf.train.workers import peers_may_be_lost
 

@@ -14,6 +14,7 @@ _NOTICES = re.compile(
     rb"absl::InitializeLog|oneDNN custom operations are on|Could not find cuda drivers"
     rb"|optimized to use available CPU instructions|rebuild TensorFlow with"
     rb"|failed call to cuInit: (INTERNAL: .*)?UNKNOWN ERROR \(303\)"
+    rb"|Error parsing text-format tensorflow.XlaSerializedCacheEntry"
 )
 
 
@@ -32,7 +33,7 @@ def import_tensorflow() -> None:
     that a machine without a GPU driver has none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    with _filtered_stderr(), absent(_FOR_WRAPPERS if in_script else ()):
+    with filtered_stderr(), absent(_FOR_WRAPPERS if in_script else ()):
         import tensorflow as tf
 
         tf.config.list_physical_devices()
@@ -60,7 +61,7 @@ def absent(modules: Iterable[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _filtered_stderr():
+def filtered_stderr():
     """Sends file descriptor 2 through this file, run as a process of its own.
 
     That process outlives an abort of this one and passes on its last words.

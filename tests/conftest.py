@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every test may ask for."""
 
+import os
+import tempfile
 import zlib
 from pathlib import Path
 
@@ -10,6 +12,14 @@ from electra_tf import startup
 from tests.helpers.runs import write_tiny_data
 
 startup.keep_triton_out()  # Tests import torch themselves.
+
+
+def pytest_configure(config):
+    """What tests keep in the cache is not the user's, and goes with them."""
+    if "ELECTRA_TF_CACHE" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="electra_tf_cache_")
+        config.add_cleanup(folder.cleanup)
+        os.environ["ELECTRA_TF_CACHE"] = folder.name
 
 
 def pytest_runtest_setup(item):

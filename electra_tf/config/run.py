@@ -61,6 +61,11 @@ class RunConfig:
     jit_compile: bool | None = hparam(
         None, "Compile the step with XLA; null: where it is faster.", SETTING
     )
+    compilation_cache: bool = hparam(
+        True,
+        "Keep what XLA compiles for a CPU in $ELECTRA_TF_CACHE, for the next start.",
+        PLACE,
+    )
 
     # Model.
     model_size: str = hparam(
