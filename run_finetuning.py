@@ -36,6 +36,7 @@ from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.train import compilation_cache
 
 _DATA_DIR = cli.define_path(
     "data_dir",
@@ -283,6 +284,7 @@ def log_features(store, what: str, console: Console) -> None:
 
 def prepare_devices(config: FinetuningConfig, console: Console):
     """Imports TensorFlow and chooses the devices; once in a process."""
+    compilation_cache.use(config)
     startup.import_tensorflow()
     from electra_tf.train import distribution
 

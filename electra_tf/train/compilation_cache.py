@@ -60,7 +60,7 @@ def use(config) -> None:
         programs.mkdir(parents=True, exist_ok=True)
         _remove_old()
         own = Path(tempfile.mkdtemp(prefix="process-", dir=programs))
-        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        atexit.register(_keep, own)
         if shutil.disk_usage(own).free < _ROOM:
             return
         for kept in programs.glob("*.program"):
@@ -83,13 +83,21 @@ def compiling() -> Iterator[None]:
     # TensorFlow reads a program as text at first, and reports that it is none.
     with startup.filtered_stderr():
         yield
+    _keep(_own)
+
+
+def _keep(own: Path) -> None:
+    """Keeps what is new in a process's directory, and removes it.
+
+    TensorFlow makes it again for what it compiles later.
+    """
     with contextlib.suppress(OSError, UserError):
-        for made in _own.iterdir():
+        for made in own.iterdir():
             content = made.read_bytes()
             name = f"{hashlib.sha256(content).hexdigest()}.{made.name}.program"
-            if not (_own.parent / name).exists():
-                atomic_write(_own.parent / name, content)
-        shutil.rmtree(_own)  # TensorFlow makes it again for what comes later.
+            if not (own.parent / name).exists():
+                atomic_write(own.parent / name, content)
+        shutil.rmtree(own)
 
 
 def _key(config) -> str:
