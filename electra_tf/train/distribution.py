@@ -34,6 +34,13 @@ class Placement(NamedTuple):
     workers: Workers
 
     @property
+    def is_one_cpu(self) -> bool:
+        """Whether one replica computes, without an accelerator."""
+        on_tpu = isinstance(self.strategy, tf.distribute.TPUStrategy)
+        others = on_tpu or tf.config.list_logical_devices("GPU")
+        return self.num_replicas == 1 and not others
+
+    @property
     def is_read_elsewhere(self) -> bool:
         """Whether other processes read the data: the hosts of a TPU that is not here.
 

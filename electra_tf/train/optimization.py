@@ -256,10 +256,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         grads, variables = zip(*grads_and_vars, strict=True)
         # Repeated tokens are summed before the norm is taken: the true norm.
         dense = [tf.convert_to_tensor(g) for g in grads]
-        pairs = super()._all_reduce_sum_gradients(
-            list(zip(dense, variables, strict=True))
-        )
-        dense = [g for g, _ in pairs]
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            pairs = list(zip(dense, variables, strict=True))
+            dense = [g for g, _ in super()._all_reduce_sum_gradients(pairs)]
         self.global_norm = self.norm_of(dense)
         self._finite = tf.math.is_finite(self.global_norm)
         scale = tf.ones([])
