@@ -119,7 +119,8 @@ def main(argv: list[str]) -> int:
         if words:
             console.log(words.describe())
         console.log()
-        compilation_cache.use(config)
+        if config.do_train and not _DRY_RUN.value:
+            compilation_cache.use(config)
         startup.import_tensorflow()
         from electra_tf.train.workers import peers_may_be_lost
 

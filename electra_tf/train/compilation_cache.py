@@ -57,8 +57,8 @@ def use(config) -> None:
         return  # a file's name, or a cache already
     programs = Path(programs_root(), _key(config))
     try:
-        programs.mkdir(parents=True, exist_ok=True)
         _remove_old()
+        programs.mkdir(parents=True, exist_ok=True)
         own = Path(tempfile.mkdtemp(prefix="process-", dir=programs))
         atexit.register(_keep, own)
         if shutil.disk_usage(own).free < _ROOM:
@@ -146,6 +146,9 @@ def _remove_old() -> None:
                 shutil.rmtree(path)
             elif path.suffix in (".program", ".partial") and age > _KEPT_SECONDS:
                 path.unlink()
+    for place in Path(programs_root()).glob("*"):
+        with contextlib.suppress(OSError):  # It is not empty.
+            place.rmdir()
 
 
 def _count_on() -> None:

@@ -118,5 +118,8 @@ def test_what_is_old_goes(used, tmp_path):
         path.mkdir(parents=True) if "process" in name else path.touch()
         then = time.time() - days * 24 * 3600
         os.utime(path, (then, then))
+    gone = tmp_path / "programs" / "gone"
+    gone.mkdir()
     assert used()
+    assert not gone.exists()
     assert {path.name for path in place.iterdir()} == {"c.d.program", "process-2"}
