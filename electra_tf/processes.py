@@ -31,17 +31,20 @@ def pool(
     """An executor of fresh processes, each of which calls `initializer(*args)` first.
 
     Fresh, because a forked copy of a process that has used TensorFlow may hang. What
-    has not begun at the end of the block is cancelled. Raises `UserError` when a
-    process was killed.
+    has not begun at the end of the block is cancelled; after Ctrl-C, what is at work
+    is ended. Raises `UserError` when a process was killed.
     """
+    context = multiprocessing.get_context("spawn")
+    open_until_end, end = context.Pipe(duplex=False)
     executor = concurrent.futures.ProcessPoolExecutor(
-        num_processes,
-        multiprocessing.get_context("spawn"),
-        _start,
-        (initializer, args),
+        num_processes, context, _start, (open_until_end, initializer, args)
     )
     try:
+        _launch(executor)
         yield executor
+    except KeyboardInterrupt:
+        end.close()
+        raise
     except concurrent.futures.process.BrokenProcessPool:
         raise UserError(
             "a worker process was killed, perhaps for want of memory.\n"
@@ -87,18 +90,29 @@ def gpus() -> list[str]:
     return sorted((match[1] for match in found if match), key=int)
 
 
-def _start(initializer: Callable[..., Any] | None, args: tuple) -> None:
-    # Ctrl-C reaches workers, too; as an exception it would only end the task at hand.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _launch(executor: concurrent.futures.ProcessPoolExecutor) -> None:
+    """Starts the processes, which Ctrl-C does not reach: this one ends them.
+
+    Else a process that ends of it before this one has noticed looks as if killed.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        executor.submit(int)  # The first task starts all processes.
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _start(open_until_end, initializer: Callable[..., Any] | None, args: tuple) -> None:
     parent = multiprocessing.parent_process().sentinel
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    ends = [parent, open_until_end]
+    threading.Thread(target=_end_with, args=(ends,), daemon=True).start()
     if initializer:
         initializer(*args)
 
 
-def _end_with(sentinel: int) -> None:
-    """Ends this process when its parent has ended, however that came about."""
-    multiprocessing.connection.wait([sentinel])
+def _end_with(ends: list) -> None:
+    """Ends this process when its parent has ended, or has closed the connection."""
+    multiprocessing.connection.wait(ends)
     os._exit(1)
 
 
