@@ -67,6 +67,12 @@ flags.DEFINE_enum(
     "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
     "of tflite and onnx: of the weights (float32, int8; tflite: float16 too).",
 )
+flags.DEFINE_boolean(
+    "jit_compile",
+    False,
+    "With --format saved_model: XLA compiles what the signatures for ids compute, once "
+    "for each number and length of rows that it meets.",
+)
 flags.DEFINE_enum(
     "publish",
     None,

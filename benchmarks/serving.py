@@ -3,15 +3,19 @@
 
     python benchmarks/serving.py
     python benchmarks/serving.py --data-dir D --model-name M
+    python benchmarks/serving.py --what encoder,classifier,qa --jit_compile
 
 Without a run, a model of ELECTRA-Small's size with random weights and a vocabulary
 made from the examples. Each side runs in a process of its own; they take turns at the
 same requests, and see the same ids (encoder) or the same strings (detector: tokenizer,
-model, probabilities and character offsets). Batches follow each other through a text,
-so their lengths differ as they do in life. "Quiet" is the median over requests of each
-one's fastest run; "times as fast" compares that.
+model, probabilities and character offsets; classifier: probabilities; qa: the best
+answer to a question on a text). What classifies and answers is fine-tuned for one step.
+Batches follow each other through a text, so their lengths differ as they do in life.
+"Quiet" is the median over requests of each one's fastest run; "times as fast" compares
+that.
 """
 
+import contextlib
 import json
 import os
 import statistics
@@ -37,10 +41,20 @@ flags.DEFINE_string(
 )
 flags.DEFINE_string("text", None, "File with one text a line; default: the examples'.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
-flags.DEFINE_list("what", ["encoder", "detector"], "SavedModels to measure.")
+flags.DEFINE_list(
+    "what",
+    ["encoder", "detector"],
+    "SavedModels to measure, of encoder, detector, classifier and qa.",
+)
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
 flags.DEFINE_list("precisions", ["float32"], "Of our side; mixed_bfloat16 is another.")
+flags.DEFINE_boolean(
+    "jit_compile",
+    False,
+    "Another side of ours: the encoder compiled by XLA, in float32, for ids that are "
+    "padded to multiples of 16.",
+)
 flags.DEFINE_integer(
     "threads",
     len(os.sched_getaffinity(0)),
@@ -57,6 +71,13 @@ flags.DEFINE_string("json", None, "File for all that was measured.")
 flags.DEFINE_string("worker", None, "Internal: the side that this process measures.")
 
 HELDOUT = ROOT / "examples" / "heldout" / "lost_world_opening.txt"
+TASKS = {
+    "classifier": {"type": "classification", "text_a": "text", "label": "label"},
+    "qa": {"type": "qa"},
+}
+COMPILED = "float32, XLA"
+MULTIPLE = 16  # of which lengths are, for XLA, which compiles each
+LONGEST_ANSWER = 30  # tokens: the default of "max_answer_length"
 
 
 def main(_):
@@ -67,10 +88,15 @@ def main(_):
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         stored = stored_model(folder)
-        workers = {"torch": Worker("torch", write_peer(stored, folder))}
-        for precision in FLAGS.precisions:
-            write_ours(stored, folder / precision, precision)
-            workers[precision] = Worker("ours", folder / precision)
+        write_peer(stored, folder)
+        write_tasks(stored, texts, folder)
+        workers = {"torch": Worker("torch", folder)}
+        sides = {precision: (precision, False) for precision in FLAGS.precisions}
+        if FLAGS.jit_compile:
+            sides[COMPILED] = "float32", True
+        for side, (precision, jit_compile) in sides.items():
+            write_ours(stored, folder, side, precision, jit_compile)
+            workers[side] = Worker("ours", folder / side)
         requests = batches_of(texts, stored)
         found = compare(workers, requests)
         for worker in workers.values():
@@ -110,21 +136,83 @@ def stored_model(folder: Path):
     return StoredModel(config, vocab, TokenizerConfig(), weights, {}, 0, "made up")
 
 
-def write_peer(stored, folder: Path) -> Path:
+def write_peer(stored, folder: Path) -> None:
     from electra_tf.interop import huggingface
 
     huggingface.write_huggingface(
         stored, "discriminator", folder / "peer", log=lambda line: None
     )
-    return folder / "peer" / "discriminator"
 
 
-def write_ours(stored, folder: Path, precision: str) -> None:
+def write_tasks(stored, texts: list[str], folder: Path) -> None:
+    """Fine-tunes for the tasks that are measured, and writes them for transformers."""
+    (folder / "text.tsv").write_text(
+        "\n".join(["text\tlabel", *(f"{t}\t{i % 2}" for i, t in enumerate(texts[:8]))])
+    )
+    paragraphs = [
+        {
+            "context": text,
+            "qas": [
+                {
+                    "id": str(number),
+                    "question": question_on(text),
+                    "answers": [{"text": text.split()[0], "answer_start": 0}],
+                }
+            ],
+        }
+        for number, text in enumerate(texts[:8])
+    ]
+    content = {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}
+    (folder / "qa.json").write_text(json.dumps(content))
+    files = {"classifier": "text.tsv", "qa": "qa.json"}
+    for what in FLAGS.what:
+        if what not in TASKS:
+            continue
+        data = {"train": files[what], "dev": files[what]}
+        hparams = {
+            "task_names": [what],
+            "tasks": {what: TASKS[what] | data},
+            "init_checkpoint": str(folder / "peer" / "discriminator"),
+            "max_seq_length": stored.config.max_seq_length,
+            "train_batch_size": 8,
+            "num_train_epochs": 1,
+            "do_eval": False,
+            "jit_compile": False,
+        }
+        if what == "qa":
+            hparams |= {"joint_prediction": False, "answerable_classifier": False}
+            hparams |= {"max_answer_length": LONGEST_ANSWER}
+        command = [sys.executable, str(ROOT / "run_finetuning.py")]
+        command += [f"--data-dir={folder}", f"--model-name={what}"]
+        command += [f"--hparams={json.dumps(hparams)}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        export_task(what, folder, folder / f"peer_{what}", "huggingface")
+
+
+def export_task(
+    what: str, folder: Path, output_dir: Path, form: str, precision: str = "float32"
+) -> None:
+    """As export_model.py does."""
+    from electra_tf.export import formats
+
+    request = formats.ExportRequest(form, str(output_dir), str(folder), what, what=what)
+    with contextlib.redirect_stdout(None):  # how far from the model it is
+        formats.export(request._replace(precision=precision))
+
+
+def question_on(text: str) -> str:
+    return " ".join(text.split()[:5]) + "?"
+
+
+def write_ours(stored, folder: Path, side: str, precision: str, jit_compile: bool):
     from electra_tf.export import saved_models
 
-    source = saved_models.source_of(stored, precision)
-    for what in FLAGS.what:
-        saved_models.write_part(source, what, folder)
+    source = saved_models.source_of(stored, precision, jit_compile)
+    for what in ["encoder"] if jit_compile else FLAGS.what:
+        if what in TASKS:
+            export_task(what, folder, folder / side, "saved_model", precision)
+        else:
+            saved_models.write_part(source, what, folder / side)
 
 
 def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
@@ -138,16 +226,19 @@ def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
     for size in map(int, FLAGS.batch_sizes):
         if size > len(texts):
             raise UserError(f"a batch of {size} texts: there are {len(texts)}.")
-        requests: dict[str, list] = {"detector": [], "encoder": []}
+        requests: dict[str, list] = {"encoder": [], "qa": [], "texts": []}
         for number in range(FLAGS.requests):
             first = number * size % (len(texts) - size + 1)
             batch = texts[first : first + size]
             rows = [tokenizer.encode(text)[:longest] for text in batch]
             packed = packing.pack(stored.vocab, rows)
-            requests["detector"].append(batch)
+            requests["texts"].append(batch)
+            requests["qa"].append([list(map(question_on, batch)), batch])
             ids, mask = packed.input_ids, packed.input_mask
             requests["encoder"].append([ids.tolist(), mask.tolist()])
-        found[size] = requests
+        found[size] = requests | dict.fromkeys(
+            ("detector", "classifier"), requests["texts"]
+        )
     return found
 
 
@@ -161,16 +252,21 @@ def compare(workers: dict, requests: dict) -> dict:
     print("|---|---|---|---|---|---|---|---|---|")
     for what in FLAGS.what:
         for size, of_size in requests.items():
+            sides = {
+                side: worker
+                for side, worker in workers.items()
+                if side != COMPILED or what == "encoder"
+            }
             answers = {
                 side: worker.ask(what=what, first=of_size[what][0])
-                for side, worker in workers.items()
+                for side, worker in sides.items()
             }
-            seconds = {side: [] for side in workers}
+            seconds = {side: [] for side in sides}
             for _ in range(FLAGS.rounds):
-                for side, worker in workers.items():
+                for side, worker in sides.items():
                     seconds[side] += [worker.ask(what=what, requests=of_size[what])]
             quiet = {side: quiet_seconds(rounds) for side, rounds in seconds.items()}
-            for side in workers:
+            for side in sides:
                 flat = sorted(s for r in seconds[side] for s in r)
                 gap = max_difference(answers[side], answers["torch"])
                 print(
@@ -247,7 +343,7 @@ def work(side: str, directory: str) -> int:
         else:
             found = []
             prepared = [prepare(request) for request in order["requests"]]
-            for request in prepared[:3]:
+            for request in prepared:  # XLA compiles each length.
                 run(request)
             for request in prepared:
                 start = time.perf_counter()
@@ -264,6 +360,7 @@ def our_functions(directory: Path) -> dict:
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
+    multiple = MULTIPLE if directory.name == COMPILED else 1
     tf.config.threading.set_intra_op_parallelism_threads(FLAGS.intra_op_threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
     loaded = {
@@ -274,6 +371,8 @@ def our_functions(directory: Path) -> dict:
 
     def ids_of(request):
         ids, mask = (np.array(x, np.int32) for x in request)
+        padding = (0, 0), (0, -ids.shape[1] % multiple)
+        ids, mask = (np.pad(x, padding) for x in (ids, mask))
         return ids, mask, np.zeros_like(ids)
 
     def encode(arrays):
@@ -285,32 +384,59 @@ def our_functions(directory: Path) -> dict:
             .numpy()
         )
 
-    def detect(texts):
-        outputs = loaded["detector"].signatures["serving_default"](
-            text=tf.constant(texts)
-        )
+    def ask(what, **texts):
+        inputs = {name: tf.constant(value) for name, value in texts.items()}
+        outputs = loaded[what].signatures["serving_default"](**inputs)
         return {name: x.numpy() for name, x in outputs.items()}
 
-    def rows(texts, found):
+    def detected(texts, found):
         counts = found["num_tokens"]
         pairs = zip(found["probabilities"], counts, strict=True)
         return [row[:count].tolist() for row, count in pairs]
 
     return {
         "encoder": (ids_of, encode, real_rows),
-        "detector": (lambda texts: texts, detect, rows),
+        "detector": (same, lambda texts: ask("detector", text=texts), detected),
+        "classifier": (
+            same,
+            lambda texts: ask("classifier", text=texts),
+            lambda texts, found: found["probabilities"].tolist(),
+        ),
+        "qa": (
+            same,
+            lambda asked: ask("qa", question=asked[0], context=asked[1]),
+            lambda asked, found: found["score"][:, None].tolist(),
+        ),
     }
 
 
+def same(request):
+    """A request as it is."""
+    return request
+
+
 def torch_functions(directory: Path) -> dict:
-    """The same by transformers: fast tokenizer and ElectraForPreTraining."""
+    """The same by transformers: fast tokenizer and the class for each task."""
+    import numpy as np
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(FLAGS.threads)
-    model = transformers.ElectraForPreTraining.from_pretrained(directory).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+
+    def model_in(name, path):
+        path = directory / path
+        if not path.is_dir():
+            return None
+        return getattr(transformers, name).from_pretrained(path).eval()
+
+    of_pretraining = "peer/discriminator"
+    model = model_in("ElectraForPreTraining", of_pretraining)
+    classifier = model_in(
+        "ElectraForSequenceClassification", "peer_classifier/classifier"
+    )
+    answerer = model_in("ElectraForQuestionAnswering", "peer_qa/qa")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / of_pretraining)
     longest = tokenizer.model_max_length
 
     def ids_of(request):
@@ -335,14 +461,56 @@ def torch_functions(directory: Path) -> dict:
         probabilities = torch.sigmoid(model(**inputs).logits).numpy()
         return probabilities, offsets, inputs["attention_mask"].numpy()
 
-    def rows(texts, found):
+    @torch.inference_mode()
+    def classify(texts):
+        inputs = tokenizer(
+            texts,
+            padding=True,
+            truncation=True,
+            max_length=longest,
+            return_tensors="pt",
+        )
+        return torch.softmax(classifier(**inputs).logits, -1).numpy()
+
+    @torch.inference_mode()
+    def answer(asked):
+        questions, contexts = asked
+        inputs = tokenizer(
+            questions,
+            contexts,
+            padding=True,
+            truncation="only_second",
+            max_length=longest,
+            return_offsets_mapping=True,
+            return_tensors="pt",
+        )
+        offsets = inputs.pop("offset_mapping").numpy()
+        outputs = answerer(**inputs)
+        starts, ends = outputs.start_logits.numpy(), outputs.end_logits.numpy()
+        # A span of up to so many tokens, all of them the text's.
+        inside = (inputs["token_type_ids"] * inputs["attention_mask"]).numpy() > 0
+        last = inputs["attention_mask"].numpy().sum(1) - 1  # [SEP]
+        inside[np.arange(len(last)), last] = False
+        pairs = starts[:, :, None] + ends[:, None, :]
+        spans = np.triu(np.ones(pairs.shape[1:], bool))
+        spans &= ~np.triu(spans, LONGEST_ANSWER)
+        pairs[~(spans & inside[:, :, None] & inside[:, None, :])] = -np.inf
+        best = pairs.reshape(len(pairs), -1).argmax(1)
+        first, final = np.divmod(best, pairs.shape[2])
+        rows = zip(contexts, offsets, first, final, strict=True)
+        texts = [text[row[a, 0] : row[b, 1]] for text, row, a, b in rows]
+        return texts, pairs.max((1, 2))
+
+    def detected(texts, found):
         counts = found[2].sum(axis=1)
         pairs = zip(found[0], counts, strict=True)
         return [row[1 : count - 1].tolist() for row, count in pairs]
 
     return {
         "encoder": (ids_of, encode, real_rows),
-        "detector": (lambda texts: texts, detect, rows),
+        "detector": (same, detect, detected),
+        "classifier": (same, classify, lambda texts, found: found.tolist()),
+        "qa": (same, answer, lambda asked, found: found[1][:, None].tolist()),
     }
 
 

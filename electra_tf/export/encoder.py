@@ -12,6 +12,7 @@ from electra_tf.export.exported import (
     Check,
     ExportedModel,
     Servable,
+    computed,
     encoded,
     probe_ids,
     reusable_root,
@@ -58,7 +59,11 @@ def encoder(source: ExportedModel) -> Servable:
         seed = None
         if training:
             seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
-        output = network(*checked(inputs, source.shape), seed)
+        return answer(checked(inputs, source.shape), seed)
+
+    @tf.function(autograph=False)  # that all call, each in its way
+    def answer(inputs, seed):
+        output = network(*inputs, seed)
         sequence = tf.cast(output.sequence_output, tf.float32)
         layers = [tf.cast(x, tf.float32) for x in output.all_layer_outputs]
         pooled = sequence[:, 0]
@@ -74,12 +79,17 @@ def encoder(source: ExportedModel) -> Servable:
     for training in (False, True):
         root.__call__.get_concrete_function(encoder_specs(), training=training)
 
+    def last_layer(inputs):  # a signature cannot return a list
+        outputs = answer(inputs, None)
+        return {name: outputs[name] for name in ENCODER_OUTPUTS}
+
+    last_layer = computed(source, last_layer)
+
     @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
     def serve(input_word_ids, input_mask, input_type_ids):
         inputs = (input_word_ids, input_mask, input_type_ids)
-        outputs = root.__call__(dict(zip(NAMES, inputs, strict=True)), training=False)
-        # A signature cannot return a list.
-        return {name: outputs[name] for name in ENCODER_OUTPUTS}
+        inputs = dict(zip(NAMES, inputs, strict=True))
+        return last_layer(checked(inputs, source.shape))
 
     inputs = probe_ids(source)
     sequence = np.asarray(

@@ -38,6 +38,7 @@ class ExportedModel(NamedTuple):
     max_seq_length: int
     pretrainer: ElectraPretrainer | FinetuningModel
     facts: dict[str, Any]  # for the manifest: step, data, ...
+    jit_compile: bool = False  # XLA compiles what signatures for ids compute
 
     @property
     def objective(self) -> str:
@@ -90,6 +91,16 @@ def reusable_root(variables=()) -> tf.train.Checkpoint:
     )
 
 
+def computed(source: ExportedModel, function: Callable) -> Callable:
+    """A function of checked ids, compiled where its model is exported so.
+
+    The checks stay outside: XLA leaves assertions out.
+    """
+    if not source.jit_compile:
+        return function
+    return tf.function(function, jit_compile=True, autograph=False)
+
+
 def servable(
     source: ExportedModel,
     variables: Sequence,
@@ -97,18 +108,22 @@ def servable(
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     checks: list[Check],
     facts: dict[str, Any],
+    least_length: int = 1,
 ) -> Servable:
     """A SavedModel with the signatures `serving_default`, for texts, and `ids`.
 
     Args:
       of_texts: the tf.function for texts.
       ids_answer: the outputs for the encoder's inputs, which are checked before.
+      least_length: tokens that they must have.
     """
+    answer = computed(source, ids_answer)
 
     @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
     def of_ids(input_word_ids, input_mask, input_type_ids):
         inputs = (input_word_ids, input_mask, input_type_ids)
-        return ids_answer(checked(dict(zip(NAMES, inputs, strict=True)), source.shape))
+        inputs = dict(zip(NAMES, inputs, strict=True))
+        return answer(checked(inputs, source.shape, least_length))
 
     root = reusable_root(variables)
     root.__call__, root.ids = of_texts, of_ids

@@ -14,6 +14,7 @@ from electra_tf.export.exported import (
     Check,
     ExportedModel,
     Servable,
+    computed,
     encoded,
     probe_ids,
     reusable_root,
@@ -83,6 +84,7 @@ def generator(source: ExportedModel) -> Servable:
             "num_masks": tf.cast(counts, tf.int32),
         }
 
+    logits_at = computed(source, network.logits_at)
     positions_spec = tf.TensorSpec([None, None], tf.int32, name="masked_lm_positions")
 
     @tf.function(
@@ -97,7 +99,7 @@ def generator(source: ExportedModel) -> Servable:
         inside = in_range("masked_lm_positions", masked_lm_positions, shape[1])
         with tf.control_dependencies([same, inside]):
             positions = tf.identity(masked_lm_positions)
-        return {"mlm_logits": network.logits_at(*inputs, positions)}
+        return {"mlm_logits": logits_at(*inputs, positions)}
 
     root.__call__ = of_texts
     root.ids = of_ids

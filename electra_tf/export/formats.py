@@ -59,6 +59,7 @@ class ExportRequest(NamedTuple):
     hparams: Mapping[str, Any] | None = None
     what: str | None = None
     precision: str = "float32"
+    jit_compile: bool = False
     allow_pytorch_bin: bool = False
     handle: str | None = None  # this and what follows: of publishing
     license: str = "apache-2.0"
@@ -116,6 +117,8 @@ def _check(request: ExportRequest) -> None:
             f"--precision {request.precision} does not go with --format "
             f"{request.format}; that has {', '.join(known.precisions)}."
         )
+    if request.jit_compile and request.format != "saved_model":
+        raise UserError("--jit-compile goes with --format saved_model alone.")
     if known.needs_free_dir:
         check_free(request.output_dir)
     if request.init_checkpoint:

@@ -33,11 +33,14 @@ def encoder_specs() -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec([None, None], tf.int32, name=name) for name in NAMES}
 
 
-def checked(inputs: dict[str, tf.Tensor], shape: ModelConfig) -> EncoderInputs:
+def checked(
+    inputs: dict[str, tf.Tensor], shape: ModelConfig, least_length: int = 1
+) -> EncoderInputs:
     """The same tensors; reading them raises InvalidArgument unless they make sense.
 
     Args:
       shape: of the encoder that they are for.
+      least_length: tokens that they must have.
     """
     # A signature states its ranks, but nothing holds callers to it.
     matrices = (tf.ensure_shape(inputs[name], [None, None]) for name in NAMES)
@@ -46,7 +49,7 @@ def checked(inputs: dict[str, tf.Tensor], shape: ModelConfig) -> EncoderInputs:
         [
             _same_shape("input_mask", mask, ids),
             _same_shape("input_type_ids", type_ids, ids),
-            _length(ids, shape.max_position_embeddings),
+            _length(ids, least_length, shape.max_position_embeddings),
             in_range("input_word_ids", ids, shape.vocab_size),
             in_range("input_mask", mask, 2),
             in_range("input_type_ids", type_ids, shape.type_vocab_size),
@@ -78,10 +81,10 @@ def _same_shape(name: str, x: tf.Tensor, ids: tf.Tensor) -> tf.Operation:
     )
 
 
-def _length(ids: tf.Tensor, max_length: int) -> tf.Operation:
+def _length(ids: tf.Tensor, least: int, most: int) -> tf.Operation:
     length = tf.shape(ids)[1]
     return require(
-        (length >= 1) & (length <= max_length),
-        f"this model reads from 1 to {max_length} tokens; input_word_ids has",
+        (length >= least) & (length <= most),
+        f"this model reads from {least} to {most} tokens; input_word_ids has",
         length,
     )

@@ -104,16 +104,12 @@ def question_answering(task: ExportedTask) -> Servable:
         return found | _null_odds(lowest, found["score"], config)
 
     def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
-        length = tf.shape(inputs.ids)[1]
-        need = f"input_word_ids must have at least {config.beam_size} columns, not"
-        enough = require(length >= config.beam_size, need, length)
-        with tf.control_dependencies([enough]):
-            inputs = EncoderInputs(*map(tf.identity, inputs))
         return _named(task.outputs(inputs), config)
 
     facts = {"qa_na_threshold": config.qa_na_threshold} if has_null else {}
     checks = _checks(task, of_ids)
-    return servable(source, task.variables, of_texts, of_ids, checks, facts)
+    variables, least = task.variables, config.beam_size
+    return servable(source, variables, of_texts, of_ids, checks, facts, least)
 
 
 def _null_odds(lowest, score, config) -> dict[str, tf.Tensor]:

@@ -51,12 +51,15 @@ TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
 _PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
 
 
-def source_of(stored: StoredModel, precision: str = "float32") -> ExportedModel:
+def source_of(
+    stored: StoredModel, precision: str = "float32", jit_compile: bool = False
+) -> ExportedModel:
     """What to export of a model that was read from disk.
 
     Args:
       precision: "float32" or "mixed_bfloat16", the type of the computation; weights
         and answers are float32.
+      jit_compile: whether XLA compiles what signatures for ids compute.
 
     Of an encoder without heads only that can be exported.
     """
@@ -76,6 +79,7 @@ def source_of(stored: StoredModel, precision: str = "float32") -> ExportedModel:
         max_seq_length=stored.config.max_seq_length,
         pretrainer=pretrainer,
         facts={"step": stored.step, "precision": precision},
+        jit_compile=jit_compile,
     )
 
 
@@ -175,6 +179,7 @@ def fill_folder(
         **source.tokenizer_config._asdict(),
         **servable.facts,
         **source.facts,
+        "jit_compile": source.jit_compile,
         "max_difference": max(differences.values()),
         "differences": differences,
         "tolerance": tolerance,
@@ -229,7 +234,7 @@ def export_saved_model(request: ExportRequest) -> str:
         _export_task(request)
         return request.output_dir
     stored = request.read_model()
-    source = source_of(stored, request.precision)
+    source = source_of(stored, request.precision, request.jit_compile)
     in_float32 = None if request.precision == "float32" else source_of(stored)
     for what in [request.what] if request.what else kinds_of(source):
         _report(what, write_part(source, what, request.output_dir, in_float32))
@@ -239,6 +244,8 @@ def export_saved_model(request: ExportRequest) -> str:
 def _export_task(request: ExportRequest) -> None:
     folder, exact = finetuned.trial_dir_of(request), None
     task = finetuned.read_task(folder, request.what, request.precision)
+    source = task.source._replace(jit_compile=request.jit_compile)
+    task = task._replace(source=source)
     make = TASKS[task.facts.kind]
     if request.precision != "float32":
         exact = make(finetuned.read_task(folder, request.what))

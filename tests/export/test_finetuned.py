@@ -311,7 +311,7 @@ def test_bad_ids_are_refused_in_words(answers):
         assert "ok" in found[name][3]
         assert "from 0 to] [59]" in found[name][4]["message"]
     assert "questions and contexts" in found["squad"][3]["message"]
-    assert "at least 5 columns" in found["squad"][5]["message"]
+    assert "from 5 to 32 tokens" in found["squad"][5]["message"]
 
 
 def test_labels_stand_in_the_manifest(exports):

@@ -3,8 +3,10 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.export import saved_models
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import TextScorer
 from tests.helpers.exporting import (
@@ -57,6 +59,7 @@ REFUSED = {
     "rank 1": ({name: ("int32", [2, 7, 3]) for name in NAMES}, "Shape of tensor"),
 }
 
+KINDS = ["encoder", "detector", "generator"]
 MASKED = ["the [MASK] read [MASK]", "no mask", "", "[MASK] " * 100]
 MASK_CALLS = [
     ("serving_default", {"text": ("string", MASKED)}),
@@ -71,7 +74,15 @@ def sources():
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory):
+def compiled(tmp_path_factory):
+    """What -> a SavedModel whose signatures for ids XLA compiles."""
+    source = shared_source("electra")._replace(jit_compile=True)
+    folder = tmp_path_factory.mktemp("compiled")
+    return {what: saved_models.write_part(source, what, folder) for what in KINDS}
+
+
+@pytest.fixture(scope="module")
+def answers(compiled, tmp_path_factory):
     """Name -> the answers of one SavedModel to a list of calls."""
     folder = tmp_path_factory.mktemp("robust")
     text_calls = [
@@ -95,9 +106,11 @@ def answers(tmp_path_factory):
         ("electra", "generator"),
         ("electric", "detector"),
         ("electric", "scorer"),
+        *(("compiled", what) for what in KINDS),
     ):
-        model = shared_export(variant, what)
-        calls = [] if what == "encoder" else list(text_calls)
+        is_compiled = variant == "compiled"
+        model = compiled[what] if is_compiled else shared_export(variant, what)
+        calls = [] if is_compiled or what == "encoder" else list(text_calls)
         ids = "serving_default" if what == "encoder" else "ids"
         more = {}
         if what == "generator":
@@ -106,7 +119,7 @@ def answers(tmp_path_factory):
         empty = {"masked_lm_positions": ("int32", [], [0, 2])}
         calls += [(ids, GOOD | more), (ids, EMPTY_IDS | (empty if more else {}))]
         jobs[variant, what] = {"model": model, "calls": calls}
-        if what == "generator":
+        if what == "generator" and not is_compiled:
             jobs["masks"] = {"model": model, "calls": MASK_CALLS}
     found = fresh_process(
         folder, *(("serve", arguments) for arguments in jobs.values())
@@ -116,20 +129,30 @@ def answers(tmp_path_factory):
     return dict(zip(jobs, found, strict=True))
 
 
-KINDS = ["encoder", "detector", "generator"]
-
-
 @pytest.mark.parametrize("what", KINDS)
-def test_ids_that_make_no_sense_are_refused_in_words(answers, what):
-    found = answers["electra", what][-2 - len(REFUSED) : -2]
+@pytest.mark.parametrize("variant", ["electra", "compiled"])
+def test_ids_that_make_no_sense_are_refused_in_words(answers, variant, what):
+    found = answers[variant, what][-2 - len(REFUSED) : -2]
     for answer, (name, (_, message)) in zip(found, REFUSED.items(), strict=True):
         assert answer.get("error") == "InvalidArgumentError", (name, answer)
         assert message in answer["message"], (name, answer["message"])
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_good_ids_and_no_ids(answers, sources, what):
-    good, empty = answers["electra", what][-2:]
+def test_the_compiled_model_is_the_same(answers, compiled, what):
+    (ours, _), (theirs, _) = (answers[v, what][-2:] for v in ("compiled", "electra"))
+    for name, values in theirs["ok"].items():
+        assert np.allclose(ours["ok"][name], values, atol=1e-5)
+    ids = "serving_default" if what == "encoder" else "ids"
+    graph = tf.saved_model.load(str(compiled[what])).signatures[ids].graph
+    functions = graph.as_graph_def().library.function
+    assert any(function.attr["_XlaMustCompile"].b for function in functions)
+
+
+@pytest.mark.parametrize("what", KINDS)
+@pytest.mark.parametrize("variant", ["electra", "compiled"])
+def test_good_ids_and_no_ids(answers, sources, variant, what):
+    good, empty = answers[variant, what][-2:]
     assert "ok" in good, good
     assert "ok" in empty, empty
     for name, value in good["ok"].items():

@@ -123,15 +123,20 @@ def test_serving(tmp_path):
     text = printed(
         "serving.py",
         f"--hparams={json.dumps(hparams)}",
-        "--what=detector",
+        "--what=encoder,detector,classifier,qa",
+        "--jit_compile",
         "--batch-sizes=2",
         "--requests=4",
         "--rounds=1",
         f"--json={found}",
     )
-    theirs, ours = cells(text, "detector")
-    assert theirs[1:3] == ["2", "torch"] and ours[2] == "float32"
-    assert float(ours[-1]) < 1e-5  # The same probabilities on both sides.
+    for what in ("encoder", "detector", "classifier", "qa"):
+        theirs, *ours = cells(text, what)
+        assert theirs[1:3] == ["2", "torch"]
+        compiled = ["float32, XLA"] * (what == "encoder")
+        assert [row[2] for row in ours] == ["float32", *compiled]
+        # The same numbers on both sides.
+        assert all(float(row[-1]) < 1e-5 for row in ours), text
     (rounds,) = json.loads(found.read_text())["detector 2"]["float32"]
     assert len(rounds) == 4
 

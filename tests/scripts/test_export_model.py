@@ -129,6 +129,12 @@ def test_an_original_checkpoint_becomes_a_preset(tmp_path):
             73,
             ["in use", "nothing is overwritten"],
         ),
+        (
+            ["--format", "tf1", "--output-dir", "OUT", "--init-checkpoint", "x"]
+            + ["--jit-compile"],
+            2,
+            ["--jit-compile", "--format saved_model"],
+        ),
     ],
 )
 def test_mistakes_are_said_in_three_lines(tmp_path, flags, code, texts):
