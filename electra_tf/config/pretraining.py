@@ -295,10 +295,10 @@ class PretrainingConfig(RunConfig):
         IDENTITY,
         above=0,
     )
-    cloze_chunk_size: int = hparam(
-        1024,
+    cloze_chunk_size: int | None = hparam(
+        None,
         "Positions whose vocabulary scores the towers, or all_tokens_mlm, hold at one "
-        "time.",
+        "time; null: 128 on CPUs, 1024 elsewhere.",
         SETTING,
         minimum=1,
     )

@@ -21,6 +21,11 @@ def set_target(name: str) -> None:
     _target = name
 
 
+def is_for_cpu() -> bool:
+    """Whether what is traced now is for CPUs."""
+    return _target == "cpu"
+
+
 def is_for_tpu() -> bool:
     """Whether what is traced now is for TPUs."""
     return _target == "tpu"

@@ -77,7 +77,7 @@ class MaskedLMHead(keras.layers.Layer):
         )
 
     def log_normalizer(
-        self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int
+        self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int | None
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Of the softmax at each position of `call`'s output [B, L, E], in chunks.
 

@@ -49,7 +49,7 @@ class PretrainerSettings:
       mask_prob: share of masked tokens, the prior of Electric's noise.
       temperature, disallow_correct: how replacements are sampled.
       cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
-        are computed at all positions.
+        are computed at all positions; None: what suits the device.
       electra_15_positions: what electra_15 learns from, "masked" or "other".
       stage_one_steps, init_discriminator: of two_stage, see PretrainingConfig.
       generator_width: the generator's hidden_size.
@@ -66,7 +66,7 @@ class PretrainerSettings:
     mask_prob: float = 0.15
     temperature: float = 1.0
     disallow_correct: bool = False
-    cloze_chunk_size: int = 1024
+    cloze_chunk_size: int | None = None
     electra_15_positions: str = "masked"
     stage_one_steps: int | None = None
     init_discriminator: bool = True

@@ -34,7 +34,7 @@ class TwoTowerGenerator(Generator):
     Args:
       ltr, rtl: TextEncoders in the two directions.
       special_ids: (cls, sep, mask), never predicted.
-      chunk_size: positions whose vocabulary scores exist at one time.
+      chunk_size: see `log_normalizer`.
     """
 
     fills_masks = True
@@ -47,7 +47,7 @@ class TwoTowerGenerator(Generator):
         rtl: TextEncoder,
         vocab_size: int,
         special_ids: tuple[int, int, int],
-        chunk_size: int = 1024,
+        chunk_size: int | None = None,
         **kwargs,
     ):
         super().__init__(**kwargs)

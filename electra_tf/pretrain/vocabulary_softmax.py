@@ -13,9 +13,16 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from electra_tf.model import target
+
+# Scores of more rows leave a CPU's caches between the passes over them; other devices
+# need larger products.
+_CPU_ROWS = 128
+_ROWS = 1024
+
 
 def log_normalizer(
-    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, chunk_size: int
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, chunk_size: int | None
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """log sum_v exp(hidden . table_v + bias_v) for each row, and the best v.
 
@@ -24,10 +31,12 @@ def log_normalizer(
       table: float32 [V, E], the word embeddings.
       bias: float32 [V].
       chunk_size: rows whose scores exist at one time; the result does not depend on it.
+        None: what suits the device.
 
     Returns: float32 [M], differentiable in all three, and int32 [M].
     """
     static_rows, width = hidden.shape
+    chunk_size = chunk_size or (_CPU_ROWS if target.is_for_cpu() else _ROWS)
     if static_rows is not None:
         chunk_size = max(1, min(chunk_size, static_rows))
     rows = static_rows or tf.shape(hidden)[0]

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.pretrain.vocabulary_softmax import log_normalizer
+from tests.helpers.encoder_passes import traced_for
 from tests.helpers.runs import ROOT
 
 ROWS, WIDTH, VOCAB_SIZE = 23, 8, 37
@@ -170,6 +171,16 @@ def test_scores_of_all_rows_never_exist(chunk_size):
     assert not holds_all_scores(ours)
     # ... and it would be found in the direct computation.
     assert holds_all_scores(step(direct))
+
+
+@pytest.mark.parametrize(("device", "size"), [("cpu", 128), ("gpu", 1024)])
+def test_how_many_rows_at_one_time_suits_the_device(device, size):
+    traced = tf.function(chunked(None))
+    with traced_for(device):
+        found = shapes(traced.get_concrete_function(*inputs(rows=1500)).graph)
+    assert {shape for shape in found if shape[1:] == (VOCAB_SIZE,)} == {
+        (size, VOCAB_SIZE)
+    }
 
 
 MEMORY_PROGRAM = """
