@@ -22,12 +22,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from absl import flags
 from measurement import ROOT, save
 from preparation import train_vocabulary
+from serving_sides import COMPILED, LONGEST_ANSWER, MULTIPLE
 
 from electra_tf import cli, startup
 from electra_tf.errors import UserError
@@ -53,7 +53,7 @@ flags.DEFINE_boolean(
     "jit_compile",
     False,
     "Another side of ours: the encoder compiled by XLA, in float32, for ids that are "
-    "padded to multiples of 16.",
+    f"padded to multiples of {MULTIPLE}.",
 )
 flags.DEFINE_integer(
     "threads",
@@ -68,21 +68,15 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_string("peer_python", sys.executable, "Python with torch, transformers.")
 flags.DEFINE_string("json", None, "File for all that was measured.")
-flags.DEFINE_string("worker", None, "Internal: the side that this process measures.")
 
 HELDOUT = ROOT / "examples" / "heldout" / "lost_world_opening.txt"
 TASKS = {
     "classifier": {"type": "classification", "text_a": "text", "label": "label"},
     "qa": {"type": "qa"},
 }
-COMPILED = "float32, XLA"
-MULTIPLE = 16  # of which lengths are, for XLA, which compiles each
-LONGEST_ANSWER = 30  # tokens: the default of "max_answer_length"
 
 
 def main(_):
-    if FLAGS.worker:
-        return work(*FLAGS.worker.split("=", 1))
     texts = read_texts()
     startup.import_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
@@ -296,9 +290,6 @@ def max_difference(ours: list, theirs: list) -> float:
     )
 
 
-# The sides, each in a process of its own.
-
-
 class Worker:
     """A process that measures one side when it is asked to."""
 
@@ -306,9 +297,8 @@ class Worker:
         python = FLAGS.peer_python if side == "torch" else sys.executable
         self._process = subprocess.Popen(
             [
-                *(python, __file__),
-                *(f"--worker={side}={directory}", f"--threads={FLAGS.threads}"),
-                f"--intra_op_threads={FLAGS.intra_op_threads or FLAGS.threads}",
+                *(python, ROOT / "benchmarks" / "serving_sides.py", side, directory),
+                *(str(FLAGS.threads), str(FLAGS.intra_op_threads or FLAGS.threads)),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -327,198 +317,6 @@ class Worker:
     def close(self) -> None:
         self._process.stdin.close()
         self._process.wait(30)
-
-
-def work(side: str, directory: str) -> int:
-    """Answers orders from standard input until it ends."""
-    answer = sys.stdout
-    sys.stdout = sys.stderr  # Libraries print.
-    make = {"ours": our_functions, "torch": torch_functions}[side]
-    functions = make(Path(directory))
-    for line in sys.stdin:
-        order = json.loads(line)
-        prepare, run, numbers = functions[order["what"]]
-        if "first" in order:
-            found = numbers(order["first"], run(prepare(order["first"])))
-        else:
-            found = []
-            prepared = [prepare(request) for request in order["requests"]]
-            for request in prepared:  # XLA compiles each length.
-                run(request)
-            for request in prepared:
-                start = time.perf_counter()
-                run(request)
-                found.append(time.perf_counter() - start)
-        print(json.dumps(found), file=answer, flush=True)
-    return 0
-
-
-def our_functions(directory: Path) -> dict:
-    """What -> (prepare a request, run it, numbers per row of the result)."""
-    startup.import_tensorflow()
-    import numpy as np
-    import tensorflow as tf
-    import tensorflow_text  # noqa: F401
-
-    multiple = MULTIPLE if directory.name == COMPILED else 1
-    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.intra_op_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
-    loaded = {
-        path.name: tf.saved_model.load(str(path / "1"))
-        for path in directory.iterdir()
-        if path.is_dir()
-    }
-
-    def ids_of(request):
-        ids, mask = (np.array(x, np.int32) for x in request)
-        padding = (0, 0), (0, -ids.shape[1] % multiple)
-        ids, mask = (np.pad(x, padding) for x in (ids, mask))
-        return ids, mask, np.zeros_like(ids)
-
-    def encode(arrays):
-        names = ("input_word_ids", "input_mask", "input_type_ids")
-        inputs = {n: tf.constant(x) for n, x in zip(names, arrays, strict=True)}
-        return (
-            loaded["encoder"]
-            .signatures["serving_default"](**inputs)["sequence_output"]
-            .numpy()
-        )
-
-    def ask(what, **texts):
-        inputs = {name: tf.constant(value) for name, value in texts.items()}
-        outputs = loaded[what].signatures["serving_default"](**inputs)
-        return {name: x.numpy() for name, x in outputs.items()}
-
-    def detected(texts, found):
-        counts = found["num_tokens"]
-        pairs = zip(found["probabilities"], counts, strict=True)
-        return [row[:count].tolist() for row, count in pairs]
-
-    return {
-        "encoder": (ids_of, encode, real_rows),
-        "detector": (same, lambda texts: ask("detector", text=texts), detected),
-        "classifier": (
-            same,
-            lambda texts: ask("classifier", text=texts),
-            lambda texts, found: found["probabilities"].tolist(),
-        ),
-        "qa": (
-            same,
-            lambda asked: ask("qa", question=asked[0], context=asked[1]),
-            lambda asked, found: found["score"][:, None].tolist(),
-        ),
-    }
-
-
-def same(request):
-    """A request as it is."""
-    return request
-
-
-def torch_functions(directory: Path) -> dict:
-    """The same by transformers: fast tokenizer and the class for each task."""
-    import numpy as np
-    import torch
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    torch.set_num_threads(FLAGS.threads)
-
-    def model_in(name, path):
-        path = directory / path
-        if not path.is_dir():
-            return None
-        return getattr(transformers, name).from_pretrained(path).eval()
-
-    of_pretraining = "peer/discriminator"
-    model = model_in("ElectraForPreTraining", of_pretraining)
-    classifier = model_in(
-        "ElectraForSequenceClassification", "peer_classifier/classifier"
-    )
-    answerer = model_in("ElectraForQuestionAnswering", "peer_qa/qa")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / of_pretraining)
-    longest = tokenizer.model_max_length
-
-    def ids_of(request):
-        return [torch.tensor(x) for x in request]
-
-    @torch.inference_mode()
-    def encode(request):
-        ids, mask = request
-        return model.electra(ids, attention_mask=mask).last_hidden_state.numpy()
-
-    @torch.inference_mode()
-    def detect(texts):
-        inputs = tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            max_length=longest,
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
-        offsets = inputs.pop("offset_mapping").numpy()
-        probabilities = torch.sigmoid(model(**inputs).logits).numpy()
-        return probabilities, offsets, inputs["attention_mask"].numpy()
-
-    @torch.inference_mode()
-    def classify(texts):
-        inputs = tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            max_length=longest,
-            return_tensors="pt",
-        )
-        return torch.softmax(classifier(**inputs).logits, -1).numpy()
-
-    @torch.inference_mode()
-    def answer(asked):
-        questions, contexts = asked
-        inputs = tokenizer(
-            questions,
-            contexts,
-            padding=True,
-            truncation="only_second",
-            max_length=longest,
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
-        offsets = inputs.pop("offset_mapping").numpy()
-        outputs = answerer(**inputs)
-        starts, ends = outputs.start_logits.numpy(), outputs.end_logits.numpy()
-        # A span of up to so many tokens, all of them the text's.
-        inside = (inputs["token_type_ids"] * inputs["attention_mask"]).numpy() > 0
-        last = inputs["attention_mask"].numpy().sum(1) - 1  # [SEP]
-        inside[np.arange(len(last)), last] = False
-        pairs = starts[:, :, None] + ends[:, None, :]
-        spans = np.triu(np.ones(pairs.shape[1:], bool))
-        spans &= ~np.triu(spans, LONGEST_ANSWER)
-        pairs[~(spans & inside[:, :, None] & inside[:, None, :])] = -np.inf
-        best = pairs.reshape(len(pairs), -1).argmax(1)
-        first, final = np.divmod(best, pairs.shape[2])
-        rows = zip(contexts, offsets, first, final, strict=True)
-        texts = [text[row[a, 0] : row[b, 1]] for text, row, a, b in rows]
-        return texts, pairs.max((1, 2))
-
-    def detected(texts, found):
-        counts = found[2].sum(axis=1)
-        pairs = zip(found[0], counts, strict=True)
-        return [row[1 : count - 1].tolist() for row, count in pairs]
-
-    return {
-        "encoder": (ids_of, encode, real_rows),
-        "detector": (same, detect, detected),
-        "classifier": (same, classify, lambda texts, found: found.tolist()),
-        "qa": (same, answer, lambda asked, found: found[1][:, None].tolist()),
-    }
-
-
-def real_rows(request, sequence) -> list:
-    """The first numbers of the vectors of real tokens, row by row."""
-    counts = [sum(row) for row in request[1]]
-    pairs = zip(sequence, counts, strict=True)
-    return [row[:count, 0].tolist() for row, count in pairs]
 
 
 if __name__ == "__main__":
