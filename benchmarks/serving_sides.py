@@ -106,27 +106,27 @@ def same(request):
 
 def torch_functions(directory: Path, threads: int, _: int) -> dict:
     """The same by transformers: fast tokenizer and the class for each task."""
-    import numpy as np
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(threads)
 
-    def model_in(name, path):
-        path = directory / path
+    def model_in(name, folder):
+        path = directory / folder
         if not path.is_dir():
             return None
         return getattr(transformers, name).from_pretrained(path).eval()
 
-    of_pretraining = "peer/discriminator"
-    model = model_in("ElectraForPreTraining", of_pretraining)
+    discriminator = "peer/discriminator"
+    model = model_in("ElectraForPreTraining", discriminator)
     classifier = model_in(
         "ElectraForSequenceClassification", "peer_classifier/classifier"
     )
     answerer = model_in("ElectraForQuestionAnswering", "peer_qa/qa")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / of_pretraining)
-    longest = tokenizer.model_max_length
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / discriminator)
+    usual = {"padding": True, "max_length": tokenizer.model_max_length}
+    usual |= {"truncation": True, "return_tensors": "pt"}
 
     def ids_of(request):
         return [torch.tensor(x) for x in request]
@@ -138,57 +138,27 @@ def torch_functions(directory: Path, threads: int, _: int) -> dict:
 
     @torch.inference_mode()
     def detect(texts):
-        inputs = tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            max_length=longest,
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
+        inputs = tokenizer(texts, **usual, return_offsets_mapping=True)
         offsets = inputs.pop("offset_mapping").numpy()
         probabilities = torch.sigmoid(model(**inputs).logits).numpy()
         return probabilities, offsets, inputs["attention_mask"].numpy()
 
     @torch.inference_mode()
     def classify(texts):
-        inputs = tokenizer(
-            texts,
-            padding=True,
-            truncation=True,
-            max_length=longest,
-            return_tensors="pt",
-        )
-        return torch.softmax(classifier(**inputs).logits, -1).numpy()
+        return torch.softmax(classifier(**tokenizer(texts, **usual)).logits, -1).numpy()
 
     @torch.inference_mode()
     def answer(asked):
-        questions, contexts = asked
-        inputs = tokenizer(
-            questions,
-            contexts,
-            padding=True,
-            truncation="only_second",
-            max_length=longest,
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
+        cut = usual | {"truncation": "only_second", "return_offsets_mapping": True}
+        inputs = tokenizer(*asked, **cut)
         offsets = inputs.pop("offset_mapping").numpy()
         outputs = answerer(**inputs)
-        starts, ends = outputs.start_logits.numpy(), outputs.end_logits.numpy()
-        # A span of up to so many tokens, all of them the text's.
-        inside = (inputs["token_type_ids"] * inputs["attention_mask"]).numpy() > 0
-        last = inputs["attention_mask"].numpy().sum(1) - 1  # [SEP]
-        inside[np.arange(len(last)), last] = False
-        pairs = starts[:, :, None] + ends[:, None, :]
-        spans = np.triu(np.ones(pairs.shape[1:], bool))
-        spans &= ~np.triu(spans, LONGEST_ANSWER)
-        pairs[~(spans & inside[:, :, None] & inside[:, None, :])] = -np.inf
-        best = pairs.reshape(len(pairs), -1).argmax(1)
-        first, final = np.divmod(best, pairs.shape[2])
-        rows = zip(contexts, offsets, first, final, strict=True)
-        texts = [text[row[a, 0] : row[b, 1]] for text, row, a, b in rows]
-        return texts, pairs.max((1, 2))
+        best = best_spans(
+            *(x.numpy() for x in (outputs.start_logits, outputs.end_logits)),
+            *(inputs[name].numpy() for name in ("attention_mask", "token_type_ids")),
+        )
+        rows = zip(asked[1], offsets, *best[:2], strict=True)
+        return [text[row[a, 0] : row[b, 1]] for text, row, a, b in rows], best[2]
 
     def detected(texts, found):
         counts = found[2].sum(axis=1)
@@ -201,6 +171,20 @@ def torch_functions(directory: Path, threads: int, _: int) -> dict:
         "classifier": (same, classify, lambda texts, found: found.tolist()),
         "qa": (same, answer, lambda asked, found: found[1][:, None].tolist()),
     }
+
+
+def best_spans(starts, ends, mask, type_ids) -> tuple:
+    """First and last token of the best span in each row's text, and their score."""
+    import numpy as np
+
+    inside = mask * type_ids > 0
+    inside[np.arange(len(mask)), mask.sum(1) - 1] = False  # [SEP]
+    pairs = starts[:, :, None] + ends[:, None, :]
+    spans = np.triu(np.ones(pairs.shape[1:], bool))
+    spans &= ~np.triu(spans, LONGEST_ANSWER)
+    pairs[~(spans & inside[:, :, None] & inside[:, None, :])] = -np.inf
+    best = pairs.reshape(len(pairs), -1).argmax(1)
+    return *np.divmod(best, pairs.shape[2]), pairs.max((1, 2))
 
 
 def real_rows(request, sequence) -> list:
