@@ -3,7 +3,7 @@
 
     python benchmarks/serving.py
     python benchmarks/serving.py --data-dir D --model-name M
-    python benchmarks/serving.py --what encoder,classifier,qa --jit_compile
+    python benchmarks/serving.py --what encoder,classifier,qa --jit_compile --onnx
 
 Without a run, a model of ELECTRA-Small's size with random weights and a vocabulary
 made from the examples. Each side runs in a process of its own; they take turns at the
@@ -27,7 +27,7 @@ from pathlib import Path
 from absl import flags
 from measurement import ROOT, save
 from preparation import train_vocabulary
-from serving_sides import COMPILED, LONGEST_ANSWER, MULTIPLE
+from serving_sides import COMPILED, LONGEST_ANSWER, MULTIPLE, ONNX
 
 from electra_tf import cli, startup
 from electra_tf.errors import UserError
@@ -54,6 +54,9 @@ flags.DEFINE_boolean(
     False,
     "Another side of ours: the encoder compiled by XLA, in float32, for ids that are "
     f"padded to multiples of {MULTIPLE}.",
+)
+flags.DEFINE_boolean(
+    "onnx", False, "Another side of ours: the encoder as ONNX, in onnxruntime."
 )
 flags.DEFINE_integer(
     "threads",
@@ -91,6 +94,9 @@ def main(_):
         for side, (precision, jit_compile) in sides.items():
             write_ours(stored, folder, side, precision, jit_compile)
             workers[side] = Worker("ours", folder / side)
+        if FLAGS.onnx:
+            write_onnx(folder)
+            workers[ONNX] = Worker("onnx", folder / ONNX)
         requests = batches_of(texts, stored)
         found = compare(workers, requests)
         for worker in workers.values():
@@ -183,15 +189,22 @@ def write_tasks(stored, texts: list[str], folder: Path) -> None:
         export_task(what, folder, folder / f"peer_{what}", "huggingface")
 
 
-def export_task(
-    what: str, folder: Path, output_dir: Path, form: str, precision: str = "float32"
-) -> None:
-    """As export_model.py does."""
+def export(form: str, output_dir: Path, **request) -> None:
+    """As export_model.py does, with its flags."""
     from electra_tf.export import formats
 
-    request = formats.ExportRequest(form, str(output_dir), str(folder), what, what=what)
     with contextlib.redirect_stdout(None):  # how far from the model it is
-        formats.export(request._replace(precision=precision))
+        formats.export(formats.ExportRequest(form, str(output_dir), **request))
+
+
+def export_task(what: str, folder: Path, output_dir: Path, form: str, **request):
+    run = {"data_dir": str(folder), "model_name": what, "what": what}
+    export(form, output_dir, **run, **request)
+
+
+def write_onnx(folder: Path) -> None:
+    peer = str(folder / "peer" / "discriminator")
+    export("onnx", folder / ONNX, init_checkpoint=peer, what="encoder")
 
 
 def question_on(text: str) -> str:
@@ -204,7 +217,8 @@ def write_ours(stored, folder: Path, side: str, precision: str, jit_compile: boo
     source = saved_models.source_of(stored, precision, jit_compile)
     for what in ["encoder"] if jit_compile else FLAGS.what:
         if what in TASKS:
-            export_task(what, folder, folder / side, "saved_model", precision)
+            place = folder / side
+            export_task(what, folder, place, "saved_model", precision=precision)
         else:
             saved_models.write_part(source, what, folder / side)
 
@@ -249,7 +263,7 @@ def compare(workers: dict, requests: dict) -> dict:
             sides = {
                 side: worker
                 for side, worker in workers.items()
-                if side != COMPILED or what == "encoder"
+                if side not in (COMPILED, ONNX) or what == "encoder"
             }
             answers = {
                 side: worker.ask(what=what, first=of_size[what][0])

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One side of benchmarks/serving.py, which starts it: answers and times requests.
 
-    python benchmarks/serving_sides.py ours|torch DIRECTORY THREADS THREADS_AN_OPERATION
+    python benchmarks/serving_sides.py ours|onnx|torch DIRECTORY THREADS \
+        THREADS_AN_OPERATION
 
 Orders come on standard input, answers go to standard output, a line of JSON each. What
 is served is in the directory: for torch the folders "peer" and "peer_<task>".
@@ -12,8 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-COMPILED = "float32, XLA"  # the side of ours that XLA compiles
-MULTIPLE = 16  # of which lengths are for it: each is compiled
+# Sides of ours that have an encoder only.
+COMPILED = "float32, XLA"
+ONNX = "float32, onnxruntime"
+MULTIPLE = 16  # of which lengths are for XLA, which compiles each
 LONGEST_ANSWER = 30  # tokens: the default of "max_answer_length"
 
 
@@ -21,8 +24,8 @@ def main(side: str, directory: str, threads: str, operation_threads: str) -> Non
     """Answers orders from standard input until it ends."""
     answer = sys.stdout
     sys.stdout = sys.stderr  # Libraries print.
-    make = {"ours": our_functions, "torch": torch_functions}[side]
-    functions = make(Path(directory), int(threads), int(operation_threads))
+    make = {"ours": our_functions, "onnx": onnx_functions, "torch": torch_functions}
+    functions = make[side](Path(directory), int(threads), int(operation_threads))
     for line in sys.stdin:
         order = json.loads(line)
         prepare, run, numbers = functions[order["what"]]
@@ -97,6 +100,28 @@ def our_functions(directory: Path, threads: int, operation_threads: int) -> dict
             lambda asked, found: found["score"][:, None].tolist(),
         ),
     }
+
+
+def onnx_functions(directory: Path, threads: int, _: int) -> dict:
+    """The encoder in onnxruntime."""
+    import numpy as np
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(
+        directory / "encoder.onnx", options, providers=["CPUExecutionProvider"]
+    )
+    names = "input_word_ids", "input_mask", "input_type_ids"
+
+    def ids_of(request):
+        ids, mask = (np.array(x, np.int32) for x in request)
+        return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
+
+    def encode(inputs):
+        return session.run(["sequence_output"], inputs)[0]
+
+    return {"encoder": (ids_of, encode, real_rows)}
 
 
 def same(request):

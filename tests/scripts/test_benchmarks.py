@@ -117,6 +117,7 @@ def test_remote_reading(flag):
 def test_serving(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
+    pytest.importorskip("onnxruntime")
     found = tmp_path / "all.json"
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
@@ -124,7 +125,7 @@ def test_serving(tmp_path):
         "serving.py",
         f"--hparams={json.dumps(hparams)}",
         "--what=encoder,detector,classifier,qa",
-        "--jit_compile",
+        *("--jit_compile", "--onnx"),
         "--batch-sizes=2",
         "--requests=4",
         "--rounds=1",
@@ -133,8 +134,8 @@ def test_serving(tmp_path):
     for what in ("encoder", "detector", "classifier", "qa"):
         theirs, *ours = cells(text, what)
         assert theirs[1:3] == ["2", "torch"]
-        compiled = ["float32, XLA"] * (what == "encoder")
-        assert [row[2] for row in ours] == ["float32", *compiled]
+        more = ["float32, XLA", "float32, onnxruntime"] * (what == "encoder")
+        assert [row[2] for row in ours] == ["float32", *more]
         # The same numbers on both sides.
         assert all(float(row[-1]) < 1e-5 for row in ours), text
     (rounds,) = json.loads(found.read_text())["detector 2"]["float32"]
