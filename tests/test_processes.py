@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Worker processes end when the process that started them does."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -43,6 +44,8 @@ def start(folder, script):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # Which ./test.sh ignores where a shell began it in the background.
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 

@@ -72,7 +72,8 @@ def test_every_benchmark_is_run_here():
         text = f.read()
     compiled = (ROOT / "tests/scripts/test_benchmarks_compiled.py").read_text("utf-8")
     parts = {"measurement.py", "preparation.py", "platforms.py", "variable_free.py"}
-    parts |= {"peer_torch.py", "aot_program.py"}  # of the scripts that start them
+    # Of the scripts that start them.
+    parts |= {"peer_torch.py", "serving_sides.py", "aot_program.py"}
     for path in BENCHMARKS.glob("*.py"):
         assert f'printed("{path.name}"' in text.replace("\n        ", "") or (
             path.name in parts or f'"{path.name}"' in compiled
