@@ -24,6 +24,8 @@ from absl import app
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# TensorFlow reads it when it is imported: in the server, not in its copies.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tensorflow", "keras"])
 
@@ -46,7 +48,7 @@ def _run(script, args, env, before, stdin, stdout, stderr, folder):
         os.dup2(os.open(stdin, os.O_RDONLY), 0)
         sys.stdin = open(0, encoding="utf-8", closefd=False)
     os.environ.clear()
-    os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "2"} | env)
+    os.environ.update(env)
     # What TensorFlow asked absl for when it was imported; a script imports it later.
     app._init_callbacks.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
