@@ -24,6 +24,24 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 ENDS_WITH_PARENT = "ELECTRA_TF_ENDS_WITH"
 
 
+class _Process(multiprocessing.context.SpawnProcess):
+    """Is not reached by Ctrl-C: who started it ends it.
+
+    Else one that ends of it before the other has noticed looks as if killed.
+    """
+
+    def start(self) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            super().start()  # What is blocked stays so in the new process.
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _Context(multiprocessing.context.SpawnContext):
+    Process = _Process
+
+
 @contextlib.contextmanager
 def pool(
     num_processes: int, initializer: Callable[..., Any] | None = None, *args: Any
@@ -34,13 +52,12 @@ def pool(
     has not begun at the end of the block is cancelled; after Ctrl-C, what is at work
     is ended. Raises `UserError` when a process was killed.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _Context()
     open_until_end, end = context.Pipe(duplex=False)
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes, context, _start, (open_until_end, initializer, args)
     )
     try:
-        _launch(executor)
         yield executor
     except KeyboardInterrupt:
         end.close()
@@ -88,18 +105,6 @@ def gpus() -> list[str]:
     names = os.listdir("/dev") if os.path.isdir("/dev") else []
     found = (re.fullmatch(r"nvidia(\d+)", name) for name in names)
     return sorted((match[1] for match in found if match), key=int)
-
-
-def _launch(executor: concurrent.futures.ProcessPoolExecutor) -> None:
-    """Starts the processes, which Ctrl-C does not reach: this one ends them.
-
-    Else a process that ends of it before this one has noticed looks as if killed.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        executor.submit(int)  # The first task starts all processes.
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(open_until_end, initializer: Callable[..., Any] | None, args: tuple) -> None:

@@ -102,6 +102,7 @@ def test_ctrl_c_ends_what_is_at_work_and_what_waits(tmp_path):
         for pid in workers:
             os.kill(pid, signal.SIGINT)
         time.sleep(0.5)
+        assert all(map(is_alive, workers)) and process.poll() is None
         os.killpg(process.pid, signal.SIGINT)
         error = process.communicate(timeout=60)[1]
     finally:
