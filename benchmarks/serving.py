@@ -33,6 +33,7 @@ from electra_tf import cli, startup
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
+KINDS = ("encoder", "detector", "classifier", "qa")
 
 flags.DEFINE_string("data_dir", None, "Of the run to serve.")
 flags.DEFINE_string("model_name", None, "Of the run to serve.")
@@ -42,9 +43,17 @@ flags.DEFINE_string(
 flags.DEFINE_string("text", None, "File with one text a line; default: the examples'.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
 flags.DEFINE_list(
-    "what",
-    ["encoder", "detector"],
-    "SavedModels to measure, of encoder, detector, classifier and qa.",
+    "what", ["encoder", "detector"], f"SavedModels to measure, of {', '.join(KINDS)}."
+)
+flags.register_validator(
+    "what", lambda given: set(given) <= set(KINDS), f"must be of {', '.join(KINDS)}."
+)
+flags.DEFINE_integer(
+    "length",
+    None,
+    "Tokens of every text of the encoder's requests, cut from all texts on end; "
+    "default: as long as the text is.",
+    lower_bound=3,
 )
 flags.DEFINE_integer("requests", 60, "Requests of a measurement.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each side, in turns.")
@@ -146,9 +155,9 @@ def write_peer(stored, folder: Path) -> None:
 
 def write_tasks(stored, texts: list[str], folder: Path) -> None:
     """Fine-tunes for the tasks that are measured, and writes them for transformers."""
-    (folder / "text.tsv").write_text(
-        "\n".join(["text\tlabel", *(f"{t}\t{i % 2}" for i, t in enumerate(texts[:8]))])
-    )
+    rows = [{"text": text, "label": i % 2} for i, text in enumerate(texts[:8])]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (folder / "text.jsonl").write_text("".join(lines), encoding="utf-8")
     paragraphs = [
         {
             "context": text,
@@ -163,8 +172,8 @@ def write_tasks(stored, texts: list[str], folder: Path) -> None:
         for number, text in enumerate(texts[:8])
     ]
     content = {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}
-    (folder / "qa.json").write_text(json.dumps(content))
-    files = {"classifier": "text.tsv", "qa": "qa.json"}
+    (folder / "qa.json").write_text(json.dumps(content), encoding="utf-8")
+    files = {"classifier": "text.jsonl", "qa": "qa.json"}
     for what in FLAGS.what:
         if what not in TASKS:
             continue
@@ -230,6 +239,9 @@ def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
 
     tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
     longest = stored.config.max_seq_length - 2
+    encoded = [tokenizer.encode(text)[:longest] for text in texts]
+    if FLAGS.length:
+        encoded = of_one_length(encoded, len(texts), FLAGS.length - 2)
     found = {}
     for size in map(int, FLAGS.batch_sizes):
         if size > len(texts):
@@ -238,8 +250,7 @@ def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
         for number in range(FLAGS.requests):
             first = number * size % (len(texts) - size + 1)
             batch = texts[first : first + size]
-            rows = [tokenizer.encode(text)[:longest] for text in batch]
-            packed = packing.pack(stored.vocab, rows)
+            packed = packing.pack(stored.vocab, encoded[first : first + size])
             requests["texts"].append(batch)
             requests["qa"].append([list(map(question_on, batch)), batch])
             ids, mask = packed.input_ids, packed.input_mask
@@ -248,6 +259,15 @@ def batches_of(texts: list[str], stored) -> dict[int, dict[str, list]]:
             ("detector", "classifier"), requests["texts"]
         )
     return found
+
+
+def of_one_length(rows: list[list[int]], count: int, length: int) -> list[list[int]]:
+    """As many rows of exactly `length` ids, from all ids on end, in a circle."""
+    ids = [token for row in rows for token in row]
+    return [
+        [ids[(number * length + i) % len(ids)] for i in range(length)]
+        for number in range(count)
+    ]
 
 
 def compare(workers: dict, requests: dict) -> dict:

@@ -143,6 +143,36 @@ def test_serving(tmp_path):
     assert len(rounds) == 4
 
 
+def test_serving_texts_of_one_length():
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
+    text = printed(
+        "serving.py",
+        f"--hparams={json.dumps(hparams)}",
+        "--what=encoder",
+        "--length=24",
+        *("--batch-sizes=3", "--requests=2", "--rounds=1"),
+    )
+    theirs, ours = cells(text, "encoder")
+    assert float(ours[-1]) < 1e-5, text
+
+
+def test_serving_what_it_does_not_know():
+    failed = run("serving.py", "--what=encoder,decoder")
+    assert failed.returncode == 1 and "must be of encoder, detector" in failed.stderr
+
+
+@pytest.mark.parametrize("flags", [(), ("--exported",)], ids=["step", "exported"])
+def test_vocabulary_softmax(flags):
+    sizes = ("--rows=5", "--columns=4", "--words=20", "--at_once=2,8", "--calls=2")
+    text = printed("vocabulary_softmax.py", *sizes, *flags)
+    for name in ("one product", "2", "8"):
+        [row] = cells(text, name)
+        assert float(row[1]) > 0
+
+
 def load_flags(*flags):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     hparams = {"embedding_size": 8, "model_hparam_overrides": sizes}
