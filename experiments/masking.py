@@ -22,7 +22,7 @@ _SHARES = {
 
 
 def _variant(mask: float, random: float, paper: float) -> Variant:
-    kept = round(1 - mask - random, 2)
+    kept = abs(round(1 - mask - random, 2))  # not -0
     name = f"{mask:.0%} [MASK] {random:.0%} random {kept:.0%} kept"
     shares = {"mask_token_share": mask, "random_token_share": random}
     return Variant(name.replace("%", " %"), {"objective": "mlm", **shares}, paper=paper)

@@ -70,7 +70,7 @@ def test_mistakes(data, hparams, flags, text):
     assert "Traceback" not in done.stderr
 
 
-def test_the_mean_of_all_eight_is_the_papers(tmp_path):
+def test_the_mean_of_all_eight_is_the_papers():
     sys.path.append(str(ROOT / "experiments"))
     sys.path.append(str(ROOT / "examples"))
     import glue as script
@@ -78,8 +78,5 @@ def test_the_mean_of_all_eight_is_the_papers(tmp_path):
 
     results = {}
     for number, (task, metric) in enumerate(GLUE.items()):
-        value = {"median": 80.0 + number, "trials": 10}
-        results[task] = tmp_path / f"{task}.json"
-        text = json.dumps({"statistics": {task: {metric: value}}})
-        results[task].write_text(text)
+        results[task] = {metric: {"median": 80.0 + number, "trials": 10}}
     assert script.table(results)[-1] == "| **GLUE** | | **83.50** | |"
