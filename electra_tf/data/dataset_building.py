@@ -316,8 +316,9 @@ def _names(text: Corpus, limit: int = 1000) -> list[str]:
 def _summary(manifest: dict) -> str:
     counts = manifest["corpus"]
     kept = 100 * counts["tokens_kept"] / max(1, counts["tokens"])
+    shards = len(manifest["files"])
     text = (
-        f"{counts['examples']:,} examples in {len(manifest['files'])} shards from "
+        f"{counts['examples']:,} examples in {shards} shard{'s'[: shards > 1]} from "
         f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens used"
     )
     if counts["replaced_bytes"]:

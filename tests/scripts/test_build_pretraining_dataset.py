@@ -75,7 +75,7 @@ def test_the_command_line_of_the_original(text, tmp_path):
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     ids, mask, segments = examples_in(tmp_path / "out")
     assert ids.shape == (manifest["corpus"]["examples"], 64)
-    assert f"{len(ids):,} examples in 1 shards" in output
+    assert f"{len(ids):,} examples in 1 shard from" in output
     assert "6/6 files" in output and "MB/s" in output and "left" in output
     assert manifest["vocab"] == {
         "file": "vocab_tiny.txt",
