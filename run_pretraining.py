@@ -160,6 +160,8 @@ def find_start(
         checkpoints.check_identity(saved)
         if config.do_train:
             phases.check_passed(saved.settings, config, saved.step)
+            if note := phases.batch_size_note(saved.settings, config, saved.step):
+                console.log(note)
     if config.do_eval and not (saved or original):
         original = model_to_evaluate(config, console)
     if config.init_checkpoint and not saved:

@@ -236,3 +236,36 @@ def check_passed(
         if not ended:
             return
         end += old["num_train_steps"]
+
+
+def batch_size_note(
+    stored: Mapping[str, Any], config: PretrainingConfig, step: int
+) -> str | None:
+    """What another `train_batch_size` in a phase that has begun does to its reading.
+
+    None where it is what it was. Batch k is a function of the settings and k, so the
+    data are read as if the phase had always had it.
+
+    Args:
+      stored: the settings in the checkpoint of `step`.
+    """
+    name, steps = "train_batch_size", "num_train_steps"
+    before = stored.get("phases") or [
+        {steps: step, name: stored.get(name, config.train_batch_size)}
+    ]
+    now = config.phases or [{steps: step, name: config.train_batch_size}]
+    first = here = there = 0
+    for old, new in zip(before, now, strict=False):
+        if step <= first + old[steps]:
+            here, there = ((step - first) * part[name] for part in (new, old))
+            break
+        first += old[steps]
+    if here == there:
+        return None
+    what = "are left out" if here > there else "are read again"
+    return (
+        f"Note: {name} was {old[name]} up to here. Data are read as if it had been "
+        f"{new[name]} from the beginning: examples {min(here, there):,} to "
+        f"{max(here, there):,} {what}. A new phase goes on where this one stops "
+        "(docs/phases.md)."
+    )

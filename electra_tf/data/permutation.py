@@ -23,7 +23,7 @@ MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
 class Rows(NamedTuple):
-    """A worker's part of a global batch."""
+    """A worker's part of a global batch: `first` is counted from step * batch_size."""
 
     first: int
     count: int

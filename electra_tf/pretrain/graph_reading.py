@@ -42,7 +42,7 @@ def examples(
     index, count = source.index, len(source)
     offsets, firsts = (tf.constant(table) for table in index.tables())
     paths = tf.constant(source.paths)
-    start = start_step * batch_size // count
+    start = (start_step * batch_size + rows.first) // count
     keys = permutation.keys_of_epochs(seed, start, _MAX_EPOCHS) if shuffle else None
     table = None if keys is None else tf.constant(keys)
 

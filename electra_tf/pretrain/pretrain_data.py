@@ -36,6 +36,7 @@ def make_dataset(
     vocab: Vocabulary,
     seed: int,
     start_step: int = 0,
+    examples_before: int | None = None,
     shuffle: bool = True,
     num_replicas: int = 1,
     replica_slice: tuple[int, int] = (0, 1),
@@ -51,6 +52,7 @@ def make_dataset(
       data: as `open_data` takes it, and `sampling_alpha`.
       batch_size: of the global batch, over all replicas of all workers.
       start_step: number of the first batch.
+      examples_before: how many examples the batches before it had; None: as many as it.
       shuffle: read each epoch in its own random order; else in the order of the files.
       num_replicas: the global batch is cut into this many elements, in replica order.
       replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements,
@@ -73,10 +75,11 @@ def make_dataset(
     _check_division(batch_size, num_replicas, num_workers)
     skips = on_bad_record == "skip"
     source = open_data(data, max_seq_length, vocab, skips, sampling_alpha)
-    rows = Rows(batch_size // num_workers * worker, batch_size // num_workers)
-
-    order = batch_size, seed, shuffle, rows
-    masking_settings |= _of_vocabulary(vocab) | {"first_row": rows.first}
+    first, count = batch_size // num_workers * worker, batch_size // num_workers
+    masking_settings |= _of_vocabulary(vocab) | {"first_row": first}
+    if examples_before is not None:  # Batch k does not begin at example k * batch_size.
+        first += examples_before - start_step * batch_size
+    order = batch_size, seed, shuffle, Rows(first, count)
 
     def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
         batch = masking.mask_batch(batch, seed, step, **masking_settings)

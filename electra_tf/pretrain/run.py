@@ -46,11 +46,14 @@ def batches_of(
     vocab: Vocabulary,
     placement: Placement,
     start: int = 0,
+    examples_before: int | None = None,
     training: bool = True,
 ) -> Iterator:
     """An iterator over a phase's global batches, the first being that of step `start`.
 
-    `training`: those of training; else of evaluation.
+    Args:
+      examples_before: of its data, those that the steps before had.
+      training: whether the batches are those of training; else of evaluation.
     """
 
     def dataset(context):
@@ -60,6 +63,7 @@ def batches_of(
             training,
             batch_size=config.train_batch_size if training else config.eval_batch_size,
             start_step=start,
+            examples_before=examples_before,
             num_replicas=placement.num_replicas,
             replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
             in_graph=placement.is_read_elsewhere,
@@ -192,7 +196,9 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
     )
     return loop.train(
         step,
-        lambda start: batches_of(part, vocab, placement, start),
+        lambda start: batches_of(
+            part, vocab, placement, start, _rows(config, phase, start)
+        ),
         checkpoints,
         console,
         placement=placement,

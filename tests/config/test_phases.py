@@ -175,6 +175,23 @@ def test_a_run_without_phases_goes_on_with_them():
     )
 
 
+def test_another_batch_size_in_a_phase_that_has_begun():
+    size = make(SHORT, LONG).phases[1]["train_batch_size"]
+    larger = LONG | {"train_batch_size": 2 * size}
+    begun = make(SHORT, LONG).settings()
+    for step, parts in ((900, (SHORT, larger)), (950, (SHORT, LONG, larger))):
+        assert phases.batch_size_note(begun, make(*parts), step) is None
+    note = phases.batch_size_note(begun, make(SHORT, larger), 950)
+    assert f"examples {50 * size:,} to {100 * size:,} are left out" in note
+    whole = make(train_batch_size=16).settings()
+    assert phases.batch_size_note(whole, make(train_batch_size=16), 100) is None
+    note = phases.batch_size_note(whole, make(train_batch_size=8), 100)
+    assert "was 16 up to here" in note and "examples 800 to 1,600 are read" in note
+    # With phases it goes on where it was.
+    parts = {"num_train_steps": 100, "train_batch_size": 16}, larger
+    assert phases.batch_size_note(whole, make(*parts), 100) is None
+
+
 def test_checkpoints_store_phases_without_their_places():
     stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
     assert [sorted(part) for part in stored] == [sorted(phases.SETTINGS)] * 2

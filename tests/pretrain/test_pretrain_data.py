@@ -64,6 +64,20 @@ def test_every_epoch_is_another_permutation(shards):
     assert not any(epoch == sorted(epoch) for epoch in epochs)
 
 
+def test_steps_of_other_sizes_go_on_where_those_before_ended(shards):
+    straight = [n for batch in batches(shards, 20) for n in numbers_of(batch)]
+    after = {"start_step": 5, "examples_before": 30, "batch_size": 4}
+    whole = batches(shards, 6, **after)
+    assert [n for b in whole for n in numbers_of(b)] == straight[30:54]
+    parts = [
+        batches(shards, 6, num_replicas=2, replica_slice=(i, 2), **after)
+        for i in range(2)
+    ]
+    for batch, *halves in zip(whole, *parts, strict=True):
+        for name, values in batch.items():  # masked alike, too
+            assert np.array_equal(values, np.concatenate([h[name] for h in halves]))
+
+
 def test_the_order_is_random():
     """Which example stands where, and beside which, is uniform: chi-square."""
     size, seeds = 10, 4000

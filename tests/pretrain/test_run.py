@@ -5,12 +5,14 @@ import functools
 import json
 import shutil
 import signal
+import struct
 
 import numpy as np
 import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
+from electra_tf.data.permutation import batch_indices
 from electra_tf.errors import UserError
 from electra_tf.pretrain.run import check_data
 from electra_tf.storage.checkpoints import Checkpoints
@@ -225,3 +227,38 @@ def test_positions_that_are_not_read_only_decay(tiny_data, two_lengths):
     for slot in ("adam_m", "adam_v"):
         moment = values[f"{name}/{slot}"]
         assert not moment[16:].any() and moment[:16].any()
+
+
+def damage(folder, numbers):
+    """Changes a byte of the examples with these numbers; how many there are."""
+    number = 0
+    for shard in sorted(folder.glob("*.tfrecord*")):
+        content, place = bytearray(shard.read_bytes()), 0
+        while place < len(content):
+            (size,) = struct.unpack_from("<Q", content, place)
+            if number in numbers:
+                content[place + 12 + size // 2] ^= 1
+            place, number = place + size + 16, number + 1
+        shard.write_bytes(content)
+    return number
+
+
+def test_a_phase_goes_on_in_the_data_where_the_one_before_ended(tmp_path):
+    """With other batch sizes too: 2 of 4 and 3 of 16 examples are the first 56."""
+    data = write_tiny_data(tmp_path / "data", 100)
+    order = batch_indices(0, 100, 100, PretrainingConfig.seed)
+    bad = set(order[56:].tolist())
+    assert damage(data / "pretrain_tfrecords", bad) == 100
+    phases = [
+        {"num_train_steps": 2, "train_batch_size": 4},
+        {"num_train_steps": 3, "train_batch_size": 16},
+    ]
+    hparams = tiny(phases=phases)
+    del hparams["num_train_steps"], hparams["train_batch_size"]
+    finish(data, "in_order", hparams)
+    smaller = [phases[0], {"num_train_steps": 4, "train_batch_size": 8}]
+    run = finish(data, "in_order", hparams | {"phases": smaller})
+    assert "from the beginning: examples 24 to 48 are read again" in run.stdout
+    phases[1]["num_train_steps"] = 4
+    run = finish(data, "too_far", hparams, code=65)
+    assert "damaged" in run.stderr
