@@ -344,7 +344,7 @@ def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
     placement = prepare_devices(config, console)
     scores: sweep_lib.Scores = {}
     for task_name in config.task_names:
-        hparams = read_hparams(_HPARAMS.value) | {"task_names": [task_name]}
+        hparams = sweep_lib.of_task(read_hparams(_HPARAMS.value), config, task_name)
         own, _ = resolve(hparams, console)
         tasks = make_tasks(own, vocab, console)
         for step, prefix in sweep_lib.checkpoints_of(own):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from electra_tf.finetune.preprocessing import FeatureStore
+from electra_tf.finetune.preprocessing import FeatureStore, feature_key
 from electra_tf.finetune.task import Task
 
 # Classes that are listed, and pairs of names that are compared.
@@ -45,16 +45,16 @@ def counts_of(task: Task, number: int, store: FeatureStore) -> collections.Count
     """Training examples of each class; of spans, how many begin."""
     counts: collections.Counter[str] = collections.Counter()
     if task.head.kind == "classification":
-        labels = store[f"{task.name}_label_ids"]
+        labels = store[feature_key(task, "label_ids")]
         labels = labels[np.asarray(store["task_id"]) == number]
     elif task.head.kind == "multilabel":
-        found = np.asarray(store[f"{task.name}_label_flags"]).sum(axis=0)
+        found = np.asarray(store[feature_key(task, "label_flags")]).sum(axis=0)
         for name, count in zip(task.labels, found, strict=True):
             counts[name] = int(count)
         return counts
     elif task.head.kind == "tagging":
-        labels = store[f"{task.name}_labels"]
-        labels = labels[np.asarray(store[f"{task.name}_labels_mask"]) > 0]
+        labels = store[feature_key(task, "labels")]
+        labels = labels[np.asarray(store[feature_key(task, "labels_mask")]) > 0]
     else:
         return counts
     found = np.bincount(labels, minlength=len(task.labels))

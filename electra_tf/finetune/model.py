@@ -94,7 +94,7 @@ class FinetuningModel(keras.Model):
 
         Args:
           batch: input_ids, input_mask, segment_ids [B, L], task_id [B] (a number that
-            is no task's marks padding) and `<task>_<feature>` of the tasks to run.
+            is no task's marks padding) and `<task>:<feature>` of the tasks to run.
           training: whether answers' ends are predicted from the right start.
           seed: int32 [2], switches dropout on.
         """
@@ -103,11 +103,11 @@ class FinetuningModel(keras.Model):
         ).sequence_output
         outputs, losses = {}, []
         for number, head in enumerate(self.heads):
-            prefix = f"{head.name}_"
+            keys = [(*key.rpartition(":"), key) for key in batch]
             features = {
-                key.removeprefix(prefix): value
-                for key, value in batch.items()
-                if key.startswith(prefix)
+                feature: batch[key]
+                for task, _, feature, key in keys
+                if task == head.name
             }
             if not features:
                 losses.append(tf.zeros(tf.shape(batch["task_id"])))

@@ -23,7 +23,7 @@ from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text import packing
 
-FORMAT = 2
+FORMAT = 3
 # What the features of a split follow from, beside the data and the vocabulary.
 _SETTINGS = (
     "max_seq_length",
@@ -103,6 +103,11 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
+def feature_key(task: Any, feature: str) -> str:
+    """What a feature of a task is called in a batch, beside those that all share."""
+    return f"{task.name}:{feature}"
+
+
 def pack(
     rows: Sequence[tuple[Any, dict[str, Any]]], numbers: Mapping[Any, int], length: int
 ) -> dict[str, np.ndarray]:
@@ -118,12 +123,12 @@ def pack(
     arrays["task_id"] = np.array([numbers[task] for task, _ in rows], np.int32)
     for task in numbers:
         for spec in task.feature_specs():
-            arrays[f"{task.name}_{spec.name}"] = np.zeros(
+            arrays[feature_key(task, spec.name)] = np.zeros(
                 (len(rows), *spec.shape), spec.dtype
             )
     for number, (task, found) in enumerate(rows):
         for name, value in found.items():
-            key = f"{task.name}_{name}"
+            key = feature_key(task, name)
             if name in shared:
                 continue
             if isinstance(value, list):

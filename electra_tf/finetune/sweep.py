@@ -10,7 +10,9 @@ import dataclasses
 import io
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
@@ -41,6 +43,22 @@ def checkpoints_of(config: FinetuningConfig) -> list[tuple[int, str]]:
     if not steps:
         raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")
     return [(step, found.prefix(step)) for step in steps]
+
+
+def of_task(
+    hparams: Mapping[str, Any], config: FinetuningConfig, task: str
+) -> dict[str, Any]:
+    """The hparams of one task; of several, each has places of its own.
+
+    The default places have the task's name in them, those that a user gives do not.
+    """
+    found = {**hparams, "task_names": [task]}
+    if len(config.task_names) > 1:
+        for name in ("model_dir", "results_txt", "results_pkl"):
+            if name in hparams:
+                stem, ending = os.path.splitext(hparams[name])
+                found[name] = f"{stem}_{task}{ending}"
+    return found
 
 
 def config_at(config: FinetuningConfig, step: int, prefix: str) -> FinetuningConfig:

@@ -247,11 +247,16 @@ class TrainingStep:
         gradients[smallest] *= gate
         return gradients, sums
 
+    def _parts(self, tensor: tf.Tensor) -> tf.Tensor:
+        """[B, ...] as [accumulation, B / accumulation, ...]; lengths may be unknown."""
+        first, rest = [self.accumulation, -1], tensor.shape[1:]
+        if rest.is_fully_defined():
+            return tf.reshape(tensor, [*first, *rest])
+        parts = tf.reshape(tensor, tf.concat([first, tf.shape(tensor)[1:]], 0))
+        return tf.ensure_shape(parts, [self.accumulation, None, *rest])
+
     def _accumulate(self, batch, seed, weights, scale):
-        parts = {
-            name: tf.reshape(t, [self.accumulation, -1, *t.shape[1:]])
-            for name, t in batch.items()
-        }
+        parts = {name: self._parts(t) for name, t in batch.items()}
 
         def add(i, gradients, sums):
             part = {name: t[i] for name, t in parts.items()}

@@ -158,7 +158,7 @@ def head_outputs(run, example):
                 value[0, : len(given)] = given
             else:
                 value[0] = given
-            batch[f"{task.name}_{spec.name}"] = value
+            batch[f"{task.name}:{spec.name}"] = value
         ids = features["input_ids"]
         batch["input_ids"][0, : len(ids)] = ids
         batch["input_mask"][0, : len(ids)] = 1

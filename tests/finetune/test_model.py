@@ -68,16 +68,16 @@ def make_batch(rows=8, length=12, seed=0) -> dict[str, tf.Tensor]:
         "input_mask": mask,
         "segment_ids": segments,
         "task_id": task_id,
-        "cola_label_ids": rng.integers(0, 2, rows).astype(np.int32),
-        "sts_targets": rng.uniform(0, 1, rows).astype(np.float32),
-        "chunk_labeled_positions": words,
-        "chunk_labels": rng.integers(0, 5, (rows, 6)).astype(np.int32),
-        "chunk_labels_mask": (words > 1).astype(np.float32),
-        "squad_start_positions": np.full(rows, 5, np.int32),
-        "squad_end_positions": np.full(rows, 7, np.int32),
-        "squad_is_impossible": rng.integers(0, 2, rows).astype(np.int32),
+        "cola:label_ids": rng.integers(0, 2, rows).astype(np.int32),
+        "sts:targets": rng.uniform(0, 1, rows).astype(np.float32),
+        "chunk:labeled_positions": words,
+        "chunk:labels": rng.integers(0, 5, (rows, 6)).astype(np.int32),
+        "chunk:labels_mask": (words > 1).astype(np.float32),
+        "squad:start_positions": np.full(rows, 5, np.int32),
+        "squad:end_positions": np.full(rows, 7, np.int32),
+        "squad:is_impossible": rng.integers(0, 2, rows).astype(np.int32),
     }
-    batch |= {f"{name}_eid": np.arange(rows, dtype=np.int32) for name in HEADS}
+    batch |= {f"{name}:eid": np.arange(rows, dtype=np.int32) for name in HEADS}
     return {name: tf.constant(value) for name, value in batch.items()}
 
 
@@ -257,13 +257,13 @@ def test_smoothing_and_class_weights_count_in_training_alone():
         for name in expected if training else ():
             logits = theirs[name]["logits"].numpy().astype(np.float64)
             shares = np.log(np.exp(logits) / np.exp(logits).sum(-1, keepdims=True))
-            labels = batch["cola_label_ids" if name == "cola" else "chunk_labels"]
+            labels = batch["cola:label_ids" if name == "cola" else "chunk:labels"]
             right = np.take_along_axis(shares, labels.numpy()[..., None], -1)[..., 0]
             losses = -0.8 * right - 0.2 * shares.mean(axis=-1)
             if name == "cola":
                 expected[name] = losses * np.array([0.5, 3.0])[labels]
             else:
-                mask = batch["chunk_labels_mask"]
+                mask = batch["chunk:labels_mask"]
                 expected[name] = np.sum(losses * mask, axis=-1)
         for name, losses in expected.items():
             np.testing.assert_allclose(ours[name]["loss"], losses, rtol=1e-5)
@@ -273,18 +273,30 @@ def test_smoothing_and_class_weights_count_in_training_alone():
     assert again.head_settings == heads
 
 
+def test_a_task_whose_name_begins_with_anothers():
+    """Only the heads run whose features are in the batch, as in an evaluation."""
+    given = {"kind": "classification", "num_labels": 2}
+    model = make_model({"cola": given, "cola_hard": given, "task": given})
+    batch = make_batch()
+    shared = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
+    for name in ("cola", "cola_hard", "task"):
+        own = {f"{name}:{k}": batch[f"cola:{k}"] for k in ("label_ids", "eid")}
+        found = model({**shared, **own, "task_id": batch["task_id"]}).outputs
+        assert list(found) == [name]
+
+
 def test_class_weights_of_several_classes_count_where_a_text_has_them():
     given = {"kind": "multilabel", "num_labels": 2}
     weights = [1.0, 4.0]
     batch = make_batch() | {
-        "topics_label_flags": tf.constant([[0.0, 1.0]] * 4 + [[1.0, 0.0]] * 4),
-        "topics_eid": tf.range(8),
+        "topics:label_flags": tf.constant([[0.0, 1.0]] * 4 + [[1.0, 0.0]] * 4),
+        "topics:eid": tf.range(8),
     }
     batch["task_id"] = tf.zeros([8], tf.int32)
     plain = make_model({"topics": given})
     model = make_model({"topics": given | {"class_weights": weights}})
     found = plain(batch, training=True).outputs["topics"]
-    flags = batch["topics_label_flags"].numpy()
+    flags = batch["topics:label_flags"].numpy()
     losses = tf.nn.sigmoid_cross_entropy_with_logits(flags, found["logits"]).numpy()
     expected = np.mean(losses * np.where(flags > 0, weights, 1.0), axis=-1)
     ours = model(batch, training=True).outputs["topics"]["loss"]

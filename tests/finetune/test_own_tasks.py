@@ -172,7 +172,7 @@ def test_several_classes_for_a_text(tmp_path):
     assert task.labels == ("x", "y", "z") and task.head == ("multilabel", 3)
     store = preprocessing.features(task.config, tasks, "train", True)
     flags = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
-    assert store["mine_label_flags"].tolist() == flags
+    assert store["mine:label_flags"].tolist() == flags
     assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
     assert [e.label for e in task.read("test")] == [()]
     assert label_counts.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}

@@ -68,7 +68,7 @@ def test_a_last_word_of_many_pieces(tmp_path, length, kind):
     assert store["input_ids"].shape == (1, length)
     task = tasks[0]
     assert store["input_ids"][0, -1] == task.tokenizer.vocab.sep_id
-    assert store[f"{task.name}_labels_mask"][0].sum() == 2
+    assert store[f"{task.name}:labels_mask"][0].sum() == 2
 
 
 def test_words_that_are_cut_off_count_as_missed(tmp_path):

@@ -102,7 +102,7 @@ def test_what_is_skipped_is_listed_with_the_features(data):
             "unknown label '7'; there are 0, 1",
             "2 columns instead of 4 or more",
         ]
-        assert store["cola_eid"].tolist() == [0, 3]
+        assert store["cola:eid"].tolist() == [0, 3]
 
 
 def test_a_missing_split_and_a_wrong_name(data):
@@ -268,7 +268,7 @@ class Reviews(TextTask):
     monkeypatch.syspath_prepend(data)
     [task] = tasks_of(data, "their_tasks:Reviews")
     store = preprocessing.features(task.config, [task], "train", True)
-    assert store["reviews_label_ids"].tolist() == [1, 0]
+    assert store["reviews:label_ids"].tolist() == [1, 0]
     refused(lambda: task.examples("dev"), "reviews needs", "dev.txt")
     for wrong in ("their_tasks:Review", "no_such_module:Reviews"):
         refused(lambda wrong=wrong: tasks_of(data, wrong), wrong, "cannot load")
@@ -351,7 +351,7 @@ def test_batches_hold_every_example_once_and_are_padded_as_told(data):
 
     plain = list(batches.in_order(store, 4))
     assert [b["task_id"].tolist() for b in plain][2] == [0, 0, 1, 1]
-    assert np.concatenate([b["cola_eid"] for b in plain])[:10].tolist() == [*range(10)]
+    assert np.concatenate([b["cola:eid"] for b in plain])[:10].tolist() == [*range(10)]
     short = list(batches.in_order(store, 4, (4, 6, 8)))
     assert {b["input_ids"].shape[1] for b in short} <= {4, 6, 8}
     for a, b in zip(plain, short, strict=True):
@@ -360,13 +360,13 @@ def test_batches_hold_every_example_once_and_are_padded_as_told(data):
         assert not a["input_ids"][:, width:].any()
     shuffled = shuffled_batches(5)
     later = shuffled_batches(3, start_step=2)
-    seen = np.concatenate([b["cola_eid"] for b in shuffled])
+    seen = np.concatenate([b["cola:eid"] for b in shuffled])
     assert sorted(seen[:10]) == [*range(10)] and sorted(seen[10:]) == [*range(10)]
     for a, b in zip(shuffled[2:], later, strict=True):
-        np.testing.assert_array_equal(a["cola_eid"], b["cola_eid"])
+        np.testing.assert_array_equal(a["cola:eid"], b["cola:eid"])
     halves = shuffled_batches(4, num_replicas=2)
     np.testing.assert_array_equal(
-        np.concatenate([b["cola_eid"] for b in halves]), seen[:8]
+        np.concatenate([b["cola:eid"] for b in halves]), seen[:8]
     )
 
 

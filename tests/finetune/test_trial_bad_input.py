@@ -97,7 +97,7 @@ def test_a_score_that_is_no_number(tmp_path, score):
     tasks = own("tsv", "regression")
     refused(tmp_path, files, ["t.tsv, line 3"], tasks=tasks)
     store = features(tmp_path, files, tasks=tasks, on_bad_example="skip")
-    assert store["mine_targets"].tolist() == [0.0, 1.0]
+    assert store["mine:targets"].tolist() == [0.0, 1.0]
     [left_out] = store.skipped
     assert "line 3" in left_out
 

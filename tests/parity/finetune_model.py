@@ -73,12 +73,16 @@ class Recording:
         return _Head(kind, self.arrays["train_out/logits"].shape[-1])
 
     def batch(self, mode: str) -> dict[str, tf.Tensor]:
-        prefix = f"{mode}_features/"
-        return {
-            key.removeprefix(prefix): tf.constant(self.arrays[key])
-            for key in self.arrays.files
-            if key.startswith(prefix)
-        }
+        """Its features; the original has "_" where there is ":" here."""
+        prefix, own = f"{mode}_features/", f"{self.name}_"
+        found = {}
+        for key in self.arrays.files:
+            if key.startswith(prefix):
+                name = key.removeprefix(prefix)
+                if name.startswith(own):
+                    name = f"{self.name}:{name.removeprefix(own)}"
+                found[name] = tf.constant(self.arrays[key])
+        return found
 
 
 def replay(directory: str) -> Iterator[Row]:

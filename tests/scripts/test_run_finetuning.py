@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers import forked_runs
-from tests.helpers.runs import ROOT, tiny, write_tiny_data
+from tests.helpers.forked_runs import metrics_of
+from tests.helpers.runs import NO_DROPOUT, ROOT, tiny, write_tiny_data
 from tests.helpers.tiny_finetuning import TINY, finetune, fork, write_data
 
 
@@ -283,6 +284,26 @@ def test_a_sweep_scores_every_checkpoint(data, several):
     scores = json.loads((swept / "sweep.json").read_text())
     assert list(scores["cola: mcc"]) == [str(newest)]
     assert (swept / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    # Of several tasks each has places of its own, below what is given, too.
+    given |= {"task_names": ["cola", "sts"], "model_dir": str(source / "own")}
+    run = fork(data, "swept", given, "--sweep")
+    assert run.returncode == 0, run.stdout + run.stderr
+    scores = json.loads((source / "own_results" / "sweep" / "sweep.json").read_text())
+    assert list(scores) == ["cola: mcc", "sts: spearman"]
+
+
+def test_short_batches_are_cut_into_parts_too(data):
+    """Accumulation with batches of several lengths learns what it does with one."""
+    given = {"task_names": ["cola"], "num_train_epochs": 2.0, "seed": 3}
+    given["model_hparam_overrides"] = TINY["model_hparam_overrides"] | NO_DROPOUT
+    losses = {}
+    given["gradient_accumulation_steps"] = 2
+    for name, buckets in (("whole", []), ("parts", [8])):
+        run = fork(data, name, given | {"length_buckets": buckets})
+        assert run.returncode == 0, run.stdout + run.stderr
+        trial = data / "models" / name / "finetuning_models" / "cola_model_1"
+        losses[name] = [row["loss"] for row in metrics_of(trial)]
+    np.testing.assert_allclose(losses["parts"], losses["whole"], rtol=1e-4)
 
 
 def test_nobody_else_writes_into_a_trial(data):
