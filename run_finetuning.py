@@ -31,7 +31,7 @@ from electra_tf.finetune import (
     task_names,
 )
 from electra_tf.finetune import sweep as sweep_lib
-from electra_tf.finetune.results import Results
+from electra_tf.finetune.results import DATA, Results
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
@@ -102,7 +102,7 @@ def main(argv: list[str]) -> int:
         check_place(config.trial_dir(1))
     check_flags(config)
     if _MERGE.value:
-        return show(results_of(config, source), config, console)
+        return show(results_of(config, source, []), config, console)
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
@@ -131,7 +131,7 @@ def main(argv: list[str]) -> int:
     else:
         tasks = make_tasks(config, vocab, console, trained)
         if _PARALLEL.value > 1:
-            return run_parallel(config, source, console)
+            return run_parallel(config, source, tasks, console)
         placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
@@ -158,10 +158,17 @@ def check_flags(config: FinetuningConfig) -> None:
         )
 
 
-def results_of(config: FinetuningConfig, source, only: int | None = None) -> Results:
-    """The results of the run, with those that are there if it trains."""
+def results_of(
+    config: FinetuningConfig, source, tasks: list, only: int | None = None
+) -> Results:
+    """The results of the run, with those that are there if it trains.
+
+    `tasks`: [] where their data are not to be looked at.
+    """
     settings = config.settings()
     settings["init_checkpoint"] = shown(source.origin) if source else None
+    if tasks:
+        settings[DATA] = preprocessing.data_facts(config, tasks)
     results = Results(config.results_json, config.results_txt, settings, only)
     if config.do_train:
         results.load()
@@ -186,9 +193,9 @@ def show(results: Results, config: FinetuningConfig, console: Console) -> int:
     return EXIT_OK
 
 
-def run_parallel(config: FinetuningConfig, source, console: Console) -> int:
+def run_parallel(config: FinetuningConfig, source, tasks, console: Console) -> int:
     """Makes the trials that are not made yet, some at a time."""
-    made = results_of(config, source).trials
+    made = results_of(config, source, tasks).trials
     trials = [
         trial
         for trial in range(1, config.num_trials + 1)
@@ -201,7 +208,7 @@ def run_parallel(config: FinetuningConfig, source, console: Console) -> int:
     )
     if code == EXIT_PREEMPTED:
         console.log("Run the same command again to continue.")
-    return code or show(results_of(config, source), config, console)
+    return code or show(results_of(config, source, tasks), config, console)
 
 
 def resolve(hparams: dict[str, Any], console: Console):
@@ -301,7 +308,7 @@ def run_trials(config, vocab, tasks, source, placement, console):
     from electra_tf.finetune import trial as finetuning
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
-    results = results_of(config, source, _TRIAL.value)
+    results = results_of(config, source, tasks, _TRIAL.value)
     trials = range(1, config.num_trials + 1)
     for trial in [_TRIAL.value] if _TRIAL.value else trials:
         done = results.trials.get(trial) if config.do_train and config.do_eval else None

@@ -202,6 +202,11 @@ class TextTask(Task):
         """With any label."""
         return example_of(number, given, self.unknown_label())
 
+    def feature_settings(self) -> dict[str, Any]:
+        """Numbers are learnt as shares of their scale."""
+        scale = {} if self.labels else {"scale": [self.lowest, self.highest]}
+        return super().feature_settings() | scale
+
     def unknown_label(self) -> Any:
         """What stands for the label of a text that has none."""
         return self.labels[0] if self.labels else str(self.lowest)

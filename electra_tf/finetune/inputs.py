@@ -11,6 +11,7 @@ import csv
 import difflib
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -386,11 +387,13 @@ def words(
 def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
     """(number of its first line, cells of each line) of each sentence.
 
-    Blank lines and -DOCSTART- part them.
+    Blank lines and -DOCSTART- part them. Cells are between tabs, else between blanks: a
+    word such as "10 000" has a blank or a no-break space in it.
     """
     sentence: list[list[str]] = []
     for number, line in enumerate(itertools.chain(source.lines, [""]), start=1):
-        cells = line.split()
+        cells = line.strip().split("\t") if "\t" in line else re.split(" +", line)
+        cells = [cell.strip() for cell in cells if cell.strip()]
         if cells and cells[0] != "-DOCSTART-":
             sentence.append(cells)
         elif sentence:

@@ -290,8 +290,9 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         if said := self._said or (self.stored and self.stored.scheme):
             return said
         split = "train" if self.path("train").is_file() else "dev"
+        written = [example.written for example in self.read(split)]
         try:
-            return tag_schemes.scheme_of([e.written for e in self.read(split)])
+            return tag_schemes.scheme_of(written)
         except UserError as error:
             raise UserError(f"{self.path(split)} has {error}.") from None
 

@@ -7,10 +7,14 @@ when the data, the vocabulary or a setting differs, another one is made.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +28,7 @@ from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text import packing
 
 FORMAT = 3
+_PARTIAL_SECONDS = 24 * 3600
 # What the features of a split follow from, beside the data and the vocabulary.
 _SETTINGS = (
     "max_seq_length",
@@ -66,14 +71,18 @@ def features(
     chosen = tasks if only is None else [only]
     digest = _digest(config, tasks, chosen, split, is_training)
     directory = Path(config.preprocessed_data_dir) / f"{split}_{digest[:16]}"
-    if not (directory / "manifest.json").is_file() or (
-        not config.use_tfrecords_if_existing
-    ):
-        _build(directory, config, tasks, chosen, split, is_training, digest)
-    arrays = {
-        path.stem: np.load(path, mmap_mode="r") for path in directory.glob("*.npy")
-    }
-    return FeatureStore(arrays, digest, len(tasks), read_skipped(directory))
+    if config.use_tfrecords_if_existing and (directory / MANIFEST).is_file():
+        found = _open(directory)
+    else:
+        found = _build(directory, config, tasks, chosen, split, is_training, digest)
+    return FeatureStore(found[0], digest, len(tasks), found[1])
+
+
+def _open(directory: Path) -> tuple[dict[str, np.ndarray], Any]:
+    """(arrays, what was left out), which stay what they are if others replace them."""
+    paths = directory.glob("*.npy")
+    arrays = {path.stem: np.load(path, mmap_mode="r") for path in paths}
+    return arrays, read_skipped(directory)
 
 
 def read_skipped(directory: Path) -> Any:
@@ -101,6 +110,24 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
         facts[f"data of {task.name}"] = task.data_hash(split)
         facts[f"settings of {task.name}"] = task.feature_settings()
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def data_facts(
+    config: FinetuningConfig, tasks: Sequence[Any]
+) -> dict[str, dict[str, str]]:
+    """Task -> split -> a hash of its files and of the class that reads them."""
+    found: dict[str, dict[str, str]] = {}
+    for task in tasks:
+        splits = ["train"] if config.do_train else []
+        splits += task.splits("dev") if config.do_eval else []
+        settings = json.dumps(task.feature_settings(), sort_keys=True)
+        found[task.name] = {
+            split: hashlib.sha256(
+                f"{task.data_hash(split)} {settings}".encode()
+            ).hexdigest()[:16]
+            for split in splits
+        }
+    return found
 
 
 def feature_key(task: Any, feature: str) -> str:
@@ -138,7 +165,37 @@ def pack(
     return arrays
 
 
-def _build(directory, config, tasks, chosen, split, is_training, digest) -> None:
+def _put_in_place(made: Path, directory: Path, others_will_do: bool) -> None:
+    """Gives a finished folder its name; `others_will_do` if it is taken by now.
+
+    What has the name was made from the same: the digest is part of it.
+    """
+    while True:
+        try:
+            os.rename(made, directory)
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if others_will_do and (directory / MANIFEST).is_file():
+            shutil.rmtree(made)
+            return
+        old = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{PARTIAL}")
+        with contextlib.suppress(FileNotFoundError):  # Another was as quick.
+            os.rename(directory, old)
+            shutil.rmtree(old)
+
+
+def _remove_old(folder: Path) -> None:
+    """Removes what processes have left that were killed."""
+    for path in folder.glob(f"*{PARTIAL}"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _PARTIAL_SECONDS:
+                shutil.rmtree(path)
+
+
+def _build(directory, config, tasks, chosen, split, is_training, digest):
+    """Makes a store: what `_open` returns of it."""
     rows: list[tuple[Any, dict[str, Any]]] = []
     for task in chosen:
         for example in task.read(split):
@@ -148,9 +205,10 @@ def _build(directory, config, tasks, chosen, split, is_training, digest) -> None
         raise UserError(f"{names}: no example of {split} can be used.")
     numbers = {task: tasks.index(task) for task in chosen}
     arrays = pack(rows, numbers, config.max_seq_length)
-    partial = directory.with_name(directory.name + PARTIAL)
+    # Of its own: jobs that start together may all make them.
+    partial = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{PARTIAL}")
     try:
-        shutil.rmtree(partial, ignore_errors=True)
+        _remove_old(directory.parent)
         partial.mkdir(parents=True)
         for name, array in arrays.items():
             np.save(partial / f"{name}.npy", array)
@@ -158,8 +216,9 @@ def _build(directory, config, tasks, chosen, split, is_training, digest) -> None
         manifest["skipped"] = [
             s for task in chosen for s in task.skipped.get(split, [])
         ]
-        atomic_write(partial / "manifest.json", json.dumps(manifest) + "\n")
-        shutil.rmtree(directory, ignore_errors=True)
-        os.replace(partial, directory)
+        atomic_write(partial / MANIFEST, json.dumps(manifest) + "\n")
+        found = _open(partial)
+        _put_in_place(partial, directory, config.use_tfrecords_if_existing)
     except OSError as error:
         raise cannot_write(directory, error) from error
+    return found

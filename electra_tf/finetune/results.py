@@ -23,6 +23,7 @@ from electra_tf.paths import local_of, shown
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch, names_in, put
 
+DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
 
@@ -55,7 +56,8 @@ class Results:
     Args:
       json_path: where they are kept; the text goes beside it.
       txt_path: the original's text.
-      settings: what the trials have in common; results of others are not mixed in.
+      settings: what the trials have in common, and DATA as far as they are known;
+        results of others are not mixed in.
       only: the one trial that this process makes. It goes into a file of its own, so
         that processes, on whatever machines, do not write to the same one.
     """
@@ -97,10 +99,11 @@ class Results:
                 f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
             ) from None
+        self._check_data(path, stored.pop(DATA, {}))
         # What an earlier version did not have was as it is by default.
         defaults = {f.name: default_of(f) for f in dataclasses.fields(FinetuningConfig)}
         stored = {k: v for k, v in defaults.items() if k in self.settings} | stored
-        keys = sorted(set(stored) | set(self.settings))
+        keys = sorted((set(stored) | set(self.settings)) - {DATA})
         changed = [k for k in keys if stored.get(k) != self.settings.get(k)]
         if changed:
             key = changed[0]
@@ -111,6 +114,19 @@ class Results:
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
         return {result.trial: result for result in trials}
+
+    def _check_data(self, path: Path, stored: dict[str, dict[str, str]]) -> None:
+        """Refuses results on data that have changed, as far as both sides are known."""
+        ours = self.settings.setdefault(DATA, stored)
+        for task, splits in stored.items():
+            for split, value in splits.items():
+                if ours.get(task, {}).get(split, value) != value:
+                    raise UserError(
+                        f"{path} holds results on other data: {split} of {task}, or "
+                        "the class that reads it, has changed since.\n"
+                        'Set "model_dir" to a new place, or move those results and '
+                        "models away."
+                    )
 
     def add(self, result: TrialResult) -> None:
         """Adds or replaces a trial and writes both files, or the trial's own one."""

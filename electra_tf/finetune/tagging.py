@@ -260,7 +260,11 @@ class TaggingTask(Task):
                 found.append(TaggingExample(len(found), words, None, (), identity))
                 continue
             if len(words) != len(tags):
-                self.bad(split, where, "a word without a tag, or too few columns")
+                self.bad(
+                    split,
+                    where,
+                    "a word without a tag, or not as many columns as others",
+                )
                 continue
             wrong = next((tag for tag in tags if self.wrong_tag(tag)), None)
             if wrong is not None:
@@ -300,12 +304,13 @@ class TaggingTask(Task):
 
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        path, columns = self.required(split), 2
-        is_tagged = split != "test" or self._columns("test") >= self._columns("train")
+        path = self.required(split)
+        columns, trained = self._columns(split), self._columns("train")
+        is_tagged = split != "test" or columns >= trained
+        columns = max(columns, 2)
         for first, lines in inputs.conll(Source.of(path)):
             tags, bad = [], None
             for number, cells in enumerate(lines, start=first):
-                columns = max(columns, len(cells))
                 if len(cells) == columns:
                     tags.append(cells[-1])
                 else:
@@ -315,11 +320,14 @@ class TaggingTask(Task):
             yield Sentence(where, words, tags if is_tagged else None)
 
     def _columns(self, split: str) -> int:
-        """The columns of a file; a test set with fewer than others has no tags."""
+        """The columns of most lines of a file; a test set with fewer has no tags."""
         if not self.path(split).is_file():
             return 2
         found = inputs.conll(Source.of(self.path(split)))
-        return next((len(lines[0]) for _, lines in found), 0)
+        counts = collections.Counter(
+            len(cells) for _, lines in found for cells in lines
+        )
+        return counts.most_common(1)[0][0] if counts else 0
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""

@@ -232,9 +232,11 @@ def _identity(run: Run, store) -> dict[str, Any]:
     shape = dataclasses.asdict(run.config.model_config())
     del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
     heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
-    frozen = run.config.freeze_layers
+    frozen, evaluated = run.config.freeze_layers, run.config.eval_every_steps
+    facts = preprocessing.data_facts(run.config, run.tasks) if evaluated else {}
     return shape | {
         **({} if frozen is None else {"freeze_layers": frozen}),  # has no slots
+        **({"data": facts} if evaluated else {}),  # The best are kept by these scores.
         **run.config.identity(),
         "vocab_sha256": run.vocab.sha256,
         "heads": heads,

@@ -2,7 +2,10 @@
 """Tasks and their data: bad input, own tasks, features on disk, files to submit."""
 
 import json
+import shutil
+import threading
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -132,6 +135,24 @@ def test_a_word_that_becomes_no_token_keeps_its_place(data):
     [features] = task.featurize(example, True)
     assert features["labeled_positions"] == [1, 2, 2]
     assert len(features["labels"]) == 3
+
+
+def test_one_line_with_other_columns_is_the_bad_one(data):
+    lines = ["the X B-NP", "10 000 X I-NP", "dog X I-NP", "", "the X B-NP", ""]
+    write(data, "chunk/train.txt", "\n".join(lines))
+    [task] = tasks_of(data, "chunk")
+    refused(lambda: task.examples("train"), "line 2", "columns")
+    [task] = tasks_of(data, "chunk", on_bad_example="skip")
+    assert [example.words for example in task.read("train")] == [["the"]]
+    # Between tabs a word may have a blank in it, and everywhere a no-break space.
+    for text in (
+        "\n".join(lines).replace("10 000", "10\u00a0000"),
+        "\n".join(lines).replace(" ", "\t").replace("10\t", "10 "),
+    ):
+        write(data, "chunk/train.txt", text)
+        [task] = tasks_of(data, "chunk")
+        first, second = task.read("train")
+        assert (len(first.words), second.words) == (3, ["the"])
 
 
 def test_long_texts_are_cut_to_the_length(data):
@@ -317,6 +338,46 @@ def cola(data, count=10):
     lines = [f"x\t{i % 2}\t\t{'dog ' * (i % 5 + 1)}\n" for i in range(count)]
     write(data, "cola/train.tsv", "".join(lines))
     return tasks_of(data, "cola")
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_jobs_that_start_together_make_features_each(data, again):
+    """As an array of jobs does: nobody loses them, and everybody sees the same."""
+    cola(data, 2000)
+    tasks = tasks_of(data, "cola", use_tfrecords_if_existing=not again)
+    together, found = threading.Barrier(6), []
+
+    def make():
+        together.wait()
+        store = preprocessing.features(tasks[0].config, tasks, "train", True)
+        found.append({name: np.array(array) for name, array in store.items()})
+
+    for _ in range(3):
+        threads = [threading.Thread(target=make) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        folder = Path(tasks[0].config.preprocessed_data_dir)
+        (kept,) = folder.iterdir()
+        assert len(list(kept.iterdir())) == 1 + len(found[0])
+        shutil.rmtree(kept)
+    assert len(found) == 18
+    for store in found:
+        assert store.keys() == found[0].keys()
+        assert all(np.array_equal(store[k], found[0][k]) for k in store)
+
+
+def test_features_follow_the_scale_of_their_scores(data):
+    """That of a dev set too, whose own file does not say it."""
+    lines = ["text,score", "the dog,0", "the cat,{}"]
+    for highest in (4, 8):
+        (data / "train.csv").write_text("\n".join(lines).format(highest))
+        (data / "dev.csv").write_text("\n".join(lines).format(2))
+        given = own("regression", text_a="text", label="score")
+        tasks = tasks_of(data, "mine", tasks=given)
+        store = preprocessing.features(tasks[0].config, tasks, "dev", False)
+        assert store["mine:targets"].tolist() == [0.0, 2 / highest]
 
 
 def test_features_are_made_anew_when_something_differs(data):
