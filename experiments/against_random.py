@@ -102,6 +102,8 @@ def table(
         if which == RANDOM or other is None:
             continue
         for metric, value in metrics.items():
+            if metric == "loss":  # of which less is better
+                continue
             sides = value, other[metric]
             difference = sides[0]["mean"] - sides[1]["mean"]
             errors = [standard_error(side) for side in sides]
