@@ -198,6 +198,7 @@ def main(argv: list[str]) -> int:
             fetch(flag.value)
     if output_file() is not None:
         check_writable(os.path.dirname(output_file()))
+        check_not_read(output_file())
     if _OUTPUT_DIR.value is not None:
         run_on_corpus(command)
         return EXIT_OK
@@ -218,6 +219,19 @@ def main(argv: list[str]) -> int:
     if output_file() is not None:
         put(output_file())
     return EXIT_OK
+
+
+def check_not_read(output: str) -> None:
+    """Raises a UserError where the result would replace what is read."""
+    read = {flag.name: flag.value for flag in (_INPUT, _NBEST, _REFERENCES)}
+    given = [*read.items(), *((_COSTS.name, path) for path in _COSTS.value)]
+    for name, path in given:
+        if path in (None, "-") or not os.path.exists(path):
+            continue
+        if os.path.exists(output) and os.path.samefile(path, output):
+            raise UserError(
+                f"--{name} and --output are the same file, {output}.", EXIT_FLAGS
+            )
 
 
 def check_corpus_flags(command: str) -> None:
@@ -344,10 +358,16 @@ def report(model_dir: str) -> None:
     """Writes the run's HTML page."""
     from electra_tf.inference import detection, html_report, pretrained_model
 
-    model = pretrained_model.load(model_dir)
-    lines = input_lines() if _INPUT.value else []
-    texts = list(detection.passages(lines, _MAX_PASSAGES.value))
-    shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
+    if not os.path.isfile(os.path.join(model_dir, "config.json")):
+        raise UserError(
+            f"report is on a run, and {model_dir} has no config.json.\nName the "
+            "directory of a run, not a checkpoint or an exported model."
+        )
+    shown = []
+    if _INPUT.value:
+        texts = list(detection.passages(input_lines(), _MAX_PASSAGES.value))
+        model = pretrained_model.load(model_dir)
+        shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
     output = output_file() or os.path.join(model_dir, "report.html")
     html_report.write_report(Path(model_dir), shown, output)
     put(output)
@@ -452,8 +472,6 @@ def predict() -> None:
     if _RESUME.value and output_file() is None:
         raise UserError("--resume needs a file as --output.", EXIT_FLAGS)
     taken, made = input_file(), output_file()
-    if taken and made and os.path.exists(made) and os.path.samefile(taken, made):
-        raise UserError(f"--input and --output are the same file, {made}.", EXIT_FLAGS)
     predictor = prediction.load_predictor(_MODEL.value, _TASK.value, _DATA_DIR.value)
     source = inputs.open_source(taken, _INPUT_FORMAT.value, predictor.reads)
     asked, console = predictor.asked(source), Console(sys.stderr)

@@ -61,9 +61,12 @@ def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float):
     """(gap before, shown text, kind, original) of each token, then the last gap."""
     found, last = flagged(tokens, threshold), 0
     for i, token in enumerate(tokens):
-        shown = token.text
         if token.is_replaced:
             shown = token.replacement.removeprefix("##")
+        elif token.end > last:  # Pieces of one character have the same place.
+            shown = text[max(last, token.start) : token.end]
+        else:
+            continue
         kind = {
             (True, True): "caught",
             (True, False): "missed",

@@ -56,7 +56,8 @@ class SavedModelTexts(TextJob):
         self._model = tf.saved_model.load(str(folder))
         self._call = self._model.signatures.get("serving_default")
         self._output = output
-        if self._call is None or output not in self._call.structured_outputs:
+        gives = self._call.structured_outputs if self._call else {}
+        if not {output, "num_tokens"} <= gives.keys():
             raise UserError(
                 f"{folder} is the SavedModel of {manifest.get('what', 'something')}, "
                 f"which gives no {output}."

@@ -48,6 +48,7 @@ SHAPE = (
     "num_attention_heads",
     "hidden_act",
 )
+_FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _CONFIG = "config.json"  # the hparams of a run
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -138,8 +139,15 @@ class FoundModel(NamedTuple):
     ) -> StoredModel:
         """The whole model, checked from all sides; see the function `read`."""
         hparams = hparams or {}
+        if vocab_file is not None:
+            Vocabulary.load(vocab_file).check_same(
+                self.identity.get("vocab_sha256"),
+                f"{self.origin} was trained",
+                "Give its own vocabulary.",
+            )
         contents = self.contents(log, slots)
         stored = assemble(contents, vocab_file, hparams)
+        self._note_capitals(stored, hparams, log)
         if contents.compare:
             log(f"Note: {self.origin}: {contents.compare()}.")
         said = (self.settings.hparams, hparams)
@@ -154,6 +162,23 @@ class FoundModel(NamedTuple):
                 f"{heads} taken."
             )
         return stored
+
+    def _note_capitals(self, stored: StoredModel, hparams, log) -> None:
+        """What is not said of the casing is the original's default: lower case."""
+        said = self.settings.tokenizer_config or read_settings(stored.vocab.path)
+        if said or "do_lower_case" in {**self.settings.hparams, **hparams}:
+            return
+        capitals = sum(
+            token != token.lower() and not token.startswith("[")
+            for token in stored.vocab.tokens
+        )
+        if capitals > _FEW_CAPITALS * len(stored.vocab):
+            log(
+                f"Note: {self.origin} does not say whether it reads capitals, and "
+                f"{capitals:,} tokens of its vocabulary have some: they are taken for "
+                'unused, all text is lower-cased. {"do_lower_case": false} in '
+                f"{stored.vocab.path}.json says otherwise."
+            )
 
 
 def find(
@@ -293,9 +318,9 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
     if not (run / _CONFIG).is_file():
         return beside
     hparams = read_json(run / _CONFIG)
-    usual = run.parents[1] / tf1.VOCABULARY
+    usual = _above(run, 2) / tf1.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
-        usual = run.parents[3] / tf1.VOCABULARY
+        usual = _above(run, 4) / tf1.VOCABULARY
         hparams = _of_finetuned(run, hparams)
     vocab_file = hparams.pop("vocab_file", None)
     vocab_file = local_of(vocab_file) if vocab_file else beside.vocab_file
@@ -305,9 +330,14 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
     return Settings(hparams, vocab_file and read_settings(vocab_file), vocab_file)
 
 
+def _above(folder: Path, levels: int) -> Path:
+    """The folder so many levels above; the root where there are not as many."""
+    return [folder, *folder.parents][: levels + 1][-1]
+
+
 def _of_finetuned(run: Path, hparams: Mapping[str, Any]) -> dict[str, Any]:
     """The hparams of a fine-tuned model's encoder."""
-    data_dir, model_name = str(run.parents[3]), run.parents[1].name
+    data_dir, model_name = str(_above(run, 4)), _above(run, 2).name or "model"
     config = FinetuningConfig.from_hparams(data_dir, model_name, dict(hparams))
     overrides = dataclasses.asdict(config.model_config())
     del overrides["vocab_size"]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -100,8 +101,8 @@ def assemble(
     vocab_file = vocab_file or settings.vocab_file
     if vocab_file is None:
         raise UserError(
-            f"{origin} comes without a vocabulary.\nGive --vocab-file: a model and "
-            "its vocabulary belong together."
+            f"{origin} comes without a vocabulary.\nPut its vocab.txt beside the "
+            "weights; export_model.py takes --vocab-file, too."
         )
     vocab = Vocabulary.load(vocab_file)
     found = {name: list(array.shape) for name, array in contents.tensors.items()}
@@ -116,7 +117,7 @@ def assemble(
     said = {**settings.hparams, **given}
     tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
-    path = Path(origin)
+    path = Path(os.path.abspath(origin))  # "." has a name, too.
     name = path.parent.name if split_name(path.name) else path.name
     name = merged.pop("model_name", None) or name
     config = PretrainingConfig.from_hparams(str(path.parent), name, merged)

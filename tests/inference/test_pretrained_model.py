@@ -209,6 +209,15 @@ def test_terminal():
         assert f"\x1b[{code}m" in coloured
 
 
+def test_pieces_of_one_character_show_it_once():
+    """Hangul is read as its letters, which have the place of their syllable."""
+    text = "\ud55c\uad6d b"
+    places = [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (3, 4)]
+    tokens = [TokenPrediction(text[a:b], a, b, 0.1) for a, b in places]
+    assert rendering.to_terminal(text, tokens, 0.5, colour=False) == text
+    assert re.sub("<[^>]*>", "", rendering.to_html(text, tokens)) == text
+
+
 def test_a_text_cannot_command_the_terminal():
     tokens = [token._replace(text="\x1b[2J") for token in TOKENS]
     for text in ("x\x1b]0;title\x07y", "\x9b2J", "\r\x7f\x08"):

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of random configurations: out in each format and back, or refused by name."""
 
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -132,6 +137,82 @@ def check_out_and_in(seed, folder):
             out = out / what
             expected = {k: v for k, v in expected.items() if k.startswith("electra/")}
         same(sources.read(out, **quiet), config, expected, vocab)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """(its settings, its directory) of an uncased ELECTRA."""
+    rng, found = np.random.default_rng(5), None
+    while not (found and found.do_lower_case and found.objective_kind == "electra"):
+        found, _ = random_run(rng, tmp_path) or (None, None)
+    return found, Path(found.model_dir)
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(run, tmp_path):
+    _, folder = run
+    tokens = list(Vocabulary.load(tmp_path / "vocab.txt").tokens)
+    other = write_tokens(tmp_path / "other.txt", tokens[::-1])
+    with pytest.raises(UserError, match="Give its own vocabulary") as error:
+        sources.read(folder, vocab_file=str(other.path), **quiet)
+    assert error.value.exit_code == EXIT_CONFIG
+    same_tokens = write_tokens(tmp_path / "same.txt", tokens)
+    stored = sources.read(folder, vocab_file=str(same_tokens.path), **quiet)
+    assert stored.vocab.tokens == tuple(tokens)
+
+
+def test_capitals_that_nothing_says_are_read(run, tmp_path):
+    """Of a checkpoint of the original, whose files say nothing of it."""
+    stored = sources.read(run[1], **quiet)
+    tf1.write_tf1(stored, "all", tmp_path / "out", **quiet)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for path in (tmp_path / "out").glob("*ckpt*"):
+        shutil.copy(path, plain)
+    tokens = Vocabulary.load(tmp_path / "vocab.txt").tokens
+    for capitals in (True, False):
+        words = (
+            tokens
+            if capitals
+            else [
+                t if t.startswith("[") else f"{t.lower()}{i}"
+                for i, t in enumerate(tokens)
+            ]
+        )
+        write_tokens(plain / "vocab.txt", list(words))
+        said = []
+        (prefix,) = {str(p).rpartition(".")[0] for p in plain.glob("*.index")}
+        sources.read(prefix, log=said.append)
+        assert any("does not say whether it reads capitals" in x for x in said) == (
+            capitals
+        )
+        said.clear()
+        sources.read(prefix, hparams={"do_lower_case": True}, log=said.append)
+        assert not any("reads capitals" in line for line in said)
+
+
+def test_models_near_the_root():
+    """Where a container has them: /model, or a trial with few folders above it."""
+    assert sources._above(Path("/model"), 2) == Path("/")
+    assert sources._above(Path("/a/models/m"), 2) == Path("/a")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        trial = Path(folder)
+        given = {"task_names": ["cola"], "vocab_size": 30522}
+        (trial / "config.json").write_text(json.dumps(given))
+        beside = sources.Settings({}, None, None)
+        found = sources._settings_of_run(trial, beside)
+        assert found.hparams["embedding_size"] == 128
+
+
+def test_a_checkpoint_beside_one(run, tmp_path, monkeypatch):
+    stored = sources.read(run[1], **quiet)
+    tf1.write_tf1(stored, "all", tmp_path / "write_tf1", **quiet)
+    here = tmp_path / "write_huggingface"
+    huggingface.write_huggingface(stored, "discriminator", here, **quiet)
+    monkeypatch.chdir(tmp_path / "write_tf1")
+    (name,) = {path.stem for path in Path().glob("*.index")}
+    assert sources.read(name, **quiet).config.model_name == "write_tf1"
+    monkeypatch.chdir(here)
+    assert sources.read(".", **quiet).config.model_name == "write_huggingface"
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -150,6 +150,23 @@ def test_flags_of_other_commands_are_refused(command, flags, used_by):
     refused(run, 1, used_by)
 
 
+@pytest.mark.parametrize("command", ["detect", "score", "predict"])
+def test_what_is_read_is_not_replaced(data, tmp_path, command):
+    path, link = tmp_path / "in.txt", tmp_path / "link"
+    path.write_text("w1 w2 w3\n")
+    link.symlink_to(path)
+    run = infer(data, command, "--input", str(path), "--output", str(link))
+    refused(run, 1, "--input and --output are the same file")
+    assert path.read_text() == "w1 w2 w3\n"
+
+
+def test_a_report_is_on_a_run(data, tmp_path):
+    model = data / "models" / "inference"
+    for place in (model / "model.ckpt-0", tmp_path):
+        run = run_script("run_inference.py", "report", "--model", str(place))
+        refused(run, 2, "has no config.json")
+
+
 def test_command_is_needed(data):
     run = run_script("run_inference.py", "--data-dir", str(data), "--model-name", "m")
     assert run.returncode == 1 and "Traceback" not in run.stderr

@@ -205,6 +205,10 @@ def test_saved_models_say_the_same(tmp_path, command, variant, what):
     assert f"{inside} is in {exported}" in error and code == 2 and not inside.exists()
     error, code = fail(CHANGED[command], exported, source, tmp_path / "other", ONE)
     assert f"is the SavedModel of {what}, which gives no" in error and code == 2
+    # Its probabilities are of words.
+    generator = shared_export("electra", "generator")
+    error, code = fail("detect", generator, source, tmp_path / "other", ONE)
+    assert "is the SavedModel of generator, which gives no" in error and code == 2
 
 
 @pytest.mark.parametrize(
