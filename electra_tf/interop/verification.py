@@ -103,6 +103,14 @@ def difference(expected, found, mask=None, relative: bool = False) -> float:
     return worst if np.isfinite(worst) else float("inf")
 
 
+def scale_of(expected) -> float:
+    """The greatest value of numbers, where it exceeds 1; 1 of texts."""
+    expected = np.asarray(expected)
+    if expected.dtype.kind not in "iuf":
+        return 1.0
+    return max(1.0, float(np.max(np.abs(expected), initial=0.0)))
+
+
 def compare(
     read_by: str,
     ours: dict[str, np.ndarray],
@@ -116,8 +124,8 @@ def compare(
     results = []
     for name, expected in ours.items():
         found = difference(expected, theirs[name], mask)
-        scale = max(1.0, float(np.max(np.abs(expected), initial=0.0)))
-        results.append(Result(name, read_by, found, TOLERANCE * scale))
+        tolerance = TOLERANCE * scale_of(expected)
+        results.append(Result(name, read_by, found, tolerance))
     require(results)
     return results
 

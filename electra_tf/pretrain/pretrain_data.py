@@ -77,7 +77,7 @@ def make_dataset(
     source = open_data(data, max_seq_length, vocab, skips, sampling_alpha)
     first, count = batch_size // num_workers * worker, batch_size // num_workers
     masking_settings |= _of_vocabulary(vocab) | {"first_row": first}
-    if examples_before is not None:  # Batch k does not begin at example k * batch_size.
+    if examples_before is not None:
         first += examples_before - start_step * batch_size
     order = batch_size, seed, shuffle, Rows(first, count)
 
@@ -88,18 +88,15 @@ def make_dataset(
     def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
         return masked(step, source.batch(step, *order))
 
-    end = _ENDLESS if num_batches is None else start_step + num_batches
-    dataset = tf.data.Dataset.range(start_step, end)
+    dataset = tf.data.Dataset.range(start_step, start_step + (num_batches or _ENDLESS))
     if in_graph:
         part = source.only_part()
         examples = graph_reading.examples(dataset, part, start_step, *order)
         dataset = tf.data.Dataset.zip(dataset, examples).map(masked)
     else:
         dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
-    if num_replicas > 1:
-        dataset = dataset.unbatch()
-    if num_batches is None:
-        dataset = _without_end(dataset)
+    dataset = dataset.unbatch() if num_replicas > 1 else dataset
+    dataset = dataset if num_batches else _without_end(dataset)
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 

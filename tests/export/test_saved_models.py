@@ -19,6 +19,7 @@ import tensorflow as tf
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.export import saved_models, warmup
 from electra_tf.export.encoder import python_pack
+from electra_tf.export.exported import Check
 from electra_tf.interop import sources
 from electra_tf.storage import manifest
 from electra_tf.text.tokenization import Tokenizer
@@ -364,3 +365,17 @@ def test_segments_of_different_batch_sizes_are_refused_in_words():
     for segments in ([some, more], [more, some]):
         with pytest.raises(tf.errors.InvalidArgumentError, match="different batch"):
             loaded.bert_pack_inputs(segments, seq_length=8)
+
+
+@pytest.mark.parametrize(("values", "fails"), [([20.0, 0.0], False), ([1, 0.5], True)])
+def test_differences_are_measured_by_the_greatest_value(values, fails):
+    """A score near 0 among scores of 20 rounds as those do: its terms are as large."""
+
+    class Loaded:
+        found = tf.constant(values) + [0.0, 2e-5]
+        signatures = {"ids": lambda x: {"logits": Loaded.found}}  # noqa: RUF012
+
+    expected = {"logits": np.array(values, np.float32)}
+    check = Check("ids", {"x": np.zeros(1)}, expected)
+    (gap,) = saved_models._differences(Loaded, [check]).values()
+    assert (gap > saved_models.TOLERANCE["float32"]) == fails

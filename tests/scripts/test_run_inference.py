@@ -155,7 +155,9 @@ def test_what_is_read_is_not_replaced(data, tmp_path, command):
     path, link = tmp_path / "in.txt", tmp_path / "link"
     path.write_text("w1 w2 w3\n")
     link.symlink_to(path)
-    run = infer(data, command, "--input", str(path), "--output", str(link))
+    model = str(data / "models" / "inference")
+    files = "--input", str(path), "--output", str(link)
+    run = run_script("run_inference.py", command, "--model", model, *files)
     refused(run, 1, "--input and --output are the same file")
     assert path.read_text() == "w1 w2 w3\n"
 
