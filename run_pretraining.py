@@ -22,7 +22,7 @@ from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import token_counts
-from electra_tf.data.record_index import manifest_sha256
+from electra_tf.data.record_index import check_tokenizer, manifest_sha256
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
@@ -63,7 +63,7 @@ _MAX_WALL_TIME = flags.DEFINE_string(
     "max_wall_time",
     None,
     "Save and end with exit code 42 before this much time is over, for cluster queues: "
-    "seconds, or such as 1h30m.",
+    "seconds, or such as 1h30m; 0 saves the state before the first step.",
 )
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
@@ -168,6 +168,9 @@ def find_start(
         sources.check(config.init_checkpoint)
     if original:
         original.check_vocabulary(vocab)
+    if config.do_train and not (saved or original):
+        settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+        check_tokenizer(data_files(config), settings)
     masks_rare = config.rare_mask_power and config.do_train
     if config.needs_token_counts and not (saved or original) or masks_rare:
         token_counts.files_beside(data_files(config))

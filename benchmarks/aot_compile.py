@@ -22,6 +22,7 @@ of a run (--data-dir, --model-name) its newest checkpoint and all its examples.
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -30,16 +31,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import ROOT, save
+from measurement import ROOT, STEP_FORMAT, save
 from platforms import PLATFORMS
 from preparation import numbers, place
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.data.record_index import manifest_sha256
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.new_folder import new_folder
 from electra_tf.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
@@ -73,19 +76,19 @@ def main(_):
     if not (FLAGS.platform or FLAGS.output_dir):
         raise UserError("give --platform, --output-dir or both: nothing to do.", 1)
     run = Run.of_flags()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(FLAGS.output_dir or scratch)
-        if FLAGS.output_dir and folder.exists() and any(folder.iterdir()):
-            raise UserError(f"{folder} is not empty; name another --output-dir.")
-        folder.mkdir(parents=True, exist_ok=True)
+    if shutil.which(FLAGS.compiler_python) is None:
+        raise UserError(f"there is no {FLAGS.compiler_python}.\n{_INSTALL}", 1)
+    output = FLAGS.output_dir
+    with new_folder(output) if output else tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         report = write_step(run, folder)
         compile_step(folder)
         if FLAGS.platform:
             report |= json.loads((folder / "compiled.json").read_text())
             print_report(run.config, report)
-        if FLAGS.output_dir:
-            print(f"Written to {folder}: run_compiled_step.py runs it.")
-        save(FLAGS.json, report)
+    if output:
+        print(f"Written to {output}: run_compiled_step.py runs it.")
+    save(FLAGS.json, report)
 
 
 class Run(NamedTuple):
@@ -112,12 +115,7 @@ class Run(NamedTuple):
             hparams,
             read_hparams(file) if file else None,
         )
-        if config.gradient_accumulation_steps > 1:
-            raise UserError(
-                "gradient_accumulation_steps is "
-                f"{config.gradient_accumulation_steps}: a step that is compiled "
-                "elsewhere has one batch.\nSet it to 1 in --hparams."
-            )
+        check_compilable(config)
         if not FLAGS.data_dir:
             return cls(config, numbers(config.vocab_size), None, None)
         vocab = Vocabulary.load(config.vocab_file)
@@ -125,6 +123,7 @@ class Run(NamedTuple):
         checkpoints = Checkpoints(
             config.model_dir,
             identity=config.identity() | {"vocab_sha256": vocab.sha256},
+            settings=config.settings() | manifest_sha256(config.pretrain_tfrecords),
             read_only=True,
         )
         saved = checkpoints.newest_intact()
@@ -134,10 +133,37 @@ class Run(NamedTuple):
         return cls(config, vocab, checkpoints, saved)
 
 
+_INSTALL = (
+    "./test.sh --accelerators makes .venv-accelerators with the compilers; "
+    "--compiler-python names another place."
+)
 _START = (
-    "Start the run first: run_pretraining.py with --max-wall-time 1 saves its state "
+    "Start the run first: run_pretraining.py with --max-wall-time 0 saves its state "
     "before the first step and ends."
 )
+
+
+def check_compilable(config: PretrainingConfig) -> None:
+    """Raises `UserError` for what a step that is compiled elsewhere does not do."""
+    if config.gradient_accumulation_steps > 1:
+        raise UserError(
+            f"gradient_accumulation_steps is {config.gradient_accumulation_steps}: a "
+            "step that is compiled elsewhere has one batch.\nSet it to 1 in --hparams."
+        )
+    if not isinstance(config.pretrain_tfrecords, str):
+        raise UserError(
+            "pretrain_tfrecords are several data sets, a compiled step reads one.\n"
+            "Give one pattern; several joined by commas are one data set."
+        )
+    drawn = config.masking_settings()
+    own = [drawn[n] for n in ("random_token_share", "draw_others", "intact_share")]
+    own += [config.rare_mask_power, config.word_list]
+    if any(own) or len(config.run_phases()) > 1:
+        raise UserError(
+            "a compiled step is one for all steps, without draws of its own: leave out "
+            "phases, random_token_share, rare_mask_power, word_list, "
+            "electra_15_positions and the objectives two_stage and electra_sentence."
+        )
 
 
 def write_step(run: Run, folder: Path) -> dict:
@@ -162,7 +188,7 @@ def write_step(run: Run, folder: Path) -> dict:
     kernels, hlo = lower(without_variables(traced, list(variables.values())))
     (folder / "step.hlo").write_bytes(hlo)
     spec = {
-        "format": FORMAT,
+        "format": STEP_FORMAT,
         "state": {n: [list(v.shape), v.dtype.name] for n, v in variables.items()},
         "inputs": inputs,
         "columns": step.columns,
@@ -170,7 +196,10 @@ def write_step(run: Run, folder: Path) -> dict:
         "metrics": [metric.name for metric in step.task.metrics],
         **{name: getattr(config, name) for name in _KEPT},
         "identity": saved.identity if saved else None,
-        "settings": saved.settings if saved else None,
+        "settings": checkpoints.settings if saved else config.settings(),
+        "of_run": {n: v for n, v in saved.settings.items() if is_of_run(n)}
+        if saved
+        else None,
         "start": saved.step if saved else None,
     }
     atomic_write(folder / "step.json", json.dumps(spec, indent=1))
@@ -180,6 +209,11 @@ def write_step(run: Run, folder: Path) -> dict:
         np.savez_compressed(folder / "initial_state.npz", **arrays)
         np.savez_compressed(folder / "tokens.npz", **read_examples(config, vocab))
     return {"lower_s": time.monotonic() - since, "kernels": kernels}
+
+
+def is_of_run(name: str) -> bool:
+    """Whether a setting tells runs apart that are of one shape: seed and data."""
+    return name == "seed" or name.endswith("sha256")
 
 
 def target_of_flags() -> str:
@@ -197,20 +231,6 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
-    drawn = config.masking_settings()
-    if not isinstance(config.pretrain_tfrecords, str):
-        raise UserError(
-            "pretrain_tfrecords are several data sets, a compiled step reads one.\n"
-            "Give one pattern; several joined by commas are one data set."
-        )
-    own = ("random_token_share", "draw_others", "intact_share")
-    has_own = any(drawn[name] for name in own) or config.rare_mask_power
-    if has_own or len(config.run_phases()) > 1:
-        raise UserError(
-            "a compiled step is one for all steps, without draws of its own: leave out "
-            "phases, random_token_share, rare_mask_power, electra_15_positions and the "
-            "objectives two_stage and electra_sentence."
-        )
     special = (vocab.cls_id, vocab.sep_id, vocab.mask_id)
     task, state, placement = place(
         config,
@@ -245,7 +265,6 @@ def make_step(config: PretrainingConfig, vocab: Vocabulary):
     return step, masked_step, inputs
 
 
-FORMAT = 1
 _KEPT = ("model_name", "seed", "train_batch_size", "max_seq_length", "vocab_size")
 _KEPT += ("num_train_steps", "precision")
 
@@ -303,8 +322,7 @@ def compile_step(folder: Path) -> None:
     if done.returncode:
         last = "\n".join(done.stderr.strip().splitlines()[-3:])
         raise UserError(
-            f"{FLAGS.compiler_python} could not compile the step:\n{last}\n"
-            "./test.sh --accelerators makes .venv-accelerators with the compilers.",
+            f"{FLAGS.compiler_python} could not compile the step:\n{last}\n{_INSTALL}",
             1,
         )
 

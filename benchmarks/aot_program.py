@@ -146,11 +146,8 @@ def _memory(program, state: dict) -> dict:
 
 
 def _costs(program) -> dict:
-    try:
-        costs = program.cost_analysis()
-    except (jax.errors.JaxRuntimeError, NotImplementedError):
-        costs = None  # which is how JAX says that this compiler counts nothing: GPUs'
-    if not costs:  # XLA's own count of its program
+    costs = program.cost_analysis()
+    if not costs:  # None of GPUs' compiler: then XLA's own count of its program.
         hlo = program.runtime_executable().hlo_modules()[0]
         client = jax.devices("cpu")[0].client
         costs = xla_client._xla.hlo_module_cost_analysis(client, hlo)
@@ -176,7 +173,7 @@ def _content(text: str) -> dict:
     aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
     report = {"aliased": aliases[1].count("-alias") if aliases else 0}
     counts, sizes, found = collections.Counter(), {}, []
-    for line in _executed(text):
+    for line, times in _executed(text):
         match = _OPERATION.match(line)
         if not match:
             continue
@@ -187,7 +184,8 @@ def _content(text: str) -> dict:
         operands = re.findall(r"%[^\s,()]+", match["rest"].split("), ")[0])
         moved = sizes[match["name"]] + sum(sizes.get(name, 0) for name in operands)
         cycles = re.search(r'"estimated_cycles":"(\d+)"', line)
-        found.append((_part(line), moved, int(cycles[1]) if cycles else 0))
+        own = int(cycles[1]) if cycles else 0
+        found.append((_part(line), times * moved, times * own))
     cycles = sum(c for *_, c in found)
     parts = collections.Counter()
     for part, moved, own in found:
@@ -201,18 +199,28 @@ def _content(text: str) -> dict:
     return report | ({"cycles": cycles} if cycles else {})
 
 
-def _executed(text: str) -> list[str]:
-    """The lines of the entry computation and of those that it calls."""
+def _executed(text: str) -> list[tuple[str, int]]:
+    """The lines of the entry computation and of those that it calls or repeats.
+
+    With each, how often it is executed: as the compiler knows it of a loop, else once.
+    """
     blocks = re.split(r"\n(?=(?:ENTRY )?%\S+ \()", text)
     bodies = {block.split(" (")[0].split()[-1]: block.splitlines() for block in blocks}
     todo = [
-        block.split(" (")[0].split()[-1] for block in blocks if "ENTRY" in block[:6]
+        (block.split(" (")[0].split()[-1], 1)
+        for block in blocks
+        if "ENTRY" in block[:6]
     ]
     lines = []
     while todo:
-        lines += (body := bodies.get(todo.pop(), []))
-        calls = (re.search(r" call\(.*to_apply=(%[^\s,]+)", line) for line in body)
-        todo += [call[1] for call in calls if call]
+        name, times = todo.pop()
+        for line in bodies.get(name, []):
+            lines.append((line, times))
+            if call := re.search(r" call\(.*to_apply=(%[^\s,]+)", line):
+                todo.append((call[1], times))
+            elif loop := re.search(r" while\(.*body=(%[^\s,]+)", line):
+                count = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+                todo.append((loop[1], times * int(count[1] if count else 1)))
     return lines
 
 

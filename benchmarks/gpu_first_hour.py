@@ -118,10 +118,18 @@ def main(_) -> int | None:
 
 
 def prepare(row: Row, folder: Path) -> None:
-    """Has aot_compile.py write the step of a row."""
+    """Has aot_compile.py write the step of a row, unless it is there."""
     config = row.config()
     hparams = {name: getattr(config, name) for name in _SHAPE}
     hparams |= read_hparams(FLAGS.hparams)
+    if (folder / "step.json").exists():
+        there = read_hparams(str(folder / "step.json"))["settings"]
+        if there != json.loads(json.dumps(config.settings())):
+            raise UserError(
+                f"{folder} is a step of other --hparams: name another --prepare."
+            )
+        print(f"{folder} is there.", flush=True)
+        return
     script = str(ROOT / "benchmarks" / "aot_compile.py")
     command = [sys.executable, script, f"--output-dir={folder}"]
     command += [f"--config={ROOT / 'configs' / row.model}.json"]
@@ -136,7 +144,7 @@ def prepare(row: Row, folder: Path) -> None:
     print(f"{folder}: {(folder / 'step.jax').stat().st_size / 1e6:.1f} MB", flush=True)
 
 
-_SHAPE = ("max_seq_length", "train_batch_size", "precision")
+_SHAPE = ("max_seq_length", "train_batch_size", "precision", "jit_compile")
 
 
 def in_process(row: Row, seconds: float, is_first: bool) -> dict:

@@ -30,6 +30,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+STEP_FORMAT = 2  # of the step.json that aot_compile.py writes and others read
+
 
 class Encoder(NamedTuple):
     """The sizes of a transformer."""

@@ -22,9 +22,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import measurement  # noqa: F401  puts the checkout on the path
 import numpy as np
 from absl import flags
+from measurement import STEP_FORMAT
 
 from electra_tf import cli
 from electra_tf.data.permutation import batch_indices
@@ -39,7 +39,7 @@ from electra_tf.errors import (
 from electra_tf.pretrain.metrics import ALL_METRICS, training_metrics
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.lock import RunLock
-from electra_tf.train.metrics import step_metrics
+from electra_tf.train.metrics import overflowed, step_metrics
 from electra_tf.train.reporting import MetricsFile
 from electra_tf.train.stopping import StopRequest, parse_duration
 
@@ -48,7 +48,9 @@ FLAGS = flags.FLAGS
 cli.define_path("step_dir", None, "What aot_compile.py --output-dir wrote.")
 flags.DEFINE_boolean("measure", False, "Time steps; write nothing.")
 flags.DEFINE_integer("steps", 30, "Steps of a loop of --measure.", lower_bound=1)
-flags.DEFINE_integer("until", None, "Train up to this step; else num_train_steps.")
+flags.DEFINE_integer(
+    "until", None, "Train up to this step; else num_train_steps.", lower_bound=1
+)
 flags.DEFINE_string("max_wall_time", None, "Save and end before: 1200, 20m, 1h30m.")
 flags.DEFINE_float("save_minutes", 5.0, "Time between saves.", lower_bound=0.0)
 flags.DEFINE_integer("log_steps", 100, "Steps between lines.", lower_bound=1)
@@ -81,8 +83,12 @@ def read_spec(folder: Path) -> dict:
             f"{folder} holds no step: step.json: {error}.\n"
             "Make one with aot_compile.py --output-dir."
         ) from None
-    if spec["format"] != 1:
-        raise UserError(f"{folder}/step.json has format {spec['format']}, known is 1.")
+    found = spec.get("format") if isinstance(spec, dict) else None
+    if found != STEP_FORMAT:
+        raise UserError(
+            f"{folder}/step.json has format {found}, known is {STEP_FORMAT}.\n"
+            "Make the step again with aot_compile.py."
+        )
     return spec
 
 
@@ -97,7 +103,11 @@ class Program:
         except ImportError as error:
             raise UserError(f"{error}.\npip install jax flatbuffers", 1) from None
 
-        content = (folder / "step.jax").read_bytes()
+        try:
+            content = (folder / "step.jax").read_bytes()
+        except OSError as error:
+            reason = f"cannot read {folder}/step.jax: {error.strerror}."
+            raise UserError(reason, EXIT_DAMAGED) from None
         if hashlib.sha256(content).hexdigest() != spec["step_sha256"]:
             raise UserError(
                 f"{folder}/step.jax is damaged or of another step.", EXIT_DAMAGED
@@ -177,8 +187,23 @@ def load(path: Path) -> dict[str, np.ndarray]:
             f"{path} is missing: the step was written without a run.\nMake one with "
             "aot_compile.py --data-dir ... --model-name ..., or give --measure."
         ) from None
-    except (zipfile.BadZipFile, zlib.error, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError) as error:
         raise UserError(f"{path} is damaged: {error}.", EXIT_DAMAGED) from None
+
+
+def load_state(path: Path, spec: dict) -> dict[str, np.ndarray]:
+    """The state in a file; `UserError` if it is not one of this step."""
+    state = load(path)
+    found = {name: [list(a.shape), a.dtype.name] for name, a in state.items()}
+    for name in sorted(found.keys() | spec["state"].keys()):
+        there, wanted = found.get(name), spec["state"].get(name)
+        if there != wanted:
+            raise UserError(
+                f"{path} is not a state of this step: {name} is {there or 'missing'}, "
+                f"the step has {wanted or 'none'}.",
+                EXIT_DAMAGED,
+            )
+    return state
 
 
 def save(folder: Path, state: dict[str, np.ndarray]) -> None:
@@ -245,8 +270,9 @@ def measure(folder: Path, spec: dict) -> dict:
 
 def train(folder: Path, spec: dict, stop: StopRequest) -> int:
     """Trains on from what the folder holds; returns the exit code."""
-    state = load(folder / "state.npz") if (folder / "state.npz").exists() else None
-    state = state or load(folder / "initial_state.npz")
+    begun = (folder / "state.npz").exists()
+    path = folder / ("state.npz" if begun else "initial_state.npz")
+    state = load_state(path, spec)
     tokens = load(folder / "tokens.npz")
     done = int(state["global_step"])
     end = min(FLAGS.until or spec["num_train_steps"], spec["num_train_steps"])
@@ -288,9 +314,9 @@ def report(
     """Writes the metrics of steps and prints the last; refuses what is not finite."""
     own = [metric for metric in ALL_METRICS if metric.name in spec["metrics"]]
     metrics = step_metrics(rows, spec["columns"], partial(training_metrics, own))
-    scaled = "loss_scale" in metrics  # an overflow is part of it
-    if not (metrics["finite"].all() or scaled):
-        step = done + 1 + int(np.argmin(metrics["finite"]))
+    harmless = metrics["finite"].astype(bool) | overflowed(metrics)
+    if not harmless.all():
+        step = done + 1 + int(np.argmin(harmless))
         raise UserError(
             f"loss or gradients of step {step} are not finite; what was saved before "
             "is kept.\nA lower learning_rate or mixed_bfloat16 may help.",

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from absl import flags
-from run_compiled_step import load, read_spec
+from run_compiled_step import load_state, read_spec
 
 from electra_tf import cli, startup
 from electra_tf.config.run import run_directory
@@ -31,13 +31,19 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 def main(_):
     folder = Path(FLAGS.step_dir)
     spec = read_spec(folder)
-    state = load(folder / "state.npz")
-    step = int(state["global_step"])
     directory = Path(run_directory(FLAGS.data_dir, FLAGS.model_name))
     if spec["identity"] is None:
         raise UserError(
             f"{folder} was made without a run: there is none to go back to."
         )
+    if FLAGS.model_name != spec["model_name"]:
+        raise UserError(
+            f"{folder} is of {spec['model_name']}, --model-name is {FLAGS.model_name}."
+        )
+    if not directory.is_dir():
+        raise UserError(f"there is no {directory}: check --data-dir.")
+    state = load_state(folder / "state.npz", spec)
+    step = int(state["global_step"])
     with RunLock(directory) as lock:
         del lock
         startup.import_tensorflow()
@@ -48,18 +54,26 @@ def main(_):
         if newest is None:
             raise UserError(f"{directory} holds no checkpoint: it is another run.")
         checkpoints.check_identity(newest)
+        for name, value in spec["of_run"].items():
+            if (here := newest.settings.get(name)) != value:
+                raise UserError(
+                    f"{directory} is another run than {folder} was made of: {name} is "
+                    f"{here!r} here, {value!r} there."
+                )
         if newest.step >= step:
             raise UserError(
                 f"{directory} is at step {newest.step}, {folder} only at {step}: "
                 "nothing to take back."
             )
-        checkpoints.save(step, state)
         rows = []
         if os.path.exists(folder / "metrics.jsonl"):
             rows = read_metrics(folder / "metrics.jsonl")
         metrics = MetricsFile(directory / "metrics.jsonl", newest.step)
         metrics.write([row for row in rows if newest.step < row["step"] <= step])
+        metrics.sync()
         metrics.close()
+        # Last: with it the run is at this step, and nothing is left to take back.
+        checkpoints.save(step, state)
     print(f"Checkpoint {checkpoints.prefix(step)}: run_pretraining.py goes on from it.")
 
 

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TextIO
 
 from electra_tf.paths import shown
@@ -38,6 +39,25 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{seconds:02d}"
 
 
+def silence(stream: TextIO) -> None:
+    """Has a stream that fails write nowhere, what is in its buffer too."""
+    with contextlib.suppress(OSError), open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def say(message: str, stream: TextIO) -> None:
+    """Prints a process's last words, if there is somebody who reads them.
+
+    What was printed before comes before them: the process may end at once.
+    """
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    try:
+        print(message, file=stream, flush=True)
+    except OSError:
+        silence(stream)
+
+
 class Console:
     """Log lines and, on a terminal, one line that is rewritten in place.
 
@@ -54,12 +74,16 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Columns of the terminal."""
-        return os.get_terminal_size(self._stream.fileno()).columns or 80
+        """Columns of the terminal; 80 where it does not say, or is closed."""
+        with contextlib.suppress(OSError):
+            return os.get_terminal_size(self._stream.fileno()).columns or 80
+        return 80
 
     def log(self, message: str = "") -> None:
         """Writes a line that stays."""
-        if not self._silent:
+        if self._silent:
+            return
+        with self._as_long_as_it_is_read():
             self._stream.write(f"{self._erased()}{shown(message)}\n")
             self._stream.flush()
 
@@ -73,10 +97,23 @@ class Console:
         """Rewrites the terminal's last line; longer lines are cut to its width."""
         if self._silent:
             return
-        message = message[: self.width - 1]
-        self._stream.write(self._erased() + message)
-        self._stream.flush()
-        self._width = len(message)
+        with self._as_long_as_it_is_read():
+            message = message[: self.width - 1]
+            self._stream.write(self._erased() + message)
+            self._stream.flush()
+            self._width = len(message)
+
+    @contextlib.contextmanager
+    def _as_long_as_it_is_read(self) -> Iterator[None]:
+        """Encloses writing, to which a run must not be lost.
+
+        A terminal may be closed, the other end of a pipe, or a disk full.
+        """
+        try:
+            yield
+        except OSError:
+            self._silent = True
+            silence(self._stream)
 
     def _erased(self) -> str:
         erase = "\r" + " " * self._width + "\r" if self._width else ""

@@ -11,11 +11,13 @@ import os
 import re
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from typing import Self
 
+from electra_tf.console import say
 from electra_tf.errors import EXIT_PEER_LOST, EXIT_PREEMPTED, UserError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -26,20 +28,20 @@ _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 def parse_duration(text: str, flag: str) -> float:
-    """Seconds in "5400", "5400s", "90m", "1h30m" or "2d12h".
+    """Seconds in "5400", "5400s", "90m", "1h30m", "2d12h" or "0".
 
     Raises `UserError` (2) naming `flag`.
     """
     match = _DURATION.fullmatch(text.strip().lower())
     units = (86400, 3600, 60, 1)
-    parts = zip(match.groups(), units, strict=True) if match else ()
-    seconds = sum(int(number) * unit for number, unit in parts if number)
-    if seconds <= 0:
+    numbers = match.groups() if match else ()
+    if not any(numbers):
         raise UserError(
             f"{flag} {text!r} is not a duration.\nGive seconds (5400) or days, hours, "
             "minutes and seconds (1h30m)."
         )
-    return float(seconds)
+    seconds = (int(n or 0) * unit for n, unit in zip(numbers, units, strict=True))
+    return float(sum(seconds))
 
 
 @contextlib.contextmanager
@@ -114,7 +116,7 @@ class _Handler:
         os.close(read)
         if heard and not self._is_answered:
             name = signal.Signals(heard[0]).name
-            print(f"{name}: {self._last_words}", flush=True)
+            say(f"{name}: {self._last_words}", sys.stdout)
             os._exit(self._exit_code)
 
 
@@ -130,7 +132,7 @@ class LeaveAtOnce(_Handler):
 
     def _handle(self, number: signal.Signals) -> None:
         self._is_answered = True
-        print(f"{number.name}: {self._last_words}", flush=True)
+        say(f"{number.name}: {self._last_words}", sys.stdout)
         raise SystemExit(EXIT_PREEMPTED)
 
 

@@ -52,7 +52,7 @@ def run_step(folder: Path, *flags) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def step(tiny_data, tmp_path_factory) -> Path:
     """The step of a run that has its first checkpoint and no step."""
-    begun = pretrain(tiny_data, "compiled", HPARAMS, "--max-wall-time=1")
+    begun = pretrain(tiny_data, "compiled", HPARAMS, "--max-wall-time=0")
     assert begun.returncode == 42, begun.stderr
     folder = tmp_path_factory.mktemp("compiled") / "step"
     flags = (f"--data-dir={tiny_data}", "--model-name=compiled")
@@ -106,6 +106,33 @@ def test_several_chips_share_the_batch(tmp_path):
     assert found["aliased"] == found["variables"]
 
 
+LOOP = """
+import jax
+import aot_program
+
+def seven_times(x):
+    step = lambda x, _: (jax.numpy.tanh(x @ x), None)
+    return jax.lax.scan(step, x, None, length=7)[0]
+
+program = jax.jit(seven_times).lower(jax.numpy.ones((64, 64))).compile().as_text()
+print(*{times for line, times in aot_program._executed(program) if "tanh" in line})
+"""
+
+
+@compilers
+def test_a_loop_is_counted_as_often_as_it_runs():
+    done = subprocess.run(
+        [str(PYTHON), "-c", LOOP],
+        cwd=BENCHMARKS,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout == "7\n", done.stderr
+
+
 @compilers
 def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_data):
     trained = pretrain(tiny_data, "at_home", HPARAMS)
@@ -116,6 +143,12 @@ def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_dat
     assert rest.returncode == 0, rest.stderr
     names = (f"--data-dir={tiny_data}", "--model-name=compiled")
     taken = (sys.executable, "take_back_state.py", f"--step-dir={step}", *names)
+    # What cannot be written is written by the next call; nothing is left out.
+    curves = tiny_data / "models" / "compiled" / "metrics.jsonl"
+    curves.unlink(missing_ok=True)
+    curves.mkdir()
+    refused(run(*taken), 73, "metrics.jsonl")
+    curves.rmdir()
     ok(*taken)
 
     runs = tiny_data / "models"
@@ -141,6 +174,43 @@ def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_dat
     evaluated = pretrain(tiny_data, "compiled", only)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "disc_auc = " in evaluated.stdout
+
+
+def refused(done, code: int, *texts: str) -> None:
+    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+    for text in texts:
+        assert text in done.stderr
+
+
+@compilers
+def test_only_its_own_run_gets_a_state_back(step, tiny_data, tmp_path):
+    for path in step.iterdir():
+        if path.name != "run.lock":
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    state = dict(np.load(step / "initial_state.npz"))
+    np.savez(tmp_path / "state.npz", **state | {"global_step": np.int64(99)})
+    take = (sys.executable, "take_back_state.py", f"--step-dir={tmp_path}")
+    data = f"--data-dir={tiny_data}"
+    refused(run(*take, data, "--model-name=other"), 2, "is of compiled", "other")
+    assert not (tiny_data / "models" / "other").exists()
+    refused(run(*take, f"--data-dir={tmp_path}", "--model-name=compiled"), 2, "no ")
+    assert not (tmp_path / "models").exists()
+    spec = json.loads((tmp_path / "step.json").read_text())
+    assert spec["of_run"]["seed"] == spec["settings"]["seed"]
+    another = spec | {"of_run": spec["of_run"] | {"seed": 7}}
+    (tmp_path / "step.json").write_text(json.dumps(another))
+    compiled = (data, "--model-name=compiled")
+    refused(run(*take, *compiled), 2, "another run", "seed is 42 here, 7 there")
+    (tmp_path / "step.json").write_text(json.dumps(spec))
+    name = next(name for name in state if name.endswith("/adam_m"))
+    np.savez(tmp_path / "state.npz", **{k: v for k, v in state.items() if k != name})
+    for done in (run(*take, *compiled), run_step(tmp_path)):
+        refused(done, 65, f"{name} is missing")
+    (tmp_path / "state.npz").write_bytes(b"")
+    for done in (run(*take, *compiled), run_step(tmp_path)):
+        refused(done, 65, "state.npz is damaged")
+    (tmp_path / "step.json").write_text("[]")
+    refused(run_step(tmp_path), 2, "has format None")
 
 
 @compilers
@@ -219,12 +289,23 @@ def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
             '--hparams={"gradient_accumulation_steps": 2}',
             "--platform=h100",
         ],
-        "is not empty": [f"--output-dir={tiny_data}"],
+        "leave out phases, random_token_share, rare_mask_power, word_list": [
+            '--hparams={"random_token_share": 0.1}',
+            "--platform=h100",
+        ],
+        "there is no /nowhere/python": [
+            "--compiler-python=/nowhere/python",
+            f"--output-dir={tmp_path / 'step'}",
+        ],
     }
     for message, given in flags.items():
         done = run(sys.executable, "aot_compile.py", *given)
         assert done.returncode in (1, 2) and message in done.stderr, done.stderr
         assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
+    python = f"--compiler-python={sys.executable}"
+    done = run(sys.executable, "aot_compile.py", f"--output-dir={tiny_data}", python)
+    refused(done, 73, "is in use already")
 
 
 SHORT_LIST = (
@@ -268,7 +349,10 @@ def test_the_first_hour_with_tensorflow():
 @compilers
 def test_the_first_hour_with_jax_alone(tmp_path):
     first_hour = (sys.executable, "gpu_first_hour.py", *SHORT_LIST)
-    ok(*first_hour, f"--prepare={tmp_path / 'steps'}")
+    prepare = (*first_hour, f"--prepare={tmp_path / 'steps'}")
+    assert ok(*prepare).count(" MB") == 2
+    assert ok(*prepare).count("is there.") == 2
+    assert "of other --hparams" in run(*prepare, "--hparams={}").stderr
     (broken := tmp_path / "steps" / "electra_small-128x128-float32").rename(
         tmp_path / "elsewhere"
     )

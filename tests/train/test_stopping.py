@@ -33,13 +33,14 @@ def sighup_is_heard():
         ("1H30", 3630),
         ("2d12h", 216000),
         ("1d1h1m1s", 90061),
+        ("0", 0),
     ],
 )
 def test_durations(text, seconds):
     assert parse_duration(text, "--flag") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5", "1.5h", "1h30x", "30m1h", "soon"])
+@pytest.mark.parametrize("text", ["", "-5", "1.5h", "1h30x", "30m1h", "soon"])
 def test_what_is_no_duration(text):
     with pytest.raises(UserError, match="--flag .* is not a duration") as caught:
         parse_duration(text, "--flag")
