@@ -191,6 +191,8 @@ def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:
         s=config.max_seq_length,
         v=config.vocab_size,
         e=embedding_size,
+        i=shape.intermediate_size,
+        heads=shape.num_attention_heads,
     )
 
 

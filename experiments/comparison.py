@@ -24,8 +24,10 @@ from report import RANDOM, Comparison, Row, Variant
 from scales import Data, Measure, Scale
 
 from electra_tf import cli
-from electra_tf.config.hparams import read_hparams
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import check, read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.run import RunConfig
 from electra_tf.console import Console, duration
 from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
 from electra_tf.interop.sources import SHAPE
@@ -79,7 +81,10 @@ _OWN = {
     "results_dir": "it lies in --output-dir",
     "init_checkpoint": "runs start from their variant's model",
     "task_names": "the scale says by what is measured",
+    "phases": "its steps follow from its FLOPs",
 }
+# What fine-tuning takes from the pre-trained model.
+_SHAPE = {*SHAPE, "embedding_size", "model_size", "vocab_size"}
 # What may be in an output directory before runs.json is.
 _FIRST_FILES = {"run.lock", "run.lock.lease", "data"}
 
@@ -111,13 +116,15 @@ def main(comparison: Comparison) -> None:
     cli.run(lambda argv: Experiment(comparison).run())
 
 
-def changes(flag: flags.FlagHolder[str]) -> dict[str, Any]:
+def changes(flag: flags.FlagHolder[str], config: type[RunConfig]) -> dict[str, Any]:
     """Hparams that a user gives; `UserError` for one that each run has of its own."""
-    found = read_hparams(flag.value)
-    for name in found.keys() & _OWN.keys():
+    name = f"--{flag.name.replace('_', '-')}"
+    found, own = check(config, read_hparams(flag.value), name), _OWN
+    if config is FinetuningConfig:
+        own = own | dict.fromkeys(_SHAPE, "it is the pre-trained model's")
+    for hparam in own.keys() & {*found, *found.get("model_hparam_overrides", {})}:
         raise UserError(
-            f"--{flag.name.replace('_', '-')} has {name}, which each run has of its "
-            f"own: {_OWN[name]}."
+            f"{name} has {hparam}, which each run has of its own: {own[hparam]}."
         )
     return found
 
@@ -270,6 +277,8 @@ class Experiment:
             for variant in self.comparison.variants
         ]
         check_distinct(self.planned)
+        for run in self.planned:
+            self._check(run)
         self._measures = lambda: scales.measures(
             _SCALE.value, self.output, data_dir, comparison
         )
@@ -277,10 +286,25 @@ class Experiment:
     def _scale(self) -> Scale:
         scale = scales.scale_named(_SCALE.value)
         return Scale(
-            merged(scale.recipe, changes(_HPARAMS)),
-            merged(scale.finetuning, changes(_FINETUNING_HPARAMS)),
+            merged(scale.recipe, changes(_HPARAMS, PretrainingConfig)),
+            merged(scale.finetuning, changes(_FINETUNING_HPARAMS, FinetuningConfig)),
             _TRIALS.value or scale.trials,
         )
+
+    def _check(self, run: Run) -> None:
+        """Raises `UserError` for settings that its pre-training or fine-tuning refuses.
+
+        Before the first run is made: some of them would be found after days.
+        """
+        place, tuning = (str(self.data.directory), run.key), self.scale.finetuning
+        try:
+            if run.steps:
+                PretrainingConfig.from_hparams(*place, run.hparams)
+            FinetuningConfig.from_hparams(
+                *place, merged(untrained(run.hparams), tuning)
+            )
+        except UserError as error:
+            raise UserError(f"{run.name}: {error}", error.exit_code) from None
 
     def _data(self, corpus: Path, data_dir: Path | None) -> Data:
         if _SCALE.value == "pocket":

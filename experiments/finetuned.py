@@ -71,14 +71,14 @@ class TaskRun(NamedTuple):
 
 def given_hparams() -> dict[str, Any]:
     """--hparams; `UserError` for one that each run has of its own."""
-    hparams = read_hparams(_HPARAMS.value)
+    hparams = FinetuningConfig.explicit(read_hparams(_HPARAMS.value), None)
     if ours := [name for name in _OURS if name in hparams]:
         raise UserError(f"--hparams: {ours[0]} is this command's to set; leave it out.")
     return hparams
 
 
 def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
-    """--tasks, by default all that are there.
+    """--tasks, each once; by default all that are there.
 
     Raises `UserError` for one that is not, saying where it would have to come from.
     """
@@ -89,7 +89,7 @@ def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
                 f"{Path(DATA_DIR.value) / 'finetuning_data'} or is not of {origin}.\n"
                 f"There are: {', '.join(there)}."
             )
-    return _TASKS.value or list(there)
+    return list(dict.fromkeys(_TASKS.value or there))
 
 
 def initial_model(hparams: Mapping[str, Any], console: Console) -> FoundModel | None:

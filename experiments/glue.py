@@ -56,7 +56,7 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     mean = statistics.fmean(medians.values())
     whole = medians.keys() == GLUE.keys()
-    name = "GLUE" if whole else f"mean of {len(medians)} tasks, not the paper's"
+    name = "GLUE" if whole else f"mean of {', '.join(medians)}; not the paper's"
     return [*lines, f"| **{name}** | | **{mean:.2f}** | |"]
 
 

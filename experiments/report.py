@@ -241,5 +241,16 @@ def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
         colour = _PALETTE[number % len(_PALETTE)]
         style = {"color": colour, "marker": "o", "capsize": 3, "label": line}
         axes.errorbar(places, means, errors, **style)
+    if all(row.variant.x is None for row in rows):
+        _scale_by_doubling(axes, [row.flops for row in rows if row.flops])
     axes.grid(color="#d9dde3", linewidth=0.6)
     axes.legend(fontsize=8, frameon=False)
+
+
+def _scale_by_doubling(axes, flops: Sequence[float]) -> None:
+    """A logarithmic axis with a tick at each budget: most of them are small ones."""
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    # Budgets that differ by rounding to whole steps are one.
+    ticks = {f"{value:.2g}": value for value in sorted(flops)}
+    axes.set_xticks(list(ticks.values()), list(ticks), fontsize=8)

@@ -45,8 +45,13 @@ def test_medians_over_trials_and_their_mean(data):
         medians.append(statistics.median(scores))
         assert f"| {task} | {metric} | {medians[-1]:.2f} | 3 |" in done.stdout
     mean = f"**{statistics.fmean(medians):.2f}**"
-    assert f"| **mean of 2 tasks, not the paper's** | | {mean} | |" in done.stdout
+    assert f"| **mean of cola, sts; not the paper's** | | {mean} | |" in done.stdout
     assert mean in (folder / "glue.md").read_text()
+
+    # A task that is named twice is one, whose finished runs are there.
+    twice = glue(data, "m", hparams, "--trials=3", "--tasks=sts,sts", "--workers=2")
+    assert twice.returncode == 0, twice.stdout + twice.stderr
+    assert "mean of sts;" in twice.stdout
 
     # Results of other settings are not taken for those of this command.
     other = glue(data, "m", hparams | {"learning_rate": 1e-4}, "--trials=3")
@@ -61,6 +66,7 @@ def test_medians_over_trials_and_their_mean(data):
         ({"init_checkpoint": None}, ["--tasks=mnli"], "There are: cola, sts"),
         ({"num_trials": 2}, [], "num_trials is this command's to set"),
         ({}, ["--trials=0"], "trials"),
+        ({"tasks": 5}, [], "tasks"),
         ({"epochs": 2, "init_checkpoint": None}, [], "epochs"),
     ],
 )

@@ -89,6 +89,18 @@ def test_lines_go_through_the_means_in_order():
     assert sorted(labels) == ["Random weights", "a"]
 
 
+def test_budgets_are_ticks_of_a_logarithmic_axis():
+    rows = [
+        ELECTRA._replace(variant=Variant(name, line=name[0]), flops=flops)
+        for name, flops in (("a", 1e12), ("b", 1.001e12), ("a 1/16", 6.25e10))
+    ]
+    axes = Figure().add_subplot()
+    report._draw_lines(axes, [*rows, NOTHING], "m")
+    assert axes.get_xscale() == "log"
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert labels == ["6.2e+10", "1e+12"]
+
+
 def test_words_carry_the_mark_that_follows_them():
     line = '"Yes, Watson\'s here;" he said. 42 -- Why?!'
     words = "yes watson's here he said why".split()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The FLOP formulas, and the costs that configs/README.md quotes from them."""
 
+import functools
 import os
 import re
 import subprocess
@@ -39,6 +40,19 @@ def test_a_matrix_product_counts_two_operations_per_multiply_add():
     attention = 3 * (2 + 1) + 2 + 5 + 4 + 1 + 2 + 2 + 1 + 4 + 1 + 5
     feed_forward = 2 + 1 + 8 + 2 + 1 + 4 + 1 + 5
     assert model.get_block_flops() == attention + feed_forward
+
+
+def test_widths_that_a_recipe_sets_are_counted():
+    """Of the main network; the generator's follow from its hidden size."""
+    shape = {"intermediate_size": 2048, "num_attention_heads": 8}
+    config = recipe("electra_small", model_hparam_overrides=shape)
+    kind = functools.partial(flops_computation.TransformerHparams, l=12, s=128, e=128)
+    main, generator = kind(256, i=2048, heads=8), kind(64, i=256, heads=1)
+    forward = main.get_infer_flops() + generator.get_encoder_flops()
+    forward += generator.get_embedding_flops(output=True)
+    sequences = config.train_batch_size * config.num_train_steps
+    found = flops_computation.get_recipe_flops(config)
+    assert found == pytest.approx(2 * sequences * forward, rel=1e-12)
 
 
 def test_electric_costs_more_than_electra_by_its_softmax():
