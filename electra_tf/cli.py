@@ -13,6 +13,7 @@ flags and hparams take a fraction of a second.
 """
 
 import atexit
+import contextlib
 import difflib
 import errno
 import gc
@@ -26,7 +27,7 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from electra_tf import startup
-from electra_tf.console import printable
+from electra_tf.console import printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
     EXIT_FLAGS,
@@ -197,7 +198,7 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
             code = main(argv)
         except UserError as e:
             if e.exit_code == EXIT_PEER_LOST:
-                print(f"error: {shown(str(e))}", file=sys.stderr)
+                say(f"error: {shown(str(e))}", sys.stderr)
                 _leave(e.exit_code)
             _exit(str(e), e.exit_code)
         except KeyboardInterrupt:
@@ -219,14 +220,14 @@ def _leave(code: int) -> NoReturn:
     That takes two seconds in a run of ELECTRA-Small, and whoever asked it to stop may
     not wait. With several workers TensorFlow has to take leave of the others.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # A closed terminal changes no exit code.
+            stream.flush()
     os._exit(code)
 
 
 def _exit(message: str, code: int) -> None:
-    sys.stdout.flush()
-    print(f"error: {printable(shown(message))}", file=sys.stderr, flush=True)
+    say(f"error: {printable(shown(message))}", sys.stderr)
     sys.exit(code)
 
 

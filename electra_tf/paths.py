@@ -9,6 +9,7 @@ the difference. What a user is shown names the bucket.
 import glob
 import os
 import re
+import tempfile
 
 SCHEMES = ("s3", "gs", "memory")  # `memory` lives as long as its process, for tests
 _URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://", re.ASCII)
@@ -104,3 +105,23 @@ def globs_in(text: str) -> list[str]:
 def escape(path: str) -> str:
     """A path as a part of a list of globs."""
     return glob.escape(path).replace(",", "[,]")
+
+
+_links: list[tempfile.TemporaryDirectory] = []  # removed when the process ends
+
+
+def readable_by_tensorflow(path: str | os.PathLike) -> str:
+    """A path to the same folder or checkpoint that TensorFlow opens.
+
+    It takes what it restores from for a pattern, without a way to escape: where there
+    is a `[`, `*`, `?` or backslash in the path, the result is a link elsewhere.
+    """
+    text = os.path.abspath(path)
+    if not re.search(r"[][*?\\]", text):
+        return os.fspath(path)
+    _links.append(folder := tempfile.TemporaryDirectory(prefix="electra-tf-"))
+    link = os.path.join(folder.name, "link")
+    # A checkpoint is several files, of whose names the path is the beginning.
+    for file in glob.glob(f"{glob.escape(text)}*"):
+        os.symlink(file, link + file.removeprefix(text))
+    return link

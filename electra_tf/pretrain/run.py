@@ -211,14 +211,27 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         stop=stop,
         constants={"skipped_records": skipped} if skipped else None,
         watch=monitor if placement.is_chief else None,
-        pauses=_pauses(run, phase),
+        pauses=_pauses(run, phase, stop),
     )
 
 
-def _pauses(run: PretrainingRun, phase: Phase) -> list[loop.Pause]:
-    """What looks at the weights from time to time in a phase."""
+def _pauses(
+    run: PretrainingRun, phase: Phase, stop: StopRequest | None = None
+) -> list[loop.Pause]:
+    """What looks at the weights from time to time in a phase.
+
+    Args:
+      stop: leaves an evaluation out, but for the last; `_catch_up` makes up for it.
+    """
     config, vocab, placement, task, state, _, console = run
     part, pauses = phase.config, []
+
+    def is_stopped() -> bool:
+        # Several workers would have to agree, batch by batch.
+        if stop is None or placement.workers.cluster.has_peers:
+            return False
+        return stop.reason() is not None and state.step < config.num_train_steps
+
     journal: dict[str, Any] = {
         "step": state.step,
         "is_chief": placement.is_chief,
@@ -230,6 +243,7 @@ def _pauses(run: PretrainingRun, phase: Phase) -> list[loop.Pause]:
             lambda: batches_of(part, vocab, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
             config.model_dir,
+            is_stopped=is_stopped,
             tags={metric.name: metric.tag for metric in task.metrics},
             **journal,
         )

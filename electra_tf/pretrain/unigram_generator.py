@@ -54,8 +54,12 @@ class UnigramGenerator(Generator):
 
     def sample(self, generated, uniform, temperature=1.0, disallowed_ids=None):
         del generated
+        weights = self.token_counts.value
+        if temperature != 1.0:
+            # Of at most 1: a low temperature makes powers that float32 does not hold.
+            weights = (weights / tf.reduce_max(weights)) ** (1.0 / temperature)
         return masking.sample_by_weight(
-            self.token_counts.value ** (1.0 / temperature),
+            weights,
             uniform,
             disallowed_ids=disallowed_ids,
         )

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from electra_tf.console import say
 from electra_tf.errors import EXIT_CONFIG, EXIT_PEER_LOST, UserError
 
 
@@ -188,9 +189,8 @@ class Cluster(NamedTuple):
     def _give_up(self) -> None:
         others = [i for i in range(len(self.places)) if i != self.index]
         silent = [i for i in others if not _answers(self.places[i])]
-        sys.stdout.flush()
         message = self._missing(silent or others)["error"]
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        say(f"error: {message}", sys.stderr)
         os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
 
 

@@ -56,6 +56,8 @@ def use(config) -> None:
     if given[:2] not in ("", "--") or "persistent_cache" in given:
         return  # a file's name, or a cache already
     programs = Path(programs_root(), _key(config))
+    if "'" in str(programs):
+        return  # The variable has no way to write it.
     try:
         _remove_old()
         programs.mkdir(parents=True, exist_ok=True)

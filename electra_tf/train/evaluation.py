@@ -38,13 +38,20 @@ class Evaluation:
         return tf.distribute.get_replica_context().all_reduce("SUM", values)
 
     def __call__(
-        self, batches: Iterator, num_steps: int, batch_size: int, console: Console
-    ) -> dict[str, float]:
-        """The metrics over `num_steps` global batches together."""
+        self,
+        batches: Iterator,
+        num_steps: int,
+        batch_size: int,
+        console: Console,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> dict[str, float] | None:
+        """The metrics over `num_steps` global batches together; None if stopped."""
         progress = Progress(console, num_steps, 0, batch_size, max(1, num_steps // 10))
         totals: dict[str, np.ndarray] = {}
         try:
             for number in range(1, num_steps + 1):
+                if is_stopped():
+                    return None
                 with self._placement.workers.cluster.patience():
                     sums = self._step(batches)
                 for name, value in sums.items():
@@ -69,6 +76,7 @@ class PeriodicEvaluation:
       size: how many there are, and how many sequences each has.
       directory: of the run.
       console: where the metrics are shown.
+      is_stopped: whether the run is to end now; the evaluation is left to the next.
       journal: step, tags and is_chief of `Journal`; later evaluations are made again.
     """
 
@@ -80,17 +88,23 @@ class PeriodicEvaluation:
         directory: str | os.PathLike,
         *,
         console: Console,
+        is_stopped: Callable[[], bool],
         **journal,
     ):
         self._evaluation, self._batches, self._size = evaluation, batches, size
-        self._console = console
+        self._console, self._is_stopped = console, is_stopped
         self._journal = Journal(directory, EVALUATIONS, "eval", **journal)
         self.has = self._journal.has
 
     def __call__(self, step: int) -> bool:
         """Evaluates this step's weights; the training goes on."""
         quiet = Console(silent=True)
-        metrics = self._evaluation(self._batches(), *self._size, quiet)
+        metrics = self._evaluation(
+            self._batches(), *self._size, quiet, self._is_stopped
+        )
+        if metrics is None:
+            self._console.log(f"Evaluation at step {step:,} is left to the next start.")
+            return False
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._console.log(f"Evaluation at step {step:,}: {shown}")
         row = {"step": step} | metrics

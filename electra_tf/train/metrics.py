@@ -102,3 +102,15 @@ def step_metrics(
     metrics = {"loss": values.pop("loss"), **training_metrics(values), **own}
     finite = np.isfinite(own["global_norm"]) & np.isfinite(metrics["loss"])
     return metrics | {"finite": finite.astype(np.float64)}
+
+
+def overflowed(metrics: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Of steps that are not finite, those whose gradients a lower loss scale makes so.
+
+    No scale helps a loss that is not finite, nor gradients that are not at scale 1.
+
+    Args:
+      metrics: name -> values of steps; of float16 `loss_scale` is among them.
+    """
+    scale = metrics.get("loss_scale", np.zeros_like(metrics["loss"]))
+    return np.isfinite(metrics["loss"]) & (scale > 1.0)

@@ -13,6 +13,7 @@ from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.storage.checkpoints import BackgroundSaver
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.distribution import Placement
+from electra_tf.train.metrics import overflowed
 from electra_tf.train.reporting import Report
 
 # With on_nonfinite "skip": so many steps in a row that had to be left out are no
@@ -50,8 +51,9 @@ class NonfiniteGuard:
 
         The metrics up to the failed step are reported before.
         """
-        for i, finite in enumerate(metrics["finite"]):
-            if finite or self._is_overflow(metrics, i):
+        harmless = metrics["finite"].astype(bool) | overflowed(metrics)
+        for i in range(len(harmless)):
+            if harmless[i]:
                 self._in_a_row = 0
                 continue
             self._in_a_row += 1
@@ -64,10 +66,6 @@ class NonfiniteGuard:
             batch = self._global_batch(number)
             report.add(done + 1, {k: v[: i + 1] for k, v in metrics.items()})
             raise self._diverged(number, _describe(metrics, i), batch)
-
-    def _is_overflow(self, metrics: Mapping[str, np.ndarray], i: int) -> bool:
-        scale = metrics.get("loss_scale")
-        return scale is not None and np.isfinite(metrics["loss"][i]) and scale[i] > 1.0
 
     def _diverged(
         self, number: int, what: str, batch: Mapping[str, np.ndarray]

@@ -33,9 +33,19 @@ def test_before_it_is_adapted_every_token_is_as_likely():
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_samples_are_as_frequent_as_tokens_in_the_data(temperature):
-    model, batch = model_with_counts(temperature=temperature), tiny_batch(rows=4000)
+    check_samples(COUNTS, temperature)
+
+
+def test_a_low_temperature_and_many_tokens():
+    """Whose counts to the power of 1 / temperature are more than float32 holds."""
+    check_samples((3e7 * 0.98 ** np.arange(VOCAB_SIZE)).astype(np.int64), 0.19)
+
+
+def check_samples(counts, temperature):
+    model, batch = tiny_model("unigram", temperature=temperature), tiny_batch(rows=4000)
+    model.generator.adapt(counts)
     sampled = model(batch).sampled_ids.numpy()
-    weights = COUNTS ** (1 / temperature)
+    weights = (counts / counts.max()) ** (1 / temperature)
     expected = sampled.size * weights / weights.sum()
     assert_like(np.bincount(sampled.reshape(-1), minlength=VOCAB_SIZE), expected)
 

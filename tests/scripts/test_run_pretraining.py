@@ -91,10 +91,26 @@ def test_a_name_that_leads_elsewhere_is_refused(tiny_data, no_tensorflow):
 
 
 def test_a_directory_may_have_any_name(tiny_data, tmp_path):
-    odd = tmp_path / "a[1], b*"
-    shutil.copytree(tiny_data, odd, ignore=shutil.ignore_patterns("models"))
-    run = pretrain(odd, "odd", TINY, "--dry-run")
+    data = tmp_path / "a,b[1] *?"
+    shutil.copytree(tiny_data, data, ignore=shutil.ignore_patterns("models"))
+    for steps in (2, 4):  # TensorFlow takes what it restores from for a pattern.
+        run = pretrain(data, "m[1]", tiny(num_train_steps=steps))
+        assert run.returncode == 0, run.stdout + run.stderr
+    assert "Continuing from" in run.stdout
+    model = data / "models" / "m[1]"
+    assert [row["step"] for row in metrics_of(model)] == [1, 2, 3, 4]
+    named = (f"--data-dir={data}", "--model-name=m[1]", f"--output-dir={data}/out?")
+    what = ("--format=saved_model", "--what=detector")
+    run = run_script("export_model.py", *named, *what)
     assert run.returncode == 0, run.stderr
+    (data / "text?.txt").write_text("w1 w2\n")
+    paths = (f"--input={data}/text?.txt", f"--output-dir={data}/found[1]")
+    exported = f"--model={data}/out?/detector"
+    run = run_script("run_inference.py", "detect", exported, *paths)
+    assert run.returncode == 0, run.stderr
+    (shard,) = (data / "found[1]").glob("part-*")
+    tokens = json.loads(shard.read_text())["tokens"]
+    assert [token["token"] for token in tokens] == ["w1", "w2"]
 
 
 def test_a_directory_in_use_is_refused_without_tensorflow(tiny_data, no_tensorflow):

@@ -116,6 +116,14 @@ def test_no_cache_where_it_is_not_wanted(used, flags, hparams):
     assert used(flags, **hparams) is None
 
 
+def test_a_place_that_the_variable_cannot_say(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilation_cache, "_own", None)
+    monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "o'b"))
+    monkeypatch.setenv("TF_XLA_FLAGS", "")
+    compilation_cache.use(PretrainingConfig.from_hparams("data", "model", {}))
+    assert os.environ["TF_XLA_FLAGS"] == "" and not (tmp_path / "o'b").exists()
+
+
 def test_what_is_old_goes(used, tmp_path):
     place = tmp_path / "programs" / "other"
     ages = {"process-1": 2, "process-2": 0, "a.b.program": 31, "c.d.program": 29}

@@ -21,6 +21,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop as training
 from electra_tf.train import optimization
 from electra_tf.train.distribution import create_strategy
+from electra_tf.train.metrics import overflowed
 from electra_tf.train.nonfinite import MAX_SKIPPED_IN_A_ROW
 from electra_tf.train.reporting import read_metrics
 from electra_tf.train.step import (
@@ -232,6 +233,13 @@ def test_mixed_precision_learns(tiny_data, straight, precision):
         if v.dtype.kind == "f"
     )
     assert ("loss_scale" in metrics) == (precision == "mixed_float16")
+
+
+def test_an_overflow_is_what_a_lower_scale_helps():
+    metrics = {"loss": np.array([1.0, np.nan, 1.0]), "finite": np.zeros(3)}
+    scale = {"loss_scale": np.array([2.0, 2.0, 1.0])}
+    assert overflowed(metrics | scale).tolist() == [True, False, False]
+    assert not overflowed(metrics).any()
 
 
 def test_an_overflow_lowers_the_loss_scale_and_changes_nothing_else(tiny_data):
