@@ -51,7 +51,9 @@ flags.DEFINE_string(
     None,
     "The part to write; by default all that the format takes. Of saved_model: encoder, "
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
-    "on; of tflite: encoder, detector; of onnx: encoder, detector, generator, a task.",
+    "on; of huggingface: discriminator, generator, encoder, a task; of keras_hub: the "
+    "same without a task; of tflite: encoder, detector; of onnx: encoder, detector, "
+    "generator, scorer, a task.",
 )
 cli.define_path(
     "output_dir", None, "Where to write; a new or empty directory.", in_bucket=True

@@ -94,7 +94,9 @@ def main(argv: list[str]) -> int:
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
             "Unset it; --trial makes trials jobs of their own."
         )
-    config, source = resolve(read_hparams(_HPARAMS.value), console)
+    file = read_hparams(_CONFIG.value) if _CONFIG.value else None
+    explicit = FinetuningConfig.explicit(read_hparams(_HPARAMS.value), file)
+    config, source = resolve(explicit, console)
     check_place(os.path.dirname(config.results_txt))
     check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
@@ -115,7 +117,7 @@ def main(argv: list[str]) -> int:
     if source is not None:
         initial_weights.check(source, config, vocab)
     if _SWEEP.value:
-        return sweep(config, vocab, console)
+        return sweep(config, explicit, vocab, console)
     trained = None
     if not config.do_train:
         trained, first = source.run, config.trial_dir(1)
@@ -211,21 +213,19 @@ def run_parallel(config: FinetuningConfig, source, tasks, console: Console) -> i
     return code or show(results_of(config, source, tasks), config, console)
 
 
-def resolve(hparams: dict[str, Any], console: Console):
+def resolve(explicit: dict[str, Any], console: Console):
     """(config, the checkpoint that it starts from, or that is evaluated; or None).
 
     What the user leaves open of the model's shape and text, the checkpoint says.
     """
     data_dir, model_name = _DATA_DIR.value, _MODEL_NAME.value
-    file = read_hparams(_CONFIG.value) if _CONFIG.value else None
-    explicit = FinetuningConfig.explicit(hparams, file)
     path = FinetuningConfig.weights_of(data_dir, model_name, explicit)
     source, known = None, {}
     if path is not None:
         source = initial_weights.find(path, console.log)
         usual = os.path.join(data_dir, "vocab.txt")
         known = initial_weights.hparams_of(source, explicit, usual, console.log)
-    config = FinetuningConfig.from_hparams(data_dir, model_name, hparams, file, known)
+    config = FinetuningConfig.from_hparams(data_dir, model_name, explicit, None, known)
     return config, source
 
 
@@ -239,7 +239,7 @@ def log_examples(store, tasks: list, console: Console) -> None:
                 f"{task.name}: {' '.join(task.tokenizer.convert_ids_to_tokens(ids))}"
             )
             for spec in task.feature_specs():
-                value = store[f"{task.name}_{spec.name}"][row]
+                value = store[preprocessing.feature_key(task, spec.name)][row]
                 shown = value.tolist()[:30] if value.ndim else value
                 console.log(f"  {spec.name}: {shown}")
 
@@ -344,16 +344,26 @@ def run_trials(config, vocab, tasks, source, placement, console):
     return EXIT_OK, results
 
 
-def sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
+def sweep(
+    config: FinetuningConfig,
+    explicit: dict[str, Any],
+    vocab: Vocabulary,
+    console: Console,
+) -> int:
     """Fine-tunes from every checkpoint of a pre-training run, task by task."""
     if not (config.do_train and config.do_eval):
         raise UserError("--sweep needs do_train and do_eval.")
     placement = prepare_devices(config, console)
     scores: sweep_lib.Scores = {}
-    for task_name in config.task_names:
-        hparams = sweep_lib.of_task(read_hparams(_HPARAMS.value), config, task_name)
+    runs = []
+    # All data are read, and found right, before the first task is trained.
+    for task_name, task in zip(
+        config.task_names, task_names.make_tasks(config, vocab), strict=True
+    ):
+        hparams = sweep_lib.of_task(explicit, config, task_name, task)
         own, _ = resolve(hparams, console)
-        tasks = make_tasks(own, vocab, console)
+        runs.append((task_name, own, make_tasks(own, vocab, console)))
+    for task_name, own, tasks in runs:
         for step, prefix in sweep_lib.checkpoints_of(own):
             console.heading(f"{task_name} from step {step}")
             here = sweep_lib.config_at(own, step, prefix)

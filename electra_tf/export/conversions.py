@@ -59,7 +59,7 @@ def export_huggingface(request: ExportRequest) -> Path:
         stored = request.read_model()
         return huggingface.write_huggingface(stored, what, request.output_dir)
     folder = finetuned.trial_dir_of(request)
-    task = finetuned.read_task(folder, what)
+    task = finetuned.read_task(folder, what, vocab_file=request.vocab_file)
     return write_task(task, folder, request.output_dir)
 
 

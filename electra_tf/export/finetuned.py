@@ -104,16 +104,22 @@ def trial_dir_of(request: ExportRequest) -> Path:
     )
 
 
-def read_task(folder: Path, task: str, precision: str = "float32") -> ExportedTask:
+def read_task(
+    folder: Path,
+    task: str,
+    precision: str = "float32",
+    vocab_file: str | None = None,
+) -> ExportedTask:
     """A fine-tuned model with its newest weights.
 
     Args:
       folder: of a trial, `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
       task: one of its tasks.
+      vocab_file: the vocabulary, if it is not where the place of the folder says.
 
     Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
     """
-    trained = trained_model.read(folder, task, precision)
+    trained = trained_model.read(folder, task, precision, vocab_file=vocab_file)
     folder, config = folder.absolute(), trained.config
     step, _ = split_name(Path(trained.origin).name)
     vocab = trained.vocab

@@ -25,20 +25,25 @@ class Format(NamedTuple):
 
     module: str  # its `export_<format>(ExportRequest)` returns what was written
     precisions: tuple[str, ...] = ("float32",)
+    reads: tuple[str, ...] = ("what",)  # fields of a request that not every format has
     needs_free_dir: bool = True  # False: it knows what to do with a used output_dir
     needs_tensorflow: bool = True  # False: it imports that itself where it is needed
 
 
 FORMATS = {
-    "huggingface": Format("electra_tf.export.conversions"),
+    "huggingface": Format("electra_tf.export.conversions", reads=("what", "handle")),
     "hub": Format(
-        "electra_tf.export.hub_publishing", needs_free_dir=False, needs_tensorflow=False
+        "electra_tf.export.hub_publishing",
+        reads=("handle", "license"),
+        needs_free_dir=False,
+        needs_tensorflow=False,
     ),
     "keras_hub": Format("electra_tf.export.conversions"),
     "onnx": Format("electra_tf.export.onnx", ("float32", "int8")),
     "saved_model": Format(
         "electra_tf.export.saved_models",
         ("float32", "mixed_bfloat16"),
+        reads=("what", "jit_compile"),
         needs_free_dir=False,
     ),
     "tf1": Format("electra_tf.export.conversions"),
@@ -95,6 +100,7 @@ def export(request: ExportRequest) -> str:
     same, 73 when it cannot be written.
     """
     known = FORMATS[request.format]
+    _check_flags(request)
     publishing = importlib.import_module(_PUBLISHING)
     publishing.check(request)
     written = request.output_dir
@@ -109,6 +115,19 @@ def export(request: ExportRequest) -> str:
     return str(written)
 
 
+def _check_flags(request: ExportRequest) -> None:
+    """Nothing that is asked for is left out without a word."""
+    for name in sorted({name for known in FORMATS.values() for name in known.reads}):
+        given = getattr(request, name) != ExportRequest._field_defaults[name]
+        takers = [f for f, known in FORMATS.items() if name in known.reads]
+        if given and request.format not in takers:
+            flag = name.replace("_", "-")
+            raise UserError(
+                f"--{flag} does not go with --format {request.format}, but with "
+                f"--format {', '.join(takers)}."
+            )
+
+
 def _check(request: ExportRequest) -> None:
     _check_model(request)
     known = FORMATS[request.format]
@@ -117,8 +136,6 @@ def _check(request: ExportRequest) -> None:
             f"--precision {request.precision} does not go with --format "
             f"{request.format}; that has {', '.join(known.precisions)}."
         )
-    if request.jit_compile and request.format != "saved_model":
-        raise UserError("--jit-compile goes with --format saved_model alone.")
     if known.needs_free_dir:
         check_free(request.output_dir)
     if request.init_checkpoint:

@@ -51,11 +51,14 @@ def check(request: ExportRequest) -> None:
             "Kaggle takes hub, Hugging Face takes hub and huggingface."
         )
     check_handle(request.handle)
-    if request.init_checkpoint and is_written(request):
-        raise UserError(
-            f"{request.output_dir} is written already.\nTo upload it as it is, leave "
-            "--init-checkpoint out; to export again, give a new --output-dir."
-        )
+    if is_written(request):
+        for flag in ("init_checkpoint", "what"):
+            if getattr(request, flag):
+                raise UserError(
+                    f"{request.output_dir} is written already.\n"
+                    f"To upload it as it is, leave --{flag.replace('_', '-')} out; "
+                    "to export again, give a new --output-dir."
+                )
 
 
 def is_written(request: ExportRequest) -> bool:

@@ -226,7 +226,7 @@ def _part(stored: StoredModel, source, kind: str) -> Part:
 def _task(request: ExportRequest) -> tuple[StoredModel, dict[str, Part]]:
     """(the encoder with its facts, the part) of a fine-tuned model."""
     folder = finetuned.trial_dir_of(request)
-    task = finetuned.read_task(folder, request.what)
+    task = finetuned.read_task(folder, request.what, vocab_file=request.vocab_file)
     stored = sources.read(folder, task.config.vocab_file)
     config, kind = task.config, task.facts.kind
     part = Part(

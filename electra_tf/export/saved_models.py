@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.warmup import write_warmup_requests
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
-from electra_tf.paths import shown
+from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.storage import remote
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import new_folder
@@ -163,7 +164,7 @@ def fill_folder(
     """
     _save(servable, source, what, folder)
     tolerance = TOLERANCE[source.facts.get("precision", "float32")]
-    loaded = tf.saved_model.load(str(folder))
+    loaded = tf.saved_model.load(readable_by_tensorflow(folder))
     differences = _differences(loaded, servable.checks)
     verification.require(
         verification.Result(name, "tensorflow", gap, tolerance)
@@ -244,12 +245,15 @@ def export_saved_model(request: ExportRequest) -> str:
 
 def _export_task(request: ExportRequest) -> None:
     folder, exact = finetuned.trial_dir_of(request), None
-    task = finetuned.read_task(folder, request.what, request.precision)
+    read = functools.partial(
+        finetuned.read_task, folder, request.what, vocab_file=request.vocab_file
+    )
+    task = read(precision=request.precision)
     source = task.source._replace(jit_compile=request.jit_compile)
     task = task._replace(source=source)
     make = TASKS[task.facts.kind]
     if request.precision != "float32":
-        exact = make(finetuned.read_task(folder, request.what))
+        exact = make(read())
     print(shown(f"{request.what}: from {folder}"))
     name = request.what.replace(":", ".")
     written = write_saved_model(

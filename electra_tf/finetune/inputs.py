@@ -11,6 +11,7 @@ import csv
 import difflib
 import itertools
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -249,9 +250,28 @@ def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Ro
         return names[value] if 0 <= value < len(names) else None
 
     for number, row in enumerate(table):
+        where = f"{path}, row {number}"
         row |= {c: named(row.get(c), names) for c, names in table.classes.items()}
-        found = {name: value for name, value in row.items() if value is not None}
-        yield f"{path}, row {number}", found
+        found = {name: _of_json(value, where) for name, value in row.items()}
+        yield where, {name: value for name, value in found.items() if value is not None}
+
+
+def _of_json(value: Any, where: str) -> Any:
+    """A value of a table as JSON would have it: bytes are text, dates in ISO's form."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            refuse(where, f"{shown(value)} is not UTF-8: {error.reason}")
+    if isinstance(value, list):
+        return [_of_json(one, where) for one in value]
+    if isinstance(value, dict):
+        return {name: _of_json(one, where) for name, one in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if value is None or isinstance(value, (str, bool, int, float)):
+        return value
+    return str(value)
 
 
 def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
@@ -333,8 +353,7 @@ def whole_rows(
     for where, row in records(source, choices):
         columns = next((c for c in choices if all(name in row for name in c)), None)
         if None in row:
-            more = f"more columns than the first line: {shown(row[None][0])}"
-            bad(where, f"{more} comes after the last; quote the text")
+            bad(where, _more_columns(row))
         elif columns is None:
             missing = next(name for name in choices[0] if name not in row)
             there = ", ".join(map(str, row)) or "nothing"
@@ -342,6 +361,11 @@ def whole_rows(
             bad(where, f"no {what} {missing!r}, only {there}")
         else:
             yield where, row, columns
+
+
+def _more_columns(row: Row) -> str:
+    more = f"more columns than the first line: {shown(row[None][0])}"
+    return f"{more} comes after the last; quote the text"
 
 
 def texts(
@@ -422,7 +446,10 @@ def paragraphs(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
         has_header = source.form in ("tsv", "csv", "parquet")
         wanted = [("question", "context")] if has_header else ()
         for where, row in records(source, wanted):
-            if "header" not in row:
+            if None in row:
+                refuse(where, _more_columns(row))
+            # MRQA's first line has a header and nothing else.
+            if "header" not in row or "question" in row or "context" in row:
                 yield where, _as_paragraph(row)
         return
     try:

@@ -97,6 +97,11 @@ class Multilabel:
         flags = FeatureSpec("label_flags", (len(self.labels),), "float32")
         return (flags, FeatureSpec("eid", (), "int32"))
 
+    def is_label(self, value: Any) -> bool:
+        """Whether a value of the data can be labels, as far as its type goes."""
+        parts = value if isinstance(value, list) else [value]
+        return not any(part is None or isinstance(part, (list, dict)) for part in parts)
+
     def label_of(self, row: dict[str | None, Any]) -> tuple[str, ...]:
         """The labels of a line."""
         separator = self.description.get("separator", SEPARATOR)

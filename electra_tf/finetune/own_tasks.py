@@ -92,6 +92,8 @@ def check_description(name: str, description: dict[str, Any]) -> None:
         types, what = _TYPES.get(key, (str, "text"))
         if not isinstance(value, types):
             raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
+    if description.get("separator") == "":
+        raise UserError(f"task {name}: separator is empty; it parts the labels.")
     metrics = metrics_of(description)
     if not metrics or not all(metric in METRICS for metric in metrics):
         raise UserError(
@@ -220,7 +222,9 @@ class OwnTextTask(_OwnFiles, TextTask):
         bad = functools.partial(self.bad, split)
         source = Source.of(self.required(split))
         for where, row, _ in inputs.whole_rows(source, [columns], bad):
-            if self.label_of(row) == "":
+            if not self.is_label(row[self._label]):
+                bad(where, f"{self._label} is {shown(row[self._label])}")
+            elif self.label_of(row) == "":
                 bad(where, f"the column {self._label!r} is empty")
             else:
                 yield where, row
@@ -241,6 +245,10 @@ class OwnTextTask(_OwnFiles, TextTask):
             found.append(example_of(eid, given, label))
         return found
 
+    def is_label(self, value: Any) -> bool:
+        """Whether a value of the data can be a label, as far as its type goes."""
+        return not isinstance(value, (list, dict))
+
     def label_of(self, row: dict[str | None, Any]) -> str:
         """The label of a line, without the spaces around it."""
         return str(row[self._label]).strip()
@@ -248,12 +256,22 @@ class OwnTextTask(_OwnFiles, TextTask):
     def _wrong(self, split: str, label: str) -> str | None:
         """What is wrong with a label, as far as the file can tell by itself."""
         if not self._has_classes and not self._is_scale_given:
-            return (
-                None if _number(label) is not None else f"{shown(label)} is no number"
-            )
+            return self._wrong_number(label)
         if self._has_classes and split == "train" and not self.stored:
             return None
         return self.wrong_label(label)
+
+    def _wrong_number(self, label: str) -> str | None:
+        """What is wrong with a score, where one end of the scale at most is given."""
+        value = _number(label)
+        if value is None:
+            return f"{shown(label)} is no number"
+        low, high = (self.description.get(key) for key in ("lowest", "highest"))
+        if low is not None and value < float(low):
+            return f"the score is {label}, lowest is {low}"
+        if high is not None and value > float(high):
+            return f"the score is {label}, highest is {high}"
+        return None
 
 
 class OwnMultilabelTask(Multilabel, OwnTextTask):
@@ -333,7 +351,9 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         )
         for where, row in inputs.records(Source.of(self.required(split))):
             found = [row.get(key) for key in (words, tags)]
-            if split == "test" and isinstance(found[0], list) and found[1] is None:
+            if any(isinstance(x, list) and None in x for x in found):
+                self.bad(split, where, f"{words} or {tags} has a null in it")
+            elif split == "test" and isinstance(found[0], list) and found[1] is None:
                 yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
             elif all(isinstance(x, list) for x in found) and found[0]:
                 both = (list(map(str, x)) for x in found)

@@ -104,6 +104,7 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
+    facts["tokenizer"] = list(chosen[0].tokenizer.config)
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
         facts[f"description of {task.name}"] = config.tasks.get(task.name)
@@ -120,7 +121,8 @@ def data_facts(
     for task in tasks:
         splits = ["train"] if config.do_train else []
         splits += task.splits("dev") if config.do_eval else []
-        settings = json.dumps(task.feature_settings(), sort_keys=True)
+        settings = [task.feature_settings(), task.tokenizer.config]
+        settings = json.dumps(settings, sort_keys=True)
         found[task.name] = {
             split: hashlib.sha256(
                 f"{task.data_hash(split)} {settings}".encode()

@@ -81,6 +81,12 @@ def check_window(config: FinetuningConfig) -> None:
             f"{name} {getattr(config, name)} is more than the tokens of a sequence "
             f"(max_seq_length {config.max_seq_length})."
         )
+    short = min(config.length_buckets or [config.max_seq_length])
+    if config.joint_prediction and config.beam_size > short:
+        raise UserError(
+            f"beam_size {config.beam_size} is more than the tokens of a sequence of "
+            f"length_buckets ({short})."
+        )
 
 
 def split_words(text: str) -> tuple[list[str], list[int]]:

@@ -14,6 +14,7 @@ from electra_tf.finetune import inputs
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.predictor import Predictor
 from electra_tf.finetune.task import rounded
+from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import verify_folder
 
 _BATCH = 64
@@ -37,7 +38,7 @@ class SavedModelPredictor(Predictor):
         import tensorflow as tf
         import tensorflow_text  # noqa: F401 - its ops are in the graph
 
-        self._model = tf.saved_model.load(str(folder))
+        self._model = tf.saved_model.load(readable_by_tensorflow(folder))
         self._call = self._model.signatures.get("serving_default")
         taken = self._call.structured_input_signature[1] if self._call else {}
         self._takes = tuple(sorted(taken))

@@ -17,6 +17,7 @@ from typing import Any
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune.results import Statistics
+from electra_tf.finetune.task import SMOOTHED, Task
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.remote_run import bring_model
@@ -46,18 +47,26 @@ def checkpoints_of(config: FinetuningConfig) -> list[tuple[int, str]]:
 
 
 def of_task(
-    hparams: Mapping[str, Any], config: FinetuningConfig, task: str
+    hparams: Mapping[str, Any], config: FinetuningConfig, name: str, task: Task
 ) -> dict[str, Any]:
     """The hparams of one task; of several, each has places of its own.
 
     The default places have the task's name in them, those that a user gives do not.
+    What is for other tasks of the sweep is left out.
+
+    Args:
+      name: what `task` is called in task_names.
     """
-    found = {**hparams, "task_names": [task]}
+    found = {**hparams, "task_names": [name]}
+    weights = hparams.get("class_weights", {})
+    found["class_weights"] = {k: v for k, v in weights.items() if k == task.name}
+    if task.head.kind not in SMOOTHED:
+        found.pop("label_smoothing", None)
     if len(config.task_names) > 1:
-        for name in ("model_dir", "results_txt", "results_pkl"):
-            if name in hparams:
-                stem, ending = os.path.splitext(hparams[name])
-                found[name] = f"{stem}_{task}{ending}"
+        for place in ("model_dir", "results_txt", "results_pkl"):
+            if place in hparams:
+                stem, ending = os.path.splitext(hparams[place])
+                found[place] = f"{stem}_{name}{ending}"
     return found
 
 

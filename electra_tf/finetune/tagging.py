@@ -355,6 +355,8 @@ class TaggingTask(Task):
             if 0 < number < len(pieces) - 1:
                 positions.append(len(ids))
             ids += word
+        # Words without a token take no room, so that there may be more of them.
+        positions = positions[:length]
         index = {label: i for i, label in enumerate(self.labels)}
         outside = index.get("O", 0)  # for a class that only this data set has
         yield {

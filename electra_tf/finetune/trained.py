@@ -30,8 +30,8 @@ class Trained(NamedTuple):
     origin: str  # the checkpoint that the weights are of
 
     def facts_of(self, task: str) -> TaskFacts:
-        """Of one of its tasks."""
-        return next(facts for facts in self.facts if facts.name == task)
+        """Of one of its tasks, by its name in task_names; a class has another."""
+        return self.facts[self.config.task_names.index(task)]
 
 
 def hparams_in(folder: Path) -> dict[str, Any]:
@@ -49,6 +49,7 @@ def read(
     task: str | None,
     precision: str | None = None,
     data_dir: str | None = None,
+    vocab_file: str | None = None,
 ) -> Trained:
     """The model of a trial with its newest weights, or the best where those stay.
 
@@ -57,12 +58,15 @@ def read(
       task: one of its tasks, which must be there; None: any.
       precision: of its computation; None: that of the training.
       data_dir: where the vocabulary is; None: as the place of the folder says.
+      vocab_file: the vocabulary, if it is elsewhere.
 
     Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
     """
     folder = folder.absolute()
     bring_model(folder)
     hparams = hparams_in(folder)
+    if vocab_file:
+        hparams["vocab_file"] = vocab_file
     names = hparams.get("task_names", [])
     if not names or (task is not None and task not in names):
         raise UserError(
@@ -76,7 +80,7 @@ def read(
         if not os.path.isfile(fetch_once(usual)):
             raise UserError(
                 f"{usual}, the vocabulary of {folder}, does not exist.\nSay where it "
-                "is by --data-dir."
+                "is: predict by --data-dir, export_model.py by --vocab-file."
             )
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)

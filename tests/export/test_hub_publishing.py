@@ -289,6 +289,14 @@ class TestUpload:
         assert done.returncode == 2, done.stderr
         assert "holds the model 'tiny'" in done.stderr and "'other'" in done.stderr
 
+    def test_a_part_of_what_is_there_is_not_uploaded(self, run, tmp_path):
+        pytest.importorskip("safetensors")
+        out = tmp_path / "hf"
+        assert export(run, out, form="huggingface").returncode == 0
+        flags = ("--handle=me/tiny", "--publish=huggingface", "--what=discriminator")
+        done = export(run, out, *flags, form="huggingface", named=False)
+        assert done.returncode == 2 and "leave --what out" in done.stderr, done.stderr
+
     def test_networks_of_transformers(self, run, tmp_path):
         pytest.importorskip("safetensors")
         flags = ("--handle=me/tiny", "--publish=huggingface")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GLUE, SQuAD and MRQA as they are distributed today; own tasks in the same formats."""
 
+import datetime
 import gzip
 import json
 
@@ -265,6 +266,22 @@ def test_own_classes_have_the_names_that_the_file_gives(tmp_path):
         own_tasks(tmp_path, {"train.parquet": content}, label="label")
 
 
+def test_bytes_of_a_table_are_text(tmp_path):
+    day = datetime.date(2026, 11, 23)
+    rows = [{"id": day, "a": b"the dog", "b": b"pos"}]
+    rows.append({"id": day, "a": "the caf\u00e9".encode(), "b": b"neg"})
+    content = parquet_bytes(rows, tmp_path / "x.parquet")
+    [task] = own_tasks(tmp_path, {"train.parquet": content}, id="id")
+    assert task.labels == ("neg", "pos")
+    assert [e.text_a for e in task.read("train")] == ["the dog", "the caf\u00e9"]
+    source = open_source(str(tmp_path / "x.parquet"), None, "texts")
+    assert [one.given["id"] for one in task.asked(source)] == ["2026-11-23"] * 2
+    rows[1]["a"] = b"caf\xe9"
+    content = parquet_bytes(rows, tmp_path / "x.parquet")
+    with pytest.raises(UserError, match="row 1: .* is not UTF-8"):
+        own_tasks(tmp_path, {"train.parquet": content})
+
+
 def test_own_columns_that_are_not_there(tmp_path):
     content = parquet_bytes([{"a": "the dog", "c": 1}], tmp_path / "x.parquet")
     with pytest.raises(UserError) as caught:
@@ -362,6 +379,21 @@ def test_questions_that_are_no_objects(tmp_path, qas):
     path.write_text(json.dumps({"context": QUESTION["context"], "qas": qas}))
     with pytest.raises(UserError, match=f"{path}, line 1: "):
         list(questions(open_source(str(path), None, "questions")))
+
+
+def test_rows_of_questions_are_whole(tmp_path):
+    def read(name, text):
+        (tmp_path / name).write_text(text)
+        source = open_source(str(tmp_path / name), None, "questions")
+        return [one.given for one in questions(source)]
+
+    for name, sign in (("a.csv", ","), ("a.tsv", "\t")):
+        cut = f"question{sign}context\nwho?{sign}The cat{sign} the dog\n"
+        with pytest.raises(UserError, match="line 2: more columns than the first"):
+            read(name, cut)
+    asked = {"question": "who?", "context": "The cat"}
+    assert read("b.csv", "question,context,header\nwho?,The cat,Intro\n") == [asked]
+    assert read("b.jsonl", json.dumps(asked | {"header": "Intro"})) == [asked]
 
 
 def test_mrqa_as_it_is_distributed(tmp_path):

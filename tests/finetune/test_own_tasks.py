@@ -12,6 +12,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.finetune import label_counts, preprocessing
 from electra_tf.finetune.task import write_facts
+from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.own_task import own_tasks, write_files
 
 CLASSES = "a,b\nthe dog,pos\nthe cat,neg\nran,pos\n"
@@ -81,6 +82,59 @@ def test_a_dev_score_outside_the_scale(tmp_path):
     [task] = own_tasks(tmp_path, files, "regression", **scale)
     targets = [next(task.featurize(e, False))["targets"] for e in task.read("dev")]
     assert targets == [0.05, 0.5]
+
+
+def test_a_training_score_beyond_the_end_that_is_given(tmp_path):
+    files = {"train.tsv": "a\tb\ndog\t-1\ncat\t5\nran\t2\n"}
+    for scale, line in (({"lowest": 0}, 2), ({"highest": 4}, 3)):
+        refused(
+            lambda scale=scale: own_tasks(tmp_path, files, "regression", **scale),
+            *(f"train.tsv, line {line}", "the score is", next(iter(scale))),
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "keys"),
+    [
+        ("tagging", {"words": ["a", None], "tags": ["O", "O"]}, {}),
+        ("tagging", {"words": ["a", "b"], "tags": ["N", None]}, {"scheme": "plain"}),
+        ("multilabel", {"a": "dog", "b": ["x", None]}, {"text_a": "a", "label": "b"}),
+        ("multilabel", {"a": "dog", "b": {"x": 1}}, {"text_a": "a", "label": "b"}),
+        ("classification", {"a": "dog", "b": ["x"]}, {}),
+    ],
+)
+def test_null_and_objects_are_no_labels(tmp_path, kind, row, keys):
+    text = json.dumps(row) + "\n"
+    refused(
+        lambda: own_tasks(tmp_path, {"train.jsonl": text}, kind, **keys),
+        "train.jsonl, line 1",
+    )
+
+
+def test_labels_are_parted_by_something(tmp_path):
+    keys = {"text_a": "a", "label": "b", "separator": ""}
+    files = {"train.csv": CLASSES}
+    refused(lambda: own_tasks(tmp_path, files, "multilabel", **keys), "separator")
+
+
+def test_words_without_tokens_are_more_than_there_is_room_for(tmp_path):
+    words = ["\u200b"] * 40
+    text = json.dumps({"words": words, "tags": ["O"] * 39 + ["B-X"]}) + "\n"
+    tasks = own_tasks(tmp_path, {"train.jsonl": text}, "tagging", max_seq_length=24)
+    store = preprocessing.features(tasks[0].config, tasks, "train", True)
+    assert store["mine:labels_mask"].sum() == 24
+
+
+def test_features_follow_what_the_vocabulary_says_of_accents(tmp_path):
+    digests = []
+    for strip in (True, False):
+        [task] = own_tasks(tmp_path, {"train.csv": CLASSES})
+        vocab = task.tokenizer.vocab
+        task.tokenizer = Tokenizer(vocab, True, strip)
+        store = preprocessing.features(task.config, [task], "train", True)
+        facts = preprocessing.data_facts(task.config, [task])
+        digests.append((store.digest, facts["mine"]["train"]))
+    assert digests[0][0] != digests[1][0] and digests[0][1] != digests[1][1]
 
 
 def test_f1_of_three_classes_of_which_two_are_seen(tmp_path):

@@ -135,6 +135,18 @@ def test_an_original_checkpoint_becomes_a_preset(tmp_path):
             2,
             ["--jit-compile", "--format saved_model"],
         ),
+        (
+            ["--format", "hub", "--output-dir", "OUT", "--init-checkpoint", "x"]
+            + ["--handle", "me/tiny", "--what", "encoder"],
+            2,
+            ["--what", "--format hub", "saved_model"],
+        ),
+        (
+            ["--format", "onnx", "--output-dir", "OUT", "--init-checkpoint", "x"]
+            + ["--handle", "me/tiny"],
+            2,
+            ["--handle", "--format onnx", "hub"],
+        ),
     ],
 )
 def test_mistakes_are_said_in_three_lines(tmp_path, flags, code, texts):

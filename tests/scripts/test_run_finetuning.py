@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_finetuning.py as its users run it."""
 
+import itertools
 import json
 import os
 import shutil
@@ -78,6 +79,7 @@ def several(data):
             "task_names": ["cola", "sts"],
             "num_trials": 2,
             "write_test_outputs": True,
+            "log_examples": True,
             "num_train_epochs": 12.0,
         },
     )
@@ -100,6 +102,16 @@ def test_several_tasks_are_learnt_together(several):
     assert {"task_specific/cola/dense/kernel", "task_specific/sts/dense/kernel"} <= set(
         paths
     )
+
+
+def test_examples_are_shown_with_what_is_learnt_from_them(several):
+    lines = several[1].splitlines()
+    for task, label in (("cola", "label_ids: "), ("sts", "targets: ")):
+        shown = [n for n, line in enumerate(lines) if line.startswith(f"{task}: [CLS]")]
+        assert shown
+        for n in shown:
+            below = itertools.takewhile(lambda s: s.startswith("  "), lines[n + 1 :])
+            assert any(line.startswith(f"  {label}") for line in below)
 
 
 def test_trials_differ_by_their_seed(several):
@@ -306,8 +318,11 @@ def test_a_sweep_scores_every_checkpoint(data, several):
     assert list(scores["cola: mcc"]) == [str(newest)]
     assert (swept / "sweep.png").read_bytes().startswith(b"\x89PNG")
     # Of several tasks each has places of its own, below what is given, too.
-    given |= {"task_names": ["cola", "sts"], "model_dir": str(source / "own")}
-    run = fork(data, "swept", given, "--sweep")
+    given |= {"task_names": ["cola", "sts"], "label_smoothing": 0.1}
+    given |= {"class_weights": {"cola": "balanced"}}
+    file = data / "places.json"
+    file.write_text(json.dumps({"model_dir": str(source / "own")}))
+    run = fork(data, "swept", given, "--sweep", f"--config={file}")
     assert run.returncode == 0, run.stdout + run.stderr
     scores = json.loads((source / "own_results" / "sweep" / "sweep.json").read_text())
     assert list(scores) == ["cola: mcc", "sts: pearson"]

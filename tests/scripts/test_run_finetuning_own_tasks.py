@@ -2,11 +2,13 @@
 """run_finetuning.py on files of one's own: what is submitted, and what may change."""
 
 import json
+import re
 import shutil
 
 import pytest
 
-from tests.helpers.tiny_finetuning import WORDS, fork, write_data
+from tests.helpers.runs import ROOT, run_script
+from tests.helpers.tiny_finetuning import WORDS, finetune, fork, write_data
 
 EARLY = WORDS[24]
 
@@ -173,3 +175,30 @@ def test_a_model_below_a_file(data):
     run = fork(data, "m", HPARAMS | {"model_dir": str(data / "file" / "x")})
     assert run.returncode == 73 and "file is a file" in run.stderr
     assert "Traceback" not in run.stderr and "Features" not in run.stdout
+
+
+def test_a_class_of_ones_own_from_training_to_an_export(tmp_path):
+    """As the page has it; the model is elsewhere than usual, as its vocabulary then."""
+    page = (ROOT / "docs" / "fine_tuning.md").read_text()
+    [code] = re.findall(r"```python\n(.*?class Reviews.*?)```", page, re.DOTALL)
+    data = write_data(tmp_path / "data")
+    (data / "mytask.py").write_text(code)
+    for split in ("train", "dev"):
+        lines = [
+            f"{'pos' if s[0] < EARLY else 'neg'} {' '.join(s)}" for s in sentences(16)
+        ]
+        (data / f"{split}.txt").write_text("\n".join(lines))
+    environment = {"PYTHONPATH": str(data)}
+    hparams = {"task_names": ["mytask:Reviews"], "init_checkpoint": None}
+    hparams |= {"model_dir": str(data / "here" / "trial"), "num_train_epochs": 1.0}
+    run = finetune(data, "m", hparams, env=environment)
+    assert run.returncode == 0, run.stdout + run.stderr
+    trial = data / "here" / "trial_1"
+    run = run_script(
+        *("export_model.py", f"--init-checkpoint={trial}", "--what=mytask:Reviews"),
+        *("--format=onnx", f"--output-dir={data}/out"),
+        f"--vocab-file={data}/vocab.txt",
+        env=environment,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert list((data / "out").rglob("*.onnx"))
