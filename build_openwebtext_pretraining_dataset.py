@@ -40,7 +40,9 @@ def main(_):
     vocab = Vocabulary.load(os.path.join(FLAGS.data_dir, "vocab.txt"))
     settings = BuildSettings(
         vocab_file=vocab.path,
-        tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
+        tokenizer=resolve_settings(
+            vocab, FLAGS.do_lower_case, FLAGS.strip_accents, of_flags=True
+        ),
         max_seq_length=FLAGS.max_seq_length,
         # Every page is a file; blank lines in it separate paragraphs.
         blanks_separate_docs=False,

@@ -64,6 +64,8 @@ def main(_):
     beam_args = BEAM_ARGS()
     if (FLAGS.corpus_dir is None) == (FLAGS.tfds is None):
         raise UserError("give either --corpus-dir or --tfds.")
+    if FLAGS.corpus_dir:
+        corpus.check_outside(FLAGS.output_dir, FLAGS.corpus_dir, "--output-dir")
     vocab = Vocabulary.load(FLAGS.vocab_file)
     if FLAGS.tfds is None:
         text = units.file_corpus(fetch(FLAGS.corpus_dir), FLAGS.text_key)
@@ -74,7 +76,9 @@ def main(_):
         blanks_separate_docs = text.blanks_separate_docs()
     settings = BuildSettings(
         vocab_file=FLAGS.vocab_file,
-        tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
+        tokenizer=resolve_settings(
+            vocab, FLAGS.do_lower_case, FLAGS.strip_accents, of_flags=True
+        ),
         max_seq_length=FLAGS.max_seq_length,
         blanks_separate_docs=blanks_separate_docs,
         seed=FLAGS.seed,

@@ -17,6 +17,7 @@ import electra_tf
 from electra_tf import cli
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
+from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, fetch, names_in, put
 from electra_tf.text import corpus, tfds_documents, units
 from electra_tf.text.vocabulary import (
@@ -179,6 +180,9 @@ def _check_flags() -> str:
         raise UserError(f"--output-file {output} is a directory; name a file in it.")
     folder = os.path.dirname(output) or "."
     check_writable(folder)
+    check_place(folder)
+    if _CORPUS_DIR.value:
+        corpus.check_outside(output, _CORPUS_DIR.value, "--output-file")
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:

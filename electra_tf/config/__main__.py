@@ -41,7 +41,8 @@ What `objective` sets (`electric_objective` as electric):
 {finetuning}
 
 What a single task sets: `rte` and `sts` {long}; `squad`, `squadv1` and the names with
-"qa" in them {qa}; `chunk` {chunk}. `model_size` large sets {large}; `debug` sets
+"qa" in them {qa}; `chunk` {chunk}; a task of your own of type `qa` or `tagging` what
+these set. `model_size` large sets {large}; `debug` sets
 {finetuning_debug}.
 
 ## Shape of the model: model_hparam_overrides

@@ -329,6 +329,19 @@ def _check_adversarial(config) -> None:
             )
 
 
+def notes(config) -> list[str]:
+    """What a user should be told of hparams that go together, if not well."""
+    if config.objective_kind != "electric":
+        return []
+    given = {"temperature": 1.0, "disallow_correct": False}
+    return [
+        f"{name} is {show(getattr(config, name))}: Electric's samples are not of the "
+        "q that its loss is made of, as in the original; its scores are no log p"
+        for name, usual in given.items()
+        if getattr(config, name) != usual
+    ]
+
+
 def check_sizes(config) -> None:
     """Raises a UserError for masks of nothing or a generator without units."""
     if config.max_predictions_per_seq < 1:

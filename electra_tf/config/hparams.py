@@ -12,6 +12,7 @@ import enum
 import json
 import math
 import operator
+import sys
 import types
 import typing
 from collections.abc import Iterable
@@ -128,7 +129,7 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
             text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as e:
-        line = text.splitlines()[e.lineno - 1] if text.strip() else ""
+        line = text.split("\n")[e.lineno - 1]  # as json counts them
         near = line[max(0, e.colno - 30) : e.colno + 30].strip()
         raise UserError(
             f"{name}, line {e.lineno}, column {e.colno}: {e.msg}.\n"
@@ -240,7 +241,9 @@ def _of_type(hint: Any, value: Any) -> Any:
     """The value in the annotated type, or _WRONG."""
     for kind in _kinds(hint):
         if kind is float and type(value) in (int, float):
-            return float(value) if math.isfinite(value) else _WRONG
+            if abs(value) > sys.float_info.max or math.isnan(value):
+                return _WRONG
+            return float(value)
         if kind is int and type(value) is float and value.is_integer():
             return int(value)  # 1e6 is how people write a million in JSON.
         if type(value) is kind:

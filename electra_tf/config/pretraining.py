@@ -112,8 +112,7 @@ class PretrainingConfig(RunConfig):
     )
     random_token_share: float = hparam(
         0.0,
-        "Of the masked positions, those whose input becomes a random token; the rest "
-        "keep theirs. BERT: 0.8 and 0.1.",
+        "The same for a random token; the rest keep theirs. BERT: 0.8 and 0.1.",
         SETTING,
         minimum=0,
         maximum=1,
@@ -124,6 +123,7 @@ class PretrainingConfig(RunConfig):
         "the power of minus this; 0: all alike. Needs repeated_masks fixed.",
         SETTING,
         minimum=0,
+        maximum=2,  # beyond it draws of rare tokens are equal in float32
     )
     intact_share: float = hparam(
         0.2,
@@ -428,7 +428,7 @@ class PretrainingConfig(RunConfig):
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        return super().notes() + phases.notes(self)
+        return super().notes() + combinations.notes(self) + phases.notes(self)
 
     @classmethod
     def from_hparams(

@@ -299,6 +299,7 @@ def _count_lines(path: str) -> int | None:
         with open(fetch_once(path), "rb") as f:
             if path.endswith(".json"):
                 return len(json.load(f)["model"]["vocab"])
-            return sum(1 for _ in f)
+            content = f.read().rstrip()  # as the vocabulary is read
+            return content.count(b"\n") + 1 if content else 0
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -26,6 +26,7 @@ from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write
+from electra_tf.text.tokenizer_config import TokenizerConfig
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, records stepped over, CRC of the rest
@@ -131,10 +132,10 @@ class RecordIndex:
         nothing, for as many epochs as there are.
         """
         if self.is_remote:
-            threading.Thread(target=self._copy, daemon=True).start()
+            room = remote.room_for_copies()
+            threading.Thread(target=self._copy, args=(room,), daemon=True).start()
 
-    def _copy(self) -> None:
-        room = remote.room_for_copies()
+    def _copy(self, room: float) -> None:
         for file, size in enumerate(self._sizes):
             room -= size
             try:
@@ -303,8 +304,31 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
 
 def manifest_sha256(pattern: str) -> dict[str, str]:
     """The hash of the manifests beside shards, where there are any, as a setting."""
-    folders = sorted({os.path.dirname(path) for path in remote.expand(pattern)})
-    names = (os.path.join(folder, "manifest.json") for folder in folders)
+    names = (os.path.join(folder, "manifest.json") for folder in _folders_of(pattern))
     manifests = [Path(remote.fetch_once(name)) for name in names]
     found = b"".join(path.read_bytes() for path in manifests if path.is_file())
     return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
+
+
+def check_tokenizer(pattern: str, ours: TokenizerConfig) -> None:
+    """Raises `UserError` for data that were built with other tokenizer settings.
+
+    Nothing is wrong with their ids; but whatever is done with the model would read text
+    in another way than the data did.
+    """
+    for folder in _folders_of(pattern):
+        told = (read_manifest(folder) or {}).get("tokenizer")
+        theirs = TokenizerConfig(**told) if told else ours
+        if theirs.equivalent(ours):
+            continue
+        fitting = f'Set "do_lower_case": {json.dumps(theirs.do_lower_case)}'
+        if theirs.do_lower_case == ours.do_lower_case:
+            fitting = "Give the vocabulary the settings of the data"
+        raise UserError(
+            f"the data in {folder} were built {theirs},\nbut vocabulary and hparams "
+            f"ask for text that is {ours}.\n{fitting}, or build the data again."
+        )
+
+
+def _folders_of(pattern: str) -> list[str]:
+    return sorted({os.path.dirname(path) for path in remote.expand(pattern)})

@@ -370,7 +370,12 @@ def _write_manifest(plan: Plan) -> dict[str, Any]:
 
 def _summary(manifest: dict[str, Any]) -> str:
     texts, files = manifest["counts"]["texts"], len(manifest["files"])
-    return f"{texts:,} texts in {files} shard{'' if files == 1 else 's'}"
+    return f"{_number(texts, 'text')} in {_number(files, 'shard')}"
+
+
+def _number(count: int, name: str) -> str:
+    """1 text, 2 texts."""
+    return f"{count:,} {name}{'' if count == 1 else 's'}"
 
 
 class _Progress:
@@ -380,7 +385,9 @@ class _Progress:
         self._console, self._total = Console(sys.stderr), plan.num_shards
         self._there = sum(read_record(plan, i) is not None for i in range(self._total))
         if self._there:
-            self._console.log(f"{self._there} of {self._total} shards are there.")
+            self._console.log(
+                f"{self._there} of {_number(self._total, 'shard')} are there."
+            )
         self._done = self._texts = self._first = 0
         self._begin = self._shown = time.monotonic()
 
@@ -394,7 +401,8 @@ class _Progress:
         if self._done < self._total and now < self._shown + _QUIET_SECONDS:
             return
         self._shown, seconds = now, now - self._begin
-        line = f"{self._done} of {self._total} shards, {self._texts:,} texts"
+        line = f"{self._done} of {_number(self._total, 'shard')}, "
+        line += _number(self._texts, "text")
         if not self._there and self._done > 1:
             line += f", {(self._texts - self._first) / max(seconds, 1e-9):,.0f} texts/s"
         self._console.log(f"{line}, {duration(seconds)}")

@@ -21,6 +21,7 @@ from electra_tf.inference.corpus_texts import (
     Texts,
     count_tokens,
 )
+from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import verify_folder
 from electra_tf.text.units import Unit
 
@@ -53,7 +54,7 @@ class SavedModelTexts(TextJob):
         import tensorflow as tf
         import tensorflow_text  # noqa: F401 - its ops are in the graph
 
-        self._model = tf.saved_model.load(str(folder))
+        self._model = tf.saved_model.load(readable_by_tensorflow(folder))
         self._call = self._model.signatures.get("serving_default")
         self._output = output
         gives = self._call.structured_outputs if self._call else {}

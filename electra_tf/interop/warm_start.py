@@ -89,10 +89,11 @@ def load(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    contents = sources.find(path, log).contents(log, slots=False)
+    model = sources.find(path, log)
+    contents = model.contents(log, slots=False)
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
-    _check_settings(contents, config, path)
+    _check_settings(model, config, path)
     tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
@@ -161,8 +162,8 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
     return vocab
 
 
-def _check_settings(contents, config, path: str) -> None:
-    there = contents.settings.hparams.get("model_hparam_overrides", {})
+def _check_settings(model: sources.FoundModel, config, path: str) -> None:
+    there = model.shape()
     here = config.model_config()
     for name in _SAME:
         if name in there and there[name] != getattr(here, name):

@@ -54,7 +54,7 @@ def load_state(
     raise UserError(
         f"{folder} already holds something ({found[0]}"
         f"{', ...' if len(found) > 1 else ''}), and not what this command makes.\n"
-        "Nothing is overwritten: name another --output-dir, or remove it yourself."
+        "Nothing is overwritten: name another folder, or remove it yourself."
     )
 
 
@@ -62,7 +62,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return read_json(path)
     except UserError as e:
-        advice = "Name another --output-dir, or remove this one yourself."
+        advice = "Name another folder, or remove this one yourself."
         raise UserError(f"{e}\n{advice}", e.exit_code) from None
 
 
@@ -75,7 +75,7 @@ def _check_same(folder: str, theirs: dict, ours: dict) -> None:
     if different:
         raise UserError(
             f"{folder} was made with {'; '.join(different)}.\nNothing is "
-            "overwritten: name another --output-dir, or give the settings of before."
+            "overwritten: name another folder, or give the settings of before."
         )
 
 
@@ -94,7 +94,7 @@ def _check_complete(folder: str, manifest: dict, there: Mapping[str, int]) -> No
             has = "is missing" if size is None else f"has {size} bytes"
             raise UserError(
                 f"{path} {has}, but the manifest of what was finished there lists it "
-                f"with {file['bytes']}.\nRestore it, or name another --output-dir."
+                f"with {file['bytes']}.\nRestore it, or name another folder."
             )
 
 
@@ -115,7 +115,7 @@ def locked(folder: str) -> Iterator[None]:
         os.close(descriptor)
         raise UserError(
             f"another process is filling {folder}.\nWait for it, or name another "
-            "--output-dir.",
+            "folder.",
             EXIT_LOCKED,
         ) from None
     except OSError:

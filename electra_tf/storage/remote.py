@@ -416,7 +416,12 @@ def room_for_copies() -> float:
     $ELECTRA_TF_COPY_GB; by default half of what is free.
     """
     if limit := os.environ.get("ELECTRA_TF_COPY_GB"):
-        return float(limit) * 1e9
+        try:
+            return float(limit) * 1e9
+        except ValueError:
+            raise UserError(
+                f"$ELECTRA_TF_COPY_GB is {limit!r}; it is a number of gigabytes."
+            ) from None
     os.makedirs(cache_root(), exist_ok=True)
     return shutil.disk_usage(cache_root()).free / 2
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.paths import readable_by_tensorflow
 
 
 class StoredTensors(NamedTuple):
@@ -51,7 +52,7 @@ def of_checkpoint(prefix: str) -> StoredTensors:
     import tensorflow as tf
 
     try:
-        reader = tf.train.load_checkpoint(prefix)
+        reader = tf.train.load_checkpoint(readable_by_tensorflow(prefix))
     except (tf.errors.OpError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {prefix}: {reason}", EXIT_DAMAGED) from error

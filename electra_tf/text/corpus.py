@@ -146,6 +146,18 @@ def read_lines(
             yield from block
 
 
+def check_outside(output: str, corpus_dir: str, flag: str) -> None:
+    """Raises UserError for an output in the corpus, which would be text of the next."""
+    inside = os.path.realpath(output).startswith(
+        os.path.join(os.path.realpath(corpus_dir), "")
+    )
+    if inside:
+        raise UserError(
+            f"{flag} {output} is in --corpus-dir {corpus_dir}: what is written there "
+            "would be read as its text.\nChoose a place outside."
+        )
+
+
 def open_text(path: str | os.PathLike) -> BinaryIO:
     """Opens a file of the corpus; UserError if that fails."""
     try:

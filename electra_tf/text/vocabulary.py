@@ -291,12 +291,14 @@ def resolve_settings(
     vocab: Vocabulary,
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
+    of_flags: bool = False,
 ) -> TokenizerConfig:
     """Returns the settings to tokenise with: what was asked for, checked.
 
     None means "not given": the settings beside the vocabulary hold, and without those
     the original's defaults (lower-case, strip accents). A value that contradicts the
-    settings beside the vocabulary is a UserError.
+    settings beside the vocabulary is a UserError, which says what fits: of flags or,
+    by default, of hparams.
     """
     stored = read_settings(vocab)
     default = stored or TokenizerConfig()
@@ -309,8 +311,13 @@ def resolve_settings(
         where = where if os.path.exists(where) else "as it says itself"
         raise UserError(
             f"{vocab.path} was built {stored} ({where}),\nbut the "
-            f"flags ask for text that is {config}.\nLeave out --do-lower-case and "
-            "--strip-accents, or build a vocabulary with those settings."
+            f"{'flags' if of_flags else 'hparams'} ask for text that is {config}.\n"
+            + (
+                "Leave out --do-lower-case and --strip-accents."
+                if of_flags
+                else 'This hparam fits it: "do_lower_case": '
+                + json.dumps(stored.do_lower_case)
+            )
         )
     return config
 

@@ -120,3 +120,9 @@ def test_the_switch_of_stages_is_written_down(tmp_path):
 )
 def test_bad_combinations_say_why(hparams, words):
     refused(hparams, *words)
+
+
+def test_samples_that_are_not_of_q_are_told():
+    (note,) = make({"electric_objective": True, "temperature": 2.0}).notes()
+    assert "temperature is 2.0" in note and "log p" in note
+    assert make({"temperature": 2.0}).notes() == []

@@ -282,6 +282,7 @@ def test_generator_is_not_checked_where_there_is_none():
         ('{"seed": 1,}', ["line 1, column 1"]),  # 11 or, before Python 3.13, 12
         ("{'seed': 1}", ["line 1, column 2", "double quotes"]),
         ('{"debug": True}', ["line 1, column 11"]),
+        ('{"seed": 1\n', ["line 2, column 1"]),
         ('{"seed": 1, "seed": 2}', ["seed", "twice", "1", "2"]),
         (
             '{"model_hparam_overrides": {"hidden_size": 1, "hidden_size": 2}}',
@@ -340,7 +341,7 @@ def test_saving_where_one_cannot_write(tmp_path):
 
 
 def test_vocab_size_is_the_vocabularys(tmp_path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n\n\n")
     config = make(data_dir=str(tmp_path))
     assert config.vocab_size == 3 and config.model_config().vocab_size == 3
     assert any("vocab_size is 3" in note for note in config.notes())

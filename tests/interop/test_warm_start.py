@@ -183,6 +183,15 @@ def test_a_run_starts_from_a_run_with_a_schedule_of_its_own(tiny_data, tmp_path)
     """Another objective, vocabulary and length at once, through the command line."""
     run = pretrain(tiny_data, "before", TINY | {"num_train_steps": 2})
     assert run.returncode == 0, run.stderr
+    before = {"init_checkpoint": str(tiny_data / "models" / "before")}
+    for name, value, theirs in (
+        ("num_attention_heads", 1, "2"),
+        ("hidden_act", "relu", "gelu"),
+    ):
+        other = tiny(overrides={name: value}) | before
+        run = pretrain(tiny_data, f"other_{name}", other)
+        assert run.returncode == 2, run.stdout
+        assert f"{name} is {theirs} in init_checkpoint" in run.stderr
     tokens = (tiny_data / "vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text(
         "".join(f"{t}\n" for t in [*tokens[:30], *tokens[31:], "w99", "w98"])

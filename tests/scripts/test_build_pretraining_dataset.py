@@ -409,3 +409,25 @@ def test_tensorflow_datasets(tmp_path):
     assert manifest["corpus"]["texts"] == 40
     assert manifest["settings"]["blanks_separate_docs"] is False
     assert len(examples_in(tmp_path / "1")[0]) == 40
+
+
+def test_a_run_reads_text_as_its_data_do(text, tmp_path):
+    """Google's cased vocabularies do not say that they are."""
+    (tmp_path / "vocab.txt").write_text(Path(VOCAB).read_text())
+    records = tmp_path / "pretrain_tfrecords"
+    flags = ("--no-lower-case", f"--vocab-file={tmp_path}/vocab.txt")
+    succeed(text, records, *flags, "--max-seq-length=32")
+    hparams = {"max_seq_length": 32, "train_batch_size": 2}
+    for lower, code in ((True, 2), (False, 0)):
+        done = run_script(
+            *("run_pretraining.py", "--data-dir", str(tmp_path), "--model-name", "m"),
+            *("--hparams", json.dumps(hparams | {"do_lower_case": lower}), "--dry-run"),
+        )
+        assert done.returncode == code, done.stderr
+        assert ('Set "do_lower_case": false' in done.stderr) == lower
+
+
+def test_what_is_built_is_no_text_of_the_corpus(text, tmp_path):
+    inside = Path(text) / "records"
+    assert "is in --corpus-dir" in fail(text, inside)[0]
+    assert not inside.exists()

@@ -182,20 +182,31 @@ def test_the_same_text_in_other_files(corpus_dir, tmp_path):
         ("--output-file {tmp}/v.txt --corpus-dir {tmp}/no", 2, "does not exist"),
         ("--output-file {tmp}/v.txt --corpus-dir {tmp}/blank", 2, "holds no words"),
         ("--output-file {tmp} --corpus-dir {tmp}", 2, "is a directory"),
+        ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "is in --corpus-dir"),
+        ("--output-file /proc/version/v.txt --corpus-dir {tmp}", 73, "is a file"),
         (
-            "--output-file {tmp}/v --corpus-dir {tmp} --vocab-size 5",
+            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 5",
             2,
             "nothing beside",
         ),
-        ("--output-file {tmp}/v --corpus-dir {tmp} --vocab-size 90", 2, "ASCII alone"),
-        ("--output-file {tmp}/v --corpus-dir {tmp} --vocab-size x", 1, "vocab_size"),
+        (
+            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90",
+            2,
+            "ASCII alone",
+        ),
+        (
+            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size x",
+            1,
+            "vocab_size",
+        ),
         ("--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}", 73, "cannot write"),
     ],
 )
 def test_wrong_use(tmp_path, flags, code, says):
     (tmp_path / "blank").mkdir()
     (tmp_path / "blank" / "b.txt").write_text("\n \n\u200b\n")
-    (tmp_path / "a.txt").write_text("some words " * 5)
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("some words " * 5)
     error = build(*flags.format(tmp=tmp_path).split(), expect=code)
     assert says in error
 

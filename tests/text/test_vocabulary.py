@@ -115,6 +115,13 @@ class TestSettings:
             with pytest.raises(UserError, match="accents kept"):
                 vocabulary.resolve_settings(vocab, lower, strip)
 
+    def test_what_fits_is_said_of_hparams_or_flags(self, vocab):
+        vocabulary.write_settings(vocab, TokenizerConfig(False, False))
+        with pytest.raises(UserError, match='fits it: "do_lower_case": false'):
+            vocabulary.resolve_settings(vocab, True)
+        with pytest.raises(UserError, match="Leave out --do-lower-case"):
+            vocabulary.resolve_settings(vocab, True, of_flags=True)
+
     def test_cased_does_not_care_about_accents(self, vocab):
         vocabulary.write_settings(vocab, TokenizerConfig(False, False))
         config = vocabulary.resolve_settings(vocab, False, True)
