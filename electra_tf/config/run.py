@@ -7,6 +7,7 @@ PretrainingConfig and FinetuningConfig add their own hparams to these.
 import dataclasses
 import json
 import os
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 from electra_tf.config.hparams import (
@@ -26,7 +27,7 @@ from electra_tf.storage.remote import fetch_once
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig:
+class RunConfig(ABC):
     """Hparams of pre-training and fine-tuning alike."""
 
     data_dir: str = hparam("", "Directory of the data; from --data-dir.", PLACE)
@@ -181,14 +182,14 @@ class RunConfig:
         return result
 
     @classmethod
+    @abstractmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
         """What explicit values imply for others."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
         """Where files are unless that is set: hparam -> path."""
-        raise NotImplementedError
 
     def _check_together(self) -> None:
         """Raises a UserError for values that are right alone and wrong together."""

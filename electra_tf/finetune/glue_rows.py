@@ -8,6 +8,7 @@ submitted are the same from either form.
 from __future__ import annotations
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,11 @@ def place_of(name: str, split: str) -> tuple[str, str]:
 class GlueRowsTask(GlueTask):
     """A task of GLUE, from rows."""
 
+    @abstractmethod
     def rows(
         self, split: str
     ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
         """(names of the classes, if known; where each row stands, and the row)."""
-        raise NotImplementedError
 
     def examples(self, split: str) -> list[InputExample]:
         """All rows in order; in training both orders of pairs without one."""

@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import json
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +45,7 @@ class HeadSpec(NamedTuple):
     num_labels: int = 0
 
 
-class Scorer:
+class Scorer(ABC):
     """Collects the predictions on a data set; scores them in percent."""
 
     def __init__(self):
@@ -57,18 +58,18 @@ class Scorer:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @abstractmethod
     def get_results(self) -> list[tuple[str, float]]:
         """(metric, value), in the original's order."""
-        raise NotImplementedError
 
     def details(self) -> dict[str, Any]:
         """What the results in JSON say beyond the metrics, such as each class."""
         return {}
 
     @property
+    @abstractmethod
     def is_degenerate(self) -> bool:
         """Whether all predictions are the same."""
-        raise NotImplementedError
 
     @property
     def has_learnt_nothing(self) -> bool:
@@ -76,7 +77,7 @@ class Scorer:
         return len(self) > 1 and self.is_degenerate
 
 
-class Task:
+class Task(ABC):
     """A task; subclasses say how its files are read and what its head is.
 
     Args:
@@ -106,7 +107,7 @@ class Task:
 
     head: HeadSpec
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - optional
         """Raises a UserError for data that no training can use, before any work."""
 
     def notes(self, kinds: Sequence[str]) -> list[str]:
@@ -144,48 +145,48 @@ class Task:
         """The data sets of a kind, "dev" or "test"."""
         return [kind]
 
+    @abstractmethod
     def path(self, split: str) -> Path:
         """The file of a split."""
-        raise NotImplementedError
 
     def data_hash(self, split: str) -> str:
         """Of the data of a split; features are made anew when it changes."""
         with open(self.required(split), "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
+    @abstractmethod
     def examples(self, split: str) -> list[Any]:
         """All examples of a split, each with an `eid`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """The task's own features, beside ids, mask and segments."""
-        raise NotImplementedError
 
+    @abstractmethod
     def featurize(self, example: Any, is_training: bool) -> Iterator[dict[str, Any]]:
         """Yields unpadded features; "input_ids" and "segment_ids" among them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scorer(self, split: str) -> Scorer:
         """A scorer for one data set."""
-        raise NotImplementedError
 
     def asked(self, source: Source) -> Iterator[Asked]:
-        """What is to be predicted, in a user's file."""
+        """What is to be predicted, in a user's file; with `example_of`, if at all."""
         raise UserError(f"{self.name} has no `asked`, so it cannot read files.")
 
     def example_of(self, number: int, given: dict[str, Any]) -> Any:
         """The example of what was asked, which needs no label."""
-        raise NotImplementedError
+        raise UserError(f"{self.name} has no `example_of`, so it cannot read files.")
 
+    @abstractmethod
     def told(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """A prediction in JSON, from the head's outputs for the example's features."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write_predictions(
         self, split: str, scorer: Scorer, directory: str, trial: int
     ) -> list[str]:
         """Writes predictions with their example ids; returns the paths."""
-        raise NotImplementedError
 
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""

@@ -124,6 +124,13 @@ def _check_answerability(task: Task, config: FinetuningConfig) -> None:
 def _from_module(name: str) -> type[Task]:
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)
+        found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"cannot load the task {name}: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, Task)):
+        raise UserError(
+            f"{name} is not a task's class; derive it from one of electra_tf.finetune."
+        )
+    if missing := sorted(found.__abstractmethods__):
+        raise UserError(f"{name} does not define {', '.join(missing)}.")
+    return found

@@ -190,6 +190,9 @@ class Mine(TextTask):
 
     def __init__(self, config, tokenizer):
         super().__init__("mine", config, tokenizer)
+
+    def path(self, split): ...
+    def examples(self, split): ...
 """
     monkeypatch.syspath_prepend(tmp_path)
     [task] = own_tasks(tmp_path, {"train.csv": CLASSES})

@@ -295,6 +295,26 @@ class Reviews(TextTask):
         refused(lambda wrong=wrong: tasks_of(data, wrong), wrong, "cannot load")
 
 
+def test_a_task_in_a_module_lacks_methods(data, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import TextTask
+
+class Reviews(TextTask):
+    labels = ("neg", "pos")
+
+    def examples(self, split):
+        return []
+
+def reviews(config, tokenizer):
+    return Reviews("reviews", config, tokenizer)
+"""
+    (data / "unfinished_tasks.py").write_text(code)
+    monkeypatch.syspath_prepend(data)
+    for name, said in (("Reviews", "does not define path"), ("reviews", "not a task")):
+        name = f"unfinished_tasks:{name}"
+        refused(lambda name=name: tasks_of(data, name), name, said)
+
+
 @pytest.mark.parametrize("form", ["csv", "tsv"])
 def test_a_column_that_is_not_there(data, form):
     comma = "," if form == "csv" else "\t"
