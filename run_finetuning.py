@@ -226,6 +226,8 @@ def resolve(explicit: dict[str, Any], console: Console):
         usual = os.path.join(data_dir, "vocab.txt")
         known = initial_weights.hparams_of(source, explicit, usual, console.log)
     config = FinetuningConfig.from_hparams(data_dir, model_name, explicit, None, known)
+    if source is not None and source.settings.vocab_file is None:
+        source = source.with_vocabulary(config.vocab_file)
     return config, source
 
 

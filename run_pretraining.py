@@ -10,6 +10,7 @@ curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboa
 """
 
 import contextlib
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,8 +22,7 @@ from electra_tf import cli, processes, startup
 from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
-from electra_tf.data import token_counts
-from electra_tf.data.record_index import check_tokenizer, manifest_sha256
+from electra_tf.data import record_index, token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
@@ -89,15 +89,18 @@ def main(argv: list[str]) -> int:
     writes = config.do_train and chief and not _DRY_RUN.value
     lock = RunLock(config.model_dir)
     folder = RunFolder(config.model_dir, writes=writes, keep=config.keep_checkpoint_max)
+
+    def before_save() -> None:
+        lock.check()
+        save_config(config, checkpoints)
+
     checkpoints = Checkpoints(
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=config.settings()
-        | manifest_sha256(data_files(config))
-        | ({"word_list_sha256": words.sha256} if words else {}),
+        settings=settings_of(config, words),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
-        before_save=lock.check,
+        before_save=before_save,
         after_save=folder.upload,
         log=console.log,
     )
@@ -133,6 +136,27 @@ def main(argv: list[str]) -> int:
             return evaluate(run)
 
 
+def settings_of(
+    config: PretrainingConfig, words: word_list.WordList | None
+) -> dict[str, Any]:
+    """What is stored with each checkpoint, and may change."""
+    found = config.settings() | record_index.manifest_sha256(data_files(config))
+    if config.do_train:
+        data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
+        found["data"] = [record_index.describe(place) for place in data]
+    return found | ({"word_list_sha256": words.sha256} if words else {})
+
+
+def save_config(config: PretrainingConfig, checkpoints: Checkpoints) -> None:
+    """Writes config.json, which says what the checkpoints beside it were made with."""
+    path = Path(config.model_dir) / "config.json"
+    start = {"init_checkpoint": checkpoints.settings["init_checkpoint"]}
+    try:
+        dataclasses.replace(config, **start).save(str(path))
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
 def data_files(config: PretrainingConfig) -> str:
     """The pattern of what is read in all phases."""
     name = "pretrain_tfrecords" if config.do_train else "eval_tfrecords"
@@ -157,10 +181,14 @@ def find_start(
     original = sources.original_in(config.model_dir, console.log)
     saved = None if original else checkpoints.newest_intact()
     if saved:
+        if config.do_train:
+            keep_init_checkpoint(saved, config, checkpoints)
         checkpoints.check_identity(saved)
         if config.do_train:
             phases.check_passed(saved.settings, config, saved.step)
             if note := phases.batch_size_note(saved.settings, config, saved.step):
+                console.log(note)
+            if note := other_data_note(saved, checkpoints.settings):
                 console.log(note)
     if config.do_eval and not (saved or original):
         original = model_to_evaluate(config, console)
@@ -170,11 +198,37 @@ def find_start(
         original.check_vocabulary(vocab)
     if config.do_train and not (saved or original):
         settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-        check_tokenizer(data_files(config), settings)
+        record_index.check_tokenizer(data_files(config), settings)
     masks_rare = config.rare_mask_power and config.do_train
     if config.needs_token_counts and not (saved or original) or masks_rare:
         token_counts.files_beside(data_files(config))
     return Start(saved, original)
+
+
+def keep_init_checkpoint(
+    saved: Manifest, config: PretrainingConfig, checkpoints: Checkpoints
+) -> None:
+    """A run that has begun keeps what it began with; UserError for something else."""
+    here, there = config.init_checkpoint, saved.settings.get("init_checkpoint")
+    if here not in (None, there):
+        began = f"the weights of {there}" if there else "random weights"
+        raise UserError(
+            f"{config.model_dir} is at step {saved.step} and began with {began}; "
+            f"init_checkpoint {here!r} would have no effect.\nLeave it out, or choose "
+            "another --model-name."
+        )
+    checkpoints.settings["init_checkpoint"] = there
+
+
+def other_data_note(saved: Manifest, settings: dict[str, Any]) -> str | None:
+    """What other data, or other shares of them, do to the reading of a begun run."""
+    names = [name for name in ("data", "sampling_alpha") if name in saved.settings]
+    if not saved.step or all(saved.settings[n] == settings[n] for n in names):
+        return None
+    return (
+        "Note: the data were others up to here. Epochs, and the examples that come "
+        "next, are counted as if they had been these from the beginning."
+    )
 
 
 def model_to_evaluate(config: PretrainingConfig, console: Console) -> FoundModel:
@@ -201,20 +255,19 @@ class Run(NamedTuple):
         """What all workers of a run must have in common."""
         import tensorflow as tf
 
-        from electra_tf.pretrain import pretrain_data
+        from electra_tf.pretrain import shards
 
         config = self.config
-        files = pretrain_data.find_shards(data_files(config))
+        files = shards.find_shards(data_files(config))
         sizes = [size for size, _ in stats_of(files)]
-        data = [phase.config.pretrain_tfrecords for phase in config.run_phases()]
         return {
             **self.checkpoints.settings,
             **self.checkpoints.identity,
+            "init_checkpoint": config.init_checkpoint,  # The chief may know another.
             "GPUs": len(tf.config.list_physical_devices("GPU")),
             "do_train": config.do_train,
             "dry_run": _DRY_RUN.value,
             "data": f"{len(sizes)} files, {sum(sizes)} bytes",
-            "weights of data": [list(d.values()) for d in data if isinstance(d, dict)],
             "code_sha256": code_sha256(),
             **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
         }
@@ -269,12 +322,6 @@ def train(run: Run, stop: StopRequest) -> int:
     from electra_tf.pretrain.run import train as train_phases
 
     config, vocab, cluster, checkpoints, _, console = run
-    if cluster.is_chief:
-        config_path = Path(config.model_dir) / "config.json"
-        try:
-            config.save(str(config_path))
-        except OSError as error:
-            raise cannot_write(config_path, error) from error
     placement, task, state = build(run)
     if cluster.is_chief:
         load_start(run, task, state)
@@ -307,8 +354,8 @@ def draw_curves(run: Run, task, step: int) -> None:
     )
     if missing:
         console.log(
-            f"Note: {rows} lacks {missing:,} of the {step:,} steps: the file was cut "
-            "or removed."
+            f"Note: {rows} lacks {missing:,} of the {step:,} steps: they were made "
+            "elsewhere, or the file was cut or removed."
         )
     console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 

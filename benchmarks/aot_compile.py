@@ -294,6 +294,7 @@ def read_examples(config: PretrainingConfig, vocab: Vocabulary) -> dict:
         config.max_seq_length,
         vocab,
         skip_damaged=config.on_bad_record == "skip",
+        num_segments=config.model_config().type_vocab_size,
     )
     ids, mask, segments = (
         np.concatenate(parts)

@@ -152,6 +152,26 @@ def checked(cls: type, phases: list[Any], source: str) -> list[dict[str, Any]]:
     return result
 
 
+def without_idle(hparams: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Hparams without what their phases say themselves, as a saved config has it.
+
+    As settings of the run they would be those of other phases that are given instead.
+    """
+    hparams = hparams or {}
+    given = hparams.get("phases")
+    if not given:
+        return dict(hparams)
+    steps = sum(phase["num_train_steps"] for phase in given)
+    last = {**given[-1], "num_train_steps": steps}
+    return {
+        name: value
+        for name, value in hparams.items()
+        if name not in SETTINGS
+        or value != last.get(name)
+        or not all(name in phase for phase in given)
+    }
+
+
 def resolve(explicit: dict[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """The hparams of a run with phases: each phase complete, the run's as its last.
 
@@ -212,8 +232,9 @@ def check_passed(
 ) -> None:
     """Raises a UserError if a run would not have come to `step` as it did.
 
-    What lies behind cannot be changed: phases that ended before `step`, and where the
-    phase of that step began. It and later ones may have other settings and ends.
+    What lies behind cannot be changed: phases that ended before `step`, or end there
+    now, and where the phase of that step began. It and later ones may have other
+    settings and ends.
 
     Args:
       stored: the settings in the checkpoint of `step`.
@@ -223,10 +244,11 @@ def check_passed(
     end = 0
     for number, (old, new) in enumerate(zip(before, now, strict=False), start=1):
         ended = number < len(before) and end + old["num_train_steps"] < step
-        names = SETTINGS if ended else SETTINGS[:1]
+        here = end + new["num_train_steps"] - step if number < len(now) else 1
+        # A phase may end sooner than it was to, but not be another one up to there.
+        names = SETTINGS if ended else SETTINGS[1:] if here == 0 else SETTINGS[:1]
         differ = [k for k in names if k in old and old[k] != new[k]]
-        short = number < len(now) and end + new["num_train_steps"] < step
-        if differ and (ended or short):
+        if differ and (ended or here <= 0):
             raise UserError(
                 f"phase {number} of this run, which is at step {step:,}, had "
                 f"{differ[0]} {show(old[differ[0]])}, here it has "

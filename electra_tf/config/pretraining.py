@@ -439,8 +439,8 @@ class PretrainingConfig(RunConfig):
         An `objective` or `generator` that the original's hparams can say as well is
         said by them, so that both spellings are the same run.
         """
-        explicit = cls.explicit(hparams, config)
-        if explicit.get("phases"):
+        if cls.explicit(hparams, config).get("phases"):
+            explicit = cls.explicit(hparams, config := phases.without_idle(config))
             usual = {f.name: f.default for f in dataclasses.fields(cls)}
             hparams = phases.resolve(explicit, usual | cls._presets(explicit))
         config = super().from_hparams(data_dir, model_name, hparams, config, **kw)

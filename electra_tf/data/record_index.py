@@ -310,6 +310,19 @@ def manifest_sha256(pattern: str) -> dict[str, str]:
     return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}
 
 
+def describe(data: str | list | dict) -> list[str]:
+    """What an hparam such as pretrain_tfrecords names, wherever it lies, as a setting.
+
+    Of each data set how many files and bytes it has, and its weight.
+    """
+    found = []
+    for pattern in [data] if isinstance(data, str) else data:
+        sizes = [size for size, _ in remote.stats_of(remote.expand(pattern))]
+        weight = f", weight {data[pattern]}" if isinstance(data, dict) else ""
+        found.append(f"{len(sizes)} files, {sum(sizes)} bytes{weight}")
+    return found
+
+
 def check_tokenizer(pattern: str, ours: TokenizerConfig) -> None:
     """Raises `UserError` for data that were built with other tokenizer settings.
 

@@ -29,9 +29,7 @@ class Predictions(corpus_run.Job):
         self._predictor = prediction.load_predictor(
             options["model"], options["task"], options["data_dir"]
         )
-        self.model = corpus_run.model_facts(
-            self._predictor.origin, task=self._predictor.name, **self._predictor.facts
-        )
+        self.model = prediction.facts_of(self._predictor)
 
     def corpus(self, path: str, piece_bytes: int) -> Corpus:
         """Files as predict reads them, those cut whose lines stand for themselves."""

@@ -49,6 +49,7 @@ PROBLEMS = {
 # Settings that predictions follow from, beside the weights.
 _QA_HPARAMS = ("max_query_length", "doc_stride", "max_answer_length", "n_best_size")
 _QA_HPARAMS += ("qa_na_threshold",)
+_SHORTEST = 8  # of the hparam max_seq_length
 _LONGEST = 512  # tokens, whatever the tokenizer's settings say
 
 
@@ -224,7 +225,13 @@ def _max_length(folder: Path) -> int:
     path = folder / huggingface_tokenizer.CONFIG
     settings = read_json(path) if path.is_file() else {}
     said = settings.get("model_max_length")
-    return int(min(said, _LONGEST)) if isinstance(said, int | float) else _LONGEST
+    said = said if isinstance(said, int | float) else _LONGEST
+    if not said >= _SHORTEST:  # nor NaN
+        raise UserError(
+            f"{path}: model_max_length is {said}; it is {_SHORTEST} or more.",
+            EXIT_DAMAGED,
+        )
+    return int(min(said, _LONGEST))
 
 
 def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from electra_tf.finetune import huggingface_heads, task_names, trained
 from electra_tf.finetune.inputs import Asked
 from electra_tf.finetune.predictor import Predictor, TaskPredictor
 from electra_tf.finetune.saved_model_predictor import SavedModelPredictor
-from electra_tf.inference import pretrained_model
+from electra_tf.inference import corpus_run, pretrained_model
 from electra_tf.inference.saved_model_texts import saved_model_in
 from electra_tf.paths import local_of
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, line_writer
@@ -114,12 +114,20 @@ def write(
                 write_line(json_line(row).removesuffix("\n"))
         progress.close()
         return
-    if resume and os.path.isfile(output) and not os.path.exists(output + PARTIAL):
+    asked = iter(asked)
+    facts = facts_of(predictor)
+    is_begun = os.path.exists(output + PARTIAL)
+    if resume and os.path.isfile(output) and not is_begun:
+        _check_whole(output, facts, asked)
         console.log(f"{output} is whole; there is nothing to do.")
         return
-    asked = iter(asked)
+    if is_begun and not resume:
+        raise UserError(
+            f"{output + PARTIAL} holds the predictions of a call that was interrupted."
+            "\n--resume goes on behind them; remove it to begin anew."
+        )
     try:
-        with _Unfinished(output, predictor, resume, console) as file:
+        with _Unfinished(output, facts, console) as file:
             if skipped := file.skip(asked):
                 console.log(f"Going on behind {skipped:,} predictions.")
             for row in progress.of(predictor.rows(asked)):
@@ -130,54 +138,100 @@ def write(
     console.log(f"Written to {output}: {file.count:,} predictions.")
 
 
+def facts_of(predictor: Predictor) -> dict[str, Any]:
+    """What predictions are of: the model's path and hash, the task and its settings."""
+    return corpus_run.model_facts(
+        predictor.origin, task=predictor.name, **predictor.facts
+    )
+
+
+def _facts_path(path: str) -> str:
+    """Beside predictions, whose they are."""
+    return f"{path}.model.json"
+
+
+def _check_model(path: str, facts: dict[str, Any]) -> None:
+    """Refuses to take predictions of another model, or of an unknown one, for ours."""
+    said = _facts_path(path)
+    if not os.path.exists(said):
+        raise UserError(
+            f"{path} is there without {said}, which says what model it is of.\n"
+            "Remove it to begin anew, or name another --output."
+        )
+    known = read_json(Path(said))
+    # A model may be moved.
+    other = [k for k in facts if k != "path" and known.get(k) != facts[k]]
+    if other:
+        was, now = (
+            f"{of.get('path')} ({other[0]} {of.get(other[0])!s:.40})"
+            for of in (known, facts)
+        )
+        raise UserError(
+            f"{path} was made with the model {was}, not with {now}.\n"
+            "Remove it to begin anew, or name another --output."
+        )
+
+
+def _same_inputs(
+    file: Iterable[bytes], path: str, asked: Iterator[Asked]
+) -> Iterator[int]:
+    """Yields the bytes of each prediction that is whole, which is of what was asked."""
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            return
+        one = next(asked, None)
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+            same = one and one.given.items() <= row.items()
+        except (ValueError, AttributeError):
+            raise UserError(
+                f"{where}: no prediction.\nRemove the file to begin anew.",
+                EXIT_DAMAGED,
+            ) from None
+        if not same:
+            of = one.where if one else "the input, which ends before"
+            raise UserError(
+                f"{where} is of another input than {of}.\nGive the input that it "
+                "was made from, or remove it to begin anew."
+            )
+        yield len(line)
+
+
+def _check_whole(output: str, facts: dict[str, Any], asked: Iterator[Asked]) -> None:
+    """Refuses a finished file that is not what would be written now."""
+    _check_model(output, facts)
+    with open(output, "rb") as file:
+        count = sum(1 for _ in _same_inputs(file, output, asked))
+    if more := next(asked, None):
+        raise UserError(
+            f"{output} is whole with {count:,} predictions, and the input has more: "
+            f"{more.where}.\nGive the input that it was made from, or remove it to "
+            "begin anew."
+        )
+
+
 class _Unfinished:
     """The predictions so far, and beside them whose they are."""
 
-    def __init__(
-        self, output: str, predictor: Predictor, resume: bool, console: Console
-    ):
-        self.count, self._console = 0, console
+    def __init__(self, output: str, facts: dict[str, Any], console: Console):
+        self.count, self._facts, self._console = 0, facts, console
         self._output, self._path = output, output + PARTIAL
-        self._facts = f"{self._path}.json"
-        facts = {"model": predictor.origin, "task": predictor.name}
         is_there = os.path.exists(self._path)
-        if is_there and not resume:
-            raise UserError(
-                f"{self._path} holds the predictions of a call that was interrupted.\n"
-                "--resume goes on behind them; remove it to begin anew."
-            )
-        if is_there and (known := read_json(Path(self._facts))) != facts:
-            raise UserError(
-                f"{self._path} was made with the model {known.get('model')}, not with "
-                f"{predictor.origin}.\nRemove it to begin anew."
-            )
-        atomic_write(self._facts, json.dumps(facts) + "\n")
+        if is_there:
+            _check_model(self._path, facts)
+        self._say_model(self._path)
         self._file = open(self._path, "r+b" if is_there else "w+b")
+
+    def _say_model(self, path: str) -> None:
+        atomic_write(_facts_path(path), json.dumps(self._facts, indent=1) + "\n")
 
     def skip(self, asked: Iterator[Asked]) -> int:
         """Reads over what is predicted already, and cuts a line that is not whole."""
         whole = 0
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                break
-            one = next(asked, None)
+        for size in _same_inputs(self._file, self._path, asked):
             self.count += 1
-            where = f"{self._path}, line {self.count}"
-            try:
-                row = json.loads(line)
-                same = one and one.given.items() <= row.items()
-            except (ValueError, AttributeError):
-                raise UserError(
-                    f"{where}: no prediction.\nRemove the file to begin anew.",
-                    EXIT_DAMAGED,
-                ) from None
-            if not same:
-                of = one.where if one else "the input, which ends before"
-                raise UserError(
-                    f"{where} is of another input than {of}.\nGive the input that it "
-                    "was made from, or remove it to begin anew."
-                )
-            whole += len(line)
+            whole += size
         self._file.seek(whole)
         self._file.truncate()
         return self.count
@@ -195,11 +249,17 @@ class _Unfinished:
             self._file.flush()
             os.fsync(self._file.fileno())
         if error is None:
+            self._say_model(self._output)
             os.replace(self._path, self._output)
-            os.unlink(self._facts)
         elif self.count:
             kept = f"{self.count:,} predictions are kept in {self._path}"
             self._console.log(f"{kept}; --resume goes on behind them.")
+            return
+        elif os.path.getsize(self._path):
+            return
+        else:
+            os.unlink(self._path)
+        os.unlink(_facts_path(self._path))
 
 
 class _Progress:

@@ -93,13 +93,14 @@ class Predictor(abc.ABC):
     def _object(self, number: int, one: Any) -> Mapping[str, Any]:
         if isinstance(one, Mapping):
             return one
-        if self.reads == "words":
-            return {"words": one.split() if isinstance(one, str) else list(one)}
-        parts = (one,) if isinstance(one, str) else tuple(one)
-        if not self._fewest <= len(parts) <= len(self._columns):
+        is_list = isinstance(one, Iterable) and not isinstance(one, str | bytes)
+        if self.reads == "words" and (is_list or isinstance(one, str)):
+            return {"words": list(one) if is_list else one.split()}
+        parts = tuple(one) if is_list else (one,) * isinstance(one, str)
+        if not self._columns or not self._fewest <= len(parts) <= len(self._columns):
             raise UserError(
                 f"input {number} is {shown(one)}; {self.name} takes "
-                f"{' and '.join(self._columns)}."
+                f"{' and '.join(self._columns) or 'words'}."
             )
         return dict(zip(self._columns, parts, strict=False))
 

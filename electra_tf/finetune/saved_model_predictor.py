@@ -16,6 +16,7 @@ from electra_tf.finetune.predictor import Predictor
 from electra_tf.finetune.task import rounded
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import verify_folder
+from electra_tf.text.tf_tokenization import encoded
 
 _BATCH = 64
 # What its signature takes -> what that is.
@@ -75,7 +76,7 @@ class SavedModelPredictor(Predictor):
             if self._is_tagger:
                 given = [{"text": " ".join(one["words"])} for one in given]
             columns = {
-                name: tf.constant([one[name].encode(errors="replace") for one in given])
+                name: tf.constant([encoded(one[name]) for one in given])
                 for name in self._takes
             }
             found = {k: v.numpy() for k, v in self._call(**columns).items()}

@@ -175,8 +175,8 @@ class TaggingTask(Task):
 
     Attributes:
       reading: tags -> spans.
-      is_frugal: stop early in long sentences, as the original, which counts all words
-        and not those that are left; what was cut off is not scored.
+      is_frugal: stop early in long sentences with tags, as the original, which counts
+        all words and not those that are left; what was cut off is not scored.
       is_plain: labels are the tags as they are, one per word.
     """
 
@@ -348,8 +348,10 @@ class TaggingTask(Task):
         pieces.append([vocab.sep_id])
         ids: list[int] = []
         positions: list[int] = []
+        # What is asked for is tagged as far as it fits.
+        is_frugal = self.is_frugal and example.tags is not None
         for number, word in enumerate(pieces):
-            if (len(pieces) if self.is_frugal else 1) + len(ids) + 1 > length:
+            if (len(pieces) if is_frugal else 1) + len(ids) + 1 > length:
                 ids = [*ids[: length - 1], vocab.sep_id]
                 break
             if 0 < number < len(pieces) - 1:

@@ -186,7 +186,11 @@ class PretrainedModel:
                 f"{self.name} is {self.pretrainer.objective.model}: it has no "
                 "discriminator that could tell replaced tokens."
             )
-        return [texts] if isinstance(texts, str) else list(texts)
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        for number, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise UserError(f"text {number} is {text!r:.40}, which is no str.")
+        return texts
 
     def _batches(
         self, texts: list[str], batch_size: int, least_length: int = 0

@@ -23,6 +23,7 @@ from electra_tf.inference.corpus_texts import (
 )
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import verify_folder
+from electra_tf.text.tf_tokenization import encoded
 from electra_tf.text.units import Unit
 
 _FILE = "saved_model.pb"
@@ -91,7 +92,7 @@ class SavedModelTexts(TextJob):
     def _arrays(self, texts: list[str]) -> dict[str, np.ndarray]:
         import tensorflow as tf
 
-        given = tf.constant([text.encode(errors="replace") for text in texts])
+        given = tf.constant([*map(encoded, texts)])
         return {name: value.numpy() for name, value in self._call(text=given).items()}
 
     def _row(self, number: int, text: str, found: dict, texts: Texts) -> dict[str, Any]:

@@ -37,9 +37,9 @@ from electra_tf.interop.huggingface_config import (
     config_of,
     shape_of,
 )
-from electra_tf.interop.huggingface_weights import WEIGHTS
+from electra_tf.interop.huggingface_weights import BUFFERS, WEIGHTS
 from electra_tf.interop.names import Entry
-from electra_tf.interop.networks import TASK_HEADS, Network
+from electra_tf.interop.networks import EMBEDDINGS, TASK_HEADS, Network
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
@@ -54,7 +54,6 @@ from electra_tf.text.vocabulary import Vocabulary
 FORMAT = "huggingface"
 PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
 TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # The weights of each head of a task.
@@ -67,6 +66,8 @@ _TASK_WEIGHTS = [
     )
 ]
 _BY_TOKEN = ("/word_embeddings", "/output_bias")
+_KINDS = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
+_MAIN = {"discriminator", "encoder"}
 
 # Our names of the weights; `name_table` has theirs.
 _TABLES = (
@@ -297,7 +298,17 @@ def read_network(
         }
     table = name_table(shape.num_hidden_layers)
     tensors = _known(_without_repetition(tensors, place), note)
-    network = Network(shape, embedding_size, names.to_ours(table, tensors, str(place)))
+    found = names.to_ours(table, tensors, str(place))
+    words = found.get(f"{EMBEDDINGS}word_embeddings")
+    if words is not None:
+        if (said := config.get("vocab_size", len(words))) != len(words):
+            raise UserError(
+                f"{folder / CONFIG}: vocab_size is {said}, but {place.name} has "
+                f"{len(words)} word embeddings.",
+                EXIT_DAMAGED,
+            )
+        shape = dataclasses.replace(shape, vocab_size=len(words))
+    network = Network(shape, embedding_size, found)
     check_representable(network, str(folder / CONFIG))
     return network
 
@@ -322,7 +333,7 @@ def _without_repetition(
     kept = {
         name: array
         for name, array in tensors.items()
-        if not name.removeprefix(PREFIX).startswith(_BUFFERS)
+        if not name.removeprefix(PREFIX).startswith(BUFFERS)
     }
     repeated = kept.pop(TIED, None)
     words = kept.get("electra.embeddings.word_embeddings.weight")
@@ -380,7 +391,9 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
 
     What others wrote is compared with what transformers computes of it.
     """
-    found, notes, foreign = {}, [], {}
+    found: dict[str, Network] = {}
+    notes: list[str] = []
+    foreign: dict[Path, Network] = {}
     for part in _parts(folder):
         network = read_network(part, notes.append, allow_pytorch_bin)
         if format_of(part) is None:
@@ -391,8 +404,15 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
         if settings.vocab_file:
             rows = len(Vocabulary.load(settings.vocab_file))
             network = cut(network, rows, notes.append)
-        kind = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
-        found[kind.get(network.head(), "encoder")] = network
+        kind = _KINDS.get(network.head(), "encoder")
+        # An encoder and a discriminator are the same part of a model.
+        for other in found.keys() & (_MAIN if kind in _MAIN else {kind}):
+            raise UserError(
+                f"{part} holds the weights of a model's {kind}, a folder beside it "
+                f"those of its {other}: one of them is too many.\nGive the folder of "
+                "the one that is meant."
+            )
+        found[kind] = network
     tensors = networks.join(found, str(folder))
     if any(name.startswith("generator/embeddings/") for name in tensors):
         notes.append("generator and discriminator have embeddings of their own")

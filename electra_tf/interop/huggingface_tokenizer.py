@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.interop import verification
@@ -14,6 +16,9 @@ from electra_tf.text import tokenizer_json
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 CONFIG, TOKENIZER, VOCABULARY = "tokenizer_config.json", "tokenizer.json", "vocab.txt"
+ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
+_ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens")
+_ADDED_KEYS += ("extra_special_tokens",)
 # A class that takes tokenizer.json as it is. ElectraTokenizer, and what it was before,
 # make it anew from vocab.txt: words end at 100 characters there, and its tables of
 # characters are those of another version of Unicode.
@@ -40,7 +45,7 @@ def write_tokenizer(
     }
     for name, content in (
         (CONFIG, settings),
-        ("special_tokens_map.json", tokenizer_json.SPECIAL),
+        (SPECIAL_TOKENS, tokenizer_json.SPECIAL),
     ):
         text = json.dumps(content, indent=2) + "\n"
         (folder / name).write_text(text, encoding="utf-8")
@@ -66,10 +71,11 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     for files that contradict each other, 65 for damaged ones.
     """
     said, fixed = folder / CONFIG, folder / TOKENIZER
-    settings = read_json(said) if said.is_file() else {}
+    settings = _json_of(said)
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_AS_IT_IS):
         raise tokenizer_json.refused(said, f"tokenizer_class is {kind!r}")
+    _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
         by_config = tokenizer_json.of_settings(settings, said)
@@ -87,3 +93,23 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
         other = Vocabulary.load(found[1])
         vocab.check_same(other.sha256, f"{found[1]} was made", "Remove one of the two.")
     return by_config or by_json, str(found[0]) if found else None
+
+
+def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuses tokens beside the vocabulary, wherever versions of transformers put them.
+
+    Only a tokenizer.json says them itself.
+    """
+    tokenizer_json.check_added(_json_of(folder / ADDED), folder / ADDED)
+    for path, said in (
+        (folder / CONFIG, settings),
+        (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
+    ):
+        for name in _ADDED_KEYS:
+            added = said.get(name) or ()
+            added = added.values() if isinstance(added, Mapping) else added
+            tokenizer_json.check_added(added, path)
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

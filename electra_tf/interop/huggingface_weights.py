@@ -19,6 +19,9 @@ from electra_tf.storage.manifest import read_json
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 _INDEX = ".index.json"  # of a file in parts
+# As safetensors names them; whole numbers are in buffers.
+_FLOATS = ("F64", "F32", "F16", "BF16")
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 # Old checkpoints name gain and bias of a layer norm as TensorFlow does.
 _OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
@@ -88,7 +91,10 @@ def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         with library.safe_open(path, framework="numpy") as file:
             for name in file.keys():
-                if file.get_slice(name).get_dtype() == "BF16":
+                kind = file.get_slice(name).get_dtype()
+                if kind not in _FLOATS and not name.endswith(BUFFERS):
+                    raise ValueError(f"{name} has numbers of the type {kind}")
+                if kind == "BF16":
                     tensors[name] = _bfloat16(path, name)
                 else:
                     tensors[name] = file.get_tensor(name)

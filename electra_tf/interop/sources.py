@@ -64,7 +64,8 @@ class FoundModel(NamedTuple):
     settings: Settings
     run: Path | None  # the directory of this project's run that it is of
     identity: dict[str, Any]  # what makes that run the run that it is
-    read_directory: Callable[[], Contents] | None = None  # None: a checkpoint
+    # None: a checkpoint.
+    read_directory: Callable[[Settings], Contents] | None = None
 
     @property
     def vocab_sha256(self) -> str | None:
@@ -77,6 +78,10 @@ class FoundModel(NamedTuple):
         """Raises a `UserError` if its weights are not those of this vocabulary."""
         origin = f"{self.origin} was trained"
         vocab.check_same(self.vocab_sha256, origin, "Set vocab_file.")
+
+    def with_vocabulary(self, vocab_file: str) -> FoundModel:
+        """The same with a vocabulary that was named by the user."""
+        return self._replace(settings=self.settings._replace(vocab_file=vocab_file))
 
     def shape(self) -> dict[str, Any]:
         """The encoder's SHAPE, as far as it is known.
@@ -101,7 +106,7 @@ class FoundModel(NamedTuple):
         """Its weights by the original's names; of a fine-tuned run also its heads."""
         if self.read_directory is None:
             return tf1.tensors_of(self.origin)
-        contents = self.read_directory()
+        contents = self.read_directory(self.settings)
         if contents.compare:
             contents.compare()
         return stored_tensors.of_arrays(self.origin, contents.tensors)
@@ -119,7 +124,7 @@ class FoundModel(NamedTuple):
 
     def _contents(self, slots: bool) -> Contents:
         if self.read_directory is not None:
-            return self.read_directory()
+            return self.read_directory(self.settings)
         if self.run is not None:
             read_json(self.run / _CONFIG)  # Without it, too much is open.
             if self.settings.vocab_file is not None:
@@ -139,13 +144,12 @@ class FoundModel(NamedTuple):
     ) -> StoredModel:
         """The whole model, checked from all sides; see the function `read`."""
         hparams = hparams or {}
+        found = self
         if vocab_file is not None:
-            Vocabulary.load(vocab_file).check_same(
-                self.identity.get("vocab_sha256"),
-                f"{self.origin} was trained",
-                "Give its own vocabulary.",
-            )
-        contents = self.contents(log, slots)
+            vocab, advice = Vocabulary.load(vocab_file), "Give its own vocabulary."
+            vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
+            found = self.with_vocabulary(vocab_file)
+        contents = found.contents(log, slots)
         stored = assemble(contents, vocab_file, hparams)
         self._note_capitals(stored, hparams, log)
         if contents.compare:
@@ -284,7 +288,7 @@ def _is_run(folder: Path) -> bool:
 def _directory(folder: Path, form, log, **options) -> FoundModel:
     """Of Hugging Face or KerasHub, `form` being its module."""
     settings = form.settings_of(folder, log)
-    read_directory = functools.partial(form.read, folder, settings, **options)
+    read_directory = functools.partial(form.read, folder, **options)
     return FoundModel(str(folder), settings, None, {}, read_directory)
 
 

@@ -74,11 +74,13 @@ def examples(
     def parse(records: tf.Tensor, paths: tf.Tensor, offsets: tf.Tensor):
         what = f"cannot be read as an example of {source.length} tokens"
         found = source.parse(records, _errors(what, EXIT_DAMAGED, paths, offsets))
-        ids, size = found[0], source.vocab_size
-        wrong = tf.reduce_any((ids < 0) | (ids >= size), axis=1)
-        what = f"has ids beyond the {size} of the vocabulary"
-        text = tf.boolean_mask(_errors(what, EXIT_CONFIG, paths, offsets), wrong)
-        with tf.control_dependencies([tf.Assert(~tf.reduce_any(wrong), [text[:1]])]):
+        checks = []
+        for (name, limit), values in zip(source.limits.items(), found, strict=True):
+            wrong = tf.reduce_any((values < 0) | (values >= limit), axis=1)
+            what = f"has {name} that are not 0 to {limit - 1}, as this model's"
+            text = tf.boolean_mask(_errors(what, EXIT_CONFIG, paths, offsets), wrong)
+            checks.append(tf.Assert(~tf.reduce_any(wrong), [text[:1]]))
+        with tf.control_dependencies(checks):
             found = [tf.cast(values, tf.int32) for values in found]
         return dict(zip(tfrecord.FEATURES, found, strict=True))
 

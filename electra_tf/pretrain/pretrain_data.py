@@ -10,18 +10,13 @@ The shards are this project's or the original's: Examples with the int64 feature
 input_ids, input_mask and segment_ids, without masking.
 """
 
-import fnmatch
-import os
-
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.data import mixture, record_index, tfrecord, token_counts
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.paths import escape, globs_in
-from electra_tf.pretrain import graph_reading, masking
-from electra_tf.storage.remote import expand, fetch_once, size_of
+from electra_tf.pretrain import graph_reading, masking, shards
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
@@ -43,6 +38,7 @@ def make_dataset(
     num_batches: int | None = None,
     on_bad_record: str = "stop",
     sampling_alpha: float = 1.0,
+    num_segments: int = 2,
     in_graph: bool = False,
     **masking_settings,
 ) -> tf.data.Dataset:
@@ -60,6 +56,7 @@ def make_dataset(
       num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
+      num_segments: that the model has embeddings for.
       in_graph: read by operations alone, where another process reads (`graph_reading`).
       masking_settings: of `masking.mask_batch`.
 
@@ -74,7 +71,8 @@ def make_dataset(
     worker, num_workers = replica_slice
     _check_division(batch_size, num_replicas, num_workers)
     skips = on_bad_record == "skip"
-    source = open_data(data, max_seq_length, vocab, skips, sampling_alpha)
+    shape = max_seq_length, vocab
+    source = open_data(data, *shape, skips, sampling_alpha, num_segments)
     first, count = batch_size // num_workers * worker, batch_size // num_workers
     masking_settings |= _of_vocabulary(vocab) | {"first_row": first}
     if examples_before is not None:
@@ -154,7 +152,8 @@ class ExampleSource:
         pattern: as it was given.
         paths: the shards.
         index: their records.
-        length, vocab_size: what all examples must have.
+        length: what all examples must have.
+        limits: of each feature, one more than the largest value it may have.
         num_skipped: records that were left out because they are damaged or missing.
     """
 
@@ -164,15 +163,17 @@ class ExampleSource:
         max_seq_length: int,
         vocab: Vocabulary,
         skip_damaged: bool = False,
+        num_segments: int = 2,
     ):
         self.pattern, self.length = pattern, max_seq_length
-        self.vocab_size = len(vocab)
+        limits = len(vocab), 2, num_segments
+        self.limits = dict(zip(tfrecord.FEATURES, limits, strict=True))
         self._vocab = vocab
         self._no_default = tf.zeros([0], tf.int64)
-        self.paths = paths = find_shards(pattern)
-        manifests = _check_manifests(paths, pattern, max_seq_length, vocab)
+        self.paths = paths = shards.find_shards(pattern)
+        manifests = shards.check_manifests(paths, pattern, max_seq_length, vocab)
         self.index = record_index.RecordIndex(paths, skip_damaged)
-        lost = _check_counts(self.index, manifests, skip_damaged)
+        lost = shards.check_counts(self.index, manifests, skip_damaged)
         self.num_skipped = lost or self.index.num_skipped
         if not len(self.index):
             raise UserError(
@@ -195,17 +196,29 @@ class ExampleSource:
         except (tf.errors.InvalidArgumentError, UnicodeDecodeError):
             raise self._misfit(indices, records) from None
         features = np.stack([feature.numpy() for feature in parsed])
-        ids = features[0]
-        if ids.min() < 0 or ids.max() >= len(self._vocab):
-            row = int(np.argmax(((ids < 0) | (ids >= len(self._vocab))).any(axis=1)))
-            place = self.index.locate(int(indices[row]))
-            wrong = ids[row][(ids[row] < 0) | (ids[row] >= len(self._vocab))][0]
+        for name, values in zip(tfrecord.FEATURES, features, strict=True):
+            self._check_range(name, values, indices)
+        return features.astype(np.int32)
+
+    def _check_range(self, name: str, values: np.ndarray, indices: np.ndarray) -> None:
+        """Raises a `UserError` for a value [n, L] that the model has no row for."""
+        limit = self.limits[name]
+        if values.min() >= 0 and values.max() < limit:
+            return
+        is_wrong = (values < 0) | (values >= limit)
+        row = int(np.argmax(is_wrong.any(axis=1)))
+        place = self.index.locate(int(indices[row]))
+        wrong = values[row][is_wrong[row]][0]
+        where = f"{place.path}: record {place.record} at byte {place.offset} has"
+        if name == tfrecord.FEATURES[0]:
             raise UserError(
-                f"{place.path}: record {place.record} at byte {place.offset} has id "
-                f"{wrong}, but {self._vocab.path}\nhas {len(self._vocab)} tokens: the "
+                f"{where} id {wrong}, but {self._vocab.path}\nhas {limit} tokens: the "
                 "data were built with another vocabulary."
             )
-        return features.astype(np.int32)
+        raise UserError(
+            f"{where} {name} of {wrong}; this model's are 0 to {limit - 1}.\nBuild the "
+            "data again, or set type_vocab_size in model_hparam_overrides."
+        )
 
     def parse(self, records, names=()) -> list[tf.Tensor]:
         """int64 [n, L] for each feature: the op of tf.io.parse_example.
@@ -376,6 +389,7 @@ def open_data(
     vocab: Vocabulary,
     skip_damaged: bool = False,
     alpha: float = 1.0,
+    num_segments: int = 2,
 ) -> DataSets:
     """The examples that the hparam `pretrain_tfrecords` names, checked.
 
@@ -385,7 +399,8 @@ def open_data(
         examples to the power of `alpha`; or an object: data set -> its weight.
     """
     patterns = [data] if isinstance(data, str) else data
-    parts = [ExampleSource(p, max_seq_length, vocab, skip_damaged) for p in patterns]
+    options = max_seq_length, vocab, skip_damaged, num_segments
+    parts = [ExampleSource(pattern, *options) for pattern in patterns]
     if isinstance(data, dict):
         return DataSets(parts, list(data.values()))
     return DataSets(parts, [len(part) ** alpha for part in parts])
@@ -397,99 +412,7 @@ def token_counts_of(config, vocab: Vocabulary) -> np.ndarray:
     for _, _, _, part in config.run_phases():
         data, alpha = part.pretrain_tfrecords, part.sampling_alpha
         if str(data) not in found:
-            source = open_data(data, part.max_seq_length, vocab, skips, alpha)
+            options = part.max_seq_length, vocab, skips, alpha
+            source = open_data(data, *options, part.model_config().type_vocab_size)
             found[str(data)] = source.token_counts(len(vocab))
     return np.rint(sum(found.values()))
-
-
-def find_shards(pattern: str) -> list[str]:
-    """The files that a comma-separated list of globs names, sorted; at least one."""
-    paths = expand(pattern)
-    if paths:
-        return paths
-    for part in globs_in(pattern):
-        if state := expand(os.path.join(os.path.dirname(part), "build.json")):
-            raise _unfinished(os.path.dirname(state[0]) or ".")
-    raise UserError(
-        f"no file matches {pattern}.\nBuild the data first "
-        '(build_pretraining_dataset.py), or set "pretrain_tfrecords".'
-    )
-
-
-def _unfinished(folder: str) -> UserError:
-    return UserError(
-        f"the data set in {folder} is not finished: its build was interrupted.\n"
-        "Run the same build_pretraining_dataset.py command again; it goes on."
-    )
-
-
-def _check_manifests(
-    paths: list[str], pattern: str, max_seq_length: int, vocab: Vocabulary
-) -> dict[str, dict]:
-    """Compares settings with the manifests; returns the entries of listed shards."""
-    entries, there = {}, {os.path.abspath(path) for path in paths}
-    here = escape(os.getcwd())
-    patterns = [os.path.normpath(os.path.join(here, p)) for p in globs_in(pattern)]
-    for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
-        manifest = record_index.read_manifest(folder)
-        if manifest is None:
-            if os.path.exists(fetch_once(os.path.join(folder, "build.json"))):
-                raise _unfinished(folder)
-            continue
-        _check_contract(folder, manifest, max_seq_length, vocab)
-        for file in manifest["files"]:
-            path = os.path.join(folder, file["name"])
-            entries[path] = file
-            wanted = any(fnmatch.fnmatch(path, part) for part in patterns)
-            if wanted and path not in there:
-                raise UserError(
-                    f"{path} is missing: {folder}/manifest.json lists it with "
-                    f"{file['examples']} examples.\nRestore the file, or build the "
-                    "data again into another directory.",
-                    EXIT_DAMAGED,
-                )
-    return entries
-
-
-def _check_contract(
-    folder: str, manifest: dict, max_seq_length: int, vocab: Vocabulary
-) -> None:
-    built = manifest["max_seq_length"]
-    if built != max_seq_length:
-        raise UserError(
-            f"the data in {folder} were built with max_seq_length {built}, but the "
-            f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build the '
-            f"data again with --max-seq-length {max_seq_length}."
-        )
-    vocab.check_same(
-        manifest["vocab"]["sha256"],
-        f"the data in {folder} were built",
-        "Use the vocabulary of the data, or build the data again.",
-    )
-
-
-def _check_counts(
-    index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
-) -> int:
-    """Finds shards that lost whole records, which no checksum can tell.
-
-    Returns how many records are lost according to the manifests.
-    """
-    lost = 0
-    for path, count in zip(index.paths, index.counts.tolist(), strict=True):
-        entry = entries.get(os.path.abspath(path))
-        if entry is None or entry["examples"] == count:
-            continue
-        if not skip_damaged:
-            raise UserError(
-                f"{path} ends after record {count} at byte {size_of(path)}; "
-                f"its manifest says {entry['examples']} records in {entry['bytes']} "
-                "bytes.\nRestore the file, or build the data again.",
-                EXIT_DAMAGED,
-            )
-        lost += entry["examples"] - count
-        print(
-            f"warning: {path}: {count} of {entry['examples']} records can be read",
-            flush=True,
-        )
-    return lost

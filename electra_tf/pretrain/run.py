@@ -8,6 +8,8 @@ told by its number; so a run that was interrupted anywhere goes on in the right 
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,9 +23,10 @@ from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
 from electra_tf.pretrain.word_masking import WordTables
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.remote import expand
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train import evaluation, loop
+from electra_tf.train import evaluation, loop, reporting
 from electra_tf.train.distribution import Placement
 from electra_tf.train.step import TrainingStep, TrainState
 from electra_tf.train.stopping import StopRequest
@@ -89,6 +92,7 @@ def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **opt
         shuffle=training,
         on_bad_record=config.on_bad_record,
         sampling_alpha=config.sampling_alpha,
+        num_segments=config.model_config().type_vocab_size,
         **options,
         **config.masking_settings(),
         **own,
@@ -118,7 +122,8 @@ def check_data(
         key = str(place), part.max_seq_length
         if key not in sources:
             skips, alpha = config.on_bad_record == "skip", config.sampling_alpha
-            sources[key] = pretrain_data.open_data(place, key[1], vocab, skips, alpha)
+            options = key[1], vocab, skips, alpha, config.model_config().type_vocab_size
+            sources[key] = pretrain_data.open_data(place, *options)
         return sources[key]
 
     found = []
@@ -141,11 +146,26 @@ def check_data(
 
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
     """How many examples of a phase's data have been read after steps of the run."""
-    place, rows = phase.config.pretrain_tfrecords, 0
+    data, rows = _files_of(phase.config), 0
     for _, first, end, part in config.run_phases():
-        if part.pretrain_tfrecords == place:
+        if _files_of(part) == data:
             rows += part.train_batch_size * max(0, min(step, end) - first)
     return rows
+
+
+def _files_of(part: PretrainingConfig) -> Any:
+    """The data of a phase, the same for however they are written."""
+    place = part.pretrain_tfrecords
+    if isinstance(place, dict):
+        return [(_expanded(pattern), weight) for pattern, weight in place.items()]
+    patterns = [place] if isinstance(place, str) else place
+    return part.sampling_alpha, [_expanded(pattern) for pattern in patterns]
+
+
+@functools.cache
+def _expanded(pattern: str) -> tuple[str, ...]:
+    # Of a phase that is over they may be gone.
+    return tuple(map(os.path.realpath, expand(pattern))) or (pattern,)
 
 
 def train(run: PretrainingRun, stop: StopRequest) -> bool:
@@ -159,6 +179,8 @@ def train(run: PretrainingRun, stop: StopRequest) -> bool:
             "larger num_train_steps goes on."
         )
         return True
+    if run.placement.is_chief:
+        reporting.cut_after(run.config.model_dir, run.state.step)
     run.console.heading("Running training")
     return all(_train_phase(run, part, stop) for part in data)
 

@@ -9,6 +9,8 @@ characters, and so give other ids than the original on many strings.
 Importing this module does not import TensorFlow; making a TFTokenizer does.
 """
 
+import re
+
 from electra_tf.text import unicode_classes
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
@@ -39,11 +41,21 @@ WHITE_SPACE = _re2_class(unicode_classes.WHITE_SPACE)
 IDEOGRAPHS = _re2_class(unicode_classes.IDEOGRAPHS)
 MARKS = _re2_class(unicode_classes.NONSPACING_MARKS)
 PUNCTUATION = _re2_class(unicode_classes.PUNCTUATION)
+_SURROGATES = re.compile("[\ud800-\udfff]")
 _CASED = _re2_class(unicode_classes.CASED)
 _CASE_IGNORABLE = _re2_class(unicode_classes.CASE_IGNORABLE)
 _NEW_CAPITALS = _re2_class(
     *((pair,) for pair, _ in unicode_classes.CAPITALS_OF_UNICODE_14)
 )
+
+
+def encoded(text: str) -> bytes:
+    """A text as graphs take it, which say places in it by its characters.
+
+    Half a pair of surrogates, which JSON may hold, is no character of UTF-8. U+FFFD in
+    its place vanishes as it does in `Tokenizer`.
+    """
+    return _SURROGATES.sub("\ufffd", text).encode()
 
 
 class TFTokenizer:

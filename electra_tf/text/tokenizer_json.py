@@ -184,8 +184,17 @@ def _check_words(content: dict[str, Any], path: str | os.PathLike) -> None:
     limit = content.get("model", {}).get("max_input_chars_per_word", _MAX_CHARS[0])
     if limit not in _MAX_CHARS:
         raise refused(path, f"max_input_chars_per_word is {limit}")
-    for added in content.get("added_tokens") or ():
-        token = added.get("content")
+    check_added(content.get("added_tokens") or (), path)
+
+
+def check_added(tokens: Iterable[Any], path: str | os.PathLike) -> None:
+    """Refuses tokens that are cut out of a text before it is cut into words.
+
+    Args:
+      tokens: each as it is, or an object with its `content`.
+    """
+    for one in tokens:
+        token = one.get("content") if isinstance(one, Mapping) else one
         if token not in SPECIAL_TOKENS:
             raise refused(path, f"its added token {token!r} is found before words are")
 

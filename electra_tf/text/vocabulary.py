@@ -254,8 +254,10 @@ def write_settings(
 def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | None:
     """Returns the settings that a vocabulary has with it, None where there are none.
 
-    They lie beside it, or in it where it is a tokenizer.json. Raises UserError if they
-    are damaged, written for other tokens, or such that no tokenizer here does the same.
+    They lie beside it, or in it where it is a tokenizer.json. What a file written by
+    hand leaves out is as BERT has it, and the hash of the vocabulary is not checked.
+    Raises UserError if they are damaged, written for other tokens, or such that no
+    tokenizer here does the same.
     """
     if not isinstance(vocab, Vocabulary):
         if not os.path.isfile(fetch_once(os.fspath(vocab))):
@@ -267,13 +269,14 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
     try:
         with open(path, encoding="utf-8") as f:
             settings = json.load(f)
-        config = TokenizerConfig(settings["do_lower_case"], settings["strip_accents"])
-        sha256 = settings["vocab_sha256"]
+        lower = settings.get("do_lower_case", True)
+        config = TokenizerConfig(lower, settings.get("strip_accents", lower))
+        sha256 = settings.get("vocab_sha256")
         if not all(isinstance(value, bool) for value in config):
             raise ValueError("do_lower_case and strip_accents are true or false")
-    except KeyError as e:
-        raise UserError(f"{path}: the key {e} is missing; build it again.") from None
-    except (OSError, ValueError, TypeError) as e:
+        if not settings.keys() & {*config._fields}:
+            raise ValueError("neither do_lower_case nor strip_accents is in it")
+    except (OSError, ValueError, TypeError, AttributeError) as e:
         raise UserError(
             f"{path}: not readable as tokenizer settings ({e}).\nMend it, or remove it "
             "and give --do-lower-case and --strip-accents."

@@ -230,6 +230,17 @@ class Journal:
             self._events.flush()
 
 
+def cut_after(directory: str | os.PathLike, step: int) -> None:
+    """Cuts what evaluations and samples of a run brought later than `step`.
+
+    Whether or not there will be more of them: they are of weights that are no more.
+    """
+    for name in (EVALUATIONS, SAMPLES):
+        path = Path(directory) / name
+        if path.is_file():
+            MetricsFile(path, step).close()
+
+
 class Report:
     """Writes what each step brought to metrics.jsonl, TensorBoard and the console."""
 

@@ -38,6 +38,8 @@ class Model:
     def __init__(self, base: Path):
         versions = [p for p in base.iterdir() if p.name.isdecimal()]
         if not (base / "saved_model.pb").exists():
+            if not versions:
+                raise ValueError(f"there is no SavedModel in {base}")
             base = max(versions, key=lambda p: int(p.name))
         self.version = base.name if base.name.isdecimal() else "1"
         self._loaded = tf.saved_model.load(str(base))  # holds the variables

@@ -151,6 +151,12 @@ def test_what_a_begun_run_may_change():
         (901, ["num_train_steps 900", "950"], [SHORT | {"num_train_steps": 950}, LONG]),
         (901, ["max_seq_length 64", "128"], [SHORT | {"max_seq_length": 128}, LONG]),
         (901, ["max_seq_length 64", "256"], [LONG | {"num_train_steps": 900}, LONG]),
+        (900, ["train_batch_size 16", "4"], [SHORT | {"train_batch_size": 4}, LONG]),
+        (
+            500,
+            ["train_batch_size 16", "4"],
+            [SHORT | {"num_train_steps": 500, "train_batch_size": 4}, LONG],
+        ),
     ):
         words = [f"phase 1 of this run, which is at step {step}", *words]
         refused(*words, make=lambda step=step, parts=parts: check(step, *parts))
@@ -164,6 +170,12 @@ def test_a_run_without_phases_goes_on_with_them():
     for step in (5, 900):
         phases.check_passed(whole.settings(), make(SHORT, LONG), step)
         phases.check_passed(whole.settings(), make(num_train_steps=7), step)
+    other = SHORT | {"learning_rate": 0.9}
+    words = "phase 1", "learning_rate 0.0005", "0.9"
+    refused(
+        *words,
+        make=lambda: phases.check_passed(whole.settings(), make(other, LONG), 900),
+    )
     # Checkpoints of earlier versions know nothing of phases.
     old = {k: v for k, v in whole.settings().items() if k not in ("phases", "schedule")}
     phases.check_passed(old, make(SHORT, LONG), 900)
@@ -224,3 +236,13 @@ def test_chunks_that_hold_all_are_noted():
     assert notes(0) == notes(255) == make(SHORT, LONG).notes()
     (note,) = set(notes(256)) - set(notes(255))
     assert "attention_chunk_size (256)" in note
+
+
+def test_other_phases_than_those_of_a_saved_config(tmp_path):
+    """They have the defaults that they would have without it."""
+    make(SHORT, LONG, mask_prob=0.3).save(str(tmp_path / "config.json"))
+    saved = read_hparams(str(tmp_path / "config.json"))
+    assert make(config=saved) == make(SHORT, LONG, mask_prob=0.3)
+    for parts in ([SHORT | {"num_train_steps": 800}, LONG], [SHORT, LONG, LONG]):
+        assert make(*parts, config=saved) == make(*parts, mask_prob=0.3)
+    refused("learning_rate", "no effect", make=make, config=saved, learning_rate=0.3)

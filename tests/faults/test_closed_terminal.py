@@ -51,8 +51,12 @@ def test_a_terminal_that_is_closed_saves_the_step(tiny_data):
     directory = tiny_data / "models" / "hung_up"
     ours, theirs = os.openpty()
     run = subprocess.Popen(
-        # The session leader of a terminal hears of its end.
-        ["setsid", "--ctty", "--wait", *command(tiny_data, "hung_up", LONG)],
+        # The session leader of a terminal hears of its end, unless the suite is run
+        # under nohup, which children inherit.
+        [
+            *("setsid", "--ctty", "--wait", "env", "--default-signal=HUP"),
+            *command(tiny_data, "hung_up", LONG),
+        ],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -143,6 +143,25 @@ def test_windows_as_long_as_the_tokenizer_says(tmp_path, said):
     assert row["answer"]
 
 
+@pytest.mark.parametrize("said", [0, -1, 7, float("nan")])
+def test_windows_that_hold_nothing_are_refused(tmp_path, said):
+    write(tmp_path, "SequenceClassification")
+    path = tmp_path / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"model_max_length": said}
+    path.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=f"model_max_length is {said}; it is 8 or more"):
+        electra_tf.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["SequenceClassification", "TokenClassification"])
+def test_what_is_no_text_is_named(tmp_path, kind):
+    write(tmp_path, kind)
+    model = electra_tf.load(tmp_path)
+    for wrong in (None, float("nan"), 5, b"the dog"):
+        with pytest.raises(UserError, match="input 1 is "):
+            model.predict(["the dog", wrong])
+
+
 def test_embeddings_may_have_rows_beyond_the_vocabulary(tmp_path):
     """As those have that were widened to a multiple of 8."""
     theirs = write(tmp_path, "SequenceClassification", vocab_size=16)

@@ -71,6 +71,20 @@ def test_a_last_word_of_many_pieces(tmp_path, length, kind):
     assert store[f"{task.name}:labels_mask"][0].sum() == 2
 
 
+def test_what_is_asked_of_chunk_is_tagged_as_far_as_it_fits(tmp_path):
+    text = "dog B-NP\n" * 16 + "\n"
+    files = {f"finetuning_data/chunk/{n}.txt": text for n in ("train", "dev")}
+    more = {"task_names": ["chunk"], "max_seq_length": 24}
+    [task] = own_tasks(tmp_path, files, "tagging", **more)
+    [scored] = task.featurize(task.read("dev")[0], False)
+    assert len(scored["labeled_positions"]) == 5  # as the original does
+    for count, tagged in ((16, 16), (22, 22), (30, 22)):
+        example = task.example_of(0, {"words": ["dog"] * count})
+        [features] = task.featurize(example, False)
+        assert len(features["labeled_positions"]) == tagged
+        assert len(features["input_ids"]) <= 24
+
+
 def test_words_that_are_cut_off_count_as_missed(tmp_path):
     text = "dog B-PER\n" * 20 + "\n"
     [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging", max_seq_length=12)

@@ -38,6 +38,12 @@ def test_tokens_are_those_of_the_text(model):
     assert all(0 < t.probability < 1 and not t.is_replaced for t in tokens)
 
 
+def test_what_is_no_text_is_named(model):
+    for wrong in (None, b"w1", 5):
+        with pytest.raises(UserError, match="text 1 is "):
+            model.detect(["w1", wrong])
+
+
 def test_probabilities_are_the_discriminators(model):
     """The head's output on exactly these ids, computed layer by layer."""
     (tokens,) = model.detect(TEXT)

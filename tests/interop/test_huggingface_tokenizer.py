@@ -122,3 +122,27 @@ def test_two_vocabularies_that_differ_are_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "y", "##x"]))
     with pytest.raises(UserError, match="another vocabulary"):
         huggingface_tokenizer.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("added_tokens.json", {"<user>": 7}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"7": {"content": "<x>"}}}),
+        ("tokenizer_config.json", {"additional_special_tokens": ["[user]"]}),
+        ("tokenizer_config.json", {"extra_special_tokens": {"image_token": "<x>"}}),
+        ("special_tokens_map.json", {"additional_special_tokens": [{"content": "x"}]}),
+    ],
+)
+def test_added_tokens_are_refused_wherever_they_are(tmp_path, name, content):
+    write(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    path = tmp_path / name
+    usual = json.loads(path.read_text()) if path.is_file() else {}
+    known = {"5": {"content": "[CLS]", "special": True}}
+    path.write_text(json.dumps(usual | {"added_tokens_decoder": known}))
+    if name != "added_tokens.json":
+        assert huggingface_tokenizer.read(tmp_path)[0] == TokenizerConfig()
+    path.write_text(json.dumps(usual | content))
+    with pytest.raises(UserError, match=f"{name}: its added token"):
+        huggingface_tokenizer.read(tmp_path)

@@ -111,6 +111,52 @@ def test_rows_beyond_the_vocabulary_are_cut_aloud(foreign, stored):
     same(model, stored)
     assert "left out: 24 rows of the embeddings beyond the 1000 tokens" in said
 
+    # The same with a vocabulary that lies elsewhere.
+    (foreign / "tokenizer.json").unlink()
+    elsewhere = (foreign / "vocab.txt").rename(foreign.parent / "elsewhere.txt")
+    model, said = read(foreign, vocab_file=str(elsewhere))
+    same(model, stored)
+    assert "left out: 24 rows of the embeddings beyond the 1000 tokens" in said
+
+
+def test_the_number_of_tokens_is_that_of_the_weights(foreign, stored):
+    path = foreign / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps(config | {"vocab_size": 30522}))
+    with pytest.raises(UserError, match="vocab_size is 30522, .* 1000 word embeddings"):
+        read(foreign)
+    del config["vocab_size"]
+    path.write_text(json.dumps(config))
+    same(read(foreign)[0], stored)
+
+
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "int8"])
+def test_weights_of_other_types_are_refused(foreign, kind):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import save_file
+
+    tensors = load_file(foreign / "model.safetensors")
+    tensors = {k: torch.tensor(v) for k, v in tensors.items()}
+    tensors[WORDS] = tensors[WORDS].to(getattr(torch, kind))
+    save_file(tensors, foreign / "model.safetensors")
+    with pytest.raises(UserError, match=f"{WORDS} has numbers of the type"):
+        read(foreign)
+
+
+@pytest.mark.parametrize("other", ["generator", "encoder"])
+def test_two_folders_of_the_same_part_are_refused(tmp_path, other):
+    out = tmp_path / "out"
+    whole = golden("electra_tiny")
+    huggingface.write_huggingface(whole, "discriminator", out, lambda line: None)
+    if other == "encoder":
+        beside = tmp_path / "beside"
+        huggingface.write_huggingface(whole, other, beside, lambda line: None)
+        shutil.copytree(beside / other, out / other)
+    else:
+        shutil.copytree(out / "discriminator", out / other)
+    with pytest.raises(UserError, match=f"{other} holds .* is too many"):
+        read(out)
+
 
 def test_other_heads_are_left_out_by_name(foreign, stored):
     tensors = load_file(foreign / "model.safetensors")

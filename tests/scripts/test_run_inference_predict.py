@@ -68,7 +68,8 @@ def predicted(data, trial, tmp_path, *flags):
     output = tmp_path / "out" / "rows.jsonl"
     done = start(data, trial, "--output", output, *flags).wait()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert not [p for p in output.parent.iterdir() if p != output]
+    there = sorted(path.name for path in output.parent.iterdir())
+    assert there == ["rows.jsonl", "rows.jsonl.model.json"]
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     output.unlink()
     return rows, done.stderr
@@ -302,6 +303,39 @@ def test_kills_and_resumes(data, trial, tmp_path, task):
     assert not partial.exists()
     done = start(data, trial, *flags).wait()
     assert done.returncode == 0 and "is whole" in done.stderr
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    refused(start(data, trial, *flags).wait(), 2, "40 predictions", "line 41")
+    rows[3] |= {"id": "other"}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused(start(data, trial, *flags).wait(), 2, "line 4 is of another input")
+
+
+def test_a_file_of_another_model_is_not_taken_for_whole(data, trial, tmp_path):
+    path, output = tmp_path / "in.txt", tmp_path / "out.jsonl"
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+    flags = ("--task", "reviews", "--input", path, "--output", output)
+    moved = tmp_path / "moved" / trial.name
+    shutil.copytree(trial, moved)
+    place = ("--data-dir", data)
+    done = start(data, moved, *flags, *place).wait()
+    assert done.returncode == 0, done.stderr
+    # The same weights, wherever they are.
+    done = start(data, trial, *flags, "--resume").wait()
+    assert done.returncode == 0 and "is whole" in done.stderr
+    said = tmp_path / "out.jsonl.model.json"
+    facts = json.loads(said.read_text())
+    said.write_text(json.dumps(facts | {"sha256": "0" * 64}))
+    refused(start(data, trial, *flags, "--resume").wait(), 2, "sha256 000")
+    said.unlink()
+    refused(start(data, trial, *flags, "--resume").wait(), 2, "what model it is of")
+
+
+def test_an_error_at_the_first_line_leaves_nothing(data, trial, tmp_path):
+    path, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    flags = ("--task", "reviews", "--input", path, "--output", output)
+    path.write_text('{"other": "x"}\n')
+    refused(start(data, trial, *flags).wait(), 2, "line 1")
+    assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
 
 
 def test_predictions_of_another_input_are_not_gone_on_with(data, trial, tmp_path):

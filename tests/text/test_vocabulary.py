@@ -136,8 +136,20 @@ class TestSettings:
             assert sha256[:16] in str(e.value)
 
     @pytest.mark.parametrize(
-        "text", ["", "{", "[]", '{"do_lower_case": true}', '{"do_lower_case": "no"}']
+        "text, lower, strip",
+        [
+            ('{"do_lower_case": false}', False, False),
+            ('{"strip_accents": false}', True, False),
+            ('{"do_lower_case": true, "strip_accents": true}', True, True),
+        ],
     )
+    def test_written_by_hand(self, vocab, text, lower, strip):
+        with open(vocab.path + ".json", "w", encoding="utf-8") as f:
+            f.write(text)
+        read = vocabulary.read_settings(vocab)
+        assert read.equivalent(TokenizerConfig(lower, strip))
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"do_lower_case": "no"}'])
     def test_damaged(self, vocab, text):
         vocabulary.write_settings(vocab, TokenizerConfig())
         with open(vocab.path + ".json", "w", encoding="utf-8") as f:

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of pre-training data, and what the manifests beside them promise."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+
+from electra_tf.data import record_index
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.paths import escape, globs_in
+from electra_tf.storage.remote import expand, fetch_once, size_of
+from electra_tf.text.vocabulary import Vocabulary
+
+
+def find_shards(pattern: str) -> list[str]:
+    """The files that a comma-separated list of globs names, sorted; at least one."""
+    paths = expand(pattern)
+    if paths:
+        return paths
+    for part in globs_in(pattern):
+        if state := expand(os.path.join(os.path.dirname(part), "build.json")):
+            raise _unfinished(os.path.dirname(state[0]) or ".")
+    raise UserError(
+        f"no file matches {pattern}.\nBuild the data first "
+        '(build_pretraining_dataset.py), or set "pretrain_tfrecords" (of evaluation: '
+        '"eval_tfrecords").'
+    )
+
+
+def _unfinished(folder: str) -> UserError:
+    return UserError(
+        f"the data set in {folder} is not finished: its build was interrupted.\n"
+        "Run the same build_pretraining_dataset.py command again; it goes on."
+    )
+
+
+def check_manifests(
+    paths: list[str], pattern: str, max_seq_length: int, vocab: Vocabulary
+) -> dict[str, dict]:
+    """Compares settings with the manifests; returns the entries of listed shards."""
+    entries, there = {}, {os.path.abspath(path) for path in paths}
+    here = escape(os.getcwd())
+    patterns = [os.path.normpath(os.path.join(here, p)) for p in globs_in(pattern)]
+    for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
+        manifest = record_index.read_manifest(folder)
+        if manifest is None:
+            if os.path.exists(fetch_once(os.path.join(folder, "build.json"))):
+                raise _unfinished(folder)
+            continue
+        _check_contract(folder, manifest, max_seq_length, vocab)
+        for file in manifest["files"]:
+            path = os.path.join(folder, file["name"])
+            entries[path] = file
+            wanted = any(fnmatch.fnmatch(path, part) for part in patterns)
+            if wanted and path not in there:
+                raise UserError(
+                    f"{path} is missing: {folder}/manifest.json lists it with "
+                    f"{file['examples']} examples.\nRestore the file, or build the "
+                    "data again into another directory.",
+                    EXIT_DAMAGED,
+                )
+    return entries
+
+
+def _check_contract(
+    folder: str, manifest: dict, max_seq_length: int, vocab: Vocabulary
+) -> None:
+    built = manifest["max_seq_length"]
+    if built != max_seq_length:
+        raise UserError(
+            f"the data in {folder} were built with max_seq_length {built}, but the "
+            f'model has {max_seq_length}.\nSet "max_seq_length": {built}, or build the '
+            f"data again with --max-seq-length {max_seq_length}."
+        )
+    vocab.check_same(
+        manifest["vocab"]["sha256"],
+        f"the data in {folder} were built",
+        "Use the vocabulary of the data, or build the data again.",
+    )
+
+
+def check_counts(
+    index: record_index.RecordIndex, entries: dict[str, dict], skip_damaged: bool
+) -> int:
+    """Finds shards that lost whole records, which no checksum can tell.
+
+    Returns how many records are lost according to the manifests.
+    """
+    lost = 0
+    for path, count in zip(index.paths, index.counts.tolist(), strict=True):
+        entry = entries.get(os.path.abspath(path))
+        if entry is None or entry["examples"] == count:
+            continue
+        if not skip_damaged:
+            raise UserError(
+                f"{path} ends after record {count} at byte {size_of(path)}; "
+                f"its manifest says {entry['examples']} records in {entry['bytes']} "
+                "bytes.\nRestore the file, or build the data again.",
+                EXIT_DAMAGED,
+            )
+        lost += entry["examples"] - count
+        print(
+            f"warning: {path}: {count} of {entry['examples']} records can be read",
+            flush=True,
+        )
+    return lost
