@@ -45,18 +45,16 @@ def make_dataset(
     """Makes the data set of masked batches; batch k is a function of (seed, k).
 
     Args:
-      data: as `open_data` takes it, and `sampling_alpha`.
+      data: as `open_data` takes it, `sampling_alpha` and `num_segments`.
       batch_size: of the global batch, over all replicas of all workers.
       start_step: number of the first batch.
       examples_before: how many examples the batches before it had; None: as many as it.
       shuffle: read each epoch in its own random order; else in the order of the files.
       num_replicas: the global batch is cut into this many elements, in replica order.
-      replica_slice: (i, n): worker i of n gets the i-th n-th of each step's elements,
-        and reads nothing else.
+      replica_slice: (i, n): worker i of n reads and gets the i-th n-th of each step.
       num_batches: number of steps after which the data set ends; None: endless.
       on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
         out, found by reading all data once, before the first batch.
-      num_segments: that the model has embeddings for.
       in_graph: read by operations alone, where another process reads (`graph_reading`).
       masking_settings: of `masking.mask_batch`.
 
@@ -71,8 +69,7 @@ def make_dataset(
     worker, num_workers = replica_slice
     _check_division(batch_size, num_replicas, num_workers)
     skips = on_bad_record == "skip"
-    shape = max_seq_length, vocab
-    source = open_data(data, *shape, skips, sampling_alpha, num_segments)
+    source = open_data(data, max_seq_length, vocab, skips, sampling_alpha, num_segments)
     first, count = batch_size // num_workers * worker, batch_size // num_workers
     masking_settings |= _of_vocabulary(vocab) | {"first_row": first}
     if examples_before is not None:
@@ -397,6 +394,7 @@ def open_data(
       data: glob of the shards (several are joined by commas, as in the original) of one
         data set; a list of several, whose shares are in proportion to their numbers of
         examples to the power of `alpha`; or an object: data set -> its weight.
+      num_segments: that the model has embeddings for.
     """
     patterns = [data] if isinstance(data, str) else data
     options = max_seq_length, vocab, skip_damaged, num_segments
