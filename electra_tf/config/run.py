@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any, Self
 
 from electra_tf.config.hparams import (
@@ -232,14 +233,17 @@ class RunConfig(ABC):
         """Writes a JSON file that `--config` takes, whole or not at all.
 
         Locations that were not set by hand are left out, so that the file can be used
-        with another --data-dir and --model-name.
+        with another --data-dir and --model-name. A file that says the same already is
+        left alone: a save on a full disk is not to fail at it.
         """
         values = self.to_dict()
         for name, usual in self.usual_locations().items():
             if values[name] == usual:
                 del values[name]
         del values["data_dir"], values["model_name"]
-        atomic_write(path, json.dumps(_shown(values), indent=2) + "\n")
+        text, file = json.dumps(_shown(values), indent=2) + "\n", Path(path)
+        if not file.is_file() or file.read_bytes() != text.encode():
+            atomic_write(path, text)
 
     def usual_locations(self) -> dict[str, str]:
         """Where files would be if no place were set by hand: hparam -> path."""

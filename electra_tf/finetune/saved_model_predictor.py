@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -109,15 +110,17 @@ def _plain(value: Any) -> Any:
 
 
 def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
-    """A word's tag is that of the first of the words that the graph finds in it."""
-    found = zip(row["starts"], row["labels"], row["probabilities"], strict=True)
-    found = {start: (tag, share) for start, tag, share in found if start >= 0}
+    """A word's tag is that of the first of the words that the graph finds in it.
+
+    Or after it, where nothing of a word is left: as `TaggingTask` reads it.
+    """
+    starts = [start for start in row["starts"] if start >= 0]
     tags, shares, first = [], [], 0
     for word in words:
-        places = range(first, first + len(word))
-        tag, share = next((found[p] for p in places if p in found), ("O", None))
-        tags.append(tag)
-        shares.append(share if share is None else rounded(share))
+        place = bisect.bisect_left(starts, first)
+        is_there = place < len(starts)
+        tags.append(row["labels"][place] if is_there else "O")
+        shares.append(rounded(row["probabilities"][place]) if is_there else None)
         first += len(word) + 1
     return {"tags": tags, "probabilities": shares}
 

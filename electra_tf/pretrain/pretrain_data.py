@@ -214,7 +214,7 @@ class ExampleSource:
             )
         raise UserError(
             f"{where} {name} of {wrong}; this model's are 0 to {limit - 1}.\nBuild the "
-            "data again, or set type_vocab_size in model_hparam_overrides."
+            "data again; a model of more segments has another type_vocab_size."
         )
 
     def parse(self, records, names=()) -> list[tf.Tensor]:

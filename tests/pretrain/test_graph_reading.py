@@ -118,7 +118,7 @@ def test_ids_beyond_the_vocabulary(tmp_path):
     pattern = write_shards(tmp_path, [10], manifest=False)
     tokens = VOCAB.tokens[:8]
     text, code = error_of(pattern, vocab=type(VOCAB)(tokens))
-    assert code == EXIT_CONFIG and "beyond the 8 of the vocabulary" in text
+    assert code == EXIT_CONFIG and "input_ids that are not 0 to 7" in text
     assert "tfrecord-00000-of-00001: the record at byte" in text
 
 
