@@ -79,6 +79,6 @@ def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
 def _broken(place: str, problem: str) -> UserError:
     return UserError(
         f"{place} {problem}.\nEach line is an object with its text under one key "
-        "(--text-key); mend the line or take it out.",
+        "(--text-key); fix the line or remove it.",
         EXIT_DAMAGED,
     )

@@ -278,7 +278,7 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             raise ValueError("neither do_lower_case nor strip_accents is in it")
     except (OSError, ValueError, TypeError, AttributeError) as e:
         raise UserError(
-            f"{path}: not readable as tokenizer settings ({e}).\nMend it, or remove it "
+            f"{path}: not readable as tokenizer settings ({e}).\nFix it, or remove it "
             "and give --do-lower-case and --strip-accents."
         ) from None
     vocab.check_same(
