@@ -73,9 +73,9 @@ def main(argv: list[str]) -> int:
     del argv
     processes.end_with_parent()
     started = time.monotonic()
-    limit = _MAX_WALL_TIME.value and parse_duration(
-        _MAX_WALL_TIME.value, "--max-wall-time"
-    )
+    limit = None
+    if _MAX_WALL_TIME.value is not None:
+        limit = parse_duration(_MAX_WALL_TIME.value, "--max-wall-time")
     config = PretrainingConfig.from_hparams(
         _DATA_DIR.value,
         _MODEL_NAME.value,
@@ -119,6 +119,8 @@ def main(argv: list[str]) -> int:
             console.log(f"{name} {value}")
         for note in config.notes():
             console.log(f"Note: {note}.")
+        if config.do_eval and limit is not None:
+            console.log("Note: --max-wall-time is for training: without effect here.")
         if words:
             console.log(words.describe())
         console.log()
@@ -260,6 +262,10 @@ class Run(NamedTuple):
         config = self.config
         files = shards.find_shards(data_files(config))
         sizes = [size for size, _ in stats_of(files)]
+        evaluated = []
+        if config.eval_every_steps and config.do_train:
+            data = (phase.config.eval_tfrecords for phase in config.run_phases())
+            evaluated = [record_index.describe(place) for place in data]
         return {
             **self.checkpoints.settings,
             **self.checkpoints.identity,
@@ -268,6 +274,7 @@ class Run(NamedTuple):
             "do_train": config.do_train,
             "dry_run": _DRY_RUN.value,
             "data": f"{len(sizes)} files, {sum(sizes)} bytes",
+            "evaluation data": evaluated,
             "code_sha256": code_sha256(),
             **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
         }
@@ -390,7 +397,7 @@ def evaluate(run: Run) -> int:
     config, vocab, _, checkpoints, (saved, original), console = run
     (placement, task, state), step = build(run), 0
     if saved:
-        checkpoints.restore(saved, state.weights(), partial=True)
+        saved = checkpoints.restore_newest(saved, state.weights())
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
     elif original:
         checkpoint = original.origin
@@ -446,14 +453,29 @@ def describe_run(run: Run) -> int:
         v.shape.num_elements() * v.dtype.size for v in state.variables().values()
     )
     console.log(f"Checkpoints: {size / 1e6:.0f} MB each in {config.model_dir}")
-    flops = get_recipe_flops(config)
-    console.log(
-        f"Compute: {flops:.2e} FLOPs, {flops / config.num_train_steps:.2e} a step"
-    )
-    found = f"continue at step {saved.step}" if saved else "start anew"
-    found = f"continue from {original.origin}" if original else found
-    console.log(f"Dry run: this command would {found}. Nothing was written.")
+    if config.do_train:
+        flops = get_recipe_flops(config)
+        console.log(
+            f"Compute: {flops:.2e} FLOPs, {flops / config.num_train_steps:.2e} a step"
+        )
+    console.log(f"Dry run: this command would {what_comes(run)}. Nothing was written.")
     return EXIT_OK
+
+
+def what_comes(run: Run) -> str:
+    """What the command of a dry run would do."""
+    config, (saved, original) = run.config, run.start
+    if config.do_eval:
+        found = run.checkpoints.prefix(saved.step) if saved else original.origin
+        return f"evaluate {found}"
+    if saved and saved.step >= config.num_train_steps:
+        return f"do nothing: {saved.step} of {config.num_train_steps} steps are made"
+    if saved or original:
+        at = f"at step {saved.step}" if saved else f"from {original.origin}"
+        return f"continue {at}"
+    if config.init_checkpoint:
+        return f"start with the weights of {config.init_checkpoint}"
+    return "start anew"
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ def _cache() -> str:
     return os.path.abspath(root)
 
 
+def json_beside(text_file: str | os.PathLike) -> str:
+    """Where results lie as JSON, beside those in a text file: another file than it."""
+    return os.fspath(text_file).removesuffix(".txt") + ".json"
+
+
 def each_path(value, change):
     """A place, or a list or object of places, each changed."""
     if isinstance(value, str):

@@ -22,7 +22,7 @@ from electra_tf.config.hparams import (
 )
 from electra_tf.config.model import SIZES, ModelConfig, model_config
 from electra_tf.errors import UserError
-from electra_tf.paths import shown
+from electra_tf.paths import json_beside, shown
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
 
@@ -217,7 +217,7 @@ class RunConfig(ABC):
     @property
     def results_json(self) -> str:
         """Where results go as JSON."""
-        return os.path.splitext(self.results_txt)[0] + ".json"
+        return json_beside(self.results_txt)
 
     def model_config(self) -> ModelConfig:
         """The shape of the discriminator, or of the only encoder."""

@@ -50,6 +50,7 @@ class Objective:
         own predictions give, None if they give none.
       needs_log_q: whether the generator must have `log_q`.
       metrics: what is measured, in training and in evaluation.
+      first_step: of the stage, at which the training of its variables begins.
 
     Args:
       settings: `pretraining.PretrainerSettings`.
@@ -62,6 +63,7 @@ class Objective:
     scoring: str | None = None
     needs_log_q = False
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
+    first_step = 0
 
     def __init__(self, settings):
         self.settings = settings

@@ -171,7 +171,7 @@ def _expanded(pattern: str) -> tuple[str, ...]:
 def train(run: PretrainingRun, stop: StopRequest) -> bool:
     """Trains phase by phase from the state's step on; whether the end was reached."""
     data = check_data(run.config, run.vocab, run.state.step, run.console)
-    _catch_up(run)
+    _catch_up(run, stop)
     total = run.config.num_train_steps
     if run.state.step >= total:
         run.console.log(
@@ -201,6 +201,7 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
         variables=objective.trained_variables(task.model),
+        first_step=objective.first_step,
     )
     # Of several data sets, those that are seen most often.
     before, epoch = _rows(config, phase, phase.first), min(data.source.epochs())
@@ -237,9 +238,7 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
     )
 
 
-def _pauses(
-    run: PretrainingRun, phase: Phase, stop: StopRequest | None = None
-) -> list[loop.Pause]:
+def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
     """What looks at the weights from time to time in a phase.
 
     Args:
@@ -249,10 +248,9 @@ def _pauses(
     part, pauses = phase.config, []
 
     def is_stopped() -> bool:
-        # Several workers would have to agree, batch by batch.
-        if stop is None or placement.workers.cluster.has_peers:
+        if state.step >= config.num_train_steps:
             return False
-        return stop.reason() is not None and state.step < config.num_train_steps
+        return bool(placement.workers.gather([stop.reason() is not None]).any())
 
     journal: dict[str, Any] = {
         "step": state.step,
@@ -281,15 +279,16 @@ def _pauses(
     return pauses
 
 
-def _catch_up(run: PretrainingRun) -> None:
+def _catch_up(run: PretrainingRun, stop: StopRequest) -> None:
     """Does what was due at the state's step, where a kill prevented it."""
     step = run.state.step
     every = run.config.eval_every_steps, run.config.sample_steps
     if not step or all(not n or step % n for n in every):
         return
     run.task.model.objective.enter_stage(step - 1)
-    for pause in _pauses(run, run.config.phase_at(step - 1)):
+    workers = run.placement.workers
+    for pause in _pauses(run, run.config.phase_at(step - 1), stop):
         # Whether it was done is the chief's to know.
         due = step % pause.every == 0 and not pause.call.has(step)
-        if run.placement.workers.gather([bool(due)])[0, 0]:
-            pause.call(step)
+        if workers.gather([bool(due)])[0, 0]:
+            workers.decide(loop.failure_of(functools.partial(pause.call, step)))

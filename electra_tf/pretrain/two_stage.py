@@ -28,6 +28,7 @@ class TwoStage(Electra):
 
     def enter_stage(self, step):
         self.stage = 1 if step < self.settings.stage_one_steps else 2
+        self.first_step = 0 if self.stage == 1 else self.settings.stage_one_steps
         self.metrics = Objective.metrics if self.stage == 1 else Electra.metrics
 
     def begin_stage(self, model, step):

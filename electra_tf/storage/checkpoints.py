@@ -173,6 +173,8 @@ class Checkpoints:
                 )
             self.last_saved_step = step
             return manifest
+        if self.read_only and max(self.steps(), default=-1) > max(damaged, default=-1):
+            return self.newest_intact()  # The training beside us has gone on.
         traces = sorted(
             name
             for name in self._names()
@@ -250,6 +252,23 @@ class Checkpoints:
                 "run does not have."
             )
         stored.assign_to(variables)
+
+    def restore_newest(
+        self, manifest: Manifest, variables: Mapping[str, Any]
+    ) -> Manifest:
+        """As `restore`, where the training may go on beside it; returns what it took.
+
+        The checkpoint may have been removed meanwhile for a newer one.
+        """
+        while True:
+            try:
+                self.restore(manifest, variables, partial=True)
+                return manifest
+            except UserError:
+                newest = self.newest_intact()
+                if newest is None or newest.step <= manifest.step:
+                    raise
+                manifest = newest
 
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
         """Writes the checkpoint of `step`; a no-op when that step is saved already.

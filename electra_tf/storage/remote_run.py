@@ -201,14 +201,16 @@ class RunFolder:
         if self._lock is None:
             return
         for wait in (*_WAITS, None):
-            self._lock.check()
             try:
+                self._lock.check()
                 for folder in self._folders:
                     self._upload(folder)
                 return
             except UserError as error:
-                if wait is None:
+                if error.exit_code == EXIT_LOCKED:
                     raise
+                if wait is None:  # 73 whether it failed at looking or at writing
+                    raise UserError(str(error), EXIT_CANNOT_WRITE) from error
                 self._log(f"{str(error).splitlines()[0]}; trying again.")
                 time.sleep(wait)
 

@@ -65,12 +65,15 @@ class Cluster(NamedTuple):
             jobs, task = content["cluster"], content["task"]
             chiefs, workers = jobs.get("chief", []), jobs.get("worker", [])
             places = [str(place) for place in (*chiefs, *workers)]
-            for place in places:
-                int(place.rpartition(":")[2])
+            ports = [int(place.rpartition(":")[2]) for place in places]
+            if len({*places}) < len(places) or not all(0 < p < 2**16 for p in ports):
+                raise ValueError("no places of their own")
+            # An "evaluator" or a "ps" has no part in a run, and must not become one.
+            of_job = {"chief": chiefs, "worker": workers}[task["type"]]
+            if not 0 <= int(task["index"]) < len(of_job):
+                raise ValueError("no such task")
             cluster = cls(tuple(places), 0, timeout, len(chiefs))
             index = cluster.index_of(task["type"], task["index"])
-            if task["type"] not in jobs or not 0 <= index < len(places):
-                raise ValueError("no such task")
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UserError(
                 f"TF_CONFIG is {text[:200]!r}, which names no worker.\nIt has the form "

@@ -80,19 +80,23 @@ def train(
     with stop or StopRequest() as stop:
         try:
             # Shows before the first hour whether the disk takes a checkpoint.
-            failure = _failure_of(loop.save, saver.wait)
+            failure = failure_of(loop.save, saver.wait)
             decision = workers.decide(failure, stop.reason(), pace.count())
             batches = make_batches(loop.done)
             while not loop.is_over and not decision.reason:
                 count = min(decision.count, loop.uninterrupted())
                 with pace.measure(count), workers.cluster.patience():
                     metrics = step.run(batches, loop.done, count)
-                failure = _failure_of(partial(loop.add, metrics, constants or {}))
+                is_due = loop.is_pause_due(count)
+                failure = failure_of(partial(loop.add, metrics, constants or {}))
+                if is_due:  # All workers take part in it, or none.
+                    workers.decide(failure)
+                    failure = failure_of(loop.pause)
                 seconds = pace.seconds + saver.seconds
                 reason = stop.reason(2 * max(seconds, decision.seconds))
                 decision = workers.decide(failure, reason, pace.count(), seconds)
             stop.answered()
-            workers.decide(_failure_of(loop.save, saver.wait))  # for all to wait
+            workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
         finally:
@@ -123,7 +127,7 @@ class _Plan(NamedTuple):
     watch: Callable[[int, Mapping[str, np.ndarray]], None] | None
 
 
-def _failure_of(*actions: Callable[[], object]) -> UserError | None:
+def failure_of(*actions: Callable[[], object]) -> UserError | None:
     """Does what a worker does by itself; what it fails with concerns all of them."""
     try:
         for action in actions:
@@ -158,7 +162,7 @@ class _Loop:
     def add(
         self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
     ) -> None:
-        """Checks and reports more steps; then does what is due."""
+        """Checks and reports more steps, and saves them if that is due."""
         count = len(metrics["loss"])
         metrics |= {name: np.full(count, value) for name, value in constants.items()}
         self._guard.check(self.done, metrics, self._report)
@@ -171,26 +175,32 @@ class _Loop:
             self.save()
             self._saver.wait()
             raise
-        self._save_and_pause()
+        total, save_every, *_ = self._plan
+        waits = any(pause.is_saved for pause in self._due(self.done))
+        if waits or self.done % save_every == 0:
+            self.save()
+        if waits:
+            self._saver.wait()
+        self.is_over = self.done >= total
         self._saver.check()
+
+    def is_pause_due(self, count: int) -> bool:
+        """Whether there is a pause after `count` more steps."""
+        return bool(self._due(self.done + count))
+
+    def pause(self) -> None:
+        """Does what is due at this step; the state is saved where it asks for that."""
+        ends = [pause.call(self.done) for pause in self._due(self.done)]
+        self.is_over |= any(ends)
+
+    def _due(self, step: int) -> list[Pause]:
+        return [pause for pause in self._plan.pauses if step % pause.every == 0]
 
     def uninterrupted(self) -> int:
         """How many steps come before the next save or pause, or the end."""
         total, save_every, pauses, _ = self._plan
         every = [save_every, *(pause.every for pause in pauses)]
         return min(total - self.done, *(n - self.done % n for n in every))
-
-    def _save_and_pause(self) -> None:
-        """Does what is due at this step."""
-        total, save_every, pauses, _ = self._plan
-        due = [pause for pause in pauses if self.done % pause.every == 0]
-        waits = any(pause.is_saved for pause in due)
-        if waits or self.done % save_every == 0:
-            self.save()
-        if waits:
-            self._saver.wait()
-        ends = [pause.call(self.done) for pause in due]
-        self.is_over = any(ends) or self.done >= total
 
     def save(self) -> None:
         """Begins to write a checkpoint, after the metrics up to it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.console import Console, Progress
+from electra_tf.paths import json_beside
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.train.metrics import Metric
 
@@ -320,4 +321,4 @@ def write_results(
     text = "".join(f"{name} = {values[name]}\n" for name in sorted(values))
     atomic_write(txt_path, text)
     content = {"global_step": step, "metrics": finite(metrics), **provenance}
-    atomic_write(txt_path.with_suffix(".json"), json.dumps(content, indent=2) + "\n")
+    atomic_write(json_beside(txt_path), json.dumps(content, indent=2) + "\n")

@@ -30,7 +30,7 @@ INITIAL_LOSS_SCALE = 2.0**15
 # Steps without overflow after which the loss scale is doubled.
 LOSS_SCALE_GROWTH_STEPS = 2000
 # Room for a task's loss and sums where microbatches are added up.
-MAX_SUMS = 64
+MAX_SUMS = 1024
 
 Batch = dict[str, tf.Tensor]
 
@@ -118,6 +118,7 @@ class TrainingStep:
       accumulation: number of microbatches that each replica's batch is cut into.
       variables: what a step changes; None: all that can be trained. The others are
         frozen: no gradient, no decay, and their slots stay.
+      first_step: from which on they are trained.
     """
 
     def __init__(
@@ -129,10 +130,12 @@ class TrainingStep:
         seed: int,
         accumulation: int = 1,
         variables: Sequence[keras.Variable] | None = None,
+        first_step: int = 0,
     ):
         self.task = task
         self._variables = list(variables or task.model.trainable_variables)
         self.state = state
+        state.optimizer.first_step = first_step
         self.seed = seed
         self.accumulation = accumulation
         self.strategy = placement.strategy

@@ -21,6 +21,10 @@ def test_a_run_that_evaluates_stops_at_once(tiny_data):
     ended = run.wait()
     assert ended.returncode == 42, ended.stderr
     assert "Evaluation at step 5 is left to the next start." in ended.stdout
+    # Also by the next start, if it has no time for it.
+    ended = pretrain(tiny_data, "evaluating", hparams, "--max-wall-time=0").wait()
+    assert ended.returncode == 42, ended.stderr
+    assert "Evaluation at step 5 is left to the next start." in ended.stdout
     # It is made up for.
     hparams["num_eval_steps"] = 2
     ended = pretrain(tiny_data, "evaluating", hparams).wait()

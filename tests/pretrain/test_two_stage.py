@@ -55,6 +55,7 @@ class Staged(Trained):
             self.placement,
             seed=1,
             variables=objective.trained_variables(self.task.model),
+            first_step=objective.first_step,
         )
 
 
@@ -119,6 +120,20 @@ def test_each_stage_has_its_schedule(tiny_data):
     peak = run.config.learning_rate
     expected = [0, peak * 2 / 3, peak / 3] * 2
     np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-9)
+
+
+def test_moments_are_corrected_from_the_first_step_of_each_stage(tiny_data):
+    """AdamW's first update is as large as the rate, whatever the gradient."""
+    changes = {"optimizer": "adamw", "schedule": "constant", "num_warmup_steps": 0}
+    run = Staged(tiny_data, **HPARAMS | changes | {"weight_decay_rate": 0.0})
+    for first in (0, SWITCH):
+        run.begin(first)
+        before = {k: v.numpy() for k, v in run.state.weights().items()}
+        run.run(1, start=first)
+        after = {k: v.numpy() for k, v in run.state.weights().items()}
+        moved = max(np.abs(after[name] - before[name]).max() for name in before)
+        assert moved == pytest.approx(run.config.learning_rate, rel=1e-2)
+        run.run(SWITCH - 1, start=first + 1)
 
 
 def test_a_step_has_the_metrics_of_its_stage():

@@ -217,6 +217,13 @@ def test_a_dry_run_writes_nothing(tiny_data, trained):
     assert longer.returncode == 0, longer.stderr
     assert "would continue at step 12" in longer.stdout
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+    done = pretrain(tiny_data, "trained", TINY, "--dry-run")
+    assert "would do nothing: 12 of 12 steps are made" in done.stdout
+    evaluation = TINY | {"do_train": False, "do_eval": True}
+    flags = ("--dry-run", "--max-wall-time=1h")
+    done = pretrain(tiny_data, "trained", evaluation, *flags)
+    assert f"would evaluate {run}/model.ckpt-12. Nothing" in done.stdout, done.stderr
+    assert "FLOPs" not in done.stdout and "--max-wall-time is for" in done.stdout
     new = pretrain(tiny_data, "dry", TINY, "--dry-run")
     assert "would start anew" in new.stdout and "FLOPs" in new.stdout
     assert not (tiny_data / "models" / "dry").exists()

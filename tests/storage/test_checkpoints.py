@@ -126,6 +126,33 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, fault, suffix):
         assert run.saved(20).restored() == 20
 
 
+def test_a_reader_takes_what_the_training_beside_it_leaves(tmp_path, monkeypatch):
+    """Between its looking and its reading a checkpoint may be removed for a newer."""
+    writer = Run(tmp_path, keep=1).saved(10)
+    reader = Run(tmp_path, read_only=True).checkpoints
+    verify = Checkpoints.verify
+
+    def late(self, step):
+        if step == 10:
+            writer.saved(20)
+        return verify(self, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "verify", late)
+        found = reader.newest_intact()
+    assert found.step == 20
+    writer.saved(30)
+    variables = state(-1)
+    assert reader.restore_newest(found, variables).step == 30
+    for name, expected in state(30).items():
+        np.testing.assert_array_equal(variables[name], expected)
+    (tmp_path / "model.ckpt-30.index").unlink()
+    with pytest.raises(UserError, match="no intact checkpoint"):
+        reader.newest_intact()
+    with pytest.raises(UserError):
+        reader.restore_newest(found, variables)
+
+
 def test_without_an_intact_checkpoint_the_run_does_not_start_over(tmp_path):
     Run(tmp_path).saved(10, 20)
     flip_bit(tmp_path / "model.ckpt-20.index", 5)

@@ -195,6 +195,32 @@ def test_a_start_that_fails_gives_the_run_back(run, monkeypatch):
     train(run, 1)
 
 
+@pytest.mark.parametrize("failures", [1, 3, 99])
+def test_a_store_that_is_silent_for_a_moment(run, failures, monkeypatch):
+    """Also where the lock is looked at, the first request of each upload."""
+    monkeypatch.setattr(remote_run, "_WAITS", (0, 0, 0))
+    with RunFolder(run, writes=True, log=lambda _: None) as folder:
+        Checkpoints(run, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
+        store = type(fsspec.filesystem("memory"))
+        find, calls = store.find, []
+
+        def silent(*args, **kwargs):
+            calls.append(args)
+            if len(calls) <= failures:
+                raise TimeoutError("the store is silent")
+            return find(*args, **kwargs)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "find", silent)
+            if failures < 4:
+                folder.upload()
+            else:
+                with pytest.raises(UserError, match="the store is silent") as caught:
+                    folder.upload()
+                assert caught.value.exit_code == 73
+        assert (files_of(1) <= there()) == (failures < 4)
+
+
 def test_a_run_that_was_killed_here_is_brought_again(run):
     """Its copy was ahead of the bucket, and nobody writes to it any more."""
     train(run, 1)

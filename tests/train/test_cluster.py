@@ -58,6 +58,22 @@ WORKER = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}
         json.dumps(WORKER | {"task": {"type": "chief", "index": 0}}),
         json.dumps(WORKER | {"cluster": {"worker": ["a"]}}),
         json.dumps(WORKER | {"cluster": {"worker": ["a:1", "a:x"]}}),
+        json.dumps(WORKER | {"cluster": {"worker": ["a:1", "a:1"]}}),
+        json.dumps(WORKER | {"cluster": {"worker": ["a:1", "b:99999"]}}),
+        *(
+            json.dumps(
+                {
+                    "cluster": {"chief": ["a:1"], "worker": ["b:1"], "evaluator": []},
+                    "task": {"type": job, "index": index},
+                }
+            )
+            for job, index in [
+                ("evaluator", 0),
+                ("ps", 0),
+                ("worker", -1),
+                ("chief", 1),
+            ]
+        ),
     ],
 )
 def test_what_is_no_tf_config(monkeypatch, text):
@@ -149,13 +165,13 @@ def test_a_port_that_is_taken(monkeypatch):
     assert e.value.exit_code == 2
 
 
-def launched(shell, monkeypatch, folder, **environment):
-    """The cluster of a worker that a text of docs/distributed.md starts."""
+def launched(shell, folder, tools=(), **environment):
+    """What a text of docs/distributed.md prints; Python prints its TF_CONFIG."""
     tools = {
         "scontrol": "printf 'node1\nnode2\n'",
         "srun": 'SLURM_PROCID=1 exec "$@"',
         "python3": 'echo "$TF_CONFIG"',
-    }
+    } | dict(tools)
     for name, body in tools.items():
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
@@ -163,23 +179,59 @@ def launched(shell, monkeypatch, folder, **environment):
     run = subprocess.run(
         ["bash", "-c", shell],
         env={**os.environ, **environment, "PATH": paths},
+        cwd=folder,
         capture_output=True,
         text=True,
         check=True,
     )
-    return cluster(run.stdout, monkeypatch)
+    return run.stdout
+
+
+def slurm_script():
+    text = (ROOT / "docs" / "distributed.md").read_text()
+    return re.search(r"```bash\n(.*?)```", text, re.S)[1]
+
+
+SLURM = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
 
 
 def test_the_slurm_script_of_the_docs(monkeypatch, tmp_path):
-    text = (ROOT / "docs" / "distributed.md").read_text()
-    script = re.search(r"```bash\n(.*?)```", text, re.S)[1]
-    found = launched(script, monkeypatch, tmp_path, SLURM_JOB_NODELIST="node[1-2]")
+    found = cluster(launched(slurm_script(), tmp_path, **SLURM), monkeypatch)
     assert found.places == ("node1:23456", "node2:23456") and found.index == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "goes_on"),
+    [((0, 0), False), ((42, 42), True), ((137, 69), True)]
+    + [((code, 69), False) for code in (1, 2, 65, 73)],
+)
+def test_the_slurm_job_goes_on_only_where_that_helps(codes, goes_on, tmp_path):
+    tools = {
+        "scontrol": "[[ $1 == requeue ]] && echo again; true",
+        "srun": 'SLURM_PROCID=0 "$@"; a=$?; SLURM_PROCID=1 "$@"; b=$?\n'
+        "exit $((a > b ? a : b))",  # as srun does
+        "python3": f"codes=({codes[0]} {codes[1]}); exit ${{codes[$SLURM_PROCID]}}",
+    }
+    # What a run before has left does not count.
+    (tmp_path / "failed.7").touch()
+    printed = launched(slurm_script(), tmp_path, tools, **SLURM)
+    assert ("again" in printed) == goes_on
+
+
+def test_the_slurm_job_waits_for_what_is_saved(tmp_path):
+    """SLURM signals the shell as well as Python."""
+    saves = "trap 'sleep 0.5; exit 42' TERM; kill $PPID $$; sleep 5"
+    tools = {
+        "scontrol": "[[ $1 == requeue ]] && echo again; true",
+        "python3": saves,
+    }
+    assert "again" in launched(slurm_script(), tmp_path, tools, **SLURM)
 
 
 def test_the_kubernetes_job_of_the_docs(monkeypatch, tmp_path):
     text = (ROOT / "docs" / "distributed.md").read_text()
     script = re.search(r"- \|\n(.*?)\n +resources", text, re.S)[1]
-    found = launched(script, monkeypatch, tmp_path, JOB_COMPLETION_INDEX="1")
+    printed = launched(script, tmp_path, JOB_COMPLETION_INDEX="1")
+    found = cluster(printed, monkeypatch)
     assert found.places == ("electra-0.electra:23456", "electra-1.electra:23456")
     assert found.index == 1

@@ -266,6 +266,16 @@ def test_curves_of_an_empty_run_are_left_out(tmp_path):
     assert not (tmp_path / "curves.png").exists()
 
 
+def test_results_beside_each_other(tmp_path):
+    names = ("mask_0.15", "mask_0.25", "out.json")
+    for step, name in enumerate(names):
+        reporting.write_results(tmp_path / name, {"loss": 2.5}, step)
+    for step, name in enumerate(names):
+        assert f"global_step = {step}\n" in (tmp_path / name).read_text()
+    found = json.loads((tmp_path / "mask_0.15.json").read_text())
+    assert found["global_step"] == 0
+
+
 def test_results_are_text_and_json(tmp_path):
     path = tmp_path / "results" / "unsup_results.txt"
     reporting.write_results(path, {"loss": 2.5, "disc_auc": 0.75}, 100, note="x")

@@ -117,8 +117,9 @@ def test_max_wall_time(tiny_data):
         line = f"Changed since step {step}: {name} {old} -> {changed[name]}"
         assert line in run.stdout
     assert len(metrics_of(directory)) == step + 3
-    run = pretrain(tiny_data, "timed", hparams, "--max-wall-time", "soon").wait()
-    assert run.returncode == 2 and "'soon' is not a duration" in run.stderr
+    for wrong in ("soon", ""):
+        run = pretrain(tiny_data, "timed", hparams, "--max-wall-time", wrong).wait()
+        assert run.returncode == 2 and f"{wrong!r} is not a duration" in run.stderr
 
 
 def signal_in_a_long_step(number):

@@ -25,7 +25,7 @@ from tests.helpers.forked_runs import (
     pretrain,
     signal_at,
 )
-from tests.helpers.runs import NO_DROPOUT, tiny
+from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
 from tests.helpers.workers import Cluster, train
 
 STEPS = 60
@@ -174,11 +174,15 @@ def test_a_worker_that_waits_for_ever_can_be_stopped(tiny_data, elsewhere):
     assert "SIGTERM: the other workers do not answer" in ended.stdout
 
 
-def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere):
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere, evaluates):
+    """Also in the save before an evaluation, in which all take part."""
+    every = {"eval_every_steps": 25, "num_eval_steps": 2} if evaluates else {}
+    model = f"full_{evaluates}"
     ended = train(
         tiny_data,
-        "full",
-        HPARAMS,
+        model,
+        HPARAMS | every,
         own_data={1: elsewhere},
         before={0: functools.partial(fill_disk_at_save, 2)},
     )
@@ -186,7 +190,34 @@ def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere):
     assert "error: cannot write" in chief.stderr
     assert "error: worker 0 (127.0.0.1:" in other.stderr
     assert "cannot write" in other.stderr
-    assert Checkpoints(tiny_data / "models" / "full").newest_intact().step == 0
+    assert Checkpoints(tiny_data / "models" / model).newest_intact().step == 0
+
+
+def test_an_evaluation_of_workers_is_left_by_a_signal(tiny_data, elsewhere):
+    hparams = HPARAMS | {"eval_every_steps": 5, "num_eval_steps": 10**6}
+    own = {1: elsewhere}
+    with Cluster(tiny_data, "evaluated", hparams, own_data=own) as cluster:
+        while 5 not in Checkpoints(cluster.directory, read_only=True).steps():
+            assert cluster.runs[0].process.is_alive()
+            time.sleep(0.1)
+        time.sleep(3)  # in the evaluation
+        os.kill(cluster.runs[1].process.pid, signal.SIGTERM)
+        chief, _ = ended_with(cluster.wait(60), 42, 42)
+    assert "Evaluation at step 5 is left to the next start." in chief.stdout
+    assert "saved at step 5." in chief.stdout
+
+
+def test_other_evaluation_data_are_refused(tiny_data, elsewhere, tmp_path):
+    other = write_tiny_data(tmp_path / "other", examples=40) / "pretrain_tfrecords"
+    ended = train(
+        tiny_data,
+        "differently_evaluated",
+        HPARAMS | {"eval_every_steps": 25},
+        own_hparams={1: {"eval_tfrecords": str(other / "*")}},
+        own_data={1: elsewhere},
+    )
+    for one in ended_with(ended, 2, 2):
+        assert "evaluation data" in one.stderr
 
 
 def test_an_evaluation_does_not_depend_on_how_many_share_it(
