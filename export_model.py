@@ -18,7 +18,6 @@ from electra_tf import cli
 from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import EXIT_OK
 from electra_tf.export import formats
-from electra_tf.paths import shown
 
 cli.define_path("data_dir", None, "The run's --data-dir.", in_bucket=True)
 flags.DEFINE_string("model_name", None, "The run's --model-name.")
@@ -60,7 +59,10 @@ cli.define_path(
 )
 flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
-    "license", "apache-2.0", "With --format hub: the licence of the weights."
+    "license",
+    None,
+    "With --format hub: the licence of the weights; by default apache-2.0. What is "
+    "uploaded as it is has the one that its README.md names.",
 )
 flags.DEFINE_enum(
     "precision",
@@ -79,11 +81,13 @@ flags.DEFINE_enum(
     "publish",
     None,
     ["kaggle", "huggingface"],
-    "With --format hub, or huggingface: upload what was written; or, where no model is "
-    "named, what --output-dir holds already.",
+    "With --format hub, or huggingface: upload what was written; or what --output-dir "
+    "holds already, of a run that is named the newest checkpoint.",
 )
 flags.DEFINE_boolean(
-    "private", False, "With --publish: only its owner sees what is uploaded."
+    "private",
+    False,
+    "With --publish huggingface: only its owner sees what is uploaded.",
 )
 flags.DEFINE_boolean(
     "dry_run", False, "With --publish: say what would be uploaded, upload nothing."
@@ -103,7 +107,7 @@ def main(argv: list[str]) -> int:
     names = formats.ExportRequest._fields
     request = formats.ExportRequest(*(flags.FLAGS[name].value for name in names))
     request = request._replace(hparams=read_hparams(request.hparams))
-    print(shown(f"Written to {formats.export(request)}"))
+    formats.export(request)
     return EXIT_OK
 
 

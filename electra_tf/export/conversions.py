@@ -33,6 +33,7 @@ from electra_tf.interop.networks import (
     TEXT_CLASSIFIER,
     Network,
 )
+from electra_tf.interop.stored_model import StoredModel
 
 _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
@@ -49,18 +50,26 @@ def export_tf1(request: ExportRequest) -> Path:
 def export_keras_hub(request: ExportRequest) -> Path:
     """Preset directories of KerasHub, one for each encoder."""
     what = request.what or "all"
-    return keras_hub.write_keras_hub(request.read_model(), what, request.output_dir)
+    stored = _with_encoder(request.read_model())
+    return keras_hub.write_keras_hub(stored, what, request.output_dir)
 
 
 def export_huggingface(request: ExportRequest) -> Path:
     """Directories of transformers, one for each network, or that of a task."""
     what = request.what or "all"
     if what in networks.WHAT:
-        stored = request.read_model()
+        stored = _with_encoder(request.read_model())
         return huggingface.write_huggingface(stored, what, request.output_dir)
     folder = finetuned.trial_dir_of(request)
     task = finetuned.read_task(folder, what, vocab_file=request.vocab_file)
     return write_task(task, folder, request.output_dir)
+
+
+def _with_encoder(stored: StoredModel) -> StoredModel:
+    """The model, unless it is nothing but two towers: then the error that says so."""
+    if not networks.has_encoder(stored):
+        networks.split(stored, "encoder")
+    return stored
 
 
 def write_task(
@@ -93,7 +102,10 @@ def write_task(
     if task.facts.kind == "tagging":
         log("Segment 0 is written as segment 1, which this tagger was trained with.")
     checked = _check(task, network, stored.vocab.pad_id)
-    facts = {"task": huggingface_heads.settings_of(task.facts, task.config)}
+    facts = {
+        "task": huggingface_heads.settings_of(task.facts, task.config),
+        "run": task.config.model_name,  # "model" is the folder in it
+    }
     return huggingface.write_networks(
         {name: network}, stored, output_dir, log, checked, facts
     )

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
+from electra_tf.export.encoder import kinds_of
 from electra_tf.export.exported import (
     NO_OFFSET,
     PROBES,
@@ -112,7 +113,7 @@ def need_discriminator(source: ExportedModel, what: str) -> None:
     if source.pretrainer.discriminator_predictions is None:
         raise UserError(
             f"{source.name} has no discriminator: there is no {what} to export.\n"
-            "It has --what encoder and preprocessor, and generator if it has one."
+            f"It has --what {', '.join(kinds_of(source))}."
         )
 
 

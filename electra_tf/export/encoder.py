@@ -36,6 +36,17 @@ def has_encoder(source: ExportedModel) -> bool:
     return bool(source.pretrainer.electra.encoder.transformer_layers)
 
 
+def kinds_of(source: ExportedModel) -> list[str]:
+    """The parts that a model has, keys of `saved_models.WHAT`."""
+    model = source.pretrainer
+    kinds = ["encoder"] * has_encoder(source) + ["preprocessor"]
+    if model.discriminator_predictions is not None:
+        kinds.append("detector")
+        kinds += ["scorer"] * (model.objective.scoring == "electric")
+    fills_masks = model.generator is not None and model.generator.fills_masks
+    return kinds + ["generator"] * fills_masks
+
+
 def need_encoder(source: ExportedModel) -> None:
     """Raises UserError for a model that has no such encoder."""
     if not has_encoder(source):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.remote import expand
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import resolve_settings
+
+_TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
 
 
 class ExportedTask(NamedTuple):
@@ -69,8 +72,13 @@ class ExportedTask(NamedTuple):
 def trial_dir_of(request: ExportRequest) -> Path:
     """The directory of the fine-tuned model that export_model.py was asked for.
 
-    Raises `UserError` when a run has none for the task, or several.
+    Raises `UserError` when a run has none for the task, or several, and for hparams.
     """
+    if request.hparams:
+        raise UserError(
+            f"--hparams does not go with --what {request.what}: a fine-tuned model has "
+            f"its own, in {CONFIG} of its folder.\nLeave --hparams out."
+        )
     if request.init_checkpoint:
         folder = Path(request.init_checkpoint)
         bring_model(folder)
@@ -85,6 +93,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
     tasks = {
         path.parent: trained_model.hparams_in(path.parent).get("task_names", [])
         for path in map(Path, expand(f"{escape(str(parent))}/*/{CONFIG}"))
+        if _TRIAL.search(path.parent.name)
     }
     found = [folder for folder, names in tasks.items() if request.what in names]
     runs = {folder.name.rpartition("_")[0] for folder in found}

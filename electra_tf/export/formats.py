@@ -16,6 +16,7 @@ from electra_tf.config.run import run_directory
 from electra_tf.errors import UserError
 from electra_tf.interop import sources
 from electra_tf.interop.stored_model import StoredModel
+from electra_tf.paths import shown
 from electra_tf.storage.new_folder import check_free
 from electra_tf.storage.remote_run import bring_model
 
@@ -67,7 +68,7 @@ class ExportRequest(NamedTuple):
     jit_compile: bool = False
     allow_pytorch_bin: bool = False
     handle: str | None = None  # this and what follows: of publishing
-    license: str = "apache-2.0"
+    license: str | None = None
     publish: str | None = None
     private: bool = False
     dry_run: bool = False
@@ -93,7 +94,8 @@ class ExportRequest(NamedTuple):
 def export(request: ExportRequest) -> str:
     """Writes what is asked for, verified, and uploads it if asked to; returns where.
 
-    With `publish`, a directory that is there already is uploaded as it is.
+    With `publish`, a directory that is there already is uploaded as it is. Prints which
+    of it was done.
 
     Raises `UserError`: 2 for a request that makes no sense or a model that has not what
     is asked for, 65 for damaged files or when what was written does not compute the
@@ -104,14 +106,17 @@ def export(request: ExportRequest) -> str:
     publishing = importlib.import_module(_PUBLISHING)
     publishing.check(request)
     written = request.output_dir
-    if not (request.publish and publishing.is_written(request)):
+    is_new = not (request.publish and publishing.is_written(request))
+    if is_new:
         _check(request)
         if known.needs_tensorflow:
             startup.import_tensorflow()
         module = importlib.import_module(known.module)
         written = getattr(module, f"export_{request.format}")(request)
     if request.publish:
-        publishing.publish(request)
+        publishing.publish(request, is_new)
+    done = "Would be uploaded as it is:" if request.dry_run else "Uploaded as it is:"
+    print(shown(f"{'Written to' if is_new else done} {written}"))
     return str(written)
 
 
@@ -129,7 +134,7 @@ def _check_flags(request: ExportRequest) -> None:
 
 
 def _check(request: ExportRequest) -> None:
-    _check_model(request)
+    check_model(request)
     known = FORMATS[request.format]
     if request.precision not in known.precisions:
         raise UserError(
@@ -142,7 +147,8 @@ def _check(request: ExportRequest) -> None:
         sources.check(request.init_checkpoint, request.allow_pytorch_bin)
 
 
-def _check_model(request: ExportRequest) -> None:
+def check_model(request: ExportRequest) -> None:
+    """Raises `UserError` unless one model is named that may be there."""
     run = request.data_dir, request.model_name
     if request.init_checkpoint:
         if any(run):

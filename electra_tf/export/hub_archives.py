@@ -35,15 +35,32 @@ def check_handle(handle: str | None) -> str:
 
 def check_empty(directory: Path) -> None:
     """Raises UserError if there is something in the directory already."""
-    if is_remote(directory):
-        check_free(directory)
-    elif directory.exists() and not (
+    is_used = directory.exists() and not (
         directory.is_dir() and not any(directory.iterdir())
-    ):
+    )
+    if is_used and not is_remote(directory):
         raise UserError(
             f"{directory} is not empty.\nChoose another --output-dir, or publish what "
             "is there with --publish."
         )
+    check_free(directory)
+
+
+def licence_in(directory: Path) -> str | None:
+    """The licence that a directory's card names; None if it names none.
+
+    Raises UserError if there is no card.
+    """
+    try:
+        card = (directory / CARD).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(
+            f"{directory / CARD} cannot be read ({error.strerror}): the model card, "
+            "with the licence.\nPut it back, or export again."
+        ) from None
+    front = card.split("---", 2)[1] if card.startswith("---") else ""
+    found = re.search(r"^license:[ \t]*(\S.*)$", front, re.M)
+    return found[1].strip(" \t\r\"'") if found else None
 
 
 def unpack(archive: Path, directory: Path) -> None:

@@ -15,6 +15,7 @@ from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.pretrain.objectives import objective_class
 
 REPOSITORY = "electra_tf"
+LICENCE = "apache-2.0"  # of weights, if none is chosen
 
 # TensorFlow Hub's name for what each SavedModel does, and one sentence about it.
 _TASKS = {
@@ -118,6 +119,16 @@ encoder(inputs)["sequence_output"]
 ```
 """
 
+# What a card says only of these.
+_POOLED = """\
+- `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
+  it.
+"""
+_DETECTOR = """\
+- A detector tells tokens that a small language model put in; it is no test of truth and
+  no detector of machine-written text.
+"""
+
 
 class RunFacts(NamedTuple):
     """What is known of how a model came about."""
@@ -207,6 +218,11 @@ def model_card(
     files = "\n".join(
         f"| `{kind}` | {_TASKS[kind][1]} | {differences[kind]:.1e} |" for kind in kinds
     )
+    # The encoder's program begins with the preprocessor's.
+    main = kinds[0]
+    layers, limits = ("\n" + _AS_LAYERS, _POOLED) if main == "encoder" else ("", "")
+    if "detector" in kinds:
+        limits += _DETECTOR
     return (
         _front_matter(facts, licence)
         + f"""
@@ -222,12 +238,11 @@ They load with tensorflow and tensorflow_text alone. The difference was measured
 fixed batch after the files were written; manifest.json holds it too.
 
 ```python
-{_USE["encoder"]}```
+{_USE[main]}```
 
-The directories are the archives unpacked (`mkdir encoder && tar -xzf encoder.tar.gz -C
-encoder`), as Kaggle and Hugging Face give them: published as `{handle}`.
-
-{_AS_LAYERS}
+The directories are the archives unpacked (`mkdir {main} && tar -xzf {main}.tar.gz -C
+{main}`), as Kaggle and Hugging Face give them: published as `{handle}`.
+{layers}
 ## Data
 
 {_data(facts)}
@@ -251,11 +266,7 @@ theirs to know.
 trained on sequences of {facts.max_seq_length}.
 - What it knows, it knows from its training data, with their language, age and bias. It
   was not examined for harmful bias.
-- `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
-  it.
-- A detector tells tokens that a small language model put in; it is no test of truth and
-  no detector of machine-written text.
-"""
+{limits}"""
     )
 
 

@@ -21,8 +21,13 @@ from electra_tf.storage.remote import expand, fetch_once
 
 
 def kinds_of(source: ExportedModel) -> list[str]:
-    """The SavedModels that are published: a generator only if there is nothing else."""
+    """The SavedModels that are published: a generator only if there is nothing else.
+
+    And a preprocessor only beside the encoder whose inputs it packs.
+    """
     kinds = saved_models.kinds_of(source)
+    if "encoder" not in kinds:
+        kinds.remove("preprocessor")
     if "detector" in kinds:
         kinds = [kind for kind in kinds if kind != "generator"]
     return kinds
@@ -78,7 +83,7 @@ def write_hub_directory(
     facts: hub_card.RunFacts,
     handle: str,
     output_dir: str | os.PathLike,
-    licence: str = "apache-2.0",
+    licence: str = hub_card.LICENCE,
 ) -> None:
     """Writes the directory, whole or not at all.
 

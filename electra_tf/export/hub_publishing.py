@@ -13,6 +13,9 @@ nothing here reads, prints or stores them.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,20 +23,25 @@ from pathlib import Path
 
 from electra_tf import startup
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
-from electra_tf.export.formats import ExportRequest
+from electra_tf.export.formats import ExportRequest, check_model
 from electra_tf.export.hub_archives import (
     CARD,
     CHECKSUMS,
     archives_of,
     check_empty,
     check_handle,
+    licence_in,
     manifest_in,
     unpack,
 )
-from electra_tf.interop import huggingface
+from electra_tf.interop import huggingface, sources
+from electra_tf.interop.sources import FoundModel
+from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
 from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote_run import bring_model
 
+_LIBRARIES = {"kaggle": "kagglehub", "huggingface": "huggingface_hub"}
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
 
 
@@ -50,7 +58,14 @@ def check(request: ExportRequest) -> None:
             f"--publish {request.publish} does not go with --format {request.format}: "
             "Kaggle takes hub, Hugging Face takes hub and huggingface."
         )
+    if request.private and request.publish == "kaggle":
+        raise UserError(
+            "--private goes with --publish huggingface: on Kaggle a new model is "
+            "private until you publish it,\non the model's page there."
+        )
     check_handle(request.handle)
+    if not request.dry_run:
+        _need_library(_LIBRARIES[request.publish])
     if is_written(request):
         for flag in ("init_checkpoint", "what"):
             if getattr(request, flag):
@@ -59,6 +74,10 @@ def check(request: ExportRequest) -> None:
                     f"To upload it as it is, leave --{flag.replace('_', '-')} out; "
                     "to export again, give a new --output-dir."
                 )
+        if bool(request.data_dir) != bool(request.model_name):
+            check_model(request)  # which says that both name a run
+        if request.format == "hub":
+            _licence(request, Path(request.output_dir))
 
 
 def is_written(request: ExportRequest) -> bool:
@@ -81,22 +100,28 @@ def export_hub(request: ExportRequest) -> str:
     directory = Path(request.output_dir)
     check_empty(directory)
     startup.import_tensorflow()
-    from electra_tf.export import hub_directory, saved_models
+    from electra_tf.export import hub_card, hub_directory, saved_models
 
     source = saved_models.source_of(request.read_model())
     run_dir = Path(request.model_dir) if request.model_dir else None
     facts = hub_directory.facts_of(source, run_dir)
-    hub_directory.write_hub_directory(source, facts, handle, directory, request.license)
+    licence = request.license or hub_card.LICENCE
+    hub_directory.write_hub_directory(source, facts, handle, directory, licence)
     return str(directory)
 
 
-def publish(request: ExportRequest) -> None:
+def publish(request: ExportRequest, is_new: bool) -> None:
     """Uploads what lies in the directory; with `dry_run` it only says what would be.
+
+    Args:
+      is_new: whether this process has just written it, of the model that is named.
 
     Raises `UserError`: 2 if it is of another model than the one that is named, 65 if it
     is damaged, 73 if the upload fails.
     """
     directory = Path(request.output_dir)
+    if is_new:
+        request = request._replace(data_dir=None, model_name=None)
     with tempfile.TemporaryDirectory() as folder:
         for target, content in _uploads(request, directory, Path(folder)):
             if request.dry_run:
@@ -118,16 +143,16 @@ def _uploads(
     handle = check_handle(request.handle)
     if request.format == "huggingface":
         folders = _networks_in(directory)
+        _check_models(request, {f: read_json(f / MANIFEST) for f in folders})
         for folder in folders:
-            _check_model(request, read_json(folder / MANIFEST), folder)
             verify_folder(folder, print)
         for folder in folders:
             several = len(folders) > 1
             yield (f"{handle}-{folder.name}" if several else handle), folder
         return
     archives = archives_of(directory)
+    _check_models(request, {a: manifest_in(a) for a in archives})
     for archive in archives:
-        _check_model(request, manifest_in(archive), directory)
         content = work / archive.name.removesuffix(".tar.gz")
         content.mkdir()
         unpack(archive, content)
@@ -135,27 +160,78 @@ def _uploads(
         for content in sorted(work.iterdir()):
             yield f"{handle}/tensorFlow2/{content.name}", content
         return
-    shutil.copy(directory / CARD, work)
-    shutil.copytree(directory / "docs", work / "docs")
+    shutil.copy(directory / CARD, work)  # There since `_licence` read it.
+    if (directory / "docs").is_dir():
+        shutil.copytree(directory / "docs", work / "docs")
     yield handle, work
 
 
-def _check_model(request: ExportRequest, manifest: dict, folder: Path) -> None:
-    """A directory of another model is not what was asked for."""
-    there = manifest.get("model")
-    if request.model_name not in (None, there):
+def _check_models(request: ExportRequest, found: dict[Path, dict]) -> None:
+    """What lies there has to be of the run that is named, and of its newest step.
+
+    Args:
+      found: the manifests, by the folder or archive that each is of.
+    """
+    if not request.model_name:
+        return
+    advice = (
+        "To upload it as it is, leave --data-dir and --model-name out; to export "
+        "again, give a new --output-dir."
+    )
+    newest: dict[Path, FoundModel] = {}
+    for place, manifest in found.items():
+        there = manifest.get("run", manifest.get("model"))
+        if there != request.model_name:
+            raise UserError(
+                f"{place} holds the model {there!r}, --model-name is "
+                f"{request.model_name!r}.\n{advice}"
+            )
+        run = Path(request.model_dir)
+        if "run" in manifest:  # of a task: the folder in the run is the "model"
+            run = run / "finetuning_models" / str(manifest.get("model"))
+        if run not in newest:
+            check_model(request)
+            bring_model(run)
+            newest[run] = sources.find(run, print)
+        step, _ = split_name(Path(newest[run].origin).name) or (None, "")
+        vocab = newest[run].vocab_sha256
+        if manifest.get("step") != step:
+            state = f"step {manifest.get('step')}, the newest of {run} is {step}"
+        elif vocab not in (None, manifest.get("vocab_sha256")):
+            state = f"another vocabulary than that of {run}"
+        else:
+            continue
+        raise UserError(f"{place} holds {state}.\n{advice}")
+
+
+def _licence(request: ExportRequest, directory: Path) -> str | None:
+    """The licence of what lies in a directory of --format hub, as its card says.
+
+    Raises UserError without a card, where another is asked for, and where Kaggle, which
+    wants one, gets none.
+    """
+    there = licence_in(directory)
+    if request.license not in (None, there) and there:
         raise UserError(
-            f"{folder} holds the model {there!r}, --model-name is "
-            f"{request.model_name!r}.\nTo upload it as it is, leave --model-name out; "
-            "to export again, give a new --output-dir."
+            f"{directory / CARD} says license: {there}, --license is "
+            f"{request.license}.\nTo upload it as it is, leave --license out; to "
+            "export under another, give a new --output-dir."
         )
+    found = there or request.license
+    if request.publish == "kaggle" and not found:
+        raise UserError(
+            f"{directory / CARD} names no licence in its front matter.\nAdd a line "
+            "such as license: apache-2.0 between its --- lines, or give --license."
+        )
+    return found
 
 
 def _to_kaggle(request, target: str, content: Path, notes: str) -> str:
     """Uploads a variation, or its new version; a new model is private there."""
-    kagglehub = _library("kagglehub")
-    name = _KAGGLE_LICENCES.get(request.license, request.license)
-    with _reported(f"upload of {target} to Kaggle"):
+    kagglehub = importlib.import_module(_LIBRARIES["kaggle"])
+    licence = _licence(request, Path(request.output_dir))
+    name = _KAGGLE_LICENCES.get(licence, licence)
+    with _reported(request, f"upload of {target} to Kaggle"):
         kagglehub.model_upload(
             target, str(content), license_name=name, version_notes=notes
         )
@@ -164,8 +240,8 @@ def _to_kaggle(request, target: str, content: Path, notes: str) -> str:
 
 def _to_huggingface(request, target: str, content: Path, notes: str) -> str:
     """Uploads a folder in one commit; returns its URL."""
-    hub = _library("huggingface_hub")
-    with _reported(f"upload of {target} to Hugging Face"):
+    hub = importlib.import_module(_LIBRARIES["huggingface"])
+    with _reported(request, f"upload of {target} to Hugging Face"):
         api = hub.HfApi()
         api.create_repo(target, exist_ok=True, private=request.private or None)
         if request.private and not api.model_info(target).private:
@@ -176,20 +252,25 @@ def _to_huggingface(request, target: str, content: Path, notes: str) -> str:
     return str(commit.commit_url)
 
 
-def _library(name: str):
-    import importlib
+def _need_library(name: str) -> None:
+    if importlib.util.find_spec(name) is None:
+        raise UserError(f"publishing needs {name}: pip install {name}")
 
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise UserError(f"publishing needs {name}: pip install {name}") from None
+
+def _again(request: ExportRequest) -> str:
+    """The command that uploads what was written; a model is not to be named again."""
+    words = ["python3 export_model.py"]
+    for flag in ("format", "handle", "license", "output_dir", "publish"):
+        if given := getattr(request, flag):
+            words += [f"--{flag.replace('_', '-')}", shlex.quote(given)]
+    return " ".join(words + ["--private"] * request.private)
 
 
 class _reported:
     """Turns what a library raises into a UserError that says what failed."""
 
-    def __init__(self, what: str):
-        self.what = what
+    def __init__(self, request: ExportRequest, what: str):
+        self.request, self.what = request, what
 
     def __enter__(self):
         return self
@@ -200,6 +281,6 @@ class _reported:
         reason = str(error).strip() or kind.__name__
         raise UserError(
             f"the {self.what} failed: {reason.splitlines()[0][:300]}\nThe directory is "
-            "intact; run the command again with --publish.",
+            f"intact; upload it as it is: {_again(self.request)}",
             EXIT_CANNOT_WRITE,
         ) from error

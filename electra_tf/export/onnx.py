@@ -20,6 +20,7 @@ import numpy as np
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned, onnx_heads, saved_models
+from electra_tf.export.encoder import need_encoder
 from electra_tf.export.exported import Check, Servable
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import NAMES
@@ -204,6 +205,8 @@ def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
     there = [kind for kind in saved_models.kinds_of(source) if kind in WHAT]
     if not networks.is_representable(stored):
         there = [kind for kind in there if kind != "generator"]
+    if not there:
+        need_encoder(source)  # Else it would have one.
     if what not in (None, *there):
         raise UserError(
             f"{stored.origin} has no {what} that can be written as ONNX; it has "

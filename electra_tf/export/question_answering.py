@@ -25,12 +25,13 @@ from electra_tf.export.exported import (
 from electra_tf.export.finetuned import ExportedTask
 from electra_tf.export.inputs import EncoderInputs, require
 from electra_tf.export.packing import map_rows
-from electra_tf.finetune import qa, qa_decoding
+from electra_tf.finetune import qa, qa_decoding, qa_scorer
 from electra_tf.finetune.qa_scorer import Answers, decode
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 
 _NEAR_TIE = 1e-4
+_NOTHING = qa_decoding.Answer(qa_decoding.NO_SPAN, 0.0, 0.0)
 _QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
 _CONTEXTS = (
     "the book was written by a doctor . " * 30,
@@ -62,8 +63,9 @@ def question_answering(task: ExportedTask) -> Servable:
     `serving_default`: question and context string [B] -> answer string [B], start and
     end int32 [B] (characters of context; -1 and "" where no span is possible), score
     float32 [B] (of start and end, which ranks answers) and probability float32 [B] (of
-    start times end, in its window); of a task with questions that have no answer also
-    null_odds float32 [B] and has_answer bool [B] (null_odds up to qa_na_threshold).
+    start times end, in its window; 1 where no span is possible); of a task with
+    questions that have no answer also null_odds float32 [B] and has_answer bool [B]
+    (null_odds up to qa_na_threshold).
     `ids`: the encoder's inputs -> the head's outputs.
     """
     source, config = task.source, task.config
@@ -101,21 +103,20 @@ def question_answering(task: ExportedTask) -> Servable:
         if not has_null:
             return found
         lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows[0])
-        return found | _null_odds(lowest, found["score"], config)
+        odds = lowest if config.answerable_classifier else lowest - found["score"]
+        surely_none = qa_scorer.null_odds(config, [], _NOTHING)
+        odds = tf.where(document.ids.row_lengths() > 0, odds, surely_none)
+        has_answer = odds <= config.qa_na_threshold
+        return found | {"null_odds": odds, "has_answer": has_answer}
 
     def of_ids(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
         return _named(task.outputs(inputs), config)
 
     facts = {"qa_na_threshold": config.qa_na_threshold} if has_null else {}
     checks = _checks(task, of_ids)
-    variables, least = task.variables, config.beam_size
-    return servable(source, variables, of_texts, of_ids, checks, facts, least)
-
-
-def _null_odds(lowest, score, config) -> dict[str, tf.Tensor]:
-    """How much speaks for there being no answer."""
-    odds = lowest if config.answerable_classifier else lowest - score
-    return {"null_odds": odds, "has_answer": odds <= config.qa_na_threshold}
+    # The joint head takes the best of so many tokens.
+    least = config.beam_size if config.joint_prediction else 1
+    return servable(source, task.variables, of_texts, of_ids, checks, facts, least)
 
 
 def windows_on(document: tf.RaggedTensor, query: tf.RaggedTensor, config) -> _Windows:
@@ -204,7 +205,7 @@ def _best(spans, windows, offset, document, rows, config):
         taken(first + start),
         taken(first + end),
         taken(spans.score),
-        taken(spans.probability),
+        tf.where(found, taken(spans.probability), 1.0),  # as the only candidate's
     )
 
 

@@ -21,6 +21,7 @@ from electra_tf.export import (
     finetuned,
     question_answering,
 )
+from electra_tf.export.encoder import kinds_of
 from electra_tf.export.exported import Check, ExportedModel, Servable
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.warmup import write_warmup_requests
@@ -82,17 +83,6 @@ def source_of(
         facts={"step": stored.step, "precision": precision},
         jit_compile=jit_compile,
     )
-
-
-def kinds_of(source: ExportedModel) -> list[str]:
-    """The keys of WHAT that a model has."""
-    model = source.pretrainer
-    kinds = ["encoder"] * encoder.has_encoder(source) + ["preprocessor"]
-    if model.discriminator_predictions is not None:
-        kinds.append("detector")
-        kinds += ["scorer"] * (model.objective.scoring == "electric")
-    fills_masks = model.generator is not None and model.generator.fills_masks
-    return kinds + ["generator"] * fills_masks
 
 
 def servable_of(source: ExportedModel, what: str) -> Servable:

@@ -28,7 +28,10 @@ _TEMPORARY = re.compile(rf"\..+\.[a-z0-9_]{{8}}@(.+){re.escape(PARTIAL)}")
 
 
 def check_free(output_dir: str | os.PathLike) -> None:
-    """Raises `UserError` (73) unless the directory is absent or empty, and writable."""
+    """Raises `UserError` (73) unless the directory is absent or empty, and writable.
+
+    Nor may it be a mount point: what is finished is renamed to it.
+    """
     path = Path(output_dir)
     if remote.is_remote(path):
         if there := sorted(remote.listing(path)):
@@ -42,6 +45,12 @@ def check_free(output_dir: str | os.PathLike) -> None:
         shutil.rmtree(path, ignore_errors=True)  # a copy of what is no longer there
         return
     if path.is_dir() and not any(path.iterdir()):
+        if os.path.ismount(os.path.realpath(path)):
+            raise UserError(
+                f"{path} is a mount point, whose place no finished folder can take.\n"
+                f"Give a folder inside it, such as {path / 'export'}.",
+                EXIT_CANNOT_WRITE,
+            )
         return
     if path.exists():
         found = next(path.iterdir()).name if path.is_dir() else "it is a file"
@@ -64,6 +73,8 @@ def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
     """
     check_free(output_dir)
     final = Path(output_dir).absolute()
+    if final.is_symlink():  # which no folder can replace; what it leads to, one can
+        final = Path(os.path.realpath(final))
     partial = lock = None
     try:
         final.parent.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ from electra_tf.train.nonfinite import NonfiniteGuard
 from electra_tf.train.reporting import Report
 from electra_tf.train.step import TrainingStep
 from electra_tf.train.stopping import StopRequest
+from electra_tf.train.workers import Workers
 
 # How long the loop stays inside the graph: as long as a signal waits for its answer.
 LOOP_SECONDS = 0.5
@@ -87,11 +88,7 @@ def train(
                 count = min(decision.count, loop.uninterrupted())
                 with pace.measure(count), workers.cluster.patience():
                     metrics = step.run(batches, loop.done, count)
-                is_due = loop.is_pause_due(count)
-                failure = failure_of(partial(loop.add, metrics, constants or {}))
-                if is_due:  # All workers take part in it, or none.
-                    workers.decide(failure)
-                    failure = failure_of(loop.pause)
+                failure = loop.go_on(metrics, constants or {}, workers)
                 seconds = pace.seconds + saver.seconds
                 reason = stop.reason(2 * max(seconds, decision.seconds))
                 decision = workers.decide(failure, reason, pace.count(), seconds)
@@ -159,6 +156,18 @@ class _Loop:
         self._report = report
         self._guard = guard
 
+    def go_on(self, metrics, constants, workers: Workers) -> UserError | None:
+        """Adds steps and pauses if that is due; returns what this worker failed with.
+
+        All workers take part in a pause, or none: they decide before it.
+        """
+        is_due = bool(self._due(self.done + len(metrics["loss"])))
+        failure = failure_of(partial(self.add, metrics, constants))
+        if not is_due:
+            return failure
+        workers.decide(failure)
+        return failure_of(self.pause)
+
     def add(
         self, metrics: dict[str, np.ndarray], constants: Mapping[str, float]
     ) -> None:
@@ -183,10 +192,6 @@ class _Loop:
             self._saver.wait()
         self.is_over = self.done >= total
         self._saver.check()
-
-    def is_pause_due(self, count: int) -> bool:
-        """Whether there is a pause after `count` more steps."""
-        return bool(self._due(self.done + count))
 
     def pause(self) -> None:
         """Does what is due at this step; the state is saved where it asks for that."""

@@ -12,6 +12,7 @@ Serving: docs/serving.md.
 
 import argparse
 import base64
+import contextlib
 import http.server
 import json
 import re
@@ -237,13 +238,21 @@ def main() -> None:
             Handler.models[name] = Model(Path(directory))
         except (OSError, ValueError) as error:
             parser.error(f"--model {model}: {error}")
-    server = http.server.ThreadingHTTPServer((args.host, args.port), Handler)
+    try:
+        server = http.server.ThreadingHTTPServer((args.host, args.port), Handler)
+    except (OSError, OverflowError) as error:
+        parser.exit(
+            1,
+            f"cannot serve on {args.host}, port {args.port}: {error}\n"
+            "Give another --port; 0 takes a free one.\n",
+        )
     server.block_on_close = False  # Slow clients do not keep it from ending.
     stop = threading.Thread(target=server.shutdown, daemon=True)
     signal.signal(signal.SIGTERM, lambda *_: stop.start())
     names, port = ", ".join(Handler.models), server.server_address[1]
-    print(f"Serving {names} on http://{args.host}:{port}", flush=True)
-    server.serve_forever()
+    with contextlib.suppress(KeyboardInterrupt):  # There is nothing to save.
+        print(f"Serving {names} on http://{args.host}:{port}", flush=True)
+        server.serve_forever()
 
 
 if __name__ == "__main__":

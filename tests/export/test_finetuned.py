@@ -249,6 +249,16 @@ def asked_of(name):
     return [text.split() for text in texts] if name == "chunk" else texts
 
 
+@pytest.mark.parametrize("name", ["squad", "plain"])
+def test_without_a_text_the_answer_is_the_trials(runs, exports, name):
+    config, task, _ = runs[name]
+    trial = electra_tf.load(config.trial_dir(1), task.name)
+    asked = [("waa", ""), ("waa wab", " "), ("", "")]
+    ours, theirs = electra_tf.load(exports[name]).predict(asked), trial.predict(asked)
+    assert ours == theirs
+    assert {row["null_odds"] for row in ours} == {1e4}
+
+
 @pytest.mark.parametrize("name", ["cola", "sts", "chunk", "squad", "plain", "topics"])
 def test_an_export_predicts_what_its_trial_does(runs, exports, name):
     config, task, _ = runs[name]
@@ -316,6 +326,7 @@ def test_bad_ids_are_refused_in_words(answers):
         assert "from 0 to] [59]" in found[name][4]["message"]
     assert "questions and contexts" in found["squad"][3]["message"]
     assert "from 5 to 32 tokens" in found["squad"][5]["message"]
+    assert "ok" in found["plain"][5]  # Only the joint head needs as many.
 
 
 def test_labels_stand_in_the_manifest(exports):
@@ -339,6 +350,20 @@ def test_which_model(data, runs):
         finetuned.trial_dir_of(request("cola", str(data)))
     with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
         finetuned.read_task(_path(runs["cola"][0]), "squad")
+    with pytest.raises(UserError, match="--hparams does not go with --what cola"):
+        finetuned.trial_dir_of(request("cola")._replace(hparams={"precision": "x"}))
+
+
+def test_a_copy_of_a_trial_is_no_trial(data, runs):
+    folder = _path(runs["cola"][0])
+    copy = folder.with_name(f"{folder.name}.bak")
+    copy.mkdir()
+    try:
+        shutil.copy(folder / "config.json", copy)
+        request = ExportRequest("saved_model", "out", str(data), "m", what="cola")
+        assert finetuned.trial_dir_of(request) == folder
+    finally:
+        shutil.rmtree(copy)
 
 
 def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):

@@ -79,6 +79,12 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
         for kind in ("saved_model", "tflite", "huggingface"):
             with pytest.raises(UserError, match="no encoder that reads a whole text"):
                 export(data, tmp_path / kind, kind, what="encoder")
+        for kind in ("huggingface", "keras_hub"):
+            with pytest.raises(UserError, match="no encoder that reads") as caught:
+                export(data, tmp_path / kind, kind)
+            assert "--what" not in str(caught.value)
+        with pytest.raises(UserError, match="has --what preprocessor, generator"):
+            export(data, tmp_path / "detector", "saved_model", what="detector")
         return
     export(data, tmp_path / "encoder", "saved_model", what="encoder")
     has_head = DISCRIMINATOR_HEAD in OBJECTIVES[name].heads
@@ -87,6 +93,14 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
     else:
         with pytest.raises(UserError, match="no discriminator"):
             export(data, tmp_path / "detector", "saved_model", what="detector")
+
+
+@pytest.mark.parametrize("what", [None, "generator"])
+def test_two_towers_have_nothing_for_onnx(runs, tmp_path, what):
+    pytest.importorskip("onnx")
+    data, _ = runs("two_tower")
+    with pytest.raises(UserError, match="saved_model has its generator"):
+        export(data, tmp_path / "out", "onnx", what=what)
 
 
 @pytest.mark.parametrize("kind", ["huggingface", "tflite"])

@@ -2,17 +2,24 @@
 """The directory to publish, filled from a run; its upload to stand-ins of the hubs."""
 
 import hashlib
+import importlib.machinery
 import json
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import tarfile
+import types
 
 import pytest
+import tensorflow as tf
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.export import hub_archives, hub_card, hub_directory
+from electra_tf.export import formats, hub_archives, hub_card, hub_directory
+from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers import model_hubs as hubs
+from tests.helpers import tiny_trials
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import shared_export, tiny_source, write_run
 from tests.helpers.runs import run_script
@@ -133,6 +140,17 @@ class TestDirectory:
             )
             assert "Not recorded" in card and "None" not in card
 
+    def test_card_of_two_towers_has_the_program_of_their_generator(self):
+        source = tiny_source("two_tower_alone")
+        facts = hub_directory.facts_of(source)
+        kinds = hub_directory.kinds_of(source)
+        assert kinds == ["generator"]
+        gaps = dict.fromkeys(kinds, 0.0)
+        card = hub_card.model_card("m", "a/b", facts, "mit", kinds, gaps)
+        assert 'load("generator")' in card and "generator.tar.gz" in card
+        for absent in ("encoder", "preprocessor", "pooled_output", "detector"):
+            assert absent not in card
+
     def test_card_of_a_run_in_phases(self):
         facts = hub_directory.facts_of(tiny_source())
         parts = [
@@ -147,7 +165,8 @@ class TestDirectory:
             (95, "90, then 10", "16, then 32"),
         ):
             card = hub_card.model_card(
-                "m", "a/b", facts._replace(step=step), "mit", [], {}
+                *("m", "a/b", facts._replace(step=step), "mit"),
+                *(KINDS, dict.fromkeys(KINDS, 0.0)),
             )
             assert f"| num_train_steps | {steps} |" in card
             assert f"| max_seq_length | {lengths} |" in card
@@ -280,6 +299,7 @@ class TestUpload:
             assert hub.files == {}
         assert dry.returncode == done.returncode == 0, dry.stderr + done.stderr
         assert "Would upload to me/tiny" in dry.stdout
+        assert f"Uploaded as it is: {directory}" in done.stdout
         assert "encoder/saved_model.pb" in dry.stdout
         assert late.returncode == 73 and "is public already" in late.stderr
 
@@ -288,6 +308,104 @@ class TestUpload:
         done = export(run, directory, f"--data-dir={run}", *flags, named=False)
         assert done.returncode == 2, done.stderr
         assert "holds the model 'tiny'" in done.stderr and "'other'" in done.stderr
+
+    @pytest.mark.parametrize("form", ["hub", "huggingface"])
+    def test_an_older_step_is_not_uploaded(self, run, directory, tmp_path, form):
+        """What is named and written just before is; without a name, anything."""
+        data = tmp_path / "data"
+        shutil.copytree(run, data)
+        output = directory
+        if form == "huggingface":
+            pytest.importorskip("safetensors")
+            output = tmp_path / "hf"
+            assert export(data, output, form=form).returncode == 0
+        request = formats.ExportRequest(
+            *(form, str(output), str(data), "tiny"),
+            handle="me/tiny",
+            publish="huggingface",
+            dry_run=True,
+        )
+        assert formats.export(request) == str(output)
+        checkpoints = Checkpoints(data / "models" / "tiny", log=lambda line: None)
+        checkpoints.save(8, {"global_step": tf.Variable(8, dtype=tf.int64)})
+        with pytest.raises(UserError, match="holds step 7, the newest of .* is 8"):
+            formats.export(request)
+        formats.export(request._replace(data_dir=None, model_name=None))
+        with pytest.raises(UserError, match="which model"):
+            formats.export(request._replace(data_dir=None))
+
+    def test_a_task_is_uploaded_by_the_name_of_its_run(self, tmp_path):
+        pytest.importorskip("safetensors")
+        data = tiny_trials.write_data(tmp_path / "data")
+        tiny_trials.write_run(data, {"task_names": ["cola"]})
+        request = formats.ExportRequest(
+            *("huggingface", str(tmp_path / "hf"), str(data), "m"),
+            what="cola",
+            handle="me/tiny",
+            publish="huggingface",
+            dry_run=True,
+        )
+        formats.export(request)
+        again = request._replace(what=None)
+        formats.export(again)
+        with pytest.raises(UserError, match="holds the model 'm'"):
+            formats.export(again._replace(model_name="other"))
+
+    def test_the_licence_is_that_of_the_card(self, directory, tmp_path, monkeypatch):
+        there = tmp_path / "there"
+        shutil.copytree(directory, there)
+        text = (there / "README.md").read_text()
+        (there / "README.md").write_text(text.replace("apache-2.0", "mit"))
+        sent = []
+
+        def model_upload(target, folder, license_name, version_notes):
+            sent.append(license_name)
+
+        kaggle = types.ModuleType("kagglehub")
+        kaggle.__spec__ = importlib.machinery.ModuleSpec("kagglehub", None)
+        kaggle.model_upload = model_upload
+        monkeypatch.setitem(sys.modules, "kagglehub", kaggle)
+        request = formats.ExportRequest(
+            "hub", str(there), handle="me/tiny", publish="kaggle"
+        )
+        formats.export(request)
+        assert sent == ["MIT"] * len(KINDS)
+        with pytest.raises(UserError, match="says license: mit, --license is cc"):
+            formats.export(request._replace(license="cc-by-4.0"))
+        (there / "README.md").write_text(text.partition("# ")[2])
+        with pytest.raises(UserError, match="names no licence"):
+            formats.export(request)
+
+    def test_pages_may_go_and_the_card_may_not(self, directory, tmp_path, capsys):
+        there = tmp_path / "there"
+        shutil.copytree(directory, there)
+        shutil.rmtree(there / "docs")
+        request = formats.ExportRequest(
+            *("hub", str(there)),
+            handle="me/tiny",
+            publish="huggingface",
+            dry_run=True,
+        )
+        formats.export(request)
+        said = capsys.readouterr().out
+        assert f"Would be uploaded as it is: {there}" in said
+        assert "Written to" not in said and "docs/" not in said
+        (there / "README.md").unlink()
+        with pytest.raises(UserError, match="README.md cannot be read .*model card"):
+            formats.export(request)
+
+    def test_what_cannot_be_uploaded_is_not_exported(self, run, tmp_path, monkeypatch):
+        request = formats.ExportRequest(
+            *("hub", str(tmp_path / "out"), str(run), "tiny"),
+            handle="me/tiny",
+            publish="kaggle",
+        )
+        with pytest.raises(UserError, match="on Kaggle a new model is private"):
+            formats.export(request._replace(private=True))
+        monkeypatch.setitem(sys.modules, "kagglehub", None)
+        with pytest.raises(UserError, match="pip install kagglehub"):
+            formats.export(request)
+        assert not (tmp_path / "out").exists()
 
     def test_a_part_of_what_is_there_is_not_uploaded(self, run, tmp_path):
         pytest.importorskip("safetensors")
@@ -318,6 +436,10 @@ class TestUpload:
         done = export(run, directory, *flags, env=env)
         assert done.returncode == 73 and "Traceback" not in done.stderr
         assert "upload of me/tiny to Hugging Face failed" in done.stderr
+        command = done.stderr.rpartition("upload it as it is: python3 ")[2]
+        assert "--data-dir" not in command
+        done = run_script(*shlex.split(command), env={"HOME": str(run)} | env)
+        assert done.returncode == 73, done.stderr  # as far as before
         keeps_the_secret(run, directory, done)
 
 

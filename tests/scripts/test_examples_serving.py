@@ -5,6 +5,7 @@ import base64
 import concurrent.futures
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -99,6 +100,25 @@ def test_rows_and_columns(client, expected):
     assert np.allclose(rows[1]["sequence_output"], sequence[0], atol=1e-5)
     state = client.get("/v1/models/detector").json()["model_version_status"][0]
     assert state == {"version": "1", "state": "AVAILABLE"}
+
+
+def test_ctrl_c_and_a_taken_port_end_it_in_words():
+    path = shared_export("electra", "detector").parent
+    command = [sys.executable, SERVING / "server.py", f"--model=detector={path}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen([*command, "--port=0"], **pipes)
+    try:
+        port = first.stdout.readline().strip().rpartition(":")[2]
+        second = subprocess.run(
+            [*command, f"--port={port}"], capture_output=True, text=True, check=False
+        )
+        first.send_signal(signal.SIGINT)
+        _, said = first.communicate(timeout=20)
+    finally:
+        first.kill()
+    assert second.returncode == 1 and "Traceback" not in second.stderr
+    assert f"cannot serve on 127.0.0.1, port {port}" in second.stderr
+    assert first.returncode == 0 and "Traceback" not in said, said
 
 
 DEEP = [[[[[[["a"]]]]]]]

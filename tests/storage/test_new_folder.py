@@ -145,6 +145,28 @@ def test_a_folder_and_its_manifest(tmp_path):
     }
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_stays_and_leads_to_the_new_folder(tmp_path, is_there):
+    target, link = tmp_path / "disk" / "export", tmp_path / "link"
+    if is_there:
+        target.mkdir(parents=True)
+    link.symlink_to(target)
+    with new_folder(link) as folder:
+        (folder / "a").write_text("1")
+    assert link.is_symlink() and (target / "a").read_text() == "1"
+    assert [p.name for p in target.parent.iterdir()] == ["export"]
+
+
+def test_a_mount_point_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "ismount", lambda path: str(path) == str(tmp_path))
+    with pytest.raises(UserError, match="is a mount point") as caught:
+        check_free(tmp_path)
+    assert caught.value.exit_code == EXIT_CANNOT_WRITE
+    assert f"such as {tmp_path / 'export'}" in str(caught.value)
+    with new_folder(tmp_path / "export") as folder:
+        (folder / "a").write_text("1")
+
+
 def test_an_empty_folder_is_filled_and_a_used_one_refused(tmp_path):
     (tmp_path / "out").mkdir()
     output = write(tmp_path / "out")
