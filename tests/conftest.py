@@ -32,7 +32,7 @@ def pytest_runtest_setup(item):
     keras.utils.set_random_seed(zlib.crc32(item.nodeid.encode()))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def tiny_data(tmp_path_factory) -> Path:
-    """A data directory that tests may train in, each with its own --model-name."""
+    """A data directory that a file's tests train in, each with its own --model-name."""
     return write_tiny_data(tmp_path_factory.mktemp("data"))
