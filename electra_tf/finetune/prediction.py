@@ -18,10 +18,9 @@ from electra_tf.finetune.inputs import Asked
 from electra_tf.finetune.predictor import Predictor, TaskPredictor
 from electra_tf.finetune.saved_model_predictor import SavedModelPredictor
 from electra_tf.inference import corpus_run, pretrained_model
-from electra_tf.inference.saved_model_texts import saved_model_in
 from electra_tf.paths import local_of
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, line_writer
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import read_json, saved_model_in
 from electra_tf.text.json_lines import json_line
 
 # Without a terminal, the progress is said at least this often.

@@ -22,19 +22,11 @@ from electra_tf.inference.corpus_texts import (
     count_tokens,
 )
 from electra_tf.paths import readable_by_tensorflow
-from electra_tf.storage.manifest import verify_folder
+from electra_tf.storage.manifest import saved_model_in, verify_folder
 from electra_tf.text.tf_tokenization import encoded
 from electra_tf.text.units import Unit
 
-_FILE = "saved_model.pb"
 _BATCH = 32
-
-
-def saved_model_in(folder: Path) -> Path | None:
-    """The SavedModel in a folder, or the newest of its numbered versions."""
-    versions = [p for p in folder.glob("*") if p.name.isdecimal()]
-    newest = max(versions, key=lambda path: int(path.name), default=folder)
-    return next((p for p in (folder, newest) if (p / _FILE).is_file()), None)
 
 
 class SavedModelTexts(TextJob):

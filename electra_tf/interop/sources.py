@@ -32,7 +32,12 @@ from electra_tf.interop.stored_model import Contents, Settings, StoredModel, ass
 from electra_tf.paths import local_of
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.manifest import (
+    format_of,
+    read_json,
+    saved_model_in,
+    verify_folder,
+)
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, read_settings
@@ -385,6 +390,12 @@ def _no_model(path: Path) -> UserError:
         )
     if found := _pickle(path):
         return pickle_refused(found)
+    if found := saved_model_in(path):
+        return UserError(
+            f"{found} is a SavedModel, whose weights cannot be read.\nOf run_inference"
+            ".py it can do predict, and with --output-dir score and detect; for all "
+            "else give the run that it was exported from."
+        )
     return NoModelError(
         f"{path} holds no model that can be read.\nKnown are checkpoints of the "
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "

@@ -18,6 +18,7 @@ from typing import Any
 from electra_tf.errors import EXIT_DAMAGED, UserError
 
 MANIFEST = "manifest.json"
+_SAVED_MODEL = "saved_model.pb"
 _DOCUMENTS = (".md",)  # What nothing is read from; people edit it.
 
 
@@ -73,6 +74,13 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.", EXIT_DAMAGED) from None
     return content
+
+
+def saved_model_in(folder: Path) -> Path | None:
+    """The SavedModel in a folder, or the newest of its numbered versions."""
+    versions = [p for p in folder.glob("*") if p.name.isdecimal()]
+    newest = max(versions, key=lambda path: int(path.name), default=folder)
+    return next((p for p in (folder, newest) if (p / _SAVED_MODEL).is_file()), None)
 
 
 def format_of(folder: Path) -> str | None:

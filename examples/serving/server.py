@@ -250,10 +250,10 @@ def main() -> None:
     stop = threading.Thread(target=server.shutdown, daemon=True)
     signal.signal(signal.SIGTERM, lambda *_: stop.start())
     names, port = ", ".join(Handler.models), server.server_address[1]
-    with contextlib.suppress(KeyboardInterrupt):  # There is nothing to save.
-        print(f"Serving {names} on http://{args.host}:{port}", flush=True)
-        server.serve_forever()
+    print(f"Serving {names} on http://{args.host}:{port}", flush=True)
+    server.serve_forever()
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # There is nothing to save.
+        main()

@@ -5,12 +5,14 @@ import base64
 import concurrent.futures
 import functools
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import grpc
 import numpy as np
@@ -22,6 +24,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference.pretrained_model import PretrainedModel
 from tests.helpers.exporting import NAMES, shared_export, shared_source
+from tests.helpers.forked_runs import Run
 from tests.helpers.runs import ROOT
 
 httpx = pytest.importorskip("httpx")
@@ -122,6 +125,22 @@ def test_ctrl_c_and_a_taken_port_end_it_in_words():
     assert second.returncode == 1 and "Traceback" not in second.stderr
     assert f"cannot serve on 127.0.0.1, port {port}" in second.stderr
     assert first.returncode == 0 and "Traceback" not in said, said
+
+
+def interrupt_loading():
+    def load(path):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60)
+
+    tf.saved_model.load = load
+
+
+def test_ctrl_c_while_it_loads_is_no_error(tmp_path):
+    path = shared_export("electra", "detector").parent
+    flags = (f"--model=detector={path}", "--port=0")
+    server = Path("examples", "serving", "server.py")
+    done = Run(tmp_path, server, *flags, before=interrupt_loading).wait(60)
+    assert (done.returncode, done.stdout) == (0, "") and "Traceback" not in done.stderr
 
 
 DEEP = [[[[[[["a"]]]]]]]

@@ -205,6 +205,10 @@ def test_saved_models_say_the_same(tmp_path, command, variant, what):
     assert f"{inside} is in {exported}" in error and code == 2 and not inside.exists()
     error, code = fail(CHANGED[command], exported, source, tmp_path / "other", ONE)
     assert f"is the SavedModel of {what}, which gives no" in error and code == 2
+    # Without --output-dir it takes a run's graph, which is not in an export.
+    done = run_script("run_inference.py", command, f"--model={exported}", text="a b\n")
+    assert "is a SavedModel, whose weights cannot be read" in done.stderr
+    assert "with --output-dir score and detect" in done.stderr and done.returncode == 2
     # Its probabilities are of words.
     generator = shared_export("electra", "generator")
     error, code = fail("detect", generator, source, tmp_path / "other", ONE)
