@@ -280,8 +280,13 @@ def _front_matter(facts: RunFacts, licence: str) -> str:
 def _overview(facts: RunFacts) -> str:
     kind = objective_class(facts.objective).description
     sizes = facts.sizes
+    made = f"Exported with {REPOSITORY}"
+    if facts.hparams is not None:
+        made = f"Pre-trained for {facts.step:,} steps with {REPOSITORY}"
+    if start := _initial_weights(facts):
+        made += f", from the weights of {start}"
     return (
-        f"{kind}. Pre-trained for {facts.step:,} steps with {REPOSITORY}. "
+        f"{kind}. {made}. "
         f"{sizes['num_hidden_layers']} layers, {sizes['hidden_size']} wide, "
         f"{sizes['num_attention_heads']} heads, embeddings of "
         f"{sizes['embedding_size']}; {sizes['vocab_size']:,} wordpieces, "
@@ -289,8 +294,17 @@ def _overview(facts: RunFacts) -> str:
     )
 
 
+def _initial_weights(facts: RunFacts) -> str | None:
+    """What the run began with, without the folders of whoever trained it."""
+    path = (facts.hparams or {}).get("init_checkpoint")
+    return path and "/".join(Path(path).parts[-2:])
+
+
 def _data(facts: RunFacts) -> str:
-    return "\n\n".join(map(_data_set, facts.data or [None]))
+    sets = list(map(_data_set, facts.data or [None]))
+    if start := _initial_weights(facts):
+        sets.append(f"What {start} was trained on before is not listed here.")
+    return "\n\n".join(sets)
 
 
 def _data_set(manifest: dict[str, Any] | None) -> str:

@@ -139,6 +139,23 @@ class TestDirectory:
                 "m", "a/b", facts._replace(data=[data]), "mit", kinds, gaps
             )
             assert "Not recorded" in card and "None" not in card
+        # The steps may be another program's, or those of a fine-tuning.
+        assert "Exported with electra_tf" in card and " steps " not in card
+
+    def test_card_names_the_weights_that_a_run_began_with(self):
+        facts = hub_directory.facts_of(tiny_source())._replace(step=7)
+        hparams = {"num_train_steps": 9, "init_checkpoint": "/home/me/old/model.ckpt-5"}
+        gaps = dict.fromkeys(KINDS, 0.0)
+        for given, words in (
+            (hparams, "for 7 steps with electra_tf, from the weights of old/model.c"),
+            (hparams | {"init_checkpoint": None}, "for 7 steps with electra_tf. "),
+        ):
+            facts = facts._replace(hparams=given)
+            card = hub_card.model_card("m", "a/b", facts, "mit", KINDS, gaps)
+            page = hub_card.hub_page("encoder", "a/b", 1, facts, "mit")
+            for text in (card, page):
+                assert words in text and "/home/me" not in text
+            assert ("trained on before" in card) == bool(given["init_checkpoint"])
 
     def test_card_of_two_towers_has_the_program_of_their_generator(self):
         source = tiny_source("two_tower_alone")
