@@ -147,10 +147,10 @@ def _line_batches(
     lines: list[str] = []
     is_blank: list[bool] = []
     counts = Counts()
-    blanks_separate_docs = settings.blanks_separate_docs
-    if blanks_separate_docs is None:
-        blanks_separate_docs = unit.blanks_separate_docs
     for reader in read_unit(unit, settings.reading):
+        blanks_separate_docs = settings.blanks_separate_docs
+        if blanks_separate_docs is None:
+            blanks_separate_docs = not reader.is_record
         read = replaced = 0
         for block in reader:
             counts = counts._replace(

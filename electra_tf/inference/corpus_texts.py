@@ -31,7 +31,7 @@ class Texts:
             self._starts.append((number, unit))
             for reader in units.read_unit(unit, self._reading):
                 blocks = iter(reader)
-                if not unit.blanks_separate_docs:  # a record is a document
+                if reader.is_record:  # a document, not lines
                     blocks = [["\n".join(itertools.chain.from_iterable(blocks))]]
                 for block in blocks:
                     number += len(block)

@@ -8,6 +8,7 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import io
 import json
 import lzma
 import os
@@ -15,7 +16,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     from backports import zstd
@@ -37,6 +38,10 @@ CUT_LINE_BYTES = _MAX_LINE_BYTES - _BLOCK_BYTES
 _MAX_ARCHIVE_MEMBERS = 1_000_000
 _MAX_ARCHIVE_BYTES = 64 << 30
 _TAR_BLOCK = 512
+_STREAMS = {
+    b"\xfd7zXZ\0": lzma.LZMADecompressor,
+    b"BZh": bz2.BZ2Decompressor,
+}
 
 # What reading a damaged file or archive raises.
 _DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
@@ -45,6 +50,16 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 _BOM = b"\xef\xbb\xbf"
+# What is no text in UTF-8, by its first bytes, and what to do about it.
+_OTHERS = {
+    b"\x1f\x8b": ("compressed by gzip", "let its name end in .gz"),
+    b"\xfd7zXZ\0": ("compressed by xz", "let its name end in .xz"),
+    b"BZh": ("compressed by bzip2", "let its name end in .bz2"),
+    _ZSTD_MAGIC: ("compressed by zstd", "let its name end in .zst"),
+    b"PK\x03\x04": ("a zip archive", "unpack it"),
+    b"\xff\xfe": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
+    b"\xfe\xff": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
+}
 _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
 
@@ -146,15 +161,15 @@ def read_lines(
             yield from block
 
 
-def check_outside(output: str, corpus_dir: str, flag: str) -> None:
-    """Raises UserError for an output in the corpus, which would be text of the next."""
-    inside = os.path.realpath(output).startswith(
-        os.path.join(os.path.realpath(corpus_dir), "")
-    )
-    if inside:
+def check_outside(path: str, corpus_dir: str, flag: str) -> None:
+    """Raises UserError for a path in the corpus, which would be taken for its text."""
+    ours, theirs = os.path.realpath(path), os.path.realpath(corpus_dir)
+    if ours == theirs:
+        raise UserError(f"{flag} {path} is --corpus-dir itself.\nChoose another.")
+    if ours.startswith(os.path.join(theirs, "")):
         raise UserError(
-            f"{flag} {output} is in --corpus-dir {corpus_dir}: what is written there "
-            "would be read as its text.\nChoose a place outside."
+            f"{flag} {path} is in --corpus-dir {corpus_dir}: it would be read as text "
+            "of the corpus.\nChoose a place outside."
         )
 
 
@@ -197,6 +212,8 @@ class TextReader:
 
     Attributes:
         name: as given.
+        is_record: whether the text is a record, such as a line of JSON Lines, whose
+          blank lines separate paragraphs; set by who makes the reader.
         num_bytes: bytes read so far.
         num_replaced: bytes replaced so far, because they were not UTF-8.
     """
@@ -217,6 +234,7 @@ class TextReader:
         self._max_bytes = max_bytes
         self._errors = encoding_errors
         self._start, self._end = start, end
+        self.is_record = False
         self.num_bytes = 0
         self.num_replaced = 0
 
@@ -272,6 +290,8 @@ class TextReader:
         try:
             text = block.decode("utf-8")
         except UnicodeDecodeError as e:
+            if not position:
+                self._refuse_others(block)
             if self._errors == "strict":
                 raise UserError(
                     f"{self._place()}: byte 0x{block[e.start]:02x} at offset "
@@ -287,6 +307,15 @@ class TextReader:
         if not lines[-1]:
             lines.pop()  # after the last line end
         return lines
+
+    def _refuse_others(self, block: bytes) -> None:
+        for magic, (what, advice) in _OTHERS.items():
+            if block.startswith(magic):
+                raise UserError(
+                    f"{self._place()} is {what}, not text in UTF-8.\nTake it out of "
+                    f"the corpus, or {advice}.",
+                    EXIT_DAMAGED,
+                )
 
     def _replace(self, error: UnicodeDecodeError) -> tuple[str, int]:
         self.num_replaced += error.end - error.start
@@ -329,15 +358,79 @@ def _cut(block: bytes) -> tuple[bytes, bytes]:
 # Archives.
 
 
+class _Joined(io.RawIOBase):
+    """The content of a file of one or more compressed streams, one after the other.
+
+    Those of the standard library end without a word at a stream that is damaged at its
+    beginning; here only zeros may follow the last.
+    """
+
+    def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
+        self._raw, self._stream = raw, stream
+        self.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """To the beginning only."""
+        if (offset, whence) == (0, os.SEEK_SET):
+            self._raw.seek(0)
+            self._current, self._position = self._stream(), 0
+        elif (offset, whence) != (0, os.SEEK_CUR):
+            raise io.UnsupportedOperation("seek")
+        return self._position
+
+    def readinto(self, buffer) -> int:
+        data = b""
+        while not data:
+            rest = b""
+            if self._current.eof:
+                rest = self._current.unused_data
+                while not (rest := rest.lstrip(b"\0")):
+                    if not (rest := self._raw.read(_BLOCK_BYTES)):
+                        return 0
+                self._current = self._stream()
+            elif self._current.needs_input:
+                if not (rest := self._raw.read(_BLOCK_BYTES)):
+                    raise EOFError("it ends within its data")
+            data = self._current.decompress(rest, len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose damage is told: tarfile takes it for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, archive):
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            while block := archive.fileobj.read(_BLOCK_BYTES):
+                if block.strip(b"\0"):
+                    raise tarfile.ReadError("there is more after its end") from None
+            raise
+        except tarfile.SubsequentHeaderError:
+            raise
+        except tarfile.HeaderError as e:
+            raise tarfile.ReadError(f"{e} instead of a member or the end") from None
+
+
 def read_archive(
     path: str | os.PathLike, encoding_errors: str = "strict"
 ) -> Iterator[TextReader]:
     """Yields a reader for each text file in a tar archive (.xz, .gz, .bz2 or plain).
 
     The members are read straight from the compressed stream, in their order, and must
-    be read before the next one is asked for. Nothing is written to disk, so a hostile
-    archive has nothing to overwrite; one that tries (links, devices, absolute names,
-    "..") or that is of absurd size is refused all the same: it is no corpus.
+    be read before the next one is asked for; hidden ones are left out. Nothing is
+    written to disk, so a hostile archive has nothing to overwrite; one that tries
+    (links, devices, absolute names, "..") or that is of absurd size is refused all the
+    same: it is no corpus.
 
     Raises UserError (exit code 65) for such archives and for damaged ones.
     """
@@ -348,13 +441,14 @@ def read_archive(
             # Not tarfile's own decompression: of what compresses well it makes one
             # piece, which it then shortens block by block, in quadratic time.
             text = _decompressed(raw, path)
-            with text, tarfile.open(fileobj=text, mode="r|") as archive:
+            options = {"fileobj": text, "mode": "r|", "tarinfo": _Member}
+            with text, tarfile.open(**options) as archive:
                 for member in archive:
                     archive.members = []  # or it would remember them all
                     num_members += 1
                     num_bytes += member.size
                     _check_member(path, member, num_members, num_bytes)
-                    if member.isreg():
+                    if member.isreg() and not _is_hidden(member.name):
                         name = f"{path}:{member.name}"
                         stream = archive.extractfile(member)
                         yield TextReader(stream, name, encoding_errors)
@@ -395,15 +489,21 @@ def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
     """The content of a file that may be compressed, told by its first bytes."""
     start = raw.read(6)
     raw.seek(0)
-    for magic, module in ((b"\xfd7zXZ\0", lzma), (b"\x1f\x8b", gzip), (b"BZh", bz2)):
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.open(raw)
+    for magic, stream in _STREAMS.items():
         if start.startswith(magic):
-            return module.open(raw)
+            return io.BufferedReader(_Joined(raw, stream), _BLOCK_BYTES)
     if start.startswith(_ZSTD_MAGIC):
         if zstd is None:
             raise missing_package(path, "backports.zstd")
         limit = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
         return zstd.open(raw, options=limit)
     return raw
+
+
+def _is_hidden(name: str) -> bool:
+    return any(p.startswith(".") and p not in (".", "..") for p in name.split("/"))
 
 
 def missing_package(what: str, package: str) -> UserError:

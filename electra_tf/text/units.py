@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.text import corpus, json_lines, tables, tfds_documents
 from electra_tf.text.corpus import TextReader
 
@@ -77,9 +77,12 @@ class Unit(NamedTuple):
         return self.kind == "archive" or self.kind.startswith("compressed")
 
     @property
-    def blanks_separate_docs(self) -> bool:
-        """Whether a blank line ends a document where nothing else was asked for."""
-        return self.kind not in _DOCUMENTS
+    def blanks_separate_docs(self) -> bool | None:
+        """Whether a blank line ends a document where nothing else was asked for.
+
+        None: that is up to its texts, see `TextReader.is_record`.
+        """
+        return None if self.kind == "archive" else self.kind not in _DOCUMENTS
 
 
 class Corpus(NamedTuple):
@@ -227,25 +230,49 @@ def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     Raises UserError, naming the file and the place in it, for what is damaged.
     """
     errors = reading.encoding_errors
-    if unit.kind == "archive":
-        yield from corpus.read_archive(unit.path, errors)
-    elif unit.kind == "tfds":
-        yield from tfds_documents.read_tfds_documents(
+    if unit.kind == "tfds":
+        documents = tfds_documents.read_tfds_documents(
             unit.path, reading.tfds_data_dir, unit.start, unit.end, errors
         )
+        yield from _records(documents)
     elif unit.kind in _TABLES.values():
         table = tables.open_table(unit.path, reading.text_key)
-        yield from table.read(unit.start, unit.end, errors)
-    elif unit.kind.endswith("json"):
-        for reader in _read_files(unit, errors):
-            yield from json_lines.read_json_lines(
-                reader, reading.text_key, errors, unit.start
-            )
+        yield from _records(table.read(unit.start, unit.end, errors))
     else:
-        yield from _read_files(unit, errors)
+        for reader in _read_files(unit, errors):
+            if unit.kind.endswith("json") or _kind_in_archive(unit, reader) == "json":
+                texts = json_lines.read_json_lines(
+                    reader, reading.text_key, errors, unit.start
+                )
+                yield from _records(texts)
+            else:
+                yield reader
+
+
+def _records(readers: Iterable[TextReader]) -> Iterator[TextReader]:
+    for reader in readers:
+        reader.is_record = True
+        yield reader
+
+
+def _kind_in_archive(unit: Unit, reader: TextReader) -> str:
+    """The kind of a member, by the end of its name; outside of an archive "text"."""
+    if reader.name == unit.path:
+        return "text"
+    kind = _kind_of(reader.name)
+    if kind not in ("text", "json"):
+        raise UserError(
+            f"{reader.name} is by its name {kind}, which cannot be read inside of an "
+            "archive.\nUnpack the archive into the corpus.",
+            EXIT_DAMAGED,
+        )
+    return kind
 
 
 def _read_files(unit: Unit, errors: str) -> Iterator[TextReader]:
+    if unit.kind == "archive":
+        yield from corpus.read_archive(unit.path, errors)
+        return
     if unit.is_compressed:
         yield from corpus.read_compressed(unit.path, errors)
         return

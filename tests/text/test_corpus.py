@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text from files and archives; what is no text."""
 
+import bz2
+import gzip
 import io
+import lzma
 import os
 import random
 import tarfile
@@ -220,6 +223,68 @@ def test_an_archive_that_compresses_well(tmp_path, mode):
         f.addfile(member, io.BytesIO(bytes(member.size)))
     readers = corpus.read_archive(path)
     assert sum(len(line) for r in readers for b in r for line in b) == 40 << 20
+
+
+def test_damage_between_members_is_not_the_end(tmp_path):
+    path = tmp_path / "texts.tar"
+    member = 1024  # a header and a block of text
+    archive(path, *((f"{i}.txt", b"text\n") for i in range(5)), mode="w")
+    sound = path.read_bytes()
+    third = slice(2 * member, 2 * member + 512)
+    for damaged in (
+        sound[: third.start] + b"?" + sound[third.start + 1 :],
+        sound[: third.start] + bytes(512) + sound[third.stop :],
+        sound[: third.start],
+        sound[: third.start + 100],
+        sound + sound,
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="not a sound tar archive") as caught:
+            for reader in corpus.read_archive(path):
+                list(reader)
+        assert caught.value.exit_code == 65
+    path.write_bytes(sound + bytes(5000))
+    assert len(list(corpus.read_archive(path))) == 5
+
+
+@pytest.mark.parametrize("ending", ["bz2", "xz"])
+def test_streams_one_after_the_other(tmp_path, ending):
+    path = tmp_path / f"a.txt.{ending}"
+    module = {"bz2": bz2, "xz": lzma}[ending]
+    streams = [module.compress(f"line {i}\n".encode() * 50_000) for i in range(3)]
+
+    def lines():
+        readers = corpus.read_compressed(path)
+        return [line for reader in readers for block in reader for line in block]
+
+    expected = [f"line {i}" for i in range(3) for _ in range(50_000)]
+    for between, after in ((b"", b""), (bytes(8), bytes(2_000_000))):
+        path.write_bytes(between.join(streams) + after)
+        assert lines() == expected
+    for second in (b"?" + streams[1][1:], streams[1][:-9], streams[1][:3]):
+        path.write_bytes(streams[0] + second)
+        with pytest.raises(UserError, match=f"{path.name}: damaged") as caught:
+            lines()
+        assert caught.value.exit_code == 65
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (gzip.compress(b"text\n"), "compressed by gzip"),
+        (lzma.compress(b"text\n"), "compressed by xz"),
+        (bz2.compress(b"text\n"), "compressed by bzip2"),
+        (b"PK\x03\x04\xff", "a zip archive"),
+        ("текст\n".encode("utf-16"), "text in UTF-16"),
+    ],
+)
+def test_what_is_no_text_at_all_is_named(tmp_path, content, what, errors):
+    path = tmp_path / "part-0001"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"part-0001 is {what}") as caught:
+        read(path, errors)
+    assert caught.value.exit_code == 65 and "replace" not in str(caught.value)
 
 
 def test_damaged_archives_are_named(tmp_path):

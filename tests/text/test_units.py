@@ -109,6 +109,37 @@ def test_archives_by_their_names_or_content(tmp_path, name):
     assert texts(tmp_path) == LINES[:5]
 
 
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.jsonl.tar.gz"])
+def test_json_lines_in_archives(tmp_path, name):
+    """By the names of the members, beside text, without hidden ones."""
+    members = {
+        "./._notes.txt": b"\xff",
+        "d/a.jsonl": json_lines(DOCUMENTS[:3]),
+        "d/b.txt": DOCUMENTS[3].encode(),
+        ".git/config": b"\xff",
+    }
+    with tarfile.open(tmp_path / name, "w:gz" if "gz" in name else "w") as f:
+        for path, data in members.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(data)
+            f.addfile(member, io.BytesIO(data))
+    assert texts(tmp_path) == LINES[:4]
+    [unit] = units.file_corpus(str(tmp_path)).units
+    assert unit.blanks_separate_docs is None
+    records = [reader.is_record for reader in read_all(unit)]
+    assert records == [True] * 3 + [False]
+    for inner in ("a.parquet", "b.txt.gz", "c.tar"):
+        with tarfile.open(tmp_path / name, "w") as f:
+            f.addfile(tarfile.TarInfo(inner))
+        assert f"{name}:{inner} is by its name" in refused(tmp_path)
+
+
+def read_all(unit):
+    for reader in units.read_unit(unit, PLAIN):
+        yield reader
+        list(reader)
+
+
 @pytest.mark.parametrize("piece", [1000, 32 << 20])
 @pytest.mark.parametrize("kind", ["parquet", "stream", "file"])
 def test_tables(tmp_path, monkeypatch, kind, piece):
