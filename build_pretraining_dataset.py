@@ -5,9 +5,10 @@
         --max-seq-length 128 --num-processes 4
 
 The corpus is a directory of UTF-8 text files, one sentence or paragraph a line, a blank
-line between documents; of JSON Lines, Parquet or Arrow files, each record a document;
-of these compressed or in tar archives; or a prepared data set of tensorflow_datasets
-(--tfds). Run an interrupted command again and it goes on where it was.
+line between documents, or of JSON Lines, each record a document; both may be compressed
+or in tar archives; of Parquet or Arrow files; or a prepared data set of
+tensorflow_datasets (--tfds). Run an interrupted command again and it goes on where it
+was.
 """
 
 from absl import flags
@@ -66,6 +67,7 @@ def main(_):
         raise UserError("give either --corpus-dir or --tfds.")
     if FLAGS.corpus_dir:
         corpus.check_outside(FLAGS.output_dir, FLAGS.corpus_dir, "--output-dir")
+        corpus.check_outside(FLAGS.vocab_file, FLAGS.corpus_dir, "--vocab-file")
     vocab = Vocabulary.load(FLAGS.vocab_file)
     if FLAGS.tfds is None:
         text = units.file_corpus(fetch(FLAGS.corpus_dir), FLAGS.text_key)

@@ -21,6 +21,7 @@ from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, fetch, names_in, put
 from electra_tf.text import corpus, tfds_documents, units
 from electra_tf.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
     TokenizerConfig,
     Vocabulary,
@@ -97,6 +98,8 @@ def main(argv: list[str]) -> None:
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
     source, counts = _count_words(config)
+    if not counts.words and counts.num_too_long:
+        raise UserError(f"the corpus has only {_too_long(counts.num_too_long)}")
     if not counts.words:
         raise UserError(
             f"the corpus {_TFDS.value or _CORPUS_DIR.value} holds no words.\n"
@@ -116,6 +119,7 @@ def main(argv: list[str]) -> None:
         num_words=num_words,
         num_distinct_words=len(counts.words),
         num_words_forgotten=counts.num_forgotten,
+        num_words_too_long=counts.num_too_long,
         num_bytes_not_utf8=counts.replaced_in.total(),
         min_frequency=_MIN_FREQUENCY.value,
         num_unused=_NUM_UNUSED.value + trained.num_padding,
@@ -127,6 +131,8 @@ def main(argv: list[str]) -> None:
         f"{shown(output)}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
         f"{len(counts.words):,} of them different."
     )
+    if counts.num_too_long:
+        print(f"Left out: {_too_long(counts.num_too_long)}")
     if counts.replaced_in:
         print(f"Left out: {corpus.describe_replaced(counts.replaced_in)}.")
     if trained.num_padding:
@@ -135,6 +141,13 @@ def main(argv: list[str]) -> None:
             f"the last {trained.num_padding} are [unusedN].\n"
             "A smaller --vocab-size would do, or --min-frequency 1."
         )
+
+
+def _too_long(number: int) -> str:
+    return (
+        f"{number:,} words of more than {MAX_CHARS_PER_WORD} characters, which are "
+        "[UNK].\nA script without spaces needs some between words, or shorter lines."
+    )
 
 
 def _count_words(config: TokenizerConfig):
@@ -182,7 +195,8 @@ def _check_flags() -> str:
     check_writable(folder)
     check_place(folder)
     if _CORPUS_DIR.value:
-        corpus.check_outside(output, _CORPUS_DIR.value, "--output-file")
+        for path in (output, settings_path(output)):
+            corpus.check_outside(path, _CORPUS_DIR.value, "--output-file")
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:

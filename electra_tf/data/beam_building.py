@@ -15,7 +15,11 @@ from electra_tf.text.units import Unit
 
 def make_shards(plan: Plan, groups: Sequence[Group], beam_args: str) -> None:
     """Makes the shards that are not there yet; UserError if some are still missing."""
-    left = [i for i in range(len(groups)) if shard_writing.read_group(plan, i) is None]
+
+    def is_missing(index: int) -> bool:
+        return shard_writing.read_group(plan, index, groups[index]) is None
+
+    left = list(filter(is_missing, range(len(groups))))
     if left:
         print(f"{len(left)} of {len(groups)} groups of shards with Beam", flush=True)
         tasks = [json.dumps([i, groups[i].shards, groups[i].units]) for i in left]
@@ -25,7 +29,7 @@ def make_shards(plan: Plan, groups: Sequence[Group], beam_args: str) -> None:
             plan.folder,
             beam_args,
         )
-    missing = [i for i in left if shard_writing.read_group(plan, i) is None]
+    missing = list(filter(is_missing, left))
     if missing:
         raise UserError(
             f"Beam says that all is done, but {len(missing)} of {len(groups)} groups "

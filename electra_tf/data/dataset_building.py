@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Iterator
 
 from electra_tf import processes
 from electra_tf.data import (
@@ -32,11 +33,13 @@ from electra_tf.storage.bucket_lock import NAME
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, sha256
 from electra_tf.text import corpus
-from electra_tf.text.units import Corpus
+from electra_tf.text.units import Corpus, times_of
 from electra_tf.text.vocabulary import Vocabulary
 
 _MIN_SEQ_LENGTH = 8
 _MAX_SHARDS = 99_999
+# Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
+_MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
 
 
 def build(
@@ -75,6 +78,7 @@ def build(
         output_dir, build_plan.STATE_FILE, identity, there
     )
     if state and "files" in state:
+        _warn_of_newer(text, output_dir)
         print(shown(f"{output_dir} is complete already: {_summary(state)}"), flush=True)
         return state
     with planned_folder.locked(output_dir):
@@ -84,10 +88,13 @@ def build(
                 "tool_version": tool_version,
                 "settings": identity,
                 "num_shards": num_shards or _choose_num_shards(text, settings),
+                "corpus_times": times_of(text.units),
             }
             path = os.path.join(output_dir, build_plan.STATE_FILE)
             atomic_write(path, json.dumps(state, indent=1) + "\n")
             remote.put(path)
+        if settings.filters.compare:
+            _check_unchanged(text, state, output_dir)
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         is_only = len(text.units) == 1
         plan = Plan(
@@ -141,6 +148,33 @@ def _identity(
         **optional,
         "corpus": text.facts(),
     }
+
+
+def _check_unchanged(text: Corpus, state: dict, output_dir: str) -> None:
+    """Raises UserError if documents were compared of which some are others now."""
+    begun, now = state.get("corpus_times"), times_of(text.units)
+    if None not in (begun, now) and begun != now:
+        newest = max(text.units, key=lambda unit: unit.changed)
+        raise UserError(
+            f"{output_dir} was begun with other files of the same names and sizes: "
+            f"their times of change differ (the newest: {newest.path}).\nName another "
+            "folder; copies of the same files go on here if they have the times, too "
+            "(cp -p)."
+        )
+
+
+def _warn_of_newer(text: Corpus, output_dir: str) -> None:
+    """Warns of a corpus that was changed, if only perhaps, after a build had ended."""
+    path = os.path.join(output_dir, MANIFEST)
+    if times_of(text.units) is None or not os.path.exists(path):
+        return
+    newest = max(text.units, key=lambda unit: unit.changed)
+    if newest.changed > os.stat(path).st_mtime_ns:
+        print(
+            f"warning: {newest.path} is newer than this data set. If its text is "
+            "another, build again in another folder.",
+            flush=True,
+        )
 
 
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
@@ -203,8 +237,9 @@ class _Run:
         paths: dict[int, list[str]] = {}
         parts = []
         for index, group in enumerate(self.groups):
-            if entry := shard_writing.read_group(self._plan, index, self._there):
-                progress.skip(group.units, Counts(**entry["counts"]))
+            done = shard_writing.read_group(self._plan, index, group, self._there)
+            if done:
+                progress.skip(group.units, Counts(**done["counts"]))
                 continue
             paths[index] = []
             for i, units in enumerate(group.parts()):
@@ -255,10 +290,10 @@ class _Run:
                 EXIT_DAMAGED,
             )
         path = os.path.join(folder, token_counts.FILE)
-        tokens = (
+        tokens = sum(
             shard_writing.read_token_counts(self._plan, i, len(vocab)) for i in indices
         )
-        token_counts.write(path, sum(tokens))
+        token_counts.write(path, tokens)
         remote.put(path)
         source = self._state["settings"]["corpus"]
         manifest = {
@@ -274,7 +309,12 @@ class _Run:
             "seed": settings.seed,
             "corpus": source | {"names": _names(self._text)} | counts.in_json(),
             "files": [file for entry in entries for file in entry["files"]],
-            "token_counts": {"name": token_counts.FILE, "sha256": sha256(path)},
+            "token_counts": {
+                "name": token_counts.FILE,
+                "sha256": sha256(path),
+                "unknown": int(tokens[vocab.unk_id]),
+                "all": int(tokens.sum()),
+            },
             "settings": self._state["settings"],
         }
         # The place of every record, which those who read need.
@@ -285,6 +325,8 @@ class _Run:
         remote.put(path)
         self._remove_state()
         print(shown(f"{folder}: {_summary(manifest)}"), flush=True)
+        for warning in _warnings(manifest, vocab):
+            print(f"warning: {warning}", flush=True)
         return manifest
 
     def _remove_state(self) -> None:
@@ -328,3 +370,31 @@ def _summary(manifest: dict) -> str:
     for name, number in counts.get("dropped", {}).items():
         text += f"; {number:,} {name.replace('_', ' ')} left out"
     return text
+
+
+def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
+    """What is probably not as its builder wants it."""
+    counts, tokens = manifest["corpus"], manifest["token_counts"]
+    if 2 * counts["tokens_kept"] < counts["tokens"]:
+        yield (
+            f"{counts['tokens_kept']:,} of {counts['tokens']:,} tokens are used: what "
+            "of a line goes beyond --max-seq-length is cut off.\nPut each sentence or "
+            "paragraph on a line of its own, ended by LF or CRLF."
+        )
+    if tokens["unknown"] > _MUCH_UNKNOWN * tokens["all"]:
+        yield (
+            f"{tokens['unknown']:,} of {tokens['all']:,} tokens are [UNK]: is "
+            f"{vocab.path} of another language?\nWords of more than 200 characters are "
+            "[UNK], too: scripts without spaces need some, or line ends."
+        )
+    if manifest["tokenizer"]["do_lower_case"]:
+        cased = sum(
+            token != token.lower() and not token.startswith("[") and len(token) > 1
+            for token in vocab.tokens
+        )
+        if cased > _MUCH_CASED * len(vocab):
+            yield (
+                f"{cased:,} tokens of {vocab.path} have capital letters, but the text "
+                "was lower-cased: for a cased vocabulary, build again with "
+                "--no-lower-case."
+            )

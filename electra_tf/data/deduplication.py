@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.text import filters
 from electra_tf.text.filters import Filters
@@ -157,10 +158,13 @@ class UnitVerdicts:
 
     def next(self, num_lines: int) -> tuple[str | None, list[bool]]:
         """Why the next document is left out, if it is; which of its lines are new."""
+        end = self._line + num_lines
+        if self._document == len(self._documents) or end > len(self._lines):
+            raise UserError("the corpus was changed while it was read; build again.")
         reason = _REASONS[self._documents[self._document]]
-        is_new = self._lines[self._line : self._line + num_lines]
+        is_new = self._lines[self._line : end]
         self._document += 1
-        self._line += num_lines
+        self._line = end
         return reason, is_new.tolist()
 
 

@@ -153,10 +153,13 @@ class Damage(NamedTuple):
 
 def damaged(path: str, damage: Damage) -> UserError:
     """The error for a damaged record, exit code 65."""
+    other = ""
+    if not damage.offset:
+        other = " A file of another kind, or compressed, looks like this, too."
     return UserError(
         f"{path}: record {damage.record} at byte {damage.offset} is damaged: "
-        f"{damage.reason}.\nRestore the file, build the data again, or leave such "
-        'records out: "on_bad_record": "skip".',
+        f"{damage.reason}.{other}\nRestore the file, build the data again, or leave "
+        'such records out: "on_bad_record": "skip".',
         EXIT_DAMAGED,
     )
 

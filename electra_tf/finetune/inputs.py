@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.text import corpus, tables
+from electra_tf.text import archives, tables
 from electra_tf.text.units import COMPRESSED, Unit
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
@@ -151,7 +151,7 @@ def open_part(part: Unit, skipped: int) -> Source:
 def _of_file(
     path: Path, start: int = 0, end: int | None = None, skipped: int = 0
 ) -> Iterator[str]:
-    with corpus.open_decompressed(path) as stream:
+    with archives.open_decompressed(path) as stream:
         lines = stream if end is None else _lines_from(stream, start, end)
         yield from text_lines(lines, str(path), max(2, skipped + 1) if start else 1)
 

@@ -9,15 +9,16 @@ import os
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import escape, globs_in
-from electra_tf.storage.remote import expand, fetch_once, size_of
+from electra_tf.storage.remote import expand, fetch_once, is_remote, size_of
 from electra_tf.text.vocabulary import Vocabulary
 
 
 def find_shards(pattern: str) -> list[str]:
     """The files that a comma-separated list of globs names, sorted; at least one."""
-    paths = expand(pattern)
+    # One file may be named in several ways.
+    paths = {p if is_remote(p) else os.path.abspath(p): p for p in expand(pattern)}
     if paths:
-        return paths
+        return sorted(paths.values())
     for part in globs_in(pattern):
         if state := expand(os.path.join(os.path.dirname(part), "build.json")):
             raise _unfinished(os.path.dirname(state[0]) or ".")
@@ -49,6 +50,13 @@ def check_manifests(
                 raise _unfinished(folder)
             continue
         _check_contract(folder, manifest, max_seq_length, vocab)
+        listed = {os.path.join(folder, file["name"]) for file in manifest["files"]}
+        if stray := sorted(p for p in there - listed if os.path.dirname(p) == folder):
+            raise UserError(
+                f"{stray[0]} is not among the shards that {folder}/manifest.json lists."
+                "\nMove it to another folder, which may be named too, or narrow "
+                f"{pattern}."
+            )
         for file in manifest["files"]:
             path = os.path.join(folder, file["name"])
             entries[path] = file

@@ -18,7 +18,7 @@ from typing import Any
 from electra_tf.errors import EXIT_LOCKED, UserError
 from electra_tf.storage import remote
 from electra_tf.storage.bucket_lock import BucketLock
-from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, read_json
 
 
@@ -42,12 +42,15 @@ def load_state(
         return None
     except OSError as e:
         raise UserError(f"cannot use {folder}: {e.strerror}.") from None
+    # What a kill in the first write leaves.
+    found = [name for name in found if name != state_file + PARTIAL]
     if not found:
         return None
     for name in (MANIFEST, state_file):
         if name in found:
             state = _read(Path(folder, name))
-            _check_same(folder, state.get("settings", {}), settings)
+            theirs = state.get("settings")
+            _check_same(folder, theirs if isinstance(theirs, dict) else {}, settings)
             if name == MANIFEST:
                 _check_complete(folder, state, there or {})
             return state

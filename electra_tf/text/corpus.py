@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from files, compressed ones and tar archives, as a stream.
+"""Text from files as a stream, of which a block of lines is in memory."""
 
-Nothing is held in memory but a block of lines, and nothing is unpacked to disk.
-"""
-
-import bz2
 import codecs
-import contextlib
-import gzip
-import io
 import json
 import lzma
 import os
@@ -16,7 +9,7 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 try:
     from backports import zstd
@@ -28,26 +21,16 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 
 ENCODING_ERRORS = ("strict", "replace")
 
-_BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20  # read at a time
 # A longer line is cut (at a space, if it has one near) to bound memory.
 _MAX_LINE_BYTES = 16 << 20
 # A line of as many bytes may have been cut.
-CUT_LINE_BYTES = _MAX_LINE_BYTES - _BLOCK_BYTES
-
-# A compressed file beyond these is no text but an attack or a mistake.
-_MAX_ARCHIVE_MEMBERS = 1_000_000
-_MAX_ARCHIVE_BYTES = 64 << 30
-_TAR_BLOCK = 512
-_STREAMS = {
-    b"\xfd7zXZ\0": lzma.LZMADecompressor,
-    b"BZh": bz2.BZ2Decompressor,
-}
+CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 
 # What reading a damaged file or archive raises.
-_DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
-_DAMAGED += (zstd.ZstdError,) if zstd else ()
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
+DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
+DAMAGED += (zstd.ZstdError,) if zstd else ()
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _BOM = b"\xef\xbb\xbf"
 # What is no text in UTF-8, by its first bytes, and what to do about it.
@@ -55,7 +38,7 @@ _OTHERS = {
     b"\x1f\x8b": ("compressed by gzip", "let its name end in .gz"),
     b"\xfd7zXZ\0": ("compressed by xz", "let its name end in .xz"),
     b"BZh": ("compressed by bzip2", "let its name end in .bz2"),
-    _ZSTD_MAGIC: ("compressed by zstd", "let its name end in .zst"),
+    ZSTD_MAGIC: ("compressed by zstd", "let its name end in .zst"),
     b"PK\x03\x04": ("a zip archive", "unpack it"),
     b"\xff\xfe": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
     b"\xfe\xff": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
@@ -181,21 +164,6 @@ def open_text(path: str | os.PathLike) -> BinaryIO:
         raise UserError(f"cannot read {e.filename}: {e.strerror}.") from None
 
 
-@contextlib.contextmanager
-def open_decompressed(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for the bytes in it, which may be compressed.
-
-    Raises UserError, of 65 if they turn out to be damaged while they are read.
-    """
-    path = os.fspath(path)
-    with open_text(path) as raw:
-        try:
-            with _decompressed(raw, path) as stream:
-                yield stream
-        except _DAMAGED as e:
-            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
-
-
 class TextReader:
     """Iterates over a binary stream of UTF-8 text, as blocks of lines.
 
@@ -243,7 +211,7 @@ class TextReader:
         rest = b""  # of a line that was cut
         in_line = False  # A line that begins before `end` is read to its own end.
         while in_line or self._end is None or position < self._end:
-            wanted = _BLOCK_BYTES
+            wanted = BLOCK_BYTES
             if self._end is not None:
                 wanted = max(0, min(wanted, self._end - position - len(rest)))
             block = rest + self._read(wanted)
@@ -263,7 +231,7 @@ class TextReader:
         if not self._start:
             return 0
         self._stream.seek(self._start - 1)
-        while (part := self._stream.readline(_BLOCK_BYTES)) and part[-1:] != b"\n":
+        while (part := self._stream.readline(BLOCK_BYTES)) and part[-1:] != b"\n":
             pass
         return self._stream.tell()
 
@@ -273,7 +241,7 @@ class TextReader:
             block = self._stream.read(size)
             if not block.endswith(b"\n"):
                 block += self._stream.readline(_MAX_LINE_BYTES)
-        except _DAMAGED as e:
+        except DAMAGED as e:
             raise UserError(f"{self.name}: damaged ({e}).", EXIT_DAMAGED) from None
         if self._max_bytes and self.num_bytes + len(block) > self._max_bytes:
             raise UserError(
@@ -327,7 +295,7 @@ def lines_before(path: str, start: int) -> int:
     number, last = 0, b"\n"
     if start and os.path.isfile(path):
         with open(path, "rb") as f:
-            while start > 0 and (block := f.read(min(start, _BLOCK_BYTES))):
+            while start > 0 and (block := f.read(min(start, BLOCK_BYTES))):
                 number, last = number + block.count(b"\n"), block[-1:]
                 start -= len(block)
     # The line that the last byte before `start` stands in is another's.
@@ -346,7 +314,7 @@ def describe_replaced(by_file: Mapping[str, int]) -> str:
 
 def _cut(block: bytes) -> tuple[bytes, bytes]:
     """Cuts a long line after its last space, else between two characters."""
-    end = block.rfind(b" ", len(block) - _BLOCK_BYTES) + 1
+    end = block.rfind(b" ", len(block) - BLOCK_BYTES) + 1
     if not end:
         end = len(block)
         while end > len(block) - 4 and block[end - 1] & 0xC0 == 0x80:
@@ -355,184 +323,9 @@ def _cut(block: bytes) -> tuple[bytes, bytes]:
     return block[:end], block[end:]
 
 
-# Archives.
-
-
-class _Joined(io.RawIOBase):
-    """The content of a file of one or more compressed streams, one after the other.
-
-    Those of the standard library end without a word at a stream that is damaged at its
-    beginning; here only zeros may follow the last.
-    """
-
-    def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
-        self._raw, self._stream = raw, stream
-        self.seek(0)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """To the beginning only."""
-        if (offset, whence) == (0, os.SEEK_SET):
-            self._raw.seek(0)
-            self._current, self._position = self._stream(), 0
-        elif (offset, whence) != (0, os.SEEK_CUR):
-            raise io.UnsupportedOperation("seek")
-        return self._position
-
-    def readinto(self, buffer) -> int:
-        data = b""
-        while not data:
-            rest = b""
-            if self._current.eof:
-                rest = self._current.unused_data
-                while not (rest := rest.lstrip(b"\0")):
-                    if not (rest := self._raw.read(_BLOCK_BYTES)):
-                        return 0
-                self._current = self._stream()
-            elif self._current.needs_input:
-                if not (rest := self._raw.read(_BLOCK_BYTES)):
-                    raise EOFError("it ends within its data")
-            data = self._current.decompress(rest, len(buffer))
-        buffer[: len(data)] = data
-        self._position += len(data)
-        return len(data)
-
-
-class _Member(tarfile.TarInfo):
-    """A member whose damage is told: tarfile takes it for the archive's end."""
-
-    @classmethod
-    def fromtarfile(cls, archive):
-        try:
-            return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
-            while block := archive.fileobj.read(_BLOCK_BYTES):
-                if block.strip(b"\0"):
-                    raise tarfile.ReadError("there is more after its end") from None
-            raise
-        except tarfile.SubsequentHeaderError:
-            raise
-        except tarfile.HeaderError as e:
-            raise tarfile.ReadError(f"{e} instead of a member or the end") from None
-
-
-def read_archive(
-    path: str | os.PathLike, encoding_errors: str = "strict"
-) -> Iterator[TextReader]:
-    """Yields a reader for each text file in a tar archive (.xz, .gz, .bz2 or plain).
-
-    The members are read straight from the compressed stream, in their order, and must
-    be read before the next one is asked for; hidden ones are left out. Nothing is
-    written to disk, so a hostile archive has nothing to overwrite; one that tries
-    (links, devices, absolute names, "..") or that is of absurd size is refused all the
-    same: it is no corpus.
-
-    Raises UserError (exit code 65) for such archives and for damaged ones.
-    """
-    path = os.fspath(path)
-    num_bytes = num_members = 0
-    with open_text(path) as raw:
-        try:
-            # Not tarfile's own decompression: of what compresses well it makes one
-            # piece, which it then shortens block by block, in quadratic time.
-            text = _decompressed(raw, path)
-            options = {"fileobj": text, "mode": "r|", "tarinfo": _Member}
-            with text, tarfile.open(**options) as archive:
-                for member in archive:
-                    archive.members = []  # or it would remember them all
-                    num_members += 1
-                    num_bytes += member.size
-                    _check_member(path, member, num_members, num_bytes)
-                    if member.isreg() and not _is_hidden(member.name):
-                        name = f"{path}:{member.name}"
-                        stream = archive.extractfile(member)
-                        yield TextReader(stream, name, encoding_errors)
-        except _DAMAGED as e:
-            raise UserError(
-                f"{path}: not a sound tar archive, after {num_members} members "
-                f"({e}).\nFetch the file again, or move it out of the directory.",
-                EXIT_DAMAGED,
-            ) from None
-
-
-def read_compressed(
-    path: str | os.PathLike, encoding_errors: str = "strict"
-) -> Iterator[TextReader]:
-    """Yields a reader for a text file in .gz, .xz, .zst or .bz2, or plain after all.
-
-    Where the file turns out to be a tar archive, one for each of its text files.
-    Raises UserError (65) for what is damaged, cut short or of absurd size.
-    """
-    path = os.fspath(path)
-    with open_text(path) as raw:
-        try:
-            stream = _decompressed(raw, path)
-            is_archive = stream.read(_TAR_BLOCK)[257:262] == b"ustar"
-            stream.seek(0)
-        except _DAMAGED as e:
-            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
-        if not is_archive:
-            with stream:
-                yield TextReader(
-                    stream, path, encoding_errors, max_bytes=_MAX_ARCHIVE_BYTES
-                )
-    if is_archive:
-        yield from read_archive(path, encoding_errors)
-
-
-def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
-    """The content of a file that may be compressed, told by its first bytes."""
-    start = raw.read(6)
-    raw.seek(0)
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.open(raw)
-    for magic, stream in _STREAMS.items():
-        if start.startswith(magic):
-            return io.BufferedReader(_Joined(raw, stream), _BLOCK_BYTES)
-    if start.startswith(_ZSTD_MAGIC):
-        if zstd is None:
-            raise missing_package(path, "backports.zstd")
-        limit = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
-        return zstd.open(raw, options=limit)
-    return raw
-
-
-def _is_hidden(name: str) -> bool:
-    return any(p.startswith(".") and p not in (".", "..") for p in name.split("/"))
-
-
 def missing_package(what: str, package: str) -> UserError:
     """The error for something that needs a package of the extra `data`."""
     return UserError(
         f"{what} needs the package {package}, which is not installed.\n"
         'Install it: pip install -e ".[data]"'
     )
-
-
-def _check_member(
-    path: str, member: tarfile.TarInfo, num_members: int, num_bytes: int
-) -> None:
-    """Refuses what has no place in an archive of texts."""
-    problem = None
-    parts = member.name.replace("\\", "/").split("/")
-    if member.issym() or member.islnk():
-        problem = f"is a link to {member.linkname!r}"
-    elif not member.isreg() and not member.isdir() or member.issparse():
-        problem = "is neither a file nor a directory"
-    elif member.name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
-        problem = "lies outside of the archive's directory"
-    elif num_members > _MAX_ARCHIVE_MEMBERS:
-        problem = f"is beyond the limit of {_MAX_ARCHIVE_MEMBERS} members"
-    elif num_bytes > _MAX_ARCHIVE_BYTES:
-        problem = f"goes beyond the limit of {_MAX_ARCHIVE_BYTES} bytes of text"
-    if problem:
-        raise UserError(
-            f"{path}: refused, because its member {member.name!r} {problem}.\n"
-            "Take it out of the archive, or the archive out of the directory.",
-            EXIT_DAMAGED,
-        )

@@ -9,6 +9,8 @@ that are nearly the same. Those are numbers here (hashes and MinHash bands) that
 
 import functools
 import hashlib
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +28,13 @@ MAX_DOCUMENT_CHARS = 1_000_000
 _SHINGLE_WORDS = 5
 NUM_BANDS, _BAND_ROWS = 14, 8
 _MINHASH_SEED = 1
+# Thai, Lao, Tibetan, Burmese, Khmer, kana and ideographs, which have no spaces between
+# words: there each character is one.
+_UNSPACED = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_WORDS = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+")
 
 # The beginning of a document tells its language.
 _LANGUAGE_CHARS = 2000
@@ -97,7 +106,7 @@ class Filters(NamedTuple):
             if sum(len(line.strip()) for line in lines) < self.min_chars:
                 return "short_documents"
         if self.min_letters:
-            letters = sum(sum(map(str.isalpha, line)) for line in lines)
+            letters = sum(map(_count_letters, lines))
             chars = sum(len("".join(line.split())) for line in lines)
             if letters < self.min_letters * chars:
                 return "few_letters"
@@ -106,6 +115,14 @@ class Filters(NamedTuple):
             if found not in self.languages:
                 return "other_languages"
         return None
+
+
+def _count_letters(line: str) -> int:
+    """With the marks that are written as characters of their own, such as vowels."""
+    count = sum(map(str.isalpha, line))
+    if not line.isascii():
+        count += sum(unicodedata.category(c)[0] == "M" for c in line)
+    return count
 
 
 @functools.cache
@@ -143,7 +160,7 @@ def near_duplicate_bands(lines: Sequence[str]) -> np.ndarray:
         from rensa import RMinHash
     except ImportError:
         raise missing_package("--drop-near-duplicates", "rensa") from None
-    words = " ".join(lines).lower().split()
+    words = _WORDS.findall(" ".join(lines).lower())
     count = max(1, len(words) - _SHINGLE_WORDS + 1)
     shingles = [" ".join(words[i : i + _SHINGLE_WORDS]) for i in range(count)]
     minima = RMinHash(num_perm=NUM_BANDS * _BAND_ROWS, seed=_MINHASH_SEED)

@@ -217,7 +217,7 @@ def _find(path: str, schema: Any, key: str) -> list[str]:
     kind = None
     for name in names:
         is_there = (
-            name in fields.names
+            fields.names.count(name) == 1
             if fields is schema
             else pa.types.is_struct(fields) and fields.get_field_index(name) >= 0
         )

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text import corpus, json_lines, tables, tfds_documents
+from electra_tf.paths import url_of
+from electra_tf.text import archives, corpus, json_lines, tables, tfds_documents
 from electra_tf.text.corpus import TextReader
 
 # Longer files are cut, so that several processes can share them.
@@ -57,6 +58,8 @@ class Unit(NamedTuple):
           tensorflow_datasets.
         weight: bytes of input.
         index: of the unit in its corpus.
+        changed: when its file was, in ns; None where that says nothing, as of a file
+          that was fetched from a bucket.
     """
 
     kind: str
@@ -66,6 +69,7 @@ class Unit(NamedTuple):
     end: int
     weight: int
     index: int = 0
+    changed: int | None = None
 
     @property
     def stream(self) -> str:
@@ -164,17 +168,27 @@ def of_files(
     total = 0
     for path in paths:
         name = os.path.relpath(path, root) if path != root else os.path.basename(path)
-        size = os.path.getsize(path)
+        stats = os.stat(path)
+        size, changed = stats.st_size, None if url_of(path) else stats.st_mtime_ns
         listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
         total += size
         kind = kind_of(name)
         for start, end, weight in pieces(kind, path, size):
-            units.append(Unit(kind, path, name, start, end, weight, len(units)))
+            own = start, end, weight, len(units), changed
+            units.append(Unit(kind, path, name, *own))
     if not units:
         raise UserError(
             f"the {len(paths)} files in {root} are empty: there is no text."
         )
     return Corpus(units, len(paths), total, listing.hexdigest())
+
+
+def times_of(units: Sequence[Unit]) -> str | None:
+    """The sha256 of when the files of units were changed; None if that is unknown."""
+    times = [unit.changed for unit in units]
+    if None in times:
+        return None
+    return hashlib.sha256(repr(times).encode()).hexdigest()
 
 
 def _kind_of(name: str) -> str:
@@ -271,10 +285,10 @@ def _kind_in_archive(unit: Unit, reader: TextReader) -> str:
 
 def _read_files(unit: Unit, errors: str) -> Iterator[TextReader]:
     if unit.kind == "archive":
-        yield from corpus.read_archive(unit.path, errors)
+        yield from archives.read_archive(unit.path, errors)
         return
     if unit.is_compressed:
-        yield from corpus.read_compressed(unit.path, errors)
+        yield from archives.read_compressed(unit.path, errors)
         return
     with corpus.open_text(unit.path) as stream:
         yield TextReader(stream, unit.path, errors, unit.start, unit.end)

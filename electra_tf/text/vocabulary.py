@@ -247,7 +247,8 @@ def write_settings(
         "vocab_sha256": vocab.sha256,
         **provenance,
     }
-    text = json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    # ASCII: the name of a corpus may be bytes that are no characters.
+    text = json.dumps(settings, indent=2) + "\n"
     atomic_write(settings_path(vocab.path), text)
 
 

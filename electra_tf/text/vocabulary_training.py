@@ -11,11 +11,12 @@ and it cuts an alphabet among equally frequent characters at random, unless it i
 before.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
-import shutil
+import re
 import sys
 import time
 from collections import Counter
@@ -46,6 +47,9 @@ _MAX_RAW_CHARS = 64 << 20
 _MAX_REPEATED = 20_000_000
 _REPEATED_AT_ONCE = 1000
 
+# The names of the files that Beam's workers leave.
+_COUNTS = re.compile(r"[0-9a-f]{16}-\d{6,}\.json")
+
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 
 
@@ -56,11 +60,13 @@ class WordCounts(NamedTuple):
         words: normalised word -> count.
         replaced_in: bytes that were not UTF-8 and were left out, by file.
         num_forgotten: occurrences of rare words that were dropped to bound memory.
+        num_too_long: occurrences of words that are too long for any tokenizer here.
     """
 
     words: Counter
     replaced_in: Counter = Counter()
     num_forgotten: int = 0
+    num_too_long: int = 0
 
 
 class Trained(NamedTuple):
@@ -107,7 +113,11 @@ def count_units_on_beam(
     count = beam.step_of(functools.partial(_count_to_file, settings))
     beam.for_each(count, tasks, folder, beam_args)
     total = _sum((_read_counts(json.loads(task)[1]) for task in tasks), len(tasks))
-    shutil.rmtree(folder)
+    for name in filter(_COUNTS.fullmatch, os.listdir(folder)):
+        os.unlink(os.path.join(folder, name))
+    planned_folder.remove_rests(folder)
+    with contextlib.suppress(OSError):  # It may hold what others have put there.
+        os.rmdir(folder)
     return total
 
 
@@ -122,8 +132,8 @@ def _count_to_file(settings: str, task: str) -> None:
 
 def _read_counts(path: str) -> WordCounts:
     with open(path, encoding="utf-8") as f:
-        words, replaced_in, num_forgotten = json.load(f)
-    return WordCounts(Counter(words), Counter(replaced_in), num_forgotten)
+        words, replaced_in, *numbers = json.load(f)
+    return WordCounts(Counter(words), Counter(replaced_in), *numbers)
 
 
 def _sum(parts: Iterable[WordCounts], num_parts: int) -> WordCounts:
@@ -137,6 +147,7 @@ def _sum(parts: Iterable[WordCounts], num_parts: int) -> WordCounts:
             words,
             total.replaced_in + counts.replaced_in,
             total.num_forgotten + counts.num_forgotten + _forget_rare(words),
+            total.num_too_long + counts.num_too_long,
         )
         progress.advance()
     return total
@@ -167,7 +178,7 @@ class _WordCounter:
         self._raw: Counter = Counter()
         self._raw_chars = 0
         self._words: Counter = Counter()
-        self._num_forgotten = 0
+        self._num_forgotten = self._num_too_long = 0
 
     def add(self, text: str) -> None:
         self._raw.update(raw_words(text))
@@ -177,13 +188,16 @@ class _WordCounter:
 
     def result(self, replaced_in: Counter) -> WordCounts:
         self._normalize()
-        return WordCounts(self._words, replaced_in, self._num_forgotten)
+        numbers = self._num_forgotten, self._num_too_long
+        return WordCounts(self._words, replaced_in, *numbers)
 
     def _normalize(self) -> None:
         for raw, count in self._raw.items():
             for word in basic_tokenize(raw, self._config):
                 if len(word) <= MAX_CHARS_PER_WORD:
                     self._words[word] += count
+                else:
+                    self._num_too_long += count
         self._raw.clear()
         self._raw_chars = 0
         self._num_forgotten += _forget_rare(self._words)

@@ -5,6 +5,9 @@ import json
 
 import pytest
 
+from electra_tf.text import vocabulary_training
+from electra_tf.text.units import Reading, file_corpus
+from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers.beam_workers import TWO_PROCESSES, job_server
 from tests.helpers.building import VOCAB, content, fail, succeed, write_corpus
 from tests.helpers.runs import run_script
@@ -128,6 +131,40 @@ def test_vocabularies(text, tmp_path):
         assert result.returncode == 0, result.stderr
         written.append(content(output.parent))
     assert written[0] == written[1] and len(written[0]) == 2
+
+
+def test_what_lies_where_a_vocabulary_is_counted(tmp_path):
+    """Only what such a count has left there is removed, and never taken for others'."""
+    (tmp_path / "in").mkdir()
+    text = tmp_path / "in" / "a.txt"
+    text.write_text("some words of a text\n" * 50)
+    folder = tmp_path / "vocab.txt.counts"
+    folder.mkdir()
+    (folder / "mine.tsv").write_text("precious")
+    (folder / f"{'0' * 16}-000000.json").write_text("[]")  # of an earlier count
+    done = run_script(
+        "build_vocab.py",
+        *(f"--corpus-dir={text.parent}", f"--output-file={tmp_path}/vocab.txt"),
+        *("--vocab-size=400", "--runner=beam", "--beam-args=--runner=DirectRunner"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert content(folder).keys() == {"mine.tsv"}
+
+
+def test_a_text_that_was_changed_is_counted_again(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    arguments = (TokenizerConfig(), Reading(), str(tmp_path / "counts"), "")
+    for text in ("old old text", "new new text"):
+        path.write_text(f"{text}\n")
+        [unit] = file_corpus(str(path)).units
+        with monkeypatch.context() as patch:
+            if text.startswith("old"):  # killed when all is counted
+                patch.setattr(vocabulary_training, "_sum", lambda *args: 1 / 0)
+                with pytest.raises(ZeroDivisionError):
+                    vocabulary_training.count_units_on_beam([unit], *arguments)
+                continue
+            found = vocabulary_training.count_units_on_beam([unit], *arguments)
+    assert found.words["new"] == 2 and "old" not in found.words
 
 
 def test_openwebtext(tmp_path):

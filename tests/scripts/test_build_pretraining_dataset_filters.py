@@ -101,6 +101,25 @@ def test_near_duplicates(tmp_path):
     assert found[0] == 60 and found[3] >= 57 and found[100] == 0
 
 
+def test_near_duplicates_without_spaces_between_words(tmp_path):
+    pytest.importorskip("rensa")
+    rng = random.Random(7)
+    for first, last in ((0x4E00, 0x9FFF), (0x3041, 0x3096), (0xE01, 0xE2E)):
+        chars = [chr(rng.randint(first, last)) for _ in range(2000)]
+        other = list(chars)
+        for place in rng.sample(range(2000), 5):
+            other[place] = "一"
+        others = rng.sample(chars, 2000)
+        texts = zip("abc", (chars, other, others), strict=True)
+        documents = {name: ["".join(text)] for name, text in texts}
+        assert len(kept(tmp_path, documents, near_duplicates=True)[0]) == 2
+
+
+def test_vowel_signs_are_parts_of_letters(tmp_path):
+    documents = {"a": ["မြန်မာနိုင်ငံသည် အရှေ့တောင်အာရှတွင်ရှိသည်", "தமிழ் மொழி"]}
+    assert kept(tmp_path, documents, min_letters=0.9)[1] == {}
+
+
 def test_length_and_letters(tmp_path):
     documents = {
         "a": ["short", "long enough  ", "12345 678 90 ab", "中文字符的一些文本"]

@@ -140,6 +140,43 @@ def test_text_that_is_not_utf8(corpus_dir, tmp_path):
     assert f"2 bytes that were not UTF-8 in {path} (2)" in said
 
 
+def test_words_that_are_too_long_are_told(tmp_path):
+    """As of scripts without spaces, of which little would be learnt otherwise."""
+    (tmp_path / "in").mkdir()
+    text = tmp_path / "in" / "a.txt"
+    text.write_text(f"{'กา' * 150}\n" * 50, encoding="utf-8")
+    flags = (f"--corpus-dir={text}", "--vocab-size=1000")
+    output = f"--output-file={tmp_path}/vocab.txt"
+    error = build(*flags, output, expect=2)
+    assert "only 50 words of more than 200 characters" in error
+    with text.open("a", encoding="utf-8") as f:
+        f.write("some words\n")
+    assert "Left out: 50 words of more than 200" in build(*flags, output)
+    settings = json.loads((tmp_path / "vocab.txt.json").read_text())
+    assert settings["num_words_too_long"] == 50
+
+
+def test_the_corpus_is_never_overwritten(tmp_path):
+    text = tmp_path / "mine.txt"
+    text.write_text(TEXT)
+    flags = (f"--corpus-dir={text}", f"--output-file={text}", "--overwrite")
+    assert f"{text} is --corpus-dir itself" in build(*flags, expect=2)
+    settings = tmp_path / "v.json"
+    settings.write_text(TEXT)
+    flags = (f"--corpus-dir={settings}", f"--output-file={tmp_path}/v", "--overwrite")
+    assert "is --corpus-dir itself" in build(*flags, expect=2)
+    assert text.read_text() == settings.read_text() == TEXT
+
+
+def test_a_corpus_whose_name_is_not_utf8(corpus_dir, tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/w\xff")
+    corpus_dir.rename(folder)
+    output = tmp_path / "vocab.txt"
+    build(f"--corpus-dir={folder}", f"--output-file={output}", "--vocab-size=500")
+    settings = json.loads(output.with_name("vocab.txt.json").read_text())
+    assert settings["corpus"]["corpus_dir"] == folder
+
+
 def test_a_data_set_as_corpus(tmp_path):
     from tests.helpers import tiny_texts
 

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from files and archives; what is no text."""
+"""Text from files; what is no text."""
 
 import bz2
 import gzip
-import io
 import lzma
 import os
 import random
-import tarfile
 
 import pytest
 
@@ -89,7 +87,7 @@ def test_blocks_do_not_show(tmp_path, monkeypatch):
     path = tmp_path / "text"
     rng = random.Random(1)
     for block in (1, 2, 7, 64, 5000):
-        monkeypatch.setattr(corpus, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(corpus, "BLOCK_BYTES", block)
         text = random_text(rng)
         path.write_text(text)
         assert "\n".join(read(path)) == text.removesuffix("\n")
@@ -102,7 +100,7 @@ def test_pieces_are_the_whole(tmp_path, monkeypatch, longest):
     path = tmp_path / "text"
     rng = random.Random(2)
     for block in (3, 100):
-        monkeypatch.setattr(corpus, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(corpus, "BLOCK_BYTES", block)
         for _ in range(20):
             path.write_text(random_text(rng, rng.randrange(1, 300)))
             size = path.stat().st_size
@@ -126,7 +124,7 @@ def test_a_line_of_10_mb_stays_whole(tmp_path):
 
 def test_longer_lines_are_cut_between_characters(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 100)
-    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 50)
+    monkeypatch.setattr(corpus, "BLOCK_BYTES", 50)
     path = tmp_path / "text"
     for text in ("\u4e2d" * 500, "é" * 501, "\U0001f600" * 300, "x" * 999, "ab " * 400):
         path.write_text(f"a\n{text}\nb\n")
@@ -151,123 +149,6 @@ def test_bytes_that_are_not_utf8(tmp_path, before):
     assert reader.num_replaced == 4
 
 
-def archive(path, *members, mode="w:xz"):
-    """A tar archive of (name, content or TarInfo fields)."""
-    with tarfile.open(path, mode) as tar:
-        for name, content in members:
-            info = tarfile.TarInfo(name)
-            if isinstance(content, bytes):
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
-            else:
-                for field, value in content.items():
-                    setattr(info, field, value)
-                tar.addfile(info)
-
-
-@pytest.mark.parametrize("mode", ["w:xz", "w:gz", "w"])
-def test_archives_are_read_in_order(tmp_path, mode):
-    path = tmp_path / "texts.xz"
-    members = [(f"dir/{i}.txt", f"text {i}\n\nmore\n".encode() * i) for i in (5, 1, 3)]
-    archive(path, ("dir", {"type": tarfile.DIRTYPE}), *members, mode=mode)
-    texts = [
-        [line for block in reader for line in block]
-        for reader in corpus.read_archive(path)
-    ]
-    assert texts == [[f"text {i}", "", "more"] * i for i in (5, 1, 3)]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("../evil.txt", b"x", "outside"),
-        ("a/../../evil.txt", b"x", "outside"),
-        ("/tmp/evil.txt", b"x", "outside"),
-        ("C:\\evil.txt", b"x", "outside"),
-        ("alias", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "is a link"),
-        ("alias", {"type": tarfile.LNKTYPE, "linkname": "good.txt"}, "is a link"),
-        ("fifo", {"type": tarfile.FIFOTYPE}, "neither"),
-        ("device", {"type": tarfile.BLKTYPE}, "neither"),
-    ],
-)
-def test_hostile_archives_are_refused(tmp_path, name, content, problem):
-    path = tmp_path / "in" / "evil.xz"
-    path.parent.mkdir()
-    archive(path, ("good.txt", b"good\n"), (name, content))
-    with pytest.raises(UserError, match=f"evil.xz: refused.*{problem}") as caught:
-        list(corpus.read_archive(path))
-    assert caught.value.exit_code == 65
-    assert [p.name for p in tmp_path.rglob("*")] == ["in", "evil.xz"]
-
-
-def test_absurd_archives_are_refused(tmp_path, monkeypatch):
-    path = tmp_path / "many.xz"
-    archive(path, *((f"{i}.txt", b"0123456789") for i in range(20)))
-    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_MEMBERS", 19)
-    with pytest.raises(UserError, match="19 members"):
-        list(corpus.read_archive(path))
-    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_MEMBERS", 20)
-    assert len(list(corpus.read_archive(path))) == 20
-    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_BYTES", 199)
-    with pytest.raises(UserError, match="199 bytes"):
-        list(corpus.read_archive(path))
-
-
-@pytest.mark.parametrize("mode", ["xz", "gz", "bz2"])
-def test_an_archive_that_compresses_well(tmp_path, mode):
-    """With tarfile's own decompression, these 40 MB took 21 s."""
-    path = tmp_path / "zeros"
-    with tarfile.open(path, f"w:{mode}") as f:
-        member = tarfile.TarInfo("zeros.txt")
-        member.size = 40 << 20
-        f.addfile(member, io.BytesIO(bytes(member.size)))
-    readers = corpus.read_archive(path)
-    assert sum(len(line) for r in readers for b in r for line in b) == 40 << 20
-
-
-def test_damage_between_members_is_not_the_end(tmp_path):
-    path = tmp_path / "texts.tar"
-    member = 1024  # a header and a block of text
-    archive(path, *((f"{i}.txt", b"text\n") for i in range(5)), mode="w")
-    sound = path.read_bytes()
-    third = slice(2 * member, 2 * member + 512)
-    for damaged in (
-        sound[: third.start] + b"?" + sound[third.start + 1 :],
-        sound[: third.start] + bytes(512) + sound[third.stop :],
-        sound[: third.start],
-        sound[: third.start + 100],
-        sound + sound,
-    ):
-        path.write_bytes(damaged)
-        with pytest.raises(UserError, match="not a sound tar archive") as caught:
-            for reader in corpus.read_archive(path):
-                list(reader)
-        assert caught.value.exit_code == 65
-    path.write_bytes(sound + bytes(5000))
-    assert len(list(corpus.read_archive(path))) == 5
-
-
-@pytest.mark.parametrize("ending", ["bz2", "xz"])
-def test_streams_one_after_the_other(tmp_path, ending):
-    path = tmp_path / f"a.txt.{ending}"
-    module = {"bz2": bz2, "xz": lzma}[ending]
-    streams = [module.compress(f"line {i}\n".encode() * 50_000) for i in range(3)]
-
-    def lines():
-        readers = corpus.read_compressed(path)
-        return [line for reader in readers for block in reader for line in block]
-
-    expected = [f"line {i}" for i in range(3) for _ in range(50_000)]
-    for between, after in ((b"", b""), (bytes(8), bytes(2_000_000))):
-        path.write_bytes(between.join(streams) + after)
-        assert lines() == expected
-    for second in (b"?" + streams[1][1:], streams[1][:-9], streams[1][:3]):
-        path.write_bytes(streams[0] + second)
-        with pytest.raises(UserError, match=f"{path.name}: damaged") as caught:
-            lines()
-        assert caught.value.exit_code == 65
-
-
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 @pytest.mark.parametrize(
     ("content", "what"),
@@ -285,19 +166,3 @@ def test_what_is_no_text_at_all_is_named(tmp_path, content, what, errors):
     with pytest.raises(UserError, match=f"part-0001 is {what}") as caught:
         read(path, errors)
     assert caught.value.exit_code == 65 and "replace" not in str(caught.value)
-
-
-def test_damaged_archives_are_named(tmp_path):
-    path = tmp_path / "texts.xz"
-    archive(path, *((f"{i}.txt", random.Random(i).randbytes(999)) for i in range(99)))
-    data = path.read_bytes()
-    flipped = bytearray(data)
-    flipped[len(data) // 2] ^= 1
-    for damaged in (data[: len(data) // 2], b"no archive at all", bytes(flipped), b""):
-        path.write_bytes(damaged)
-        with pytest.raises(
-            UserError, match="texts.xz.*(not a sound tar|damaged)"
-        ) as caught:
-            for reader in corpus.read_archive(path, "replace"):
-                list(reader)
-        assert caught.value.exit_code == 65

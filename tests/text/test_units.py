@@ -15,7 +15,7 @@ import zlib
 import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text import corpus, units
+from electra_tf.text import archives, corpus, units
 from electra_tf.text.units import Reading
 
 DOCUMENTS = [f"Page {i}.\n\nA café in {i}\r\nand 中 {i}" for i in range(700)]
@@ -243,7 +243,7 @@ def test_a_broken_line_of_json(tmp_path, monkeypatch, line, problem, piece, endi
 
 def test_json_that_is_too_long(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 3000)
-    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(corpus, "BLOCK_BYTES", 1000)
     monkeypatch.setattr("electra_tf.text.json_lines.CUT_LINE_BYTES", 2000)
     (tmp_path / "a.jsonl").write_bytes(json_lines(["a", "long " * 2000]))
     assert "line 2 is longer than 16 MB" in refused(tmp_path)
@@ -284,7 +284,7 @@ def test_decompression_bombs(tmp_path, monkeypatch, ending):
     data = COMPRESSORS[ending](b"a" * (64 << 20))
     path = tmp_path / f"a.{ending}"
     path.write_bytes(data)
-    monkeypatch.setattr(corpus, "_MAX_ARCHIVE_BYTES", 40 << 20)
+    monkeypatch.setattr(archives, "_MAX_ARCHIVE_BYTES", 40 << 20)
     monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 1 << 20)
     (unit,) = units.file_corpus(str(path)).units
     tracemalloc.start()
@@ -341,7 +341,7 @@ def test_tables_whose_text_is_not_utf8(tmp_path, kind):
 
 def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    monkeypatch.setattr(corpus, "zstd", None)
+    monkeypatch.setattr(archives, "zstd", None)
     for name, package in (("a.parquet", "pyarrow"), ("a.zst", "backports.zstd")):
         path = tmp_path / name
         path.write_bytes(b"\x28\xb5\x2f\xfd and more")

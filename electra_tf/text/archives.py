@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text in compressed files and tar archives as a stream; nothing goes to disk."""
+
+import bz2
+import contextlib
+import gzip
+import io
+import lzma
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.text.corpus import (
+    BLOCK_BYTES,
+    DAMAGED,
+    ZSTD_MAGIC,
+    TextReader,
+    missing_package,
+    open_text,
+    zstd,
+)
+
+# A compressed file beyond these is no text but an attack or a mistake.
+_MAX_ARCHIVE_MEMBERS = 1_000_000
+_MAX_ARCHIVE_BYTES = 64 << 30
+_TAR_BLOCK = 512
+_STREAMS = {
+    b"\xfd7zXZ\0": lzma.LZMADecompressor,
+    b"BZh": bz2.BZ2Decompressor,
+}
+_MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
+
+
+@contextlib.contextmanager
+def open_decompressed(path: str | os.PathLike) -> Iterator[BinaryIO]:
+    """Opens a file for the bytes in it, which may be compressed.
+
+    Raises UserError, of 65 if they turn out to be damaged while they are read.
+    """
+    path = os.fspath(path)
+    with open_text(path) as raw:
+        try:
+            with _decompressed(raw, path) as stream:
+                yield stream
+        except DAMAGED as e:
+            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
+
+
+class _Joined(io.RawIOBase):
+    """The content of a file of one or more compressed streams, one after the other.
+
+    Those of the standard library end without a word at a stream that is damaged at its
+    beginning; here only zeros may follow the last.
+    """
+
+    def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
+        self._raw, self._stream = raw, stream
+        self.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """To the beginning only."""
+        if (offset, whence) == (0, os.SEEK_SET):
+            self._raw.seek(0)
+            self._current, self._position = self._stream(), 0
+        elif (offset, whence) != (0, os.SEEK_CUR):
+            raise io.UnsupportedOperation("seek")
+        return self._position
+
+    def readinto(self, buffer) -> int:
+        data = b""
+        while not data:
+            rest = b""
+            if self._current.eof:
+                rest = self._current.unused_data
+                while not (rest := rest.lstrip(b"\0")):
+                    if not (rest := self._raw.read(BLOCK_BYTES)):
+                        return 0
+                self._current = self._stream()
+            elif self._current.needs_input:
+                if not (rest := self._raw.read(BLOCK_BYTES)):
+                    raise EOFError("it ends within its data")
+            data = self._current.decompress(rest, len(buffer))
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose damage is told: tarfile takes it for the archive's end."""
+
+    @classmethod
+    def fromtarfile(cls, archive):
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            while block := archive.fileobj.read(BLOCK_BYTES):
+                if block.strip(b"\0"):
+                    raise tarfile.ReadError("there is more after its end") from None
+            raise
+        except tarfile.SubsequentHeaderError:
+            raise
+        except tarfile.HeaderError as e:
+            raise tarfile.ReadError(f"{e} instead of a member or the end") from None
+
+
+def read_archive(
+    path: str | os.PathLike, encoding_errors: str = "strict"
+) -> Iterator[TextReader]:
+    """Yields a reader for each text file in a tar archive (.xz, .gz, .bz2 or plain).
+
+    The members are read straight from the compressed stream, in their order, and must
+    be read before the next one is asked for; hidden ones are left out. Nothing is
+    written to disk, so a hostile archive has nothing to overwrite; one that tries
+    (links, devices, absolute names, "..") or that is of absurd size is refused all the
+    same: it is no corpus.
+
+    Raises UserError (exit code 65) for such archives and for damaged ones.
+    """
+    path = os.fspath(path)
+    num_bytes = num_members = 0
+    with open_text(path) as raw:
+        try:
+            # Not tarfile's own decompression: of what compresses well it makes one
+            # piece, which it then shortens block by block, in quadratic time.
+            text = _decompressed(raw, path)
+            options = {"fileobj": text, "mode": "r|", "tarinfo": _Member}
+            with text, tarfile.open(**options) as archive:
+                for member in archive:
+                    archive.members = []  # or it would remember them all
+                    num_members += 1
+                    num_bytes += member.size
+                    _check_member(path, member, num_members, num_bytes)
+                    if member.isreg() and not _is_hidden(member.name):
+                        name = f"{path}:{member.name}"
+                        stream = archive.extractfile(member)
+                        yield TextReader(stream, name, encoding_errors)
+        except DAMAGED as e:
+            raise UserError(
+                f"{path}: not a sound tar archive, after {num_members} members "
+                f"({e}).\nFetch the file again, or move it out of the directory.",
+                EXIT_DAMAGED,
+            ) from None
+
+
+def read_compressed(
+    path: str | os.PathLike, encoding_errors: str = "strict"
+) -> Iterator[TextReader]:
+    """Yields a reader for a text file in .gz, .xz, .zst or .bz2, or plain after all.
+
+    Where the file turns out to be a tar archive, one for each of its text files.
+    Raises UserError (65) for what is damaged, cut short or of absurd size.
+    """
+    path = os.fspath(path)
+    with open_text(path) as raw:
+        try:
+            stream = _decompressed(raw, path)
+            is_archive = stream.read(_TAR_BLOCK)[257:262] == b"ustar"
+            stream.seek(0)
+        except DAMAGED as e:
+            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
+        if not is_archive:
+            with stream:
+                yield TextReader(
+                    stream, path, encoding_errors, max_bytes=_MAX_ARCHIVE_BYTES
+                )
+    if is_archive:
+        yield from read_archive(path, encoding_errors)
+
+
+def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
+    """The content of a file that may be compressed, told by its first bytes."""
+    start = raw.read(6)
+    raw.seek(0)
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.open(raw)
+    for magic, stream in _STREAMS.items():
+        if start.startswith(magic):
+            return io.BufferedReader(_Joined(raw, stream), BLOCK_BYTES)
+    if start.startswith(ZSTD_MAGIC):
+        if zstd is None:
+            raise missing_package(path, "backports.zstd")
+        limit = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
+        return zstd.open(raw, options=limit)
+    return raw
+
+
+def _is_hidden(name: str) -> bool:
+    return any(p.startswith(".") and p not in (".", "..") for p in name.split("/"))
+
+
+def _check_member(
+    path: str, member: tarfile.TarInfo, num_members: int, num_bytes: int
+) -> None:
+    """Refuses what has no place in an archive of texts."""
+    problem = None
+    parts = member.name.replace("\\", "/").split("/")
+    if member.issym() or member.islnk():
+        problem = f"is a link to {member.linkname!r}"
+    elif not member.isreg() and not member.isdir() or member.issparse():
+        problem = "is neither a file nor a directory"
+    elif member.name.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
+        problem = "lies outside of the archive's directory"
+    elif num_members > _MAX_ARCHIVE_MEMBERS:
+        problem = f"is beyond the limit of {_MAX_ARCHIVE_MEMBERS} members"
+    elif num_bytes > _MAX_ARCHIVE_BYTES:
+        problem = f"goes beyond the limit of {_MAX_ARCHIVE_BYTES} bytes of text"
+    if problem:
+        raise UserError(
+            f"{path}: refused, because its member {member.name!r} {problem}.\n"
+            "Take it out of the archive, or the archive out of the directory.",
+            EXIT_DAMAGED,
+        )
