@@ -326,7 +326,7 @@ class _Run:
         self._remove_state()
         print(shown(f"{folder}: {_summary(manifest)}"), flush=True)
         for warning in _warnings(manifest, vocab):
-            print(f"warning: {warning}", flush=True)
+            print(shown(f"warning: {warning}"), flush=True)
         return manifest
 
     def _remove_state(self) -> None:

@@ -208,7 +208,7 @@ def test_the_script(tmp_path):
     home = write_tiny_data(tmp_path / "home")
     other = write_tiny_data(tmp_path / "other", examples=40)
     patterns = [f"{d}/pretrain_tfrecords/pretrain_data*" for d in (home, other)]
-    hparams = tiny(pretrain_tfrecords=patterns, sampling_alpha=0.5, jit_compile=True)
+    hparams = tiny(pretrain_tfrecords=patterns, sampling_alpha=0.5)
     dry = pretrain(home, "mixed", hparams, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert f"Data: {patterns[0]}: 61.26% of the batches, 100 examples" in dry.stdout
