@@ -28,11 +28,12 @@ from electra_tf.finetune import (
     label_counts,
     parallel_trials,
     preprocessing,
+    run_settings,
     task_names,
 )
 from electra_tf.finetune import sweep as sweep_lib
 from electra_tf.finetune.results import DATA, Results
-from electra_tf.paths import shown
+from electra_tf.finetune.trained import check_is_kept
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -101,10 +102,11 @@ def main(argv: list[str]) -> int:
     check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
     if config.do_train:
-        check_place(config.trial_dir(1))
+        for trial in range(1, config.num_trials + 1):
+            check_place(config.trial_dir(trial))
     check_flags(config)
     if _MERGE.value:
-        return show(results_of(config, source, []), config, console)
+        return show(results_of(config, source, None, []), config, console)
     vocab = Vocabulary.load(config.vocab_file)
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
@@ -123,6 +125,7 @@ def main(argv: list[str]) -> int:
         trained, first = source.run, config.trial_dir(1)
         if trained == Path(first).absolute() and config.init_checkpoint != first:
             source = None  # Each trial has its own.
+            check_trials_are_kept(config)
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
@@ -133,7 +136,7 @@ def main(argv: list[str]) -> int:
     else:
         tasks = make_tasks(config, vocab, console, trained)
         if _PARALLEL.value > 1:
-            return run_parallel(config, source, tasks, console)
+            return run_parallel(config, source, vocab, tasks, console)
         placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
@@ -160,15 +163,25 @@ def check_flags(config: FinetuningConfig) -> None:
         )
 
 
+def check_trials_are_kept(config: FinetuningConfig) -> None:
+    """Raises a UserError for a trial that is to be evaluated and has no model."""
+    purpose = "be evaluated" if config.do_eval else "predict the test set"
+    for trial in range(1, config.num_trials + 1):
+        check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
+
+
 def results_of(
-    config: FinetuningConfig, source, tasks: list, only: int | None = None
+    config: FinetuningConfig,
+    source,
+    vocab: Vocabulary | None,
+    tasks: list,
+    only: int | None = None,
 ) -> Results:
     """The results of the run, with those that are there if it trains.
 
-    `tasks`: [] where their data are not to be looked at.
+    `vocab`, `tasks`: None and [] where their files are not to be looked at.
     """
-    settings = config.settings()
-    settings["init_checkpoint"] = shown(source.origin) if source else None
+    settings = run_settings.settings_of(config, source, vocab)
     if tasks:
         settings[DATA] = preprocessing.data_facts(config, tasks)
     results = Results(config.results_json, config.results_txt, settings, only)
@@ -195,9 +208,11 @@ def show(results: Results, config: FinetuningConfig, console: Console) -> int:
     return EXIT_OK
 
 
-def run_parallel(config: FinetuningConfig, source, tasks, console: Console) -> int:
+def run_parallel(
+    config: FinetuningConfig, source, vocab, tasks, console: Console
+) -> int:
     """Makes the trials that are not made yet, some at a time."""
-    made = results_of(config, source, tasks).trials
+    made = results_of(config, source, vocab, tasks).trials
     trials = [
         trial
         for trial in range(1, config.num_trials + 1)
@@ -210,7 +225,7 @@ def run_parallel(config: FinetuningConfig, source, tasks, console: Console) -> i
     )
     if code == EXIT_PREEMPTED:
         console.log("Run the same command again to continue.")
-    return code or show(results_of(config, source, tasks), config, console)
+    return code or show(results_of(config, source, vocab, tasks), config, console)
 
 
 def resolve(explicit: dict[str, Any], console: Console):
@@ -222,6 +237,10 @@ def resolve(explicit: dict[str, Any], console: Console):
     path = FinetuningConfig.weights_of(data_dir, model_name, explicit)
     source, known = None, {}
     if path is not None:
+        if not explicit.get("do_train", True) and path != explicit.get(
+            "init_checkpoint"
+        ):
+            check_is_kept(path, 1, "be evaluated", "num_trials")
         source = initial_weights.find(path, console.log)
         usual = os.path.join(data_dir, "vocab.txt")
         known = initial_weights.hparams_of(source, explicit, usual, console.log)
@@ -256,12 +275,18 @@ def make_tasks(
     tasks = task_names.make_tasks(config, vocab, trained)
     scores = config.do_eval or config.eval_every_steps > 0
     kinds = ["dev"] * scores + ["test"] * config.write_test_outputs
-    if "test" in kinds and not any(task.splits("test") for task in tasks):
-        raise UserError("write_test_outputs is set, but no task has a test set.")
+    if "test" in kinds:
+        check_test_sets(tasks)
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
     build_features(config, tasks, kinds, console)
     return tasks
+
+
+def check_test_sets(tasks: list) -> None:
+    """Raises a UserError where there is nothing that write_test_outputs could write."""
+    if not any(task.splits("test") for task in tasks):
+        raise UserError("write_test_outputs is set, but no task has a test set.")
 
 
 def build_features(config, tasks: list, kinds: list[str], console: Console) -> None:
@@ -278,6 +303,7 @@ def build_features(config, tasks: list, kinds: list[str], console: Console) -> N
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
             log_features(store, f"{task.name}, {split}", console)
+            task.read(split)  # Now: its file may be edited while the run is at work.
 
 
 def log_features(store, what: str, console: Console) -> None:
@@ -310,7 +336,7 @@ def run_trials(config, vocab, tasks, source, placement, console):
     from electra_tf.finetune import trial as finetuning
 
     run = finetuning.Run(config, vocab, tasks, source, placement, console)
-    results = results_of(config, source, tasks, _TRIAL.value)
+    results = results_of(config, source, vocab, tasks, _TRIAL.value)
     trials = range(1, config.num_trials + 1)
     for trial in [_TRIAL.value] if _TRIAL.value else trials:
         done = results.trials.get(trial) if config.do_train and config.do_eval else None
@@ -318,7 +344,7 @@ def run_trials(config, vocab, tasks, source, placement, console):
             console.log(f"Trial {trial} is finished; its results are kept.")
             if config.write_pictures:
                 pictures.write(config, done, console.log)
-            if not finetuning.lacks_test_outputs(config, done):
+            if not finetuning.lacks_test_outputs(config, done, tasks):
                 continue
         console.heading(f"Trial {trial} of {config.num_trials}")
         try:
@@ -340,7 +366,8 @@ def run_trials(config, vocab, tasks, source, placement, console):
         # Not what else lies there: those may be copies of what others write.
         own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
         put(results_dir, [n for n in names_below(results_dir) if n.startswith(own)])
-        finetuning.discard_model(config, trial)
+        if trial in results.trials:  # Else nothing would be left of it.
+            finetuning.discard_model(config, trial)
     if results.trials and not _TRIAL.value:
         show(results, config, console)
     return EXIT_OK, results
@@ -357,12 +384,14 @@ def sweep(
         raise UserError("--sweep needs do_train and do_eval.")
     placement = prepare_devices(config, console)
     scores: sweep_lib.Scores = {}
-    runs = []
+    runs, all_tasks = [], task_names.make_tasks(config, vocab)
+    if config.write_test_outputs:
+        check_test_sets(all_tasks)
     # All data are read, and found right, before the first task is trained.
-    for task_name, task in zip(
-        config.task_names, task_names.make_tasks(config, vocab), strict=True
-    ):
+    for task_name, task in zip(config.task_names, all_tasks, strict=True):
         hparams = sweep_lib.of_task(explicit, config, task_name, task)
+        if config.write_test_outputs and not hparams["write_test_outputs"]:
+            console.log(f"Note: {task.notes(['test'])[0]}.")
         own, _ = resolve(hparams, console)
         runs.append((task_name, own, make_tasks(own, vocab, console)))
     for task_name, own, tasks in runs:

@@ -18,7 +18,7 @@ from typing import Any
 
 import finetuned
 from absl import flags
-from finetuned import TaskRun
+from finetuned import UNDEFINED, TaskRun
 
 from electra_tf import cli
 from electra_tf.config.run import run_directory
@@ -104,17 +104,25 @@ def table(
         for metric, value in metrics.items():
             if metric == "loss":  # of which less is better
                 continue
-            sides = value, other[metric]
-            difference = sides[0]["mean"] - sides[1]["mean"]
-            errors = [standard_error(side) for side in sides]
-            cells = [
-                f"{side['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
-                for side, error in zip(sides, errors, strict=True)
-            ]
-            both = math.hypot(*errors) if None not in errors else 0.0
-            of_error = f"{difference / both:+.1f}" if both else ""
-            rows.append([task, metric, *cells, f"{difference:+.2f}", of_error])
+            rows.append([task, metric, *_compared(value, other[metric])])
     return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _compared(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    """Both means with their errors, their difference, and that in standard errors."""
+    sides = ours, others
+    errors = [standard_error(side) for side in sides]
+    cells = [
+        UNDEFINED
+        if side["mean"] is None
+        else f"{side['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+        for side, error in zip(sides, errors, strict=True)
+    ]
+    if UNDEFINED in cells:
+        return [*cells, UNDEFINED, ""]
+    difference = ours["mean"] - others["mean"]
+    both = math.hypot(*errors) if None not in errors else 0.0
+    return [*cells, f"{difference:+.2f}", f"{difference / both:+.1f}" if both else ""]
 
 
 def standard_error(value: Mapping[str, Any]) -> float | None:

@@ -79,6 +79,11 @@ _OWN = {
     "num_trials": "--trials says how many",
     "model_dir": "it lies in --output-dir",
     "results_dir": "it lies in --output-dir",
+    "results_txt": "it lies in --output-dir",
+    "preprocessed_data_dir": "it lies in --output-dir",
+    "do_train": "all that a score needs is done",
+    "do_eval": "all that a score needs is done",
+    "keep_all_models": "of each run one fine-tuned model is kept",
     "init_checkpoint": "runs start from their variant's model",
     "task_names": "the scale says by what is measured",
     "phases": "its steps follow from its FLOPs",
@@ -237,7 +242,7 @@ class Runs:
         name = f"{experiment}: {run.variant.name}"
         row["in"] = sorted({*row.get("in", []), name})
 
-    def scores(self, run: Run) -> dict[str, float]:
+    def scores(self, run: Run) -> dict[str, float | None]:
         """Measure -> score, of what is finished."""
         return self.rows.get(run.key, {}).get("scores", {})
 
@@ -393,26 +398,27 @@ class Experiment:
             *("--hparams", json.dumps(hparams)),
         ]
 
-    def score(self, run: Run, name: str, measure: Measure) -> float:
-        """The median of the trials."""
+    def score(self, run: Run, name: str, measure: Measure) -> float | None:
+        """The median of the trials; None where no trial has a defined one."""
         folder = self.output / "runs" / run.key / f"{name}_results"
         path = folder / f"{measure.task}_results.json"
         found = json.loads(path.read_text(encoding="utf-8"))["statistics"]
         return found[measure.task][measure.metric]["median"]
 
     def _report(self, measures: Mapping[str, Measure]) -> str:
-        rows = []
+        rows, undefined = [], []
         for variant in self.comparison.variants:
             own = [run for run in self.planned if run.variant == variant]
-            finished = [
-                s for s in map(self.runs.scores, own) if measures.keys() <= s.keys()
-            ]
-            scores = {name: [s[name] for s in finished] for name in measures}
+            found = {run.name: self.runs.scores(run) for run in own}
+            scores, names = report.defined(found, list(measures))
+            undefined += names
             rows.append(Row(variant, own[0].steps, own[0].flops, scores))
         stem = self.output / self.comparison.name
         metrics = {name: measure.metric for name, measure in measures.items()}
         budget = max(run.flops for run in self.planned)
         head = f"`--scale {_SCALE.value}`, {budget:.3g} FLOPs at most for a run"
+        if undefined:
+            head += f". Left out, a score being undefined: {'; '.join(undefined)}"
         return report.write(stem, self.comparison, rows, metrics, head)
 
 

@@ -34,7 +34,9 @@ _WORKERS = flags.DEFINE_integer("workers", 1, "Tasks at a time.", lower_bound=1)
 flags.mark_flags_as_required(["data_dir", "model_name"])
 
 # What these commands set themselves.
-_OURS = ("task_names", "num_trials", "model_dir", "results_txt")
+_OURS = ("task_names", "num_trials", "model_dir", "results_txt", "do_train", "do_eval")
+# In the place of a score that is no number, such as a correlation with a constant.
+UNDEFINED = "-"
 
 
 class TaskRun(NamedTuple):

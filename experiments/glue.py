@@ -16,6 +16,7 @@ from typing import Any
 
 import finetuned
 import scales
+from finetuned import UNDEFINED
 from scales import GLUE
 
 from electra_tf import cli
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
 
 
 def table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
-    """Markdown: each task's median, and the mean over the tasks.
+    """Markdown: each task's median, and the mean over the tasks that have one.
 
     Args:
       found: task -> metric -> statistics of the trials.
@@ -51,13 +52,22 @@ def table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
     medians = {}
     for task, metrics in found.items():
         value = metrics[GLUE[task]]
-        medians[task] = value["median"]
-        cells = [task, GLUE[task], f"{value['median']:.2f}", str(value["trials"])]
+        median = UNDEFINED
+        if value["median"] is not None:
+            medians[task] = value["median"]
+            median = f"{value['median']:.2f}"
+        cells = [task, GLUE[task], median, str(value["trials"])]
         lines.append(f"| {' | '.join(cells)} |")
-    mean = statistics.fmean(medians.values())
+    mean = f"{statistics.fmean(medians.values()):.2f}" if medians else UNDEFINED
     whole = medians.keys() == GLUE.keys()
-    name = "GLUE" if whole else f"mean of {', '.join(medians)}; not the paper's"
-    return [*lines, f"| **{name}** | | **{mean:.2f}** | |"]
+    names = ", ".join(medians) or "nothing"
+    name = "GLUE" if whole else f"mean of {names}; not the paper's"
+    lines.append(f"| **{name}** | | **{mean}** | |")
+    left_out = [task for task in found if task not in medians]
+    if left_out:
+        names = ", ".join(left_out)
+        lines += ["", f"Without a defined score, and left out of the mean: {names}."]
+    return lines
 
 
 if __name__ == "__main__":

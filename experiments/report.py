@@ -107,6 +107,21 @@ def _pooled(groups: Sequence[Sequence[float]]) -> float:
     return math.sqrt(squares / sum(len(g) - 1 for g in groups))
 
 
+def defined(
+    found: Mapping[str, Mapping[str, float | None]], measures: Sequence[str]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The scores of a `Row`, and the runs that are left out of it.
+
+    Args:
+      found: run -> measure -> score, as far as it is finished; None: it is undefined,
+        as a correlation with a constant is.
+    """
+    finished = {k: v for k, v in found.items() if set(measures) <= v.keys()}
+    whole = [v for v in finished.values() if None not in v.values()]
+    left_out = [k for k, v in finished.items() if None in v.values()]
+    return {name: [v[name] for v in whole] for name in measures}, left_out
+
+
 def write(
     stem: Path,
     comparison: Comparison,

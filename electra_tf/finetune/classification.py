@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.errors import UserError
 from electra_tf.finetune import class_weights, inputs
 from electra_tf.finetune.inputs import Asked, Columns, Source, read_text, shown
 from electra_tf.finetune.task import (
@@ -359,6 +360,7 @@ class GlueTask(TextTask):
         lines = read_text(path).split("\n")
         first_line = 1
         if self.glue.has_header or is_test:
+            self._check_header(path, lines[0], is_test)
             lines, first_line = lines[1:], 2
         found = []
         for eid, line in enumerate(lines):
@@ -368,6 +370,21 @@ class GlueTask(TextTask):
                 if example:
                     found.append(example)
         return self.in_both_orders(found) if split == "train" else found
+
+    def _check_header(self, path: Path, line: str, is_test: bool) -> None:
+        """Refuses a first line that is an example: nothing would be left of it."""
+        cells = line.rstrip("\r").split("\t")
+        if is_test:
+            is_example = len(cells) > 1 and cells[0].strip().isdecimal()
+        else:
+            wanted = max(*self.glue.text, self.glue.label)
+            label = cells[self.glue.label] if len(cells) > wanted else ""
+            is_example = bool(label) and self.wrong_label(label) is None
+        if is_example:
+            raise UserError(
+                f"{path} has no header: its first line is an example.\n"
+                "Put the line with the names of the columns above it, as GLUE has it."
+            )
 
     def in_both_orders(self, found: list[InputExample]) -> list[InputExample]:
         """With the turned pairs behind them, where pairs have no order."""
@@ -389,6 +406,12 @@ class GlueTask(TextTask):
         if len(cells) < wanted:
             what = f"{len(cells)} columns instead of {wanted} or more"
             return self.bad(split, where, what)
+        if is_test and cells[0].strip() != str(eid):
+            raise UserError(
+                f"{where}: the index is {shown(cells[0])}, the line's place {eid}.\n"
+                "GLUE's test files count their lines from 0 below the header, and what "
+                "is submitted is known by these numbers."
+            )
         texts = [cells[column] for column in columns] + [None]
         label = self.unknown_label()
         if not is_test:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a user's file, line by line: rows of a table, texts, words, questions.
+"""What is in a user's file, line by line: rows of a table, texts, words.
 
 Tasks read their data sets with it, and predictions their inputs: of these nothing is
 held in memory but the line at hand (of a SQuAD file in .json, the file).
@@ -334,7 +334,8 @@ def _objects(
             )
         is_first = False
         try:
-            found = json.loads(line)
+            # NaN, which is no JSON, is what others write for what is missing.
+            found = json.loads(line, parse_constant=lambda _: None)
         except ValueError as error:
             raise UserError(f"{where}: {error}") from None
         if not isinstance(found, dict):
@@ -347,23 +348,32 @@ def whole_rows(
 ) -> Iterator[tuple[str, Row, Columns]]:
     """Rows that have all columns of one of the choices, and which these are.
 
+    They are the same for all rows (the second text may be missing), but for Python's
+    objects, which are no file.
+
     Args:
       bad: told of the others: (where, what is wrong).
     """
+    chosen: Columns | None = None
     for where, row in records(source, choices):
         columns = next((c for c in choices if all(name in row for name in c)), None)
         if None in row:
-            bad(where, _more_columns(row))
+            bad(where, more_columns(row))
         elif columns is None:
             missing = next(name for name in choices[0] if name not in row)
             there = ", ".join(map(str, row)) or "nothing"
             what = "value in column" if source.form == "parquet" else "column"
             bad(where, f"no {what} {missing!r}, only {there}")
+        elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
+            here, before = (", ".join(names) for names in (columns, chosen))
+            bad(where, f"the text is in {here}, but in {before} on the lines before")
         else:
+            chosen = None if source.form == _ROWS else columns
             yield where, row, columns
 
 
-def _more_columns(row: Row) -> str:
+def more_columns(row: Row) -> str:
+    """What is wrong with a row that is longer than its header."""
     more = f"more columns than the first line: {shown(row[None][0])}"
     return f"{more} comes after the last; quote the text"
 
@@ -379,14 +389,26 @@ def texts(
     Args:
       identity: what the column of the user's own ids may be called.
     """
-    for where, row, columns in whole_rows(source, choices, bad or refuse):
-        yield Asked(where, given_of(row, columns, identity))
+    bad = bad or refuse
+    for where, row, columns in whole_rows(source, choices, bad):
+        if wrong := no_text(row, columns):
+            bad(where, wrong)
+        else:
+            yield Asked(where, given_of(row, columns, identity))
+
+
+def no_text(row: Row, columns: Columns) -> str | None:
+    """What is wrong with the texts of a row."""
+    for name in columns:
+        if isinstance(row[name], (list, dict)):
+            return f"column {name!r} is {shown(row[name])}, not a text"
+    return None
 
 
 def given_of(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
     """id, text and text_b of a row, as far as it has them."""
     texts_of = zip(("text", "text_b"), columns, strict=False)
-    given = _identity(row, identity)
+    given = identity_of(row, identity)
     return given | {name: str(row[column]) for name, column in texts_of}
 
 
@@ -403,9 +425,15 @@ def words(
         found = row.get(column, row.get("words"))
         if not isinstance(found, list) or not found:
             refuse(where, f"{column} is {shown(found)}, not a list of words")
-        if None in found:
-            refuse(where, f"{column} has null for a word")
-        yield Asked(where, _identity(row, identity) | {"words": [*map(str, found)]})
+        if wrong := no_words(found):
+            refuse(where, f"{column} has {wrong} for a word")
+        yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
+
+
+def no_words(given: Sequence[Any]) -> str | None:
+    """What of a list is no word, as a message shows it."""
+    wrong = [one for one in given if one is None or isinstance(one, (list, dict))]
+    return ("null" if wrong[0] is None else shown(wrong[0])) if wrong else None
 
 
 def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
@@ -425,58 +453,8 @@ def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
             sentence = []
 
 
-def questions(source: Source) -> Iterator[Asked]:
-    """Questions on texts, in SQuAD's form, MRQA's, or a row for each."""
-    for where, paragraph in paragraphs(source):
-        context, qas = paragraph.get("context"), paragraph.get("qas")
-        if not isinstance(qas, list) or not all(isinstance(x, Mapping) for x in qas):
-            refuse(where, f"qas is {shown(qas)}, not a list of objects")
-        for asked in qas:
-            question = asked.get("question")
-            for name, value in (("question", question), ("context", context)):
-                if not isinstance(value, str):
-                    refuse(where, f"the {name} is {shown(value)}, not a text")
-            given = _identity(asked, ("id", "qid"))
-            yield Asked(where, given | {"question": question, "context": context})
-
-
-def paragraphs(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(where it stands, text with its questions), as SQuAD has them."""
-    if source.form != "json":
-        has_header = source.form in ("tsv", "csv", "parquet")
-        wanted = [("question", "context")] if has_header else ()
-        for where, row in records(source, wanted):
-            if None in row:
-                refuse(where, _more_columns(row))
-            # MRQA's first line has a header and nothing else.
-            if "header" not in row or "question" in row or "context" in row:
-                yield where, _as_paragraph(row)
-        return
-    try:
-        content = json.loads("\n".join(source.lines))
-        entries = content["data"] if isinstance(content, dict) else content
-        for count, entry in enumerate(entries):
-            title = entry.get("title", "?")
-            if "paragraphs" not in entry:
-                place = f"{source.name}, entry {count} ({title!r})"
-                yield place, _as_paragraph(entry)
-                continue
-            for number, found in enumerate(entry["paragraphs"]):
-                yield f"{source.name}, {title!r}, paragraph {number}", found
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{source.name} is not in the form it should be: {error!r}"
-        ) from None
-
-
-def _as_paragraph(entry: dict[str, Any]) -> dict[str, Any]:
-    """A record of Hugging Face's flat form as a paragraph with one question."""
-    if "qas" in entry:
-        return entry
-    return {"context": entry.get("context"), "qas": [entry]}
-
-
-def _identity(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
+def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
+    """The user's own id of a row, from the first of these columns that it has."""
     return next(({"id": row[column]} for column in columns if column in row), {})
 
 

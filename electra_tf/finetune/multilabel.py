@@ -36,14 +36,20 @@ class MultilabelScorer(Scorer):
         gold = np.array([row["label_flags"] for row in self.rows]) > 0.5
         return gold, np.array([row["logits"] for row in self.rows]) > 0
 
+    def _options(self) -> dict[str, Any]:
+        """For scikit-learn, to which one column is of two classes: no and yes."""
+        only = {"labels": [True]} if len(self.labels) == 1 else {}
+        return only | {"zero_division": 0.0}
+
     def get_results(self) -> list[tuple[str, float]]:
         """f1 (micro), f1_macro, exact_match and loss."""
         from sklearn import metrics
 
         gold, ours = self._arrays()
         found = {"f1": "micro", "f1_macro": "macro"}
+        options = self._options()
         results = [
-            (name, metrics.f1_score(gold, ours, average=average, zero_division=0.0))
+            (name, metrics.f1_score(gold, ours, average=average, **options))
             for name, average in found.items()
         ]
         results.append(("exact_match", np.mean(np.all(gold == ours, axis=1))))
@@ -55,7 +61,7 @@ class MultilabelScorer(Scorer):
         from sklearn import metrics
 
         found = metrics.precision_recall_fscore_support(
-            *self._arrays(), average=None, zero_division=0.0
+            *self._arrays(), average=None, **self._options()
         )
         classes = {}
         for label, (precision, recall, f1, support) in zip(

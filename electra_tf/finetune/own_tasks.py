@@ -90,8 +90,15 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             raise UserError(f"task {name}: {key!r} is missing; {kind} needs it.")
     for key, value in description.items():
         types, what = _TYPES.get(key, (str, "text"))
-        if not isinstance(value, types):
+        is_other_bool = isinstance(value, bool) and types is not bool
+        if is_other_bool or not isinstance(value, types):
             raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
+    low, high = (description.get(key) for key in ("lowest", "highest"))
+    if low is not None and high is not None and not low < high:
+        raise UserError(
+            f"task {name}: lowest is {low}, highest is {high}; lowest must be below "
+            "highest."
+        )
     if description.get("separator") == "":
         raise UserError(f"task {name}: separator is empty; it parts the labels.")
     metrics = metrics_of(description)
@@ -137,6 +144,8 @@ class _OwnFiles(Task):
 
 class OwnTextTask(_OwnFiles, TextTask):
     """Classes or numbers for texts in columns."""
+
+    fewest_labels = 2
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
@@ -185,8 +194,8 @@ class OwnTextTask(_OwnFiles, TextTask):
         return low, high
 
     def check(self) -> None:
-        """Two classes or numbers at least, and a scale that holds the dev set's."""
-        if self._has_classes and len(self.labels) < 2:
+        """Classes or numbers to tell apart, and a scale that holds the dev set's."""
+        if self._has_classes and len(self.labels) < self.fewest_labels:
             raise UserError(
                 f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
                 f"({', '.join(self.labels) or 'none'}); there is nothing to learn."
@@ -222,7 +231,9 @@ class OwnTextTask(_OwnFiles, TextTask):
         bad = functools.partial(self.bad, split)
         source = Source.of(self.required(split))
         for where, row, _ in inputs.whole_rows(source, [columns], bad):
-            if not self.is_label(row[self._label]):
+            if wrong := inputs.no_text(row, self.columns[0]):
+                bad(where, wrong)
+            elif not self.is_label(row[self._label]):
                 bad(where, f"{self._label} is {shown(row[self._label])}")
             elif self.label_of(row) == "":
                 bad(where, f"the column {self._label!r} is empty")
@@ -232,8 +243,10 @@ class OwnTextTask(_OwnFiles, TextTask):
     def examples(self, split: str) -> list[InputExample]:
         """All lines, counted by the example ids; spaces around labels do not count."""
         if split == "test":
-            source = Source.of(self.required(split))
-            asked = self.asked(source, functools.partial(self.bad, split))
+            # In the described columns alone: those of other files are looked for.
+            bad, source = functools.partial(self.bad, split), self.required(split)
+            found = self.columns[:1], self.identity, bad
+            asked = inputs.texts(Source.of(source), *found)
             return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
         found = []
         for eid, (where, row) in enumerate(self._labelled(split)):
@@ -276,6 +289,8 @@ class OwnTextTask(_OwnFiles, TextTask):
 
 class OwnMultilabelTask(Multilabel, OwnTextTask):
     """Any number of classes for texts in columns."""
+
+    fewest_labels = 1  # Which a text may have or not.
 
 
 def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
@@ -351,8 +366,9 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         )
         for where, row in inputs.records(Source.of(self.required(split))):
             found = [row.get(key) for key in (words, tags)]
-            if any(isinstance(x, list) and None in x for x in found):
-                self.bad(split, where, f"{words} or {tags} has a null in it")
+            lists = [x for x in found if isinstance(x, list)]
+            if wrong := next(filter(None, map(inputs.no_words, lists)), None):
+                self.bad(split, where, f"{words} or {tags} has {wrong} in it")
             elif split == "test" and isinstance(found[0], list) and found[1] is None:
                 yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
             elif all(isinstance(x, list) for x in found) and found[0]:

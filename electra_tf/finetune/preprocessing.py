@@ -23,6 +23,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.finetune.run_settings import without_test
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text import packing
@@ -49,8 +50,10 @@ class FeatureStore(Mapping):
         digest: str,
         num_tasks: int,
         skipped: list[str],
+        former_digest: str = "",
     ):
         self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
+        self.former_digest = former_digest  # that earlier versions gave these features
         self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
 
@@ -75,7 +78,8 @@ def features(
         found = _open(directory)
     else:
         found = _build(directory, config, tasks, chosen, split, is_training, digest)
-    return FeatureStore(found[0], digest, len(tasks), found[1])
+    former = _digest(config, tasks, chosen, split, is_training, with_test=True)
+    return FeatureStore(found[0], digest, len(tasks), found[1], former)
 
 
 def _open(directory: Path) -> tuple[dict[str, np.ndarray], Any]:
@@ -100,15 +104,18 @@ def read_skipped(directory: Path) -> Any:
     return manifest["skipped"]
 
 
-def _digest(config, tasks, chosen, split, is_training) -> str:
+def _digest(config, tasks, chosen, split, is_training, with_test=False) -> str:
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
     facts["tokenizer"] = list(chosen[0].tokenizer.config)
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
-        facts[f"description of {task.name}"] = config.tasks.get(task.name)
-        facts[f"data of {task.name}"] = task.data_hash(split)
+        said = config.tasks.get(task.name)
+        is_whole = with_test or split in task.splits("test")
+        said = said if is_whole else without_test(said)
+        facts[f"description of {task.name}"] = said
+        facts[f"data of {task.name}"] = task.known_hash(split)
         facts[f"settings of {task.name}"] = task.feature_settings()
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -117,18 +124,22 @@ def data_facts(
     config: FinetuningConfig, tasks: Sequence[Any]
 ) -> dict[str, dict[str, str]]:
     """Task -> split -> a hash of its files and of the class that reads them."""
-    found: dict[str, dict[str, str]] = {}
+    found = {}
     for task in tasks:
         splits = ["train"] if config.do_train else []
         splits += task.splits("dev") if config.do_eval else []
-        settings = [task.feature_settings(), task.tokenizer.config]
-        settings = json.dumps(settings, sort_keys=True)
-        found[task.name] = {
-            split: hashlib.sha256(
-                f"{task.data_hash(split)} {settings}".encode()
-            ).hexdigest()[:16]
-            for split in splits
-        }
+        found[task.name] = hashes(task, splits)
+    return found
+
+
+def hashes(task: Any, splits: Sequence[str]) -> dict[str, str]:
+    """Split -> a hash of its file and of the class that reads it."""
+    settings = [task.feature_settings(), task.tokenizer.config]
+    settings = json.dumps(settings, sort_keys=True)
+    found = {}
+    for split in splits:
+        text = f"{task.known_hash(split)} {settings}"
+        found[split] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return found
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs, qa_decoding
+from electra_tf.finetune import inputs, qa_decoding, question_inputs
 from electra_tf.finetune.inputs import Asked, Source, shown
 from electra_tf.finetune.qa_scorer import (
     WINDOWS_PER_EXAMPLE,
@@ -151,7 +151,7 @@ class QATask(Task):
 
     def paragraphs(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """(where it stands, paragraph) for each text with questions."""
-        return inputs.paragraphs(Source.of(self.required(split)))
+        return question_inputs.paragraphs(Source.of(self.required(split)))
 
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""
@@ -370,7 +370,7 @@ class QATask(Task):
 
     def asked(self, source: Source) -> Iterator[Asked]:
         """Questions on texts."""
-        return inputs.questions(source)
+        return question_inputs.questions(source)
 
     def example_of(self, number: int, given: dict[str, Any]) -> QAExample:
         """Without answers."""

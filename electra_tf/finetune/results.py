@@ -7,7 +7,6 @@ The text beside the JSON is the original's: a line per trial and task, such as
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import re
@@ -16,9 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import default_of
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.finetune import run_settings
 from electra_tf.paths import local_of, shown
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch, names_in, put
@@ -38,6 +36,7 @@ class TrialResult(NamedTuple):
     seconds: dict[str, float]  # "train" (of the last start) and "evaluate"
     details: dict[str, dict[str, Any]] = {}  # data set -> what `Scorer.details` says
     test_outputs: list[str] = []  # paths of the predictions on test sets
+    test_data: dict[str, dict[str, str]] = {}  # task -> split -> its hash
 
 
 class Statistics(NamedTuple):
@@ -100,19 +99,14 @@ class Results:
                 EXIT_DAMAGED,
             ) from None
         self._check_data(path, stored.pop(DATA, {}))
-        # What an earlier version did not have was as it is by default.
-        defaults = {f.name: default_of(f) for f in dataclasses.fields(FinetuningConfig)}
-        stored = {k: v for k, v in defaults.items() if k in self.settings} | stored
-        keys = sorted((set(stored) | set(self.settings)) - {DATA})
-        changed = [k for k in keys if stored.get(k) != self.settings.get(k)]
+        changed = run_settings.differences(stored, self.settings, {DATA})
         if changed:
-            key = changed[0]
             raise UserError(
-                f"{path} holds results of other settings: {key} is "
-                f"{stored.get(key)!r} there, {self.settings.get(key)!r} here"
-                f" ({len(changed)} in all).\n"
+                f"{path} holds results of other settings: {run_settings.said(changed)}"
+                ".\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
+        self.settings |= run_settings.taken_over(stored, self.settings)
         return {result.trial: result for result in trials}
 
     def _check_data(self, path: Path, stored: dict[str, dict[str, str]]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from electra_tf import startup
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs
+from electra_tf.finetune import inputs, question_inputs
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.predictor import Predictor
 from electra_tf.finetune.task import rounded
@@ -64,7 +64,7 @@ class SavedModelPredictor(Predictor):
         """What is to be predicted; texts in the columns of the task's description."""
         if self.reads == "texts":
             return inputs.texts(source, self._choices, ("id", "index"))
-        kinds = {"words": inputs.words, "questions": inputs.questions}
+        kinds = {"words": inputs.words, "questions": question_inputs.questions}
         return kinds[self.reads](source)
 
     def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:

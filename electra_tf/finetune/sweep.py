@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.results import Statistics
+from electra_tf.finetune.results import Statistics, finite
 from electra_tf.finetune.task import SMOOTHED, Task
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, cannot_write
@@ -62,6 +63,8 @@ def of_task(
     found["class_weights"] = {k: v for k, v in weights.items() if k == task.name}
     if task.head.kind not in SMOOTHED:
         found.pop("label_smoothing", None)
+    if config.write_test_outputs:
+        found["write_test_outputs"] = bool(task.splits("test"))
     if len(config.task_names) > 1:
         for place in ("model_dir", "results_txt", "results_pkl"):
             if place in hparams:
@@ -91,7 +94,8 @@ def write(scores: Scores, json_path: Path, title: str) -> Path:
         json_path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(json_path, error) from error
-    atomic_write(json_path, json.dumps(content, indent=2) + "\n")
+    text = json.dumps(finite(content), indent=2, allow_nan=False)
+    atomic_write(json_path, text + "\n")
     picture = json_path.with_suffix(".png")
     atomic_write(picture, _plot(scores, title))
     return picture
@@ -130,6 +134,7 @@ def table(scores: Scores) -> str:
         cells = [str(step).rjust(9)]
         for name in names:
             value = scores[name].get(step)
-            cells.append((f"{value.median:.2f}" if value else "-").rjust(len(name)))
+            is_known = value and math.isfinite(value.median)
+            cells.append((f"{value.median:.2f}" if is_known else "-").rjust(len(name)))
         lines.append("  ".join(cells))
     return "\n".join(lines)

@@ -104,6 +104,7 @@ class Task(ABC):
         # What was left out of a split by "on_bad_example": "skip", line by line.
         self.skipped: dict[str, dict[str, None]] = {}
         self._examples: dict[str, list[Any]] = {}
+        self._hashes: dict[str, str] = {}  # of splits as this run knows them
 
     head: HeadSpec
 
@@ -117,10 +118,30 @@ class Task(ABC):
         return []
 
     def read(self, split: str) -> list[Any]:
-        """The `examples` of a split, which are read from its file once."""
+        """The `examples` of a split, which are read from its file once.
+
+        Raises `UserError` when the file is no longer the one that features or results
+        of this run are of.
+        """
         if split not in self._examples:
+            found = self.data_hash(split)
+            if self._hashes.get(split, found) != found:
+                raise UserError(
+                    f"{self.path(split)} has changed while this run works with it.\n"
+                    "Put back what it was, or start anew; what is trained is kept."
+                )
             self._examples[split] = self.examples(split)
+            self._hashes[split] = found
         return self._examples[split]
+
+    def known_hash(self, split: str) -> str:
+        """The `data_hash` of a split as this run first met it.
+
+        Whatever happens to the file then: a run has one answer to what it works with.
+        """
+        if split not in self._hashes:
+            self._hashes[split] = self.data_hash(split)
+        return self._hashes[split]
 
     def feature_settings(self) -> dict[str, Any]:
         """What features follow from, beside data, vocabulary and shared hparams."""
@@ -191,6 +212,8 @@ class Task(ABC):
     def required(self, split: str) -> Path:
         """The file of a split, which must be there."""
         path = self.path(split)
+        if path.is_dir():
+            raise UserError(f"{self.name} needs {path}, a file; it is a directory.")
         if not path.is_file():
             raise UserError(
                 f"{self.name} needs {path}, which does not exist.\nPut the data of the "

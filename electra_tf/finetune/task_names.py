@@ -74,6 +74,12 @@ def make_tasks(
                 f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}."
             )
         task = tasks[-1]
+        for other, known_task in zip(config.task_names, tasks[:-1], strict=False):
+            if known_task.name == task.name:
+                raise UserError(
+                    f"task_names: {other} and {name} are both called {task.name!r}, "
+                    "as which their heads and files are known.\nGive one another name."
+                )
         _check_answerability(task, config)
         if task.name in stored:
             task.stored = stored[task.name]

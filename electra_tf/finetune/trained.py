@@ -44,6 +44,27 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     return content if content.get("task_names") else {}
 
 
+def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
+    """Raises a `UserError` where the model of a trial is not there.
+
+    Args:
+      purpose: what it cannot do then.
+      hparam: what limits the trials that do this.
+    """
+    bring_model(folder)
+    if not os.path.isdir(folder):
+        advice = "Train it first."
+        if trial > 1:
+            advice = (
+                "Train it, with keep_all_models true, or set "
+                f"{hparam} to 1: the first trial's model always stays."
+            )
+        raise UserError(
+            f"the model of trial {trial}, {folder}, is not there, so it cannot "
+            f"{purpose}.\n{advice}"
+        )
+
+
 def read(
     folder: Path,
     task: str | None,

@@ -7,17 +7,19 @@ it was, and those that are finished are not made again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import keras
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
-from electra_tf.errors import UserError
-from electra_tf.finetune import batches, initial_weights, preprocessing
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.finetune import batches, initial_weights, preprocessing, run_settings
 from electra_tf.finetune.evaluations import Evaluations, main_score
 from electra_tf.finetune.head_outputs import HeadOutputs
 from electra_tf.finetune.model import (
@@ -27,12 +29,15 @@ from electra_tf.finetune.model import (
 )
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import check_trained_for, write_facts
+from electra_tf.finetune.trained import check_is_kept
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
+from electra_tf.storage import checkpoint_manifest
+from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.remote import fetch, put_folder
-from electra_tf.storage.remote_run import RunFolder, bring_model, remove_run
+from electra_tf.storage.remote_run import RunFolder, remove_run
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
@@ -40,6 +45,10 @@ from electra_tf.train.distribution import Placement
 
 # In a trial's directory, what a training goes on from where the best weights stay.
 TRAINING = "training"
+# Settings that a trial may be continued with others of: those of the shape are compared
+# by what they make, and a training that stopped on a number that is not finite may go
+# on by leaving such steps out.
+_CHANGEABLE = ("model_size", "model_hparam_overrides", "on_nonfinite")
 
 
 class Run(NamedTuple):
@@ -90,16 +99,29 @@ def run_trial(run: Run, trial: int) -> TrialResult:
         if config.do_eval:
             result = _evaluated(run, model, result, stop)
         if _wants_test_outputs(config, trial):
-            paths = _test_outputs(run, model, trial, stop)
-            result = result._replace(test_outputs=paths)
+            result = _with_test_outputs(run, model, result, stop)
     return result
 
 
-def lacks_test_outputs(config: FinetuningConfig, result: TrialResult) -> bool:
-    """Whether predictions are asked for that a finished trial does not have."""
+def lacks_test_outputs(
+    config: FinetuningConfig, result: TrialResult, tasks: Sequence[Any]
+) -> bool:
+    """Whether predictions are asked for that a finished trial does not have.
+
+    Those on other data than the test sets of today do not count; an earlier version
+    did not say what they are on.
+    """
+    if not _wants_test_outputs(config, result.trial):
+        return False
     written = result.test_outputs
     there = written and all(os.path.isfile(fetch(path)) for path in written)
-    return _wants_test_outputs(config, result.trial) and not there
+    return not there or result.test_data not in ({}, _test_data(tasks))
+
+
+def _test_data(tasks: Sequence[Any]) -> dict[str, dict[str, str]]:
+    """Task -> test set -> what predictions on it are known by."""
+    found = {t.name: preprocessing.hashes(t, t.splits("test")) for t in tasks}
+    return {name: splits for name, splits in found.items() if splits}
 
 
 def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
@@ -108,20 +130,13 @@ def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
     Raises `UserError` when its model was not kept.
     """
     folder = run.config.trial_dir(result.trial)
-    bring_model(folder)
-    if not os.path.isdir(folder):
-        raise UserError(
-            f"the model of trial {result.trial}, {folder}, is gone, so it cannot "
-            "predict the test set.\nWith keep_all_models false only the first "
-            "is kept: set n_writes_test to 1."
-        )
+    check_is_kept(folder, result.trial, "predict the test set", "n_writes_test")
     check_trained_for(folder, run.tasks)
     keras.backend.clear_session()
     source = initial_weights.find(folder, run.console.log)
     model = _load(run, result.trial, source)
     with loop.StopRequest() as stop:
-        paths = _test_outputs(run, model, result.trial, stop)
-    return result._replace(test_outputs=paths)
+        return _with_test_outputs(run, model, result, stop)
 
 
 def discard_model(config: FinetuningConfig, trial: int) -> None:
@@ -158,17 +173,17 @@ def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
     )
 
 
-def _test_outputs(run: Run, model, trial: int, stop) -> list[str]:
-    """Writes the predictions on all test sets; returns the paths."""
-    directory = run.config.test_predictions_dir(trial)
+def _with_test_outputs(run: Run, model, result: TrialResult, stop) -> TrialResult:
+    """A trial's result with the predictions on all test sets, which are written."""
+    directory = run.config.test_predictions_dir(result.trial)
     paths = []
     for task in run.tasks:
         for split in task.splits("test"):
             scorer = score(run, model, task, split, stop)
-            paths += task.write_predictions(split, scorer, directory, trial)
+            paths += task.write_predictions(split, scorer, directory, result.trial)
             put_folder(directory)
             run.console.log(f"Test predictions of {task.name}: {directory}")
-    return paths
+    return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
 
 
 def data_set_name(task, split: str) -> str:
@@ -245,6 +260,27 @@ def _identity(run: Run, store) -> dict[str, Any]:
     }
 
 
+def _check_is_same(checkpoints: Checkpoints, saved: Manifest, store) -> None:
+    """Refuses to go on where the steps so far were made otherwise than asked for now.
+
+    Else they would be taken for steps of these hparams, and so would the results.
+    """
+    _check_settings(checkpoints, saved)
+    if saved.identity.get("features") == store.former_digest:
+        checkpoints.identity["features"] = store.former_digest
+    checkpoints.check_identity(saved)
+
+
+def _check_settings(checkpoints: Checkpoints, saved: Manifest) -> None:
+    stored = saved.settings or checkpoints.settings  # Who says none is not compared.
+    changed = run_settings.differences(stored, checkpoints.settings, _CHANGEABLE)
+    if changed:
+        raise UserError(
+            f"{checkpoints.prefix(saved.step)} was trained with other settings: "
+            f"{run_settings.said(changed)}.\nSet it back, or {checkpoints.advice}."
+        )
+
+
 def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
     """Trains up to the end: (model, steps, seconds)."""
     config, console = run.config, run.console
@@ -256,14 +292,15 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
         os.path.join(folder, TRAINING) if config.keep == "best" else folder,
         keep=1,
         identity=_identity(run, store),
-        settings=config.settings(),
+        settings=run_settings.settings_of(config, run.source, run.vocab),
+        advice=f'set "model_dir" to a new place, or remove {folder}',
         before_save=lock.check,
         after_save=bucket.upload,
         log=console.log,
     )
     saved = checkpoints.newest_intact()
     if saved:
-        checkpoints.check_identity(saved)
+        _check_is_same(checkpoints, saved, store)
     task, state = build(run, trial, steps)
     if saved:
         checkpoints.restore(saved, state.variables())
@@ -305,9 +342,21 @@ class _Assessment:
                 keep=1,
                 identity=checkpoints.identity,
                 settings=checkpoints.settings,
+                advice=checkpoints.advice,
                 log=run.console.log,
             )
             self._best.clear_partial()
+            self._check_place()
+
+    def _check_place(self) -> None:
+        """Refuses a directory with weights of a run that did not keep the best.
+
+        Nothing tells them from the best ones, and only one stays.
+        """
+        for step in self._best.steps():
+            with contextlib.suppress(DamagedCheckpointError):
+                saved = checkpoint_manifest.read(self._best.directory, step)
+                _check_settings(self._best, saved)
 
     def is_over(self) -> bool:
         """Whether nothing better has come for too long."""
@@ -343,10 +392,19 @@ class _Assessment:
 
     def restore_best(self) -> None:
         """Takes the best weights, if those are to stay."""
-        if self._best:
-            self._best.restore(self._best.newest_intact(), self._state.weights())
-            step = self.evaluations.best()["step"]
-            self._run.console.log(f"The weights of step {step} stay, the best.")
+        if not self._best:
+            return
+        step = self.evaluations.best()["step"]
+        try:
+            best = self._best.verify(step)
+        except DamagedCheckpointError as error:
+            raise UserError(
+                f"{self._best.prefix(step)}, the best weights of the trial, cannot be "
+                f"read: {error}.\nPut them back, or {self._best.advice}.",
+                EXIT_DAMAGED,
+            ) from None
+        self._best.restore(best, self._state.weights())
+        self._run.console.log(f"The weights of step {step} stay, the best.")
 
 
 def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -56,6 +57,9 @@ SHAPE = (
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _CONFIG = "config.json"  # the hparams of a run
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# Files of weights: of directories, and of a checkpoint behind its prefix.
+_WEIGHTS = (".safetensors", ".h5")
+_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
 class NoModelError(UserError):
@@ -78,6 +82,21 @@ class FoundModel(NamedTuple):
         if "vocab_sha256" in self.identity or self.settings.vocab_file is None:
             return self.identity.get("vocab_sha256")
         return Vocabulary.load(self.settings.vocab_file).sha256
+
+    def weights_sha256(self) -> str:
+        """A hash of the files of its weights, of a run as the manifest has theirs."""
+        manifest = Path(self.origin + checkpoint_manifest.MANIFEST)
+        if self.read_directory is None and manifest.is_file():
+            if files := read_json(manifest).get("files"):
+                return _sha256([one["sha256"] for _, one in sorted(files.items())])
+        folder, start = os.path.split(self.origin)
+        if self.read_directory is None:
+            names = [n for n in os.listdir(folder or ".") if n.startswith(f"{start}.")]
+            paths = [Path(folder, n) for n in names if _OF_CHECKPOINT.search(n)]
+        else:
+            found = Path(self.origin).rglob("*")
+            paths = [p for p in found if p.suffix in _WEIGHTS and p.is_file()]
+        return _sha256([_file_sha256(p, *_state_of(p)) for p in sorted(paths)])
 
     def check_vocabulary(self, vocab: Vocabulary) -> None:
         """Raises a `UserError` if its weights are not those of this vocabulary."""
@@ -356,6 +375,23 @@ def _of_finetuned(run: Path, hparams: Mapping[str, Any]) -> dict[str, Any]:
         "do_lower_case": config.do_lower_case,
         "model_hparam_overrides": overrides,
     }
+
+
+def _sha256(texts: list[str]) -> str:
+    return hashlib.sha256(" ".join(texts).encode()).hexdigest()
+
+
+def _state_of(path: Path) -> tuple[int, int]:
+    """What changes when a file is written anew."""
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+@functools.cache
+def _file_sha256(path: Path, *state: int) -> str:
+    del state  # part of the key
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _parts(folder: Path) -> list[Path]:

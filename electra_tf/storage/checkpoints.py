@@ -61,6 +61,7 @@ class Checkpoints:
       identity: facts that make the run what it is (model shape, vocabulary,
         objective); restoring a checkpoint with others is refused.
       settings: the rest of the configuration; differences are logged.
+      advice: what else a user can do where this directory is of no use.
       read_only: neither clears nor renames anything (evaluation beside a running
         training).
       before_save: called before each save; what it raises prevents the save.
@@ -75,6 +76,7 @@ class Checkpoints:
         keep: int = 0,
         identity: Mapping[str, Any] | None = None,
         settings: Mapping[str, Any] | None = None,
+        advice: str = "choose another --model-name",
         read_only: bool = False,
         before_save: Callable[[], None] = lambda: None,
         after_save: Callable[[], None] = lambda: None,
@@ -85,6 +87,7 @@ class Checkpoints:
         # Through JSON and back, so that what is compared is what would be read.
         self.identity = json.loads(json.dumps(identity or {}))
         self.settings = json.loads(json.dumps(settings or {}))
+        self.advice = advice
         self.read_only = read_only
         self.last_saved_step: int | None = None
         self._before_save = before_save
@@ -184,8 +187,8 @@ class Checkpoints:
             found = next(iter(damaged.values()), f"only {traces[0]} is left")
             raise UserError(
                 f"{self.directory} holds no intact checkpoint: {found}.\nPut one back "
-                "(model.ckpt-N.{data-*,index,json} belong together), or start anew "
-                "with another --model-name.",
+                "(model.ckpt-N.{data-*,index,json} belong together), or start anew: "
+                f"{self.advice}.",
                 EXIT_DAMAGED,
             )
         return None
@@ -222,7 +225,7 @@ class Checkpoints:
             )
             raise UserError(
                 f"{name} belongs to another run: {shown}.\n"
-                "Set it back, or choose another --model-name.",
+                f"Set it back, or {self.advice}.",
                 EXIT_CONFIG,
             )
         if self.read_only:
@@ -329,6 +332,8 @@ class Checkpoints:
             return
         names = set(self._names())
         ours = [s for s in self.steps() if name_of(s) + MANIFEST in names]
+        # What was just saved stays, whatever higher steps others have left.
+        ours.sort(key=lambda step: (step == self.last_saved_step, step))
         for step in ours[: -self.keep]:
             # The manifest goes first, into a directory that marks the rest as ours to
             # clear, so that a kill in between leaves no half checkpoint.

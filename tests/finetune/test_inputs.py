@@ -11,7 +11,8 @@ from backports import zstd
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, preprocessing
-from electra_tf.finetune.inputs import open_source, questions
+from electra_tf.finetune.inputs import open_source
+from electra_tf.finetune.question_inputs import questions
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text import tables
 from electra_tf.text.vocabulary import Vocabulary

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import label_counts, preprocessing
+from electra_tf.finetune import inputs, label_counts, preprocessing
 from electra_tf.finetune.task import write_facts
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.own_task import own_tasks, write_files
@@ -98,6 +98,7 @@ def test_a_training_score_beyond_the_end_that_is_given(tmp_path):
     [
         ("tagging", {"words": ["a", None], "tags": ["O", "O"]}, {}),
         ("tagging", {"words": ["a", "b"], "tags": ["N", None]}, {"scheme": "plain"}),
+        ("tagging", {"words": ["a", ["b"]], "tags": ["O", "O"]}, {}),
         ("multilabel", {"a": "dog", "b": ["x", None]}, {"text_a": "a", "label": "b"}),
         ("multilabel", {"a": "dog", "b": {"x": 1}}, {"text_a": "a", "label": "b"}),
         ("classification", {"a": "dog", "b": ["x"]}, {}),
@@ -248,3 +249,106 @@ def test_several_classes_for_a_text(tmp_path):
     files["dev.tsv"] = "a\tb\ndog\tw\n"
     [task] = own_tasks(tmp_path, files, "multilabel", **keys)
     refused(lambda: task.read("dev"), "dev.tsv, line 2", "'w'", "x, y, z")
+
+
+def rows(*found):
+    return "".join(json.dumps(row) + "\n" for row in found)
+
+
+@pytest.mark.parametrize("value", [["the", "dog"], {"text": "dog"}])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_what_is_no_text_is_none(tmp_path, value, split):
+    good = {"a": "dog", "b": "x"}, {"a": "cat", "b": "y"}
+    files = {"train.jsonl": rows(*good), "test.jsonl": rows({"a": "ran"})}
+    files[f"{split}.jsonl"] += rows({"a": value, "b": "x"})
+    line = files[f"{split}.jsonl"].count("\n")
+    refused(
+        lambda: own_tasks(tmp_path, files)[0].read(split),
+        *(f"{split}.jsonl, line {line}", "column 'a'", "not a text"),
+    )
+    [task] = own_tasks(tmp_path, files, on_bad_example="skip")
+    assert len(task.read(split)) == line - 1
+
+
+def test_a_label_that_is_missing_is_no_class(tmp_path):
+    text = rows({"a": "dog", "b": "x"}, {"a": "ran", "b": math.nan})
+    refused(
+        lambda: own_tasks(tmp_path, {"train.jsonl": text}),
+        *("train.jsonl, line 2", "no column 'b'"),
+    )
+
+
+def test_the_text_stands_where_the_task_says(tmp_path):
+    files = {"train.csv": CLASSES}
+    files["test.jsonl"] = rows({"a": "dog", "text": "no"}, {"a": None, "text": "no"})
+    [task] = own_tasks(tmp_path, files)
+    refused(lambda: task.read("test"), "test.jsonl, line 2", "no column 'a'")
+    # A file of new texts may have them in another column, but in one only.
+    write_files(tmp_path, {"new.jsonl": rows({"text": "dog"}, {"text": "cat"})})
+    new = inputs.Source.of(tmp_path / "new.jsonl")
+    assert [one.given["text"] for one in task.asked(new)] == ["dog", "cat"]
+    refused(
+        lambda: list(task.asked(inputs.Source.of(tmp_path / "test.jsonl"))),
+        *("test.jsonl, line 2", "the text is in text, but in a on the lines before"),
+    )
+
+
+def test_a_scale_has_two_ends(tmp_path):
+    files = {"train.tsv": "a\tb\ndog\t1\ncat\t2\n"}
+    for low, high, words in (
+        (5, 0, ("lowest is 5, highest is 0", "below")),
+        (1, 1, ("lowest is 1, highest is 1",)),
+        (True, 2, ("lowest is True", "a number")),
+    ):
+        scale = {"lowest": low, "highest": high}
+        refused(
+            lambda scale=scale: own_tasks(tmp_path, files, "regression", **scale),
+            *words,
+        )
+
+
+def test_a_text_has_one_class_or_none(tmp_path):
+    files = {"train.tsv": "a\tb\ndog\tx\ncat\t\nran\tx\n"}
+    keys = {"text_a": "a", "label": "b"}
+    [task] = own_tasks(tmp_path, files, "multilabel", **keys)
+    assert task.labels == ("x",) and task.head.num_labels == 1
+    scorer = task.scorer("dev")
+    for gold, logit in ((1.0, 2.0), (0.0, 1.0), (1.0, -1.0), (0.0, -2.0), (0.0, -2.0)):
+        scorer.update({"label_flags": [gold], "logits": [logit], "loss": 0.0})
+    found = dict(scorer.get_results())
+    assert found["f1"] == found["f1_macro"] == 50.0 and found["exact_match"] == 60.0
+    assert scorer.details()["classes"]["x"]["support"] == 2
+    files["train.tsv"] = "a\tb\ndog\t\ncat\t\n"
+    refused(lambda: own_tasks(tmp_path, files, "multilabel", **keys), "0 labels")
+
+
+def test_a_directory_is_no_file(tmp_path):
+    (tmp_path / "folder.csv").mkdir()
+    files = {"train.csv": CLASSES}
+    [task] = own_tasks(tmp_path, files, dev="folder.csv")
+    refused(lambda: task.read("dev"), "folder.csv", "is a directory")
+
+
+def test_two_classes_in_python_that_have_one_name(tmp_path, monkeypatch):
+    code = """
+from electra_tf.finetune.classification import TextTask
+
+class A(TextTask):
+    labels = ("x", "y")
+
+    def __init__(self, config, tokenizer):
+        super().__init__("reviews", config, tokenizer)
+
+    def path(self, split): ...
+    def examples(self, split): ...
+
+class B(A): ...
+"""
+    (tmp_path / "two_tasks.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ["two_tasks:A", "two_tasks:B"]
+    refused(
+        lambda: own_tasks(tmp_path, {"train.csv": CLASSES}, task_names=names),
+        *names,
+        "'reviews'",
+    )

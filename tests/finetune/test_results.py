@@ -4,6 +4,7 @@
 import json
 import math
 import statistics
+import types
 
 import pytest
 
@@ -13,6 +14,17 @@ from electra_tf.finetune import sweep
 from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
 
 SETTINGS = {"learning_rate": 1e-4, "task_names": ["rte", "sts"]}
+
+
+def test_a_sweep_predicts_the_test_sets_that_there_are(tmp_path):
+    hparams = {"task_names": ["mine", "cola"], "write_test_outputs": True}
+    for splits, name in (([], "mine"), (["test"], "cola")):
+        head = types.SimpleNamespace(kind="classification")
+        task = types.SimpleNamespace(name=name, head=head)
+        task.splits = lambda kind, splits=splits: splits
+        config = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
+        found = sweep.of_task(hparams, config, name, task)
+        assert found["write_test_outputs"] == bool(splits)
 
 
 def trial(number, accuracy, degenerate=()):
@@ -142,6 +154,19 @@ def test_sweep_finds_the_kept_checkpoints(tmp_path):
         other = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
         with pytest.raises(UserError):
             sweep.checkpoints_of(other)
+
+
+def test_sweep_of_scores_that_are_no_numbers(tmp_path):
+    scores = {"sts: pearson": {200: summary([math.nan]), 1000: summary([10.0])}}
+    sweep.write(scores, tmp_path / "sweep.json", "Sweep")
+
+    def refuse(text):
+        raise AssertionError(text)
+
+    text = (tmp_path / "sweep.json").read_text()
+    stored = json.loads(text, parse_constant=refuse)
+    assert stored["sts: pearson"]["200"]["median"] is None
+    assert sweep.table(scores).splitlines()[1].split() == ["200", "-"]
 
 
 def test_sweep_writes_numbers_and_picture(tmp_path):

@@ -242,6 +242,10 @@ def files_of(folder):
         (['--hparams={"sed": 1}'], "sed"),
         (['--hparams={"seed": 7}'], "--hparams has seed, which each run has"),
         (['--finetuning-hparams={"num_trials": 2}'], "--trials says how many"),
+        (['--finetuning-hparams={"do_eval": false}'], "has do_eval, which each run"),
+        (['--finetuning-hparams={"results_txt": "x.txt"}'], "has results_txt, which"),
+        (['--finetuning-hparams={"keep_all_models": true}'], "has keep_all_models"),
+        (['--hparams={"do_train": false}'], "--hparams has do_train, which each run"),
         (['--finetuning-hparams={"learning_rat": 1}'], 'did you mean "learning_rate"'),
         (
             ['--finetuning-hparams={"model_hparam_overrides": {"hidden_size": 8}}'],

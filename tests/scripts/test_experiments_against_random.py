@@ -100,3 +100,21 @@ def test_mistakes(data, model, hparams, flags, text):
     done = compare(data, model, hparams, *flags)
     assert done.returncode == 2 and text in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_mean_that_is_undefined():
+    """In the results of a task whose scores are no numbers it is null."""
+    sys.path.append(str(ROOT / "experiments"))
+    import against_random as script
+
+    known = {"mean": 12.0, "std": 2.0, "trials": 4}
+    unknown = {"mean": None, "std": None, "trials": 0}
+    sides = script.PRETRAINED, script.RANDOM
+    for first, second, cells in (
+        (known, unknown, "12.00 ± 1.00 | - | - | "),
+        (unknown, known, "- | 12.00 ± 1.00 | - | "),
+        (known, known, "12.00 ± 1.00 | 12.00 ± 1.00 | +0.00 | +0.0"),
+    ):
+        pairs = zip(sides, (first, second), strict=True)
+        found = {("sts", side): {"pearson": value} for side, value in pairs}
+        assert script.table(found)[-1] == f"| sts | pearson | {cells} |"

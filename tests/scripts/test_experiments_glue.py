@@ -65,6 +65,7 @@ def test_medians_over_trials_and_their_mean(data):
         ({}, [], "no_model"),
         ({"init_checkpoint": None}, ["--tasks=mnli"], "There are: cola, sts"),
         ({"num_trials": 2}, [], "num_trials is this command's to set"),
+        ({"do_eval": False}, [], "do_eval is this command's to set"),
         ({}, ["--trials=0"], "trials"),
         ({"tasks": 5}, [], "tasks"),
         ({"epochs": 2, "init_checkpoint": None}, [], "epochs"),
@@ -86,3 +87,13 @@ def test_the_mean_of_all_eight_is_the_papers():
     for number, (task, metric) in enumerate(GLUE.items()):
         results[task] = {metric: {"median": 80.0 + number, "trials": 10}}
     assert script.table(results)[-1] == "| **GLUE** | | **83.50** | |"
+
+    # A correlation with a constant is null in the results.
+    results["sts"]["spearman"] = {"median": None, "trials": 0}
+    lines = script.table(results)
+    assert "| sts | spearman | - | 0 |" in lines
+    assert lines[-1] == "Without a defined score, and left out of the mean: sts."
+    assert not any("GLUE" in line for line in lines)
+    assert "| - |" not in script.table({"cola": results["cola"]})[-1]
+    only = script.table({"sts": results["sts"]})
+    assert "| **mean of nothing; not the paper's** | | **-** | |" in only

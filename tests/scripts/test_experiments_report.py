@@ -43,6 +43,12 @@ def test_fitness_needs_two_seeds_of_both():
     assert report.fitness([ELECTRA], "m") is None
 
 
+def test_undefined_scores_are_left_out_of_all_measures():
+    found = {"a": {"m": 1.0, "n": 2.0}, "b": {"m": None, "n": 3.0}, "c": {"m": 5.0}}
+    scores, left_out = report.defined(found, ["m", "n"])
+    assert scores == {"m": [1.0], "n": [2.0]} and left_out == ["b"]
+
+
 def test_table():
     two = [r._replace(scores=r.scores | {"n": [1.0, 3.0]}) for r in (ELECTRA, BERT)]
     lines = report.table(two, ["m", "n"])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_finetuning.py as its users run it."""
 
+import functools
 import itertools
 import json
 import os
@@ -279,14 +280,35 @@ def test_weights_of_another_shape(
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+def edit_in_training(path, text):
+    """Gives a file another text when the training has begun."""
+    from electra_tf.train import step
+
+    run = step.TrainingStep.run
+
+    def edited(self, *args):
+        path.write_text(text)
+        return run(self, *args)
+
+    step.TrainingStep.run = edited
+
+
 def test_trials_on_other_data_are_not_mixed(tmp_path):
     """A dev set that was corrected: neither its old score nor a median of both."""
     data = write_data(tmp_path)
     given = {"task_names": ["cola"], "num_train_epochs": 0.1}
-    assert fork(data, "m", given).returncode == 0
     dev = data / "finetuning_data" / "cola" / "dev.tsv"
     before = dev.read_text()
-    dev.write_text(before.replace("x\t1\t", "x\t0\t", 1))
+    corrected = before.replace("x\t1\t", "x\t0\t", 1).partition("\n")[2]
+    edit = functools.partial(edit_in_training, dev, corrected)
+    run = fork(data, "m", given, before=edit)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert dev.read_text() == corrected
+    # It has scored what it had read.
+    folder = data / "models" / "m" / "results" / "cola_predictions" / "trial_1"
+    lines = (folder / "cola_dev.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    assert texts == [line.split("\t")[3] for line in before.splitlines()]
     refused(fork(data, "m", given | {"num_trials": 2}), 2, "dev of cola", "model_dir")
     dev.write_text(before)
     run = fork(data, "m", given | {"num_trials": 2})
@@ -298,6 +320,31 @@ def test_trials_on_other_data_are_not_mixed(tmp_path):
     path.write_text(json.dumps(stored))
     run = fork(data, "m", given | {"num_trials": 2})
     assert run.returncode == 0 and "Trial 2 is finished" in run.stdout
+
+
+def test_models_that_nothing_was_scored_by_are_kept(data):
+    given = {"task_names": ["cola"], "num_train_epochs": 0.1, "num_trials": 2}
+    given |= {"keep_all_models": False}
+    models = data / "models" / "unscored" / "finetuning_models"
+    alone = given | {"do_train": False}
+    refused(fork(data, "unscored", alone), 2, "the model of trial 1", "Train it first")
+    run = fork(data, "unscored", given | {"do_eval": False})
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert {path.name for path in models.iterdir()} == {"cola_model_1", "cola_model_2"}
+    run = fork(data, "unscored", given)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert [path.name for path in models.iterdir()] == ["cola_model_1"]
+    run = fork(data, "unscored", alone)
+    refused(run, 2, "the model of trial 2", "cola_model_2", "set num_trials to 1")
+
+
+def test_a_file_where_a_later_trial_is_to_be(data):
+    folder = data / "models" / "blocked" / "finetuning_models"
+    folder.mkdir(parents=True)
+    (folder / "cola_model_2").write_text("")
+    run = fork(data, "blocked", {"task_names": ["cola"], "num_trials": 2})
+    refused(run, 73, "cola_model_2 is a file")
+    assert "Trial 1 of" not in run.stdout
 
 
 @pytest.mark.slow

@@ -106,6 +106,33 @@ def test_interrupts_change_nothing(data, trained, how):
     assert not list(folder.glob("*.partial"))
 
 
+def test_a_stopped_trial_goes_on_with_its_own_settings(data):
+    """Others would be taken for those of the steps that are made already."""
+    last = {k: v for k, v in HPARAMS.items() if k != "keep"}
+    stop = functools.partial(forked_runs.signal_at, 50)
+    run = fork(data, "other", last, before=stop)
+    assert run.returncode == EXIT_PREEMPTED, run.stdout + run.stderr
+    folder = data / "models" / "other" / "finetuning_models" / "cola_model_1"
+    before = {p: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    for hparams, text in (
+        (last | {"num_train_epochs": 1.0}, "num_train_epochs is 20.0 there, 1.0 here"),
+        (last | {"seed": 1}, "seed is 42 there, 1 here"),
+        # Its last weights would be taken for the best of another.
+        (HPARAMS, "keep is 'last' there, 'best' here"),
+    ):
+        run = fork(data, "other", hparams)
+        assert run.returncode == 2 and "Traceback" not in run.stderr, run.stderr
+        assert text in run.stderr
+        assert f'set "model_dir" to a new place, or remove {folder}' in run.stderr
+        assert run.stderr[run.stderr.index("error: ") :].count("\n") <= 3
+    assert (
+        before.items()
+        <= {p: p.read_bytes() for p in folder.iterdir() if p.is_file()}.items()
+    )
+    run = fork(data, "other", last | {"log_steps": 7, "iterations_per_loop": 3})
+    assert run.returncode == 0 and "Continuing from" in run.stdout, run.stderr
+
+
 def test_pictures_are_drawn_where_asked(data, trained):
     """Of a finished trial, too."""
     run = fork(data, "m", HPARAMS | {"write_pictures": True})

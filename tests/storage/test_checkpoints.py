@@ -211,6 +211,13 @@ class Killer:
         return call
 
 
+def test_what_was_just_saved_stays_below_higher_steps(tmp_path):
+    Run(tmp_path, keep=1).saved(30)
+    Run(tmp_path, keep=1).saved(10)
+    assert Run(tmp_path).restored() == 10
+    assert not (tmp_path / "model.ckpt-30.json").exists()
+
+
 @pytest.mark.parametrize("keep", [0, 1])
 def test_a_kill_between_any_two_file_operations_loses_nothing(
     tmp_path, monkeypatch, keep

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GLUE's own files: their headers, and the indices of their test sets."""
+
+import pytest
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.finetune.task_names import make_tasks
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.own_task import write_files
+
+RTE = "0\tthe dog\tthe cat\tentailment\n1\ta\tb\tnot_entailment\n"
+STS = (
+    "0\tg\tf\ty\to\ts\ts\tdog\tcat\t" + "2.5\n",
+    "index\tg\tf\ty\to\ts\ts\ta\tb\tscore\n",
+)
+TEST = "0\tthe dog\n1\tthe cat\n2\tran\n"
+HEADER = "index\tsentence\n"
+
+
+def read(folder, task, split, text, **hparams):
+    write_files(folder, {f"finetuning_data/{task}/{split}.tsv": text})
+    hparams |= {"task_names": [task], "max_seq_length": 16}
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
+    [found] = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
+    return found.read(split)
+
+
+@pytest.mark.parametrize(
+    ("task", "split", "text", "header"),
+    [
+        ("rte", "train", RTE, "index\tsentence1\tsentence2\tlabel\n"),
+        ("rte", "dev", RTE, "index\tsentence1\tsentence2\tlabel\n"),
+        ("sts", "dev", *STS),
+        ("cola", "test", TEST, HEADER),
+        ("sst", "test", TEST, HEADER),
+    ],
+)
+def test_no_first_example_is_taken_for_a_header(tmp_path, task, split, text, header):
+    with pytest.raises(UserError, match=f"{split}.tsv has no header") as caught:
+        read(tmp_path, task, split, text)
+    assert str(caught.value).count("\n") <= 2
+    found = read(tmp_path, task, split, header + text)
+    assert [e.eid for e in found] == list(range(len(text.splitlines())))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "index"),
+    [
+        ("0\tthe dog\n2\tran\n", 3, "2"),
+        ("1\tthe dog\n2\tran\n", 2, "1"),
+        ("0\tthe dog\n\n1\tran\n", 4, "1"),
+        ("0\tthe dog\nran\tfast\n", 3, "ran"),
+    ],
+)
+def test_the_lines_of_a_test_file_are_where_their_indices_say(
+    tmp_path, text, line, index
+):
+    for choice in ("stop", "skip"):
+        with pytest.raises(UserError) as caught:
+            read(tmp_path, "cola", "test", HEADER + text, on_bad_example=choice)
+        assert f"test.tsv, line {line}: the index is '{index}'" in str(caught.value)
+        assert str(caught.value).count("\n") <= 2
