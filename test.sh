@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Sets up .venv and runs the checks and the tests; arguments go to pytest.
 #
-#   ./test.sh                       everything but the slow tests
-#   ./test.sh -m slow               the slow tests
+#   ./test.sh                       the tests for every change
+#   ./test.sh --thorough            more than those, half as long again: what CI runs
+#   ./test.sh -m slow               tests of many minutes: 100 kills, 200 random models
 #   ./test.sh tests/pretrain/test_masking.py
 #   ./test.sh --accelerators        the tests that compile for TPUs and GPUs; installs the
 #                                   compilers into .venv-accelerators (3 GB, Python 3.11)
@@ -17,5 +18,8 @@ ruff format --check .
 if [[ "${1:-}" == --accelerators ]]; then
   ./benchmarks/install_compilers.sh .venv-accelerators
   set -- -m accelerators "${@:2}"
+fi
+if [[ "${1:-}" == --thorough ]]; then
+  set -- -m "not slow" "${@:2}"
 fi
 exec python -m pytest -q --numprocesses=2 --dist=loadfile "$@"

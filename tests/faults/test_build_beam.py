@@ -70,6 +70,7 @@ def test_a_killed_worker_process(text, local, tmp_path):
         assert (output / name).stat().st_mtime_ns == changed
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_of_a_job_server(text, local, tmp_path):
     """Beam's own job server waits for ever; who stops it and begins again goes on."""
     pytest.importorskip("apache_beam")

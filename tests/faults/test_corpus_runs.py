@@ -63,6 +63,7 @@ def went_on(output, done, whole):
         assert (output / name).stat().st_mtime_ns == changed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_run(model, corpus, whole, tmp_path, workers):
     output, flags = tmp_path / "out", (SMALL, f"--workers={workers}")
@@ -94,6 +95,7 @@ def test_a_killed_worker(model, corpus, whole, tmp_path):
     went_on(output, done, whole)
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_of_beam(model, corpus, whole, tmp_path):
     pytest.importorskip("apache_beam")
     output = tmp_path / "out"

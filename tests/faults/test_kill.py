@@ -28,6 +28,7 @@ def settings(steps):
     return tiny(num_train_steps=steps, save_checkpoints_steps=4, keep_checkpoint_max=3)
 
 
+@pytest.mark.thorough
 def test_kills(tiny_data):
     kill_again_and_again(tiny_data, kills=10, steps=80, seed=1)
 

@@ -70,6 +70,7 @@ def error_of(ended):
     return ended.stderr.rpartition("error: ")[2].strip().splitlines()
 
 
+@pytest.mark.thorough
 def test_killed_in_an_upload_and_continued(store, data, pretrain, tmp_path):
     straight = pretrain_here(data, "straight", HPARAMS).wait()
     assert straight.returncode == 0, straight.stderr

@@ -87,11 +87,19 @@ def check_resume(data, name, case, seed, points=None):
     assert digest(models / f"{name}_cut", STEPS) == expected
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "jit",
+        pytest.param("replicas", marks=pytest.mark.thorough),
+        pytest.param("graph", marks=pytest.mark.thorough),
+    ],
+)
 def test_bitwise_resume(tiny_data, name):
     check_resume(tiny_data, name, CASES[name], seed=1)
 
 
+@pytest.mark.thorough
 def test_bitwise_resume_across_the_switch_of_stages(tiny_data):
     check_resume(tiny_data, "stages", (TWO_STAGE, "1", 2), seed=1, points=[14, 44])
     # And from what was saved at the switch itself, before anything is copied.
@@ -106,6 +114,7 @@ def test_bitwise_resume_across_the_switch_of_stages(tiny_data):
     assert digest(models / "stages_switch", STEPS) == expected
 
 
+@pytest.mark.thorough
 def test_bitwise_resume_of_rare_masks_and_verdicts_on_texts(tmp_path):
     data = write_tiny_data(tmp_path)
     counts = "".join(f"{n}\n" for n in range(60))
@@ -115,6 +124,7 @@ def test_bitwise_resume_of_rare_masks_and_verdicts_on_texts(tmp_path):
     check_resume(data, "rare", case, seed=1)
 
 
+@pytest.mark.thorough
 def test_bitwise_resume_of_masks_by_a_word_list(tmp_path):
     data = write_tiny_data(tmp_path)
     tokens = (data / "vocab.txt").read_text().split()
@@ -133,6 +143,7 @@ def test_bitwise_resume_at_many_points(tiny_data, name):
     check_resume(tiny_data, f"long_{name}", LONG_CASES[name], seed=2)
 
 
+@pytest.mark.thorough
 def test_resume_on_another_number_of_replicas(tiny_data):
     """1 -> 2 -> 1 devices: what changes is the order in which numbers are summed."""
     hparams = settings(overrides=NO_DROPOUT)

@@ -77,6 +77,7 @@ def test_side_by_side_after_a_signal_and_one_by_one(data):
     assert results(data, "array")[0] == expected
 
 
+@pytest.mark.thorough
 def test_what_fails_is_said(data):
     wrong = HPARAMS | {"on_nonfinite": "stop", "learning_rate": 1e30}
     done = finetune(data, "failing", wrong, "--parallel=3")

@@ -8,6 +8,7 @@ trained on samples of it, must find its conditional probabilities, with a normal
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from electra_tf.inference.pseudo_likelihood import electric
@@ -150,6 +151,7 @@ def estimates(model):
     return scores.numpy()[:, 1:-1].astype(np.float64).reshape(*[WORDS] * LENGTH, LENGTH)
 
 
+@pytest.mark.thorough
 def test_training_recovers_the_conditional_probabilities():
     log_p = chain()
     p = np.exp(log_p)

@@ -151,6 +151,7 @@ def test_a_sign_that_comes_back_is_reported_again():
     assert len(watch(metrics)) == 2
 
 
+@pytest.mark.thorough
 def test_a_run_without_a_rate_that_goes_in_circles(tiny_data):
     hparams = tiny(
         num_train_steps=1600, lr_decay_power=60.0, save_checkpoints_steps=999

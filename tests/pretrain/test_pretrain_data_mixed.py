@@ -203,6 +203,7 @@ def test_each_phase_may_mix():
         make({"phases": phases[1:], "sampling_alpha": 0.3})
 
 
+@pytest.mark.thorough
 def test_the_script(tmp_path):
     """Dry run, a run in two parts that ends like one, evaluation."""
     home = write_tiny_data(tmp_path / "home")

@@ -109,6 +109,7 @@ def test_training_moves_the_tables_apart(trained):
     assert (weights[OURS + gamma] != weights[THEIRS + gamma]).any()
 
 
+@pytest.mark.thorough
 def test_a_run_is_resumed_bit_by_bit(tiny_data, tmp_path, trained):
     straight = trained
     cut = Trained(tiny_data, **GDES)

@@ -127,6 +127,7 @@ def test_a_run_that_is_interrupted_anywhere_ends_as_if_it_was_not(
         assert rows(folder, name) == rows(straight[0], name)
 
 
+@pytest.mark.thorough
 def test_two_replicas(two_lengths, straight):
     env = {CPU_DEVICES_VARIABLE: "2"}
     finish(two_lengths, "two", WATCHED, env=env)
@@ -192,6 +193,7 @@ def test_a_dry_run_shows_each_phase_to_come(two_lengths, straight):
     assert not (two_lengths / "models" / "dry").exists()
 
 
+@pytest.mark.thorough
 def test_later_phases_of_a_begun_run_may_be_changed(two_lengths):
     stopped = functools.partial(signal_at, 24)
     loops = HPARAMS | {"iterations_per_loop": 3}
@@ -244,6 +246,7 @@ def damage(folder, numbers):
     return number
 
 
+@pytest.mark.thorough
 def test_a_phase_goes_on_in_the_data_where_the_one_before_ended(tmp_path):
     """With other batch sizes too: 2 of 4 and 3 of 16 examples are the first 56."""
     data = write_tiny_data(tmp_path / "data", 100)

@@ -38,7 +38,9 @@ def tensors(directory, step):
     return {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param("phases", marks=pytest.mark.thorough), "two_stage"]
+)
 def test_two_workers_make_the_run_of_one(two_lengths, name):  # noqa: F811
     """To rounding; and when one is killed behind the switch, to the bit."""
     data, models = two_lengths, two_lengths / "models"

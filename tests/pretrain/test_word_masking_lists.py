@@ -106,6 +106,7 @@ def units_by_hand(tokens, words):
     return units
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("compiled", [False, True])
 def test_any_text_and_vocabulary(tmp_path, compiled):
     """Of ideographs, kana, Thai and Latin letters, some pieces of two or three."""

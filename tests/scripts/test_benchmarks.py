@@ -143,6 +143,7 @@ def test_serving(tmp_path):
     assert len(rounds) == 4
 
 
+@pytest.mark.thorough
 def test_serving_texts_of_one_length():
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
@@ -180,6 +181,7 @@ def load_flags(*flags):
     return ("--clients=5", "--requests_per_client=8", *flags)
 
 
+@pytest.mark.thorough
 def test_serving_load(tmp_path):
     found = tmp_path / "all.json"
     text = printed("serving_load.py", *load_flags(f"--json={found}"))
@@ -206,6 +208,7 @@ class Liar(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.thorough
 def test_serving_load_tells_wrong_answers():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Liar)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -217,6 +220,7 @@ def test_serving_load_tells_wrong_answers():
     assert "error: 40 requests were not answered as they should be" in done.stderr
 
 
+@pytest.mark.thorough
 def test_pretraining_step(tmp_path):
     found = tmp_path / "all.json"
     text = printed("pretraining_step.py", *STEP_FLAGS, "--jit=on", f"--json={found}")
@@ -230,6 +234,7 @@ def test_pretraining_step(tmp_path):
     assert result["flops"] < 1e8 < min(result["rates"]["during"])
 
 
+@pytest.mark.thorough
 def test_electric_step():
     hparams = TINY_STEP | {"jit_compile": False}
     hparams["model_hparam_overrides"] = {
@@ -257,6 +262,7 @@ def test_electric_step():
     assert re.search(r"^Memory: .*: (reached|missed)\.$", text, re.M)
 
 
+@pytest.mark.thorough
 def test_scoring(tiny_data, tmp_path):
     kinds = {
         "timed_electric": {"electra_objective": False, "electric_objective": True},
@@ -318,6 +324,7 @@ def test_spoilt_sentences():
         assert len(places) == 2 and places[1] == places[0] + 1
 
 
+@pytest.mark.thorough
 def test_finetuning_step(tmp_path):
     found = tmp_path / "all.json"
     hparams = {
@@ -399,6 +406,7 @@ def test_parts_of_the_step(part):
     assert 20 < float(first) < 60 and 20 < float(last) < 60
 
 
+@pytest.mark.thorough
 def test_pytorch_makes_the_same_step():
     pytest.importorskip("torch")
     text = printed("pretraining_step.py", *STEP_FLAGS, "--jit=off", "--peer=torch")

@@ -335,6 +335,7 @@ def rows_of(printed: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
+@pytest.mark.thorough
 def test_the_first_hour_with_tensorflow():
     rows = rows_of(ok(sys.executable, "gpu_first_hour.py", *SHORT_LIST))
     assert [row[0] for row in rows] == [

@@ -42,7 +42,14 @@ def traced(step, batch):
     return once, once.get_concrete_function(*specs)
 
 
-@pytest.mark.parametrize("variant", ["electra", "two_tower", "electric_unigram"])
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param("electra", marks=pytest.mark.thorough),
+        pytest.param("two_tower", marks=pytest.mark.thorough),
+        "electric_unigram",
+    ],
+)
 def test_a_step_without_variables_is_the_same(variant):
     step, batch = make_step(variant), tiny_batch()
     once, concrete = traced(step, batch)

@@ -51,6 +51,7 @@ def test_in_two_workers_with_filters(text, local, tmp_path, mode):
     assert content(tmp_path / "out") == local[1]
 
 
+@pytest.mark.thorough
 def test_by_a_job_server_and_its_workers(text, local, tmp_path):
     """The protocol that Flink and Spark speak."""
     with job_server(tmp_path) as args:

@@ -180,6 +180,7 @@ def check_results(output, keys):
     assert dropouts == {None}  # Random weights are fine-tuned as all others are.
 
 
+@pytest.mark.thorough
 def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path, flags):
     wrong = TINY | {"learning_rate": 1e30}
     failing = [f"--hparams={json.dumps(wrong)}" if "--hp" in f else f for f in flags]

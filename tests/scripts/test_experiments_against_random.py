@@ -52,6 +52,7 @@ def scores(path, metric):
     return [trial["scores"]["sts"][metric] for trial in trials]
 
 
+@pytest.mark.thorough
 def test_means_with_their_errors(data):
     flags = ("--tasks=sts", "--trials=2", "--workers=2")
     done = compare(data, "m", HPARAMS, *flags)

@@ -32,6 +32,7 @@ def glue(data, model, hparams, *flags):
     )
 
 
+@pytest.mark.thorough
 def test_medians_over_trials_and_their_mean(data):
     hparams = TINY | {"num_train_epochs": 2.0}
     done = glue(data, "m", hparams, "--trials=3", "--workers=2")

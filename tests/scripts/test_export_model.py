@@ -33,6 +33,7 @@ def run_name(tiny_data):
     return "to_export"
 
 
+@pytest.mark.thorough
 def test_torchs_triton_is_not_imported_beside_tensorflow(tiny_data, run_name, tmp_path):
     """What comes with torch for CUDA would end the process."""
     pytest.importorskip("torch")

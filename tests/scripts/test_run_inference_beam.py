@@ -55,6 +55,7 @@ def test_in_two_processes(electric, corpus, local, tmp_path):
     assert succeed("score", electric, corpus, tmp_path / "o", *BEAM, args)[0] == local
 
 
+@pytest.mark.thorough
 def test_by_a_job_server_and_its_workers(electric, corpus, local, tmp_path):
     """The protocol that Flink and Spark speak; errors and models come through it."""
     (tmp_path / "in").mkdir()

@@ -145,6 +145,7 @@ def test_another_model_of_that_name(tiny_data, tmp_path):
     assert "out was made with model" in error and code == 2
 
 
+@pytest.mark.thorough
 def test_detections_by_length(electra, texts, tmp_path):
     files, _ = succeed("detect", electra, texts[0], tmp_path / "1", SMALL, ONE)
     assert succeed("detect", electra, texts[0], tmp_path / "2", SMALL, TWO)[0] == files
@@ -158,6 +159,7 @@ def test_detections_by_length(electra, texts, tmp_path):
     assert counts["tokens"] == sum(len(row["tokens"]) for row in rows)
 
 
+@pytest.mark.thorough
 def test_predictions_in_pieces(trial, tmp_path):
     model, source, lines = trial
     files, _ = succeed("predict", model, source, tmp_path / "1", SMALL, ONE)

@@ -29,6 +29,7 @@ def hparams(**changes):
     return tiny(generator="unigram", vocab_file=str(VOCAB), **changes)
 
 
+@pytest.mark.thorough
 def test_trained_continued_detected_and_exported(data, tmp_path):
     done = pretrain(data, "unigram", hparams(num_train_steps=5))
     assert done.returncode == 0, done.stderr

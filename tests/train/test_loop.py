@@ -368,6 +368,7 @@ def test_gradients_that_are_no_numbers(tiny_data, tmp_path, precision):
         np.testing.assert_array_equal(trained.values()[name], before[name])
 
 
+@pytest.mark.thorough
 def test_skip_goes_on_but_not_for_ever(tiny_data, tmp_path):
     done, text = loop(Trained(tiny_data), tmp_path / "a", "skip", bad=[2, 3, 8])
     assert done

@@ -55,6 +55,7 @@ def tensors(directory, step):
     return {name: reader.get_tensor(name) for name in names}
 
 
+@pytest.mark.thorough
 def test_workers_make_the_steps_of_one_process(tiny_data, elsewhere, straight):
     """With the default number of iterations in a loop; only the chief writes."""
     assert metrics_of(straight)[-1]["step"] == STEPS
@@ -193,6 +194,7 @@ def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere, evaluates):
     assert Checkpoints(tiny_data / "models" / model).newest_intact().step == 0
 
 
+@pytest.mark.thorough
 def test_an_evaluation_of_workers_is_left_by_a_signal(tiny_data, elsewhere):
     hparams = HPARAMS | {"eval_every_steps": 5, "num_eval_steps": 10**6}
     own = {1: elsewhere}
