@@ -25,7 +25,6 @@ Apache Beam, and write shards of JSON lines; docs/scale.md.
 """
 
 import itertools
-import json
 import math
 import os
 import sys
@@ -40,9 +39,12 @@ from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
 from electra_tf.finetune.inputs import FORMS
-from electra_tf.storage.files import line_writer
+from electra_tf.storage.files import is_stream, line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
 from electra_tf.storage.remote_run import bring_model
+from electra_tf.text import archives
+from electra_tf.text.corpus import TextReader, standard_input
+from electra_tf.text.json_lines import json_line
 
 _DATA_DIR = cli.define_path(
     "data_dir", None, "Location of data files and models.", in_bucket=True
@@ -80,12 +82,23 @@ _FORMAT = flags.DEFINE_enum(
 _CORRUPT = flags.DEFINE_boolean(
     "corrupt", False, "Let the generator replace tokens before the discriminator reads."
 )
-_SEED = flags.DEFINE_integer("seed", 0, "Decides what --corrupt replaces.")
+_SEED = flags.DEFINE_integer(
+    "seed",
+    0,
+    "Decides what --corrupt, or a report's --input, has replaced.",
+    lower_bound=-(2**63),
+    upper_bound=2**63 - 1,
+)
 _THRESHOLD = flags.DEFINE_float(
-    "threshold", 0.5, "Probability from which a token of an untouched text is marked."
+    "threshold",
+    0.5,
+    "Probability from which a token of an untouched text is marked; jsonl has all.",
 )
 _MAX_PASSAGES = flags.DEFINE_integer(
-    "max_passages", 1000, "Passages read from the input, so that a page stays readable."
+    "max_passages",
+    1000,
+    "Passages read from the input, so that a page stays readable.",
+    lower_bound=1,
 )
 _METHOD = flags.DEFINE_enum(
     "method",
@@ -193,20 +206,17 @@ def main(argv: list[str]) -> int:
     """Runs the command; returns the exit code."""
     command = argv[1]
     check_corpus_flags(command)
+    check_needed_flags(command)
     for flag in (_INPUT, _NBEST, _REFERENCES):
         if flag.value not in (None, "-"):
             fetch(flag.value)
-    if output_file() is not None:
-        check_writable(os.path.dirname(output_file()))
-        check_not_read(output_file())
+    if file_of(_OUTPUT) is not None:
+        check_writable(os.path.dirname(file_of(_OUTPUT)))
+        check_not_read(file_of(_OUTPUT))
     if _OUTPUT_DIR.value is not None:
         run_on_corpus(command)
         return EXIT_OK
-    if input_file() is not None and not os.path.isfile(input_file()):
-        raise UserError(
-            f"--input {_INPUT.value} is not a file.\nA directory goes with "
-            "--output-dir."
-        )
+    check_there(command)
     names = (_MODEL_NAME.value or "").split(",")
     if command == "predict":
         predict()
@@ -216,8 +226,8 @@ def main(argv: list[str]) -> int:
         return EXIT_OK
     commands = {"detect": detect, "report": report, "score": score, "rerank": rerank}
     commands[command](model_directory())
-    if output_file() is not None:
-        put(output_file())
+    if file_of(_OUTPUT) is not None:
+        put(file_of(_OUTPUT))
     return EXIT_OK
 
 
@@ -232,6 +242,42 @@ def check_not_read(output: str) -> None:
             raise UserError(
                 f"--{name} and --output are the same file, {output}.", EXIT_FLAGS
             )
+
+
+def check_needed_flags(command: str) -> None:
+    """Raises a UserError for a flag without effect, since another is not given."""
+    several = command == "report" and "," in (_MODEL_NAME.value or "")
+    reads = command != "report" or _INPUT.value is not None
+    for flag, has_effect, why in (
+        (_SEED, command != "detect" or _CORRUPT.value, "is for --corrupt"),
+        (_SEED, reads, "is for --input"),
+        (_MAX_PASSAGES, reads, "is for --input"),
+        (_THRESHOLD, not _CORRUPT.value, "is for texts as they stand, not --corrupt"),
+        (_THRESHOLD, _FORMAT.value != "jsonl", "marks nothing in --format jsonl"),
+        (_ENCODING_ERRORS, reads, "is for --input"),
+    ):
+        given = flags.FLAGS[flag.name].present and _OUTPUT_DIR.value is None
+        if given and (several or not has_effect):
+            name = flag.name.replace("_", "-")
+            raise UserError(f"--{name} {why}: without effect here.", EXIT_FLAGS)
+    if not 0 <= _THRESHOLD.value <= 1:
+        raise UserError(
+            f"--threshold {_THRESHOLD.value}: a probability, from 0 to 1.", EXIT_FLAGS
+        )
+
+
+def check_there(command: str) -> None:
+    """Raises a UserError for an input that is not there."""
+    path = file_of(_INPUT)
+    if path is None:
+        if command in ("detect", "score", "predict"):
+            standard_input()
+    elif os.path.isdir(path):
+        raise UserError(
+            f"--input {path} is not a file.\nA directory goes with --output-dir."
+        )
+    elif not os.path.exists(path):
+        raise UserError(f"--input {path} does not exist.")
 
 
 def check_corpus_flags(command: str) -> None:
@@ -252,7 +298,7 @@ def check_corpus_flags(command: str) -> None:
     if wrong:
         why = {"resume": ", which is always gone on with"}.get(wrong[0], "")
         raise UserError(f"--{wrong[0]} is not for --output-dir{why}.", EXIT_FLAGS)
-    if input_file() is None:
+    if file_of(_INPUT) is None:
         raise UserError(
             "--output-dir needs a file or directory as --input.", EXIT_FLAGS
         )
@@ -288,7 +334,7 @@ def run_on_corpus(command: str) -> None:
         options |= {name: flag.value for name, flag in chosen.items()}
     shard_bytes = _SHARD_MB.value and max(1, round(_SHARD_MB.value * 1e6))
     manifest = corpus_run.run(
-        *(command, load, options, input_file(), _OUTPUT_DIR.value),
+        *(command, load, options, file_of(_INPUT), _OUTPUT_DIR.value),
         *(_WORKERS.value, _BEAM_ARGS(), shard_bytes),
     )
     counts = manifest["counts"]
@@ -308,27 +354,19 @@ def model_directory() -> str:
     )
 
 
-def input_file() -> str | None:
-    """The file to read; None: standard input."""
-    return None if _INPUT.value == "-" else _INPUT.value
-
-
-def output_file() -> str | None:
-    """The file to write; None: standard output."""
-    return None if _OUTPUT.value == "-" else _OUTPUT.value
+def file_of(flag: flags.FlagHolder) -> str | None:
+    """The file that a flag names; None: standard input or output."""
+    return None if flag.value == "-" else flag.value
 
 
 def input_lines() -> Iterator[str]:
     """The lines of the input."""
-    from electra_tf.text import corpus
-
-    if input_file() is not None:
-        return corpus.read_lines(input_file(), _ENCODING_ERRORS.value)
-    if sys.stdin.isatty():
+    if file_of(_INPUT) is not None:
+        return archives.read_lines(file_of(_INPUT), _ENCODING_ERRORS.value)
+    stream = standard_input()
+    if stream.isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
-    reader = corpus.TextReader(
-        sys.stdin.buffer, "standard input", _ENCODING_ERRORS.value
-    )
+    reader = TextReader(stream, "standard input", _ENCODING_ERRORS.value)
     return itertools.chain.from_iterable(reader)
 
 
@@ -336,14 +374,14 @@ def detect(model_dir: str) -> None:
     """Shows the predictions for the tokens of each passage of the input."""
     from electra_tf.inference import detection, pretrained_model
 
-    model = pretrained_model.load(model_dir)
-    in_terminal = output_file() is None and sys.stdout.isatty()
-    detected = detection.detect(
-        model,
-        detection.passages(input_lines(), _MAX_PASSAGES.value),
-        _SEED.value if _CORRUPT.value else None,
-    )
-    with line_writer(output_file()) as write:
+    with line_writer(file_of(_OUTPUT)) as write:
+        model = pretrained_model.load(model_dir)
+        in_terminal = file_of(_OUTPUT) is None and sys.stdout.isatty()
+        detected = detection.detect(
+            model,
+            detection.passages(input_lines(), _MAX_PASSAGES.value),
+            _SEED.value if _CORRUPT.value else None,
+        )
         for line in detection.show(
             detected,
             _FORMAT.value,
@@ -357,10 +395,12 @@ def detect(model_dir: str) -> None:
 def report(model_dir: str) -> None:
     """Writes the run's HTML page."""
     from electra_tf.inference import detection, html_report, pretrained_model
+    from electra_tf.interop import sources
 
-    if not os.path.isfile(os.path.join(model_dir, "config.json")):
+    bring_model(model_dir)
+    if not sources.is_run(Path(model_dir)):
         raise UserError(
-            f"report is on a run, and {model_dir} has no config.json.\nName the "
+            f"report is on a run, and {model_dir} is none.\nName the "
             "directory of a run, not a checkpoint or an exported model."
         )
     shown = []
@@ -368,7 +408,7 @@ def report(model_dir: str) -> None:
         texts = list(detection.passages(input_lines(), _MAX_PASSAGES.value))
         model = pretrained_model.load(model_dir)
         shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
-    output = output_file() or os.path.join(model_dir, "report.html")
+    output = file_of(_OUTPUT) or os.path.join(model_dir, "report.html")
     html_report.write_report(Path(model_dir), shown, output)
     put(output)
     print(paths.shown(f"Written to {output}"))
@@ -387,7 +427,7 @@ def compare(names: list[str]) -> None:
     folders = [Path(run_directory(_DATA_DIR.value, name)) for name in names]
     for folder in folders:
         bring_model(folder)
-    output = output_file() or os.path.join(_DATA_DIR.value, "models/comparison.html")
+    output = file_of(_OUTPUT) or os.path.join(_DATA_DIR.value, "models/comparison.html")
     comparison.write_comparison(folders, output)
     put(output)
     print(paths.shown(f"Written to {output}"))
@@ -397,22 +437,16 @@ def score(model_dir: str) -> None:
     """Writes a JSON object for each line of the input."""
     from electra_tf.inference import pretrained_model, scoring
 
-    scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
-    texts, copy = itertools.tee(input_lines())
-    of_texts = scorer.score_tokens if _TOKENS.value else scorer.score_texts
-    empty = unknown = 0
-    with line_writer(output_file()) as write:
-        for text, scored in zip(copy, of_texts(texts, _OVERLAP.value), strict=True):
-            row = scoring.to_json(text, scored)
-            empty += not row["num_tokens"]
-            unknown += 0 < row["num_tokens"] == row["num_unknown"]
-            write(json.dumps(row, ensure_ascii=False))
-    scoring.warn_of_nothing(empty, unknown)
+    with line_writer(file_of(_OUTPUT)) as write:
+        scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
+        lines = input_lines()
+        for row in scoring.rows(scorer, lines, _OVERLAP.value, _TOKENS.value):
+            write(json_line(row))
 
 
 def rerank(model_dir: str) -> None:
     """Writes the lists of --nbest in their new order."""
-    from electra_tf.inference import nbest, pretrained_model, reranking, scoring
+    from electra_tf.inference import nbest, pretrained_model, reranking
 
     if _NBEST.value is None:
         raise UserError("rerank needs --nbest.", EXIT_FLAGS)
@@ -422,43 +456,24 @@ def rerank(model_dir: str) -> None:
         raise UserError(
             f"--weight {_WEIGHT.value}: it is a number of at least 0.", EXIT_FLAGS
         )
-    lists = nbest.read_nbest(
-        _NBEST.value, _COSTS.value, _REFERENCES.value, _ENCODING_ERRORS.value
-    )
-    with_reference = sum(one.reference is not None for one in lists)
-    errors = None
-    if _TUNE.value or with_reference == len(lists):
-        errors = reranking.errors_of(lists)
-    elif with_reference:
-        missing = len(lists) - with_reference
-        print(f"No word error rate: {missing} lists lack a reference.", file=sys.stderr)
-
-    scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
-    texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
-    scored = list(scorer.score_texts(texts, _OVERLAP.value))
-    scores = reranking.score_lists(lists, (one.score for one in scored))
-    empty = sum(not one.num_tokens for one in scored)
-    scoring.warn_of_nothing(empty, sum(one.says_nothing for one in scored) - empty)
-    weight, found = _WEIGHT.value, ""
-    if _TUNE.value:
-        tuned = reranking.tune(lists, scores, errors)
-        weight = tuned.weight
-        found = (
-            f", found: the errors are the same from {tuned.low:.6g} to {tuned.high:.6g}"
-        )
-    with line_writer(output_file()) as write:
+    places = [
+        "/dev/stdin" if place == "-" else place
+        for place in (_NBEST.value, _REFERENCES.value)
+    ]
+    lists = nbest.read_nbest(places[0], _COSTS.value, places[1], _ENCODING_ERRORS.value)
+    errors = reranking.errors_if_known(lists, is_needed=_TUNE.value)
+    with line_writer(file_of(_OUTPUT)) as write:
+        scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
+        scores = reranking.score_lists(lists, scorer, _OVERLAP.value)
+        tuned = reranking.tune(lists, scores, errors) if _TUNE.value else None
+        weight = tuned.weight if tuned else _WEIGHT.value
         for one, values in zip(lists, scores, strict=True):
             ranked = reranking.rank_list(one, values, weight)
             if _BEST.value:
                 write(f"{one.id} {' '.join(ranked[0].text.split())}".rstrip())
             else:
-                write(json.dumps(reranking.to_json(one, ranked), ensure_ascii=False))
-    single = sum(len(one.hypotheses) == 1 for one in lists)
-    print(
-        f"{len(lists)} lists, {single} of them with one hypothesis only; "
-        f"weight {weight:.6g}{found}.",
-        file=sys.stderr,
-    )
+                write(json_line(reranking.to_json(one, ranked)))
+    print(reranking.describe_lists(lists, weight, tuned), file=sys.stderr)
     if errors:
         print(reranking.describe_errors(lists, scores, errors, weight), file=sys.stderr)
 
@@ -469,9 +484,9 @@ def predict() -> None:
 
     if _MODEL.value is None:
         raise UserError("predict needs --model.", EXIT_FLAGS)
-    if _RESUME.value and output_file() is None:
+    if _RESUME.value and (file_of(_OUTPUT) is None or is_stream(file_of(_OUTPUT))):
         raise UserError("--resume needs a file as --output.", EXIT_FLAGS)
-    taken, made = input_file(), output_file()
+    taken, made = file_of(_INPUT), file_of(_OUTPUT)
     predictor = prediction.load_predictor(_MODEL.value, _TASK.value, _DATA_DIR.value)
     source = inputs.open_source(taken, _INPUT_FORMAT.value, predictor.reads)
     asked, console = predictor.asked(source), Console(sys.stderr)

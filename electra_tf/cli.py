@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 from absl import app, flags
 
 from electra_tf import startup
-from electra_tf.console import printable, say
+from electra_tf.console import open_closed_streams, printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
     EXIT_FLAGS,
@@ -65,6 +65,7 @@ def run(
     stderr and ends the process with its exit code; any other exception keeps its
     traceback, because it is a defect of the program.
     """
+    open_closed_streams()
     startup.in_script = True
     # At the end, Python would search all there is for cycles: a second for nothing.
     atexit.register(gc.freeze)

@@ -15,6 +15,8 @@ from electra_tf.paths import shown
 # Without a terminal a line appears at least this often, however slow the steps are.
 _QUIET_SECONDS = 60.0
 
+# Standard streams that `open_closed_streams` has found closed: "stdin", "stdout", ...
+closed_streams: set[str] = set()
 
 _CONTROLS = {c: chr(0x2400 + c) for c in range(0x20) if chr(c) not in "\t\n"}
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), "\ufffd") | {0x7F: "\u2421"}
@@ -37,6 +39,24 @@ def duration(seconds: float) -> str:
     if hours:
         return f"{hours}:{minutes:02d}:{seconds:02d}"
     return f"{minutes}:{seconds:02d}"
+
+
+def open_closed_streams() -> None:
+    """Leads standard streams that are closed (`>&-`) to nowhere.
+
+    Else the next file that is opened, a checkpoint for instance, would have their
+    number, and with it all that libraries print. `sys.stdin` stays None.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            found = os.open(os.devnull, os.O_RDWR)
+            if found != number:  # Its number is in use already.
+                os.close(found)
+            else:
+                os.set_inheritable(number, True)
+            closed_streams.add(name)
+            if name != "stdin":
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
 
 
 def silence(stream: TextIO) -> None:

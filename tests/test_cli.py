@@ -21,9 +21,10 @@ Example:
   python3 script.py --data-dir D
 """
 import atexit
+import os
 
 from absl import flags
-from electra_tf import cli, errors
+from electra_tf import cli, console, errors
 
 _DATA = flags.DEFINE_string("data_dir", None, "Where the data is.", required=True)
 _COUNT = flags.DEFINE_integer("num_processes", 1, "How many.")
@@ -43,6 +44,12 @@ def main(argv):
     if what == "full":
         with open("/dev/full", "w") as f:
             f.write("x")
+    if what == "file":
+        with open("file", "w") as f:
+            f.write("ours")
+            f.flush()
+            os.system("echo theirs; echo theirs >&2")  # as TensorFlow prints
+        console.Console().log("printed")
     if what == "code":
         atexit.register(print, "clearing up")
         print("saved", end=" ")  # stays in the buffer
@@ -163,6 +170,27 @@ def test_a_defect_keeps_its_traceback(script):
     done = run(script, "--data-dir", "defect")
     assert done.returncode == 1
     assert "Traceback" in done.stderr and "ValueError: boom" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_closed_streams(script, closed, tmp_path):
+    """What goes to a closed stream goes nowhere, and not into the next open file."""
+
+    def started(*args):
+        return subprocess.run(
+            ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, script, *args],
+            env={**os.environ, "PYTHONPATH": ROOT},
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+
+    done = started("--data-dir", "file")
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert (tmp_path / "file").read_text() == "ours"
+    assert ("printed" in done.stdout) == (not closed.startswith(">"))
+    assert started("--data-dir", "user-error").returncode == 65
+    assert started("--no-such-flag").returncode == 1
 
 
 def test_user_errors_cross_processes():

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import archives, tables
+from electra_tf.text.corpus import standard_input
 from electra_tf.text.units import COMPRESSED, Unit
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
@@ -105,7 +106,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
         raise UserError("parquet cannot be read from standard input; name the file.")
     if path is None:
         name = "standard input"
-        return Source(name, found, text_lines(sys.stdin.buffer, name))
+        return Source(name, found, text_lines(standard_input(), name))
     return Source(path, found, _of_file(Path(path)))
 
 

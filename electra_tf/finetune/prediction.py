@@ -19,7 +19,14 @@ from electra_tf.finetune.predictor import Predictor, TaskPredictor
 from electra_tf.finetune.saved_model_predictor import SavedModelPredictor
 from electra_tf.inference import corpus_run, pretrained_model
 from electra_tf.paths import local_of
-from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, line_writer
+from electra_tf.storage.files import (
+    PARTIAL,
+    atomic_write,
+    cannot_write,
+    is_stream,
+    keep_others_out,
+    line_writer,
+)
 from electra_tf.storage.manifest import read_json, saved_model_in
 from electra_tf.text.json_lines import json_line
 
@@ -100,20 +107,20 @@ def write(
     They gather in `<output>.partial` and become the output when all are there.
 
     Args:
-      output: None: standard output.
+      output: None: standard output; a pipe is written to as that is.
       resume: go on behind what an interrupted call has written.
 
     Raises `UserError`: 2 where that was of another input or model, 65 where it is
     damaged, 73 when it cannot be written.
     """
     progress = _Progress(console)
-    if output is None:
-        with line_writer(None) as write_line:
+    if output is None or is_stream(output):
+        with line_writer(output) as write_line:
             for row in progress.of(predictor.rows(asked)):
-                write_line(json_line(row).removesuffix("\n"))
+                write_line(json_line(row))
         progress.close()
         return
-    asked = iter(asked)
+    output, asked = os.path.realpath(output), iter(asked)
     facts = facts_of(predictor)
     is_begun = os.path.exists(output + PARTIAL)
     if resume and os.path.isfile(output) and not is_begun:
@@ -219,8 +226,10 @@ class _Unfinished:
         is_there = os.path.exists(self._path)
         if is_there:
             _check_model(self._path, facts)
+        os.makedirs(os.path.dirname(output), exist_ok=True)
+        self._file = open(self._path, "r+b" if is_there else "x+b")
+        keep_others_out(self._file, self._path)
         self._say_model(self._path)
-        self._file = open(self._path, "r+b" if is_there else "w+b")
 
     def _say_model(self, path: str) -> None:
         atomic_write(_facts_path(path), json.dumps(self._facts, indent=1) + "\n")
@@ -237,7 +246,7 @@ class _Unfinished:
 
     def write(self, row: dict[str, Any]) -> None:
         """Adds a prediction."""
-        self._file.write(json_line(row).encode())
+        self._file.write(f"{json_line(row)}\n".encode())
         self.count += 1
 
     def __enter__(self):

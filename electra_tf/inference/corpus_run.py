@@ -286,7 +286,7 @@ def make_shard(plan: Plan, task: str) -> dict[str, Any]:
     try:
         with open(partial, "w+b") as f:
             for row in job.rows(units):
-                f.write(json_line(row).encode())
+                f.write(f"{json_line(row)}\n".encode())
                 counts.update({"texts": 1} | job.counts(row))
             f.flush()
             os.fsync(f.fileno())

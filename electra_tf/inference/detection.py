@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from electra_tf.inference import html_report, rendering
 from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
+from electra_tf.text.json_lines import json_line
 
 FORMATS = ("terminal", "jsonl", "html")
 # Passages per call of the model, so that output appears while a long input is read.
@@ -66,7 +66,7 @@ def show(
     is_corrupted = temperature is not None
     if form == "jsonl":
         for text, tokens in detected:
-            yield json.dumps(rendering.to_json(text, tokens), ensure_ascii=False)
+            yield json_line(rendering.to_json(text, tokens))
     elif form == "html":
         parts = [rendering.to_html(*pair, threshold) for pair in detected]
         legend = rendering.html_legend(is_corrupted)

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text import corpus
+from electra_tf.text import archives
 
 
 @dataclasses.dataclass
@@ -56,7 +56,7 @@ def read_nbest(
       path: JSON lines, or Kaldi's text if there are `costs`.
       costs: files of costs, by the same ids.
       references: a file of references; every list must have one then.
-      encoding_errors: see `corpus.read_lines`.
+      encoding_errors: see `archives.read_lines`.
 
     Raises `UserError` naming file and line: no or twice the same id, ids that other
     files lack, empty lists, scores that are no finite numbers.
@@ -92,12 +92,12 @@ def _damaged(path, line: int | None, what: str) -> UserError:
 def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
     lists: list[NBestList] = []
     lines_of: dict[str, int] = {}
-    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
+    for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise _damaged(
                 path,
                 number,
@@ -128,14 +128,21 @@ def _json_list(path, number: int, row: Any) -> NBestList:
             raise _damaged(path, number, f'{where} has no "text".')
         score = item.get("score")
         is_number = isinstance(score, (int, float)) and not isinstance(score, bool)
-        if not is_number or not math.isfinite(score):
-            given = "no score" if score is None else f"the score {score!r}"
+        if not is_number or not _is_finite(score):
+            given = "no score" if score is None else f"the score {score!r:.40}"
             raise _damaged(path, number, f"{where} has {given}: no finite number.")
         found.append(Hypothesis(item["text"], float(score), item))
     reference = row.get("reference")
     if reference is not None and not isinstance(reference, str):
         raise _damaged(path, number, f'"reference" of {row["id"]!r} is no text.')
     return NBestList(str(row["id"]), found, reference, row)
+
+
+def _is_finite(score: int | float) -> bool:
+    try:
+        return math.isfinite(score)
+    except OverflowError:  # an int beyond all floats
+        return False
 
 
 def _read_kaldi(path, costs, encoding_errors: str) -> list[NBestList]:
@@ -171,7 +178,7 @@ def _read_kaldi(path, costs, encoding_errors: str) -> list[NBestList]:
 
 def _cost(path, number: int, key: str, value: str) -> float:
     try:
-        cost = float(value)
+        cost = math.nan if "_" in value else float(value)  # Python reads 1_0 as 10.
     except ValueError:
         cost = math.nan
     if not math.isfinite(cost):
@@ -184,7 +191,7 @@ def _cost(path, number: int, key: str, value: str) -> float:
 def _keyed(path, encoding_errors: str) -> dict[str, tuple[int, str]]:
     """First word of each line -> (line number, the rest with single spaces)."""
     found: dict[str, tuple[int, str]] = {}
-    for number, line in enumerate(corpus.read_lines(path, encoding_errors), 1):
+    for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
         words = line.split()
         if not words:
             raise _damaged(path, number, "an empty line: the id is missing.")

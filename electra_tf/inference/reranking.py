@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
+from electra_tf.inference import scoring
 from electra_tf.inference.nbest import NBestList
+
+
+class MissingPackage(UserError):
+    """What counts word errors is not installed."""
 
 
 class Ranked(NamedTuple):
@@ -54,14 +60,18 @@ def rank(
 ) -> list[Ranked]:
     """The hypotheses of a list, the best first; ties keep their order.
 
-    Raises ValueError if a score is not finite: an order would be an accident.
+    Raises `UserError` if a score is not finite: an order would be an accident.
     """
     rows = [
         Ranked(i, text, g, m, g + weight * m)
         for i, (text, g, m) in enumerate(zip(texts, given, model, strict=True))
     ]
     if not all(math.isfinite(row.total) for row in rows):
-        raise ValueError(f"scores that are not finite: {rows}")
+        total = next(row for row in rows if not math.isfinite(row.total))
+        raise UserError(
+            f"{total.given:g} + {weight:g} x {total.model:g} is no finite number, for "
+            f"{total.text[:60]!r}.\nTake a smaller --weight."
+        )
     return sorted(rows, key=lambda row: -row.total)
 
 
@@ -89,12 +99,12 @@ def to_json(one: NBestList, ranked: Sequence[Ranked]) -> dict[str, Any]:
 def word_errors(reference: str, hypothesis: str) -> int:
     """Words to substitute, delete or insert to make a reference of a hypothesis.
 
-    Raises `UserError` saying how to get the package that counts them.
+    Raises `MissingPackage` saying how to get the package that counts them.
     """
     try:
         from rapidfuzz.distance import Levenshtein
     except ImportError:
-        raise UserError(
+        raise MissingPackage(
             "word errors are counted by the package rapidfuzz, which is not installed."
             '\nInstall it: pip install "electra-tf[rerank]"; in a checkout: '
             'pip install -e ".[rerank]"'
@@ -121,6 +131,26 @@ def errors_of(lists: Sequence[NBestList]) -> list[list[int]]:
     ]
 
 
+def errors_if_known(
+    lists: Sequence[NBestList], is_needed: bool
+) -> list[list[int]] | None:
+    """As `errors_of`; None where they cannot be counted and need not be.
+
+    Says on stderr why, but where no list has a reference.
+    """
+    missing = sum(one.reference is None for one in lists)
+    if is_needed or not missing:
+        try:
+            return errors_of(lists)
+        except MissingPackage as error:
+            if is_needed:
+                raise
+            print(f"No word error rate: {error}", file=sys.stderr)
+    elif missing < len(lists):
+        print(f"No word error rate: {missing} lists lack a reference.", file=sys.stderr)
+    return None
+
+
 def chosen_errors(
     lists: Sequence[NBestList],
     model: Sequence[Sequence[float]],
@@ -132,6 +162,22 @@ def chosen_errors(
     for one, scores, counts in zip(lists, model, errors, strict=True):
         total += counts[rank_list(one, scores, weight)[0].index]
     return WordErrors(total, _num_words(lists))
+
+
+def describe_lists(
+    lists: Sequence[NBestList], weight: float, tuned: Tuned | None
+) -> str:
+    """How many lists there are, and the weight; of one that was found, its range."""
+    single = sum(len(one.hypotheses) == 1 for one in lists)
+    found = ""
+    if tuned:
+        found = (
+            f", found: the errors are the same from {tuned.low:.6g} to {tuned.high:.6g}"
+        )
+    return (
+        f"{len(lists)} lists, {single} of them with one hypothesis only; "
+        f"weight {weight:.6g}{found}."
+    )
 
 
 def describe_errors(
@@ -207,8 +253,12 @@ def best_lines(
 
 
 def score_lists(
-    lists: Sequence[NBestList], scored: Iterable[float]
+    lists: Sequence[NBestList], scorer: scoring.TextScorer, overlap: int = 0
 ) -> list[list[float]]:
-    """Deals scores of all hypotheses, in order, to their lists."""
-    scored = iter(scored)
-    return [list(itertools.islice(scored, len(one.hypotheses))) for one in lists]
+    """A model's scores of the hypotheses; says on stderr which of them say nothing."""
+    texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
+    scored = list(scorer.score_texts(texts, overlap))
+    empty = sum(not one.num_tokens for one in scored)
+    scoring.warn_of_nothing(empty, sum(one.says_nothing for one in scored) - empty)
+    scores = (one.score for one in scored)
+    return [list(itertools.islice(scores, len(one.hypotheses))) for one in lists]

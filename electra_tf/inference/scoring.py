@@ -86,6 +86,21 @@ def to_json(text: str, scored: TextScore | list[TokenScore]) -> dict[str, Any]:
     }
 
 
+def rows(
+    scorer: TextScorer, texts: Iterable[str], overlap: int, with_tokens: bool
+) -> Iterator[dict[str, Any]]:
+    """The JSON object of each text; at the end `warn_of_nothing`."""
+    texts, copy = itertools.tee(texts)
+    score = scorer.score_tokens if with_tokens else scorer.score_texts
+    empty = unknown = 0
+    for text, scored in zip(copy, score(texts, overlap), strict=True):
+        row = to_json(text, scored)
+        empty += not row["num_tokens"]
+        unknown += 0 < row["num_tokens"] == row["num_unknown"]
+        yield row
+    warn_of_nothing(empty, unknown)
+
+
 def warn_of_nothing(empty: int, unknown: int) -> None:
     """Says on stderr how many scores say nothing about their texts."""
     if empty:

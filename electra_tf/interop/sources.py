@@ -263,7 +263,7 @@ def original_in(
     """
     folder = Path(directory)
     bring_model(folder)
-    if not folder.is_dir() or _is_run(folder) or not tf1.is_original(folder):
+    if not folder.is_dir() or is_run(folder) or not tf1.is_original(folder):
         return None
     return find(folder, log)
 
@@ -278,7 +278,7 @@ def _finder(
     folder = Path(path)
     if not folder.is_dir():
         raise _no_model(folder)
-    if _is_run(folder):
+    if is_run(folder):
         return lambda log: _newest(folder, log)
     if prefix := tf1.prefix_in(folder):
         return lambda log: _exported(folder, prefix, log)
@@ -299,9 +299,9 @@ def _finder(
     raise _no_model(folder)
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
     """Whether a directory is of a run, which may have no whole checkpoint yet."""
-    if checkpoint_manifest.has_manifests(folder):
+    if folder.is_dir() and checkpoint_manifest.has_manifests(folder):
         return True
     config = folder / _CONFIG
     if not config.is_file() or format_of(folder) or tf1.is_original(folder):

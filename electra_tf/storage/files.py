@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
-from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.console import closed_streams
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
@@ -80,31 +83,81 @@ def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
         raise cannot_write(path, error) from error
 
 
+def is_stream(path: str | os.PathLike) -> bool:
+    """Whether a path is a pipe or a device: what is written there is gone at once."""
+    name = os.path.abspath(path)
+    if name in ("/dev/stdout", "/dev/stderr") or name.startswith("/dev/fd/"):
+        return True  # also where the shell has led it to a file
+    return os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
+
+
+def keep_others_out(file: IO, path: str | os.PathLike) -> None:
+    """Keeps other processes from a file until it is closed.
+
+    Raises `UserError` (75) where another process has it, or has just finished it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except (BlockingIOError, FileNotFoundError):
+        is_ours = False
+    except OSError:
+        return  # a file system without locks
+    if not is_ours:
+        raise UserError(
+            f"another process is writing {path}.\nWait for it, or name another "
+            "--output.",
+            EXIT_LOCKED,
+        )
+
+
 @contextlib.contextmanager
 def line_writer(path: str | os.PathLike | None) -> Iterator[Callable[[str], None]]:
     """A function that writes one line to a file, or to standard output (None).
 
-    The file appears when it is whole. A reader of standard output that goes away, such
-    as head, ends the block quietly. Raises `UserError` (73) when the file cannot be
-    written.
+    The file appears when it is whole; a link leads to it. A pipe or device gets each
+    line at once; a reader that goes away, such as head, ends the block quietly. Raises
+    `UserError`: 73 when the file cannot be written, 75 while another process does so.
     """
-    if path is None:
-        try:
-            yield lambda line: print(line, flush=True)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if path is None or is_stream(path):
+        with _stream(path) as stream:
+            try:
+                yield lambda line: print(line, file=stream, flush=True)
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         return
-    path = Path(path)
-    partial = path.with_name(path.name + PARTIAL)
+    target = Path(os.path.realpath(path))
+    partial = target.with_name(target.name + PARTIAL)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "w", encoding="utf-8") as f:
-            yield lambda line: print(line, file=f)
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(partial, path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open(partial, "a", encoding="utf-8") as f:
+            keep_others_out(f, partial)
+            try:
+                f.truncate(0)
+                yield lambda line: print(line, file=f)
+                f.flush()
+                os.fsync(f.fileno())
+                os.replace(partial, target)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    partial.unlink()
+                raise
     except OSError as error:
         raise cannot_write(path, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+
+
+@contextlib.contextmanager
+def _stream(path: str | os.PathLike | None) -> Iterator[IO[str]]:
+    if path is None:
+        if "stdout" in closed_streams:
+            raise UserError(
+                "standard output is closed; name a file.", EXIT_CANNOT_WRITE
+            )
+        yield sys.stdout
+        return
+    try:
+        # Not "w", which would empty a file behind /dev/stdout.
+        with open(path, "a", encoding="utf-8") as stream:
+            yield stream
+    except OSError as error:
+        raise cannot_write(path, error) from error

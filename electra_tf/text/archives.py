@@ -48,6 +48,23 @@ def open_decompressed(path: str | os.PathLike) -> Iterator[BinaryIO]:
             raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
 
 
+def read_lines(
+    path: str | os.PathLike, encoding_errors: str = "strict"
+) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file, without line ends and byte order mark.
+
+    It may be compressed, and a pipe. `encoding_errors` as of `TextReader`.
+    """
+    with open_decompressed(path) as stream:
+        if stream.peek(_TAR_BLOCK)[257:262] == b"ustar":
+            raise UserError(
+                f"{path} is a tar archive, not lines of text.\nUnpack it, or read it "
+                "as a corpus."
+            )
+        for block in TextReader(stream, os.fspath(path), encoding_errors):
+            yield from block
+
+
 class _Joined(io.RawIOBase):
     """The content of a file of one or more compressed streams, one after the other.
 
@@ -57,7 +74,7 @@ class _Joined(io.RawIOBase):
 
     def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
         self._raw, self._stream = raw, stream
-        self.seek(0)
+        self._current, self._position = stream(), 0
 
     def readable(self) -> bool:
         return True
@@ -177,8 +194,7 @@ def read_compressed(
 
 def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
     """The content of a file that may be compressed, told by its first bytes."""
-    start = raw.read(6)
-    raw.seek(0)
+    start = raw.peek(6)[:6]  # A pipe cannot go back.
     if start.startswith(b"\x1f\x8b"):
         return gzip.open(raw)
     for magic, stream in _STREAMS.items():

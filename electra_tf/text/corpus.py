@@ -6,6 +6,7 @@ import json
 import lzma
 import os
 import stat
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -131,17 +132,11 @@ def _check_file(path: str) -> None:
         raise UserError(f"{path} is not a file.\nTake it out of the corpus.")
 
 
-def read_lines(
-    path: str | os.PathLike, encoding_errors: str = "strict"
-) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, without line ends and byte order mark.
-
-    `encoding_errors`: "strict" raises UserError (exit code 65) naming file and byte
-    offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
-    """
-    with open_text(path) as stream:
-        for block in TextReader(stream, os.fspath(path), encoding_errors):
-            yield from block
+def standard_input() -> BinaryIO:
+    """The bytes of standard input; UserError where it is closed."""
+    if sys.stdin is None:
+        raise UserError("standard input is closed; name a file.")
+    return sys.stdin.buffer
 
 
 def check_outside(path: str, corpus_dir: str, flag: str) -> None:
@@ -173,7 +168,8 @@ class TextReader:
     Args:
       stream: the bytes; seekable if `start` is given.
       name: of the file, for messages.
-      encoding_errors: "strict" or "replace", as in `read_lines`.
+      encoding_errors: "strict" raises UserError (exit code 65) naming file and byte
+        offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
       start, end: read the lines that begin in these bytes only.
       place: says where the text is, in errors; by default, in the file of that name.
       max_bytes: more than that in a stream is refused.

@@ -12,12 +12,12 @@ from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """An object on a line, readable in any script."""
-    line = json.dumps(row, ensure_ascii=False) + "\n"
+    """An object in one line, without the line's end; readable in any script."""
+    line = json.dumps(row, ensure_ascii=False)
     try:
         line.encode()
     except UnicodeEncodeError:  # half a pair of surrogates
-        return json.dumps(row) + "\n"
+        return json.dumps(row)
     return line
 
 

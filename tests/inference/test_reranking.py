@@ -3,6 +3,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -80,6 +81,11 @@ def test_kaldi_text_and_costs(tmp_path):
             '{"id": "u1", "hypotheses": [{"text": "a", "score": "-1"}]}',
             "the score '-1'",
         ),
+        (
+            '{"id": "u1", "hypotheses": [{"text": "a", "score": 1' + "0" * 400 + "}]}",
+            "has the score 10{30,40}: no finite number",
+        ),
+        ("[" * 100_000, "line 2: no JSON"),
     ],
 )
 def test_damaged_json_lines(tmp_path, row, pattern):
@@ -97,6 +103,7 @@ def test_damaged_json_lines(tmp_path, row, pattern):
         (["a-1 x", " word"], ["a-1 1"], "line 2: begins with a space: the id"),
         (["a-1 x", "cat"], ["a-1 1", "cat 2"], "line 2: id 'cat' is not of the form"),
         (["a-1 x"], ["a-1 nan"], "line 1: the cost of 'a-1' is 'nan'"),
+        (["a-1 x"], ["a-1 1_0"], "line 1: the cost of 'a-1' is '1_0'"),
         (["a-1 x"], ["a-1"], "line 1: the cost of 'a-1' is ''"),
         (["a-1 x"], ["a-1 1 2"], "the cost of 'a-1' is '1 2'"),
     ],
@@ -133,8 +140,8 @@ def test_rank():
     assert [row.total for row in rows] == [-5.5, -5.5, -6.5]  # the first two tie
     assert rank([-1.0, -2.0], [-9.0, -7.0], 0.6, ["a", "b"])[0].text == "b"
     assert [r.text for r in rank([1.0], [5.0], 3.0, ["a"])] == ["a"]
-    with pytest.raises(ValueError, match="not finite"):
-        rank([0.0, 0.0], [math.nan, 1.0], 1.0, ["a", "b"])
+    with pytest.raises(UserError, match=r"0 \+ 1e\+300 x 1e\+300 is no finite .* 'b'"):
+        rank([0.0, 0.0], [1.0, 1e300], 1e300, ["a", "b"])
 
 
 @pytest.mark.parametrize(
@@ -213,3 +220,24 @@ def test_errors_need_references():
     assert reranking.errors_of(lists[:1]) == [[1]]
     with pytest.raises(UserError, match="'u7' has no reference: .*\nGive --references"):
         reranking.errors_of(lists)
+
+
+def test_errors_that_need_not_be_known(monkeypatch, capsys):
+    with_reference, without = list_of([0.0], ["a"], "a b"), list_of([0.0], ["a"])
+    assert reranking.errors_if_known([with_reference], is_needed=False) == [[1]]
+    assert reranking.errors_if_known([without], is_needed=False) is None
+    assert capsys.readouterr().err == ""
+    both = [with_reference, without]
+    assert reranking.errors_if_known(both, is_needed=False) is None
+    assert capsys.readouterr().err == "No word error rate: 1 lists lack a reference.\n"
+    with pytest.raises(UserError, match="has no reference"):
+        reranking.errors_if_known(both, is_needed=True)
+    for name in list(sys.modules):
+        if name.split(".")[0] == "rapidfuzz":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    assert reranking.errors_if_known([with_reference], is_needed=False) is None
+    err = capsys.readouterr().err
+    assert err.startswith("No word error rate: ") and "pip install" in err
+    with pytest.raises(reranking.MissingPackage, match="rapidfuzz"):
+        reranking.errors_if_known([with_reference], is_needed=True)

@@ -166,7 +166,7 @@ def test_a_report_is_on_a_run(data, tmp_path):
     model = data / "models" / "inference"
     for place in (model / "model.ckpt-0", tmp_path):
         run = run_script("run_inference.py", "report", "--model", str(place))
-        refused(run, 2, "has no config.json")
+        refused(run, 2, "is none")
 
 
 def test_command_is_needed(data):

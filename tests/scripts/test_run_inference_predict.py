@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_inference.py predict, as its users run it, on models of every kind of task."""
 
+import fcntl
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from itertools import count
 
 import pytest
@@ -196,6 +199,30 @@ def test_standard_input_and_output(trial):
     )
     assert done.returncode == 0, done.stderr
     close([json.loads(r) for r in done.stdout.splitlines()], texts_of(trial.parents[3]))
+
+
+def test_links_pipes_and_another_process(data, trial, tmp_path):
+    flags = ("--task", "reviews", "--input", data / "own/test.tsv", "--output")
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    done = start(data, trial, *flags, pipe).wait()
+    assert done.returncode == 0, done.stderr
+    reader.join()
+    close([json.loads(row) for row in got[0].splitlines()], written(data, "reviews"))
+    (tmp_path / "link").symlink_to("rows.jsonl")
+    assert start(data, trial, *flags, tmp_path / "link").wait().returncode == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "rows.jsonl").read_text() == got[0]
+    with open(tmp_path / "busy.partial", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        facts = shutil.copy(
+            tmp_path / "rows.jsonl.model.json", tmp_path / "busy.partial.model.json"
+        )
+        done = start(data, trial, *flags, tmp_path / "busy", "--resume").wait()
+        assert done.returncode == 75 and "another process" in done.stderr
+        assert os.path.exists(facts)
 
 
 # Mistakes.

@@ -2,10 +2,13 @@
 """Text from compressed files and archives, sound, damaged and hostile ones."""
 
 import bz2
+import gzip
 import io
 import lzma
+import os
 import random
 import tarfile
+import threading
 
 import pytest
 
@@ -144,3 +147,27 @@ def test_damaged_archives_are_named(tmp_path):
             for reader in archives.read_archive(path, "replace"):
                 list(reader)
         assert caught.value.exit_code == 65
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
+@pytest.mark.parametrize("is_pipe", [False, True])
+def test_lines_of_what_may_be_compressed_and_a_pipe(tmp_path, pack, is_pipe):
+    path, data = tmp_path / "lines", pack("\ufeffé\r\n\nlast".encode())
+    if is_pipe:
+        os.mkfifo(path)
+    writer = threading.Thread(target=path.write_bytes, args=(data,))
+    writer.start()
+    if not is_pipe:
+        writer.join()
+    assert list(archives.read_lines(path)) == ["é", "", "last"]
+    writer.join()
+
+
+def test_an_archive_is_not_lines(tmp_path):
+    archive(tmp_path / "a.gz", ("a.txt", b"text\n"), mode="w:gz")
+    with pytest.raises(UserError, match="a.gz is a tar archive, not lines of text"):
+        list(archives.read_lines(tmp_path / "a.gz"))
+    (tmp_path / "b.gz").write_bytes(gzip.compress(b"text\n" * 999)[:-9])
+    with pytest.raises(UserError, match="b.gz: damaged") as caught:
+        list(archives.read_lines(tmp_path / "b.gz"))
+    assert caught.value.exit_code == 65

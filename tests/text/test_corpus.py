@@ -14,7 +14,9 @@ from electra_tf.text.corpus import UserError
 
 
 def read(path, *args):
-    return list(corpus.read_lines(path, *args))
+    with corpus.open_text(path) as stream:
+        reader = corpus.TextReader(stream, str(path), *args)
+        return [line for block in reader for line in block]
 
 
 def test_list_files_goes_into_folders_and_leaves_out_hidden_ones(tmp_path):

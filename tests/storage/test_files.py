@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lines that a command writes: into files, links, pipes, beside another process."""
+
+import os
+import threading
+
+import pytest
+
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
+from electra_tf.storage import files
+from electra_tf.storage.files import is_stream, keep_others_out, line_writer
+
+
+def write(path, *lines):
+    with line_writer(path) as write_line:
+        for line in lines:
+            write_line(line)
+
+
+def refused(path, code, text):
+    with pytest.raises(UserError, match=text) as caught:
+        write(path, "b")
+    assert caught.value.exit_code == code
+
+
+def test_a_file_appears_when_it_is_whole(tmp_path):
+    path = tmp_path / "new" / "out"
+    with line_writer(path) as write_line:
+        write_line("é")
+        assert not path.exists()
+    assert path.read_bytes() == "é\n".encode()
+    assert os.listdir(path.parent) == ["out"]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    path = tmp_path / "out"
+    path.write_text("old")
+    with pytest.raises(UserError, match="half"), line_writer(path) as write_line:
+        write_line("a")
+        raise UserError("half")
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["out"]
+
+
+def test_a_link_leads_to_the_file(tmp_path):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("there/out")
+    write(link, "a")
+    assert link.is_symlink() and (tmp_path / "there/out").read_text() == "a\n"
+    assert os.listdir(tmp_path / "there") == ["out"]
+
+
+def test_a_pipe_gets_each_line_and_stays(tmp_path):
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    write(pipe, "a", "b")
+    reader.join()
+    assert got == ["a\nb\n"] and pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    has_left = threading.Event()
+
+    def read():
+        with open(pipe):
+            pass
+        has_left.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with line_writer(pipe) as write_line:
+        has_left.wait()
+        for _ in range(3):
+            write_line("a")
+    reader.join()
+
+
+def test_what_is_a_stream(tmp_path):
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    streams = ["/dev/null", "/dev/stdout", "/dev/fd/1"]
+    streams += [tmp_path / "pipe", tmp_path / "link"]
+    assert all(map(is_stream, streams))
+    files = [tmp_path, tmp_path / "file", tmp_path / "new", "/dev/shm/new", "new"]
+    assert not any(map(is_stream, files))
+
+
+def test_output_of_the_shell_is_not_emptied(tmp_path, monkeypatch):
+    """`--output /dev/stdout >> file`."""
+    path = tmp_path / "out"
+    path.write_text("old\n")
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    write(f"/dev/fd/{descriptor}", "a")
+    os.close(descriptor)
+    assert path.read_text() == "old\na\n"
+    monkeypatch.setattr(files, "closed_streams", {"stdout"})
+    refused(None, EXIT_CANNOT_WRITE, "standard output is closed")
+
+
+def test_two_processes_do_not_write_one_file(tmp_path):
+    path, partial = tmp_path / "out", tmp_path / "out.partial"
+    with line_writer(path) as write_line:
+        write_line("a")
+        refused(path, EXIT_LOCKED, "another process is writing .*out.partial")
+    assert path.read_text() == "a\n" and not partial.exists()
+    # Opened while the other had it, which has finished since.
+    partial.touch()
+    with open(partial, "a") as f:
+        partial.rename(path)
+        with pytest.raises(UserError, match="another process"):
+            keep_others_out(f, partial)
+    # What a killed process left is written over.
+    partial.write_text("half a li")
+    write(path, "b")
+    assert path.read_text() == "b\n" and os.listdir(tmp_path) == ["out"]
+
+
+def test_what_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    refused(tmp_path / "file" / "out", EXIT_CANNOT_WRITE, "cannot write")
+    refused(tmp_path, EXIT_CANNOT_WRITE, "cannot write")
