@@ -15,6 +15,8 @@ VARIANTS = [
     ("Linear schedule", {"schedule": "linear"}),
     ("WSD schedule", {"schedule": "wsd"}),
     ("Constant rate", {"schedule": "constant"}),
+    # Whole words are always distinct; this is what to compare them with.
+    ("Distinct positions", {"repeated_masks": "fixed"}),
     ("Whole words masked", {"mask_unit": "word"}),
     ("Untied embeddings", {"embedding_sharing": "untied"}),
     ("Disentangled embeddings", {"embedding_sharing": "disentangled"}),

@@ -10,18 +10,21 @@ Repeats Figure 3, right, of the ELECTRA paper (docs/experiments.md).
 from comparison import main
 from report import Comparison, Variant
 
+# Adversarial training needs distinct positions; so all have them.
+_DISTINCT = {"repeated_masks": "fixed"}
 _STAGES = {
+    **_DISTINCT,
     "objective": "two_stage",
     "generator_hidden_size": 1.0,
     "untied_generator_embeddings": True,
     "embedding_size": None,
 }
 _KINDS = {
-    "ELECTRA": {},
-    "Adversarial": {"objective": "adversarial"},
+    "ELECTRA": _DISTINCT,
+    "Adversarial": {**_DISTINCT, "objective": "adversarial"},
     "Two-stage": _STAGES,
     "Two-stage from random": {**_STAGES, "init_discriminator": False},
-    "BERT": {"objective": "mlm"},
+    "BERT": {**_DISTINCT, "objective": "mlm"},
 }
 _BUDGETS = {"": 1.0, " 1/2": 0.5, " 1/4": 0.25}
 

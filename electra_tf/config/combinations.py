@@ -30,6 +30,7 @@ def check(config) -> None:
     _check_data(config)
     _check_schedule(config)
     _check_settings(config)
+    _check_weights(config)
     own = {
         "adversarial": _check_adversarial,
         "two_stage": _check_two_stage,
@@ -243,6 +244,27 @@ def _check_settings(config) -> None:
         )
 
 
+def _check_weights(config) -> None:
+    """Raises a UserError for an objective of the paper that would not be learned."""
+    name = config.objective_kind
+    kind = OBJECTIVES[name]
+    learner = "main network" if kind.predicts != "none" else "discriminator"
+    samples = name in ("two_stage", "adversarial") or not kind.main_network
+    for is_impossible, weight, reason in (
+        (not kind.is_originals and kind.main_network and config.disc_weight == 0,
+         "disc_weight", f"the {learner} would not learn"),
+        (samples and config.gen_weight == 0,
+         "gen_weight", "the generator would not learn"),
+        (name == "electra_sentence" and config.intact_share == 1,
+         "intact_share", "nothing would ever be replaced"),
+    ):  # fmt: skip
+        if is_impossible:
+            raise UserError(
+                f"objective {name} and {weight} {show(getattr(config, weight))} "
+                f"exclude each other: {reason}"
+            )
+
+
 def _check_two_stage(config) -> None:
     """Raises a UserError unless one network's weights can be the other's."""
     if config.phases:
@@ -282,6 +304,12 @@ def _check_two_tower(config) -> None:
         "the towers are the whole model.\nmodel_size and model_hparam_overrides size it"
     )
     _need(config, needed, reason)
+    for name in ("temperature", "disallow_correct", "repeated_masks"):
+        if getattr(config, name) != getattr(type(config), name):
+            raise UserError(
+                f"{name} {show(getattr(config, name))} does not go with objective "
+                f"two_tower, which masks nothing and draws no samples: leave {name} out"
+            )
 
 
 def _check_sharing(config) -> None:
@@ -319,8 +347,6 @@ def _check_adversarial(config) -> None:
          "where a position is drawn twice, the discriminator reads neither sample"),
         (config.disallow_correct, "disallow_correct",
          "samples must be of the generator's own distribution"),
-        (config.disc_weight == 0, "disc_weight",
-         "the discriminator, whose errors are the reward, would not learn"),
     ):  # fmt: skip
         if is_impossible:
             raise UserError(

@@ -140,7 +140,7 @@ class PretrainingConfig(RunConfig):
     )
     electra_15_positions: str = hparam(
         "masked",
-        "What electra_15 learns from: the masked tokens, or as many others.",
+        "What electra_15 learns from: the masked tokens, or another draw from all.",
         SETTING,
         choices=("masked", "other"),
     )

@@ -27,10 +27,13 @@ _POSITIONS = tf.TensorSpec([None], tf.int32)
 def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
     """The keys of METHODS that a model offers, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
-    # It takes the generator's q for what the samples were drawn from.
+    # It takes the generator's q for what the samples were drawn from, and `mask_prob`
+    # for the probability that a token is one.
     settings = pretrainer.settings
     drawn = settings.temperature == 1 and not settings.disallow_correct
-    if "discriminator" in offered and pretrainer.generator.has_log_q and drawn:
+    evenly = pretrainer.objective.masks_evenly and not settings.rare_mask_power
+    has_q = pretrainer.generator.has_log_q and drawn
+    if "discriminator" in offered and has_q and evenly:
         offered.add("electra_tt")
     return [name for name in METHODS if name in offered]
 

@@ -21,7 +21,11 @@ from electra_tf.pretrain.objectives import Electra, Objective
 
 
 class Electra15(Electra):
-    """ELECTRA whose loss counts the masked positions only, or as many others."""
+    """ELECTRA whose loss counts the masked positions only, or as many of another draw.
+
+    The paper's footnote to section 3.5 has the other draw; where the discriminator
+    learned from unmasked positions alone, all its labels would be "original".
+    """
 
     name = "electra_15"
     model = "an ELECTRA 15 %"

@@ -179,7 +179,7 @@ def mask_batch(
     Args:
       random_token_share: of `mask_by_draws`, whose random tokens are any of
         `vocab_size`.
-      draw_others: mark as many other positions, too.
+      draw_others: mark as many positions of another draw, too.
       intact_share: of the sequences, those that is_intact, float32 [B, 1], marks.
       token_weights: float32 [V], by which tokens are masked more or less often; with
         distinct positions only.
@@ -241,7 +241,7 @@ def mask_by_draws(
       draws: float32 [B, draws_per_row(...)], uniform in [0, 1).
       mask_token_share, random_token_share: of the masked positions, those whose input
         becomes [MASK] or the token of `random_ids` int32 [B, L]; the rest keep theirs.
-      other_uniform: float32 [B, L], decides which other positions are marked.
+      other_uniform: float32 [B, L], decides which positions the other draw marks.
       repeated_masks: "original" draws positions with replacement (about 7 % of the
         masked positions are drawn twice), "fixed" draws distinct ones.
       mask_unit: "word" draws whole words, with "fixed".
@@ -253,7 +253,7 @@ def mask_by_draws(
       int32 [B, N]; masked_lm_weights float32 [B, N] (0 marks unused slots, whose
       position and id are 0); sample_uniform float32 [B, N], the draw that decides which
       token the generator's softmax yields; with `other_uniform`, other_weights float32
-      [B, L], 1 at as many distinct positions that are not masked, where there are.
+      [B, L], 1 at as many distinct positions, drawn without regard to the masked ones.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
     slots = max_predictions_per_seq
@@ -277,10 +277,10 @@ def mask_by_draws(
         input_ids, positions, weights, replace_uniform, mask_id, *shares, random_ids
     )
     if other_uniform is not None:
-        length = tf.shape(input_ids)[1]
-        free = candidates & ~positions_mask(positions, length)
-        others, _ = _draw_positions(free, wanted, other_uniform, slots)
-        masked["other_weights"] = tf.cast(positions_mask(others, length), tf.float32)
+        # Masked ones too, by chance: without them nothing would be replaced there.
+        others, _ = _draw_positions(candidates, wanted, other_uniform, slots)
+        others = positions_mask(others, tf.shape(input_ids)[1])
+        masked["other_weights"] = tf.cast(others, tf.float32)
     return batch | masked | {"sample_uniform": sample_uniform}
 
 

@@ -48,6 +48,8 @@ class Objective:
       tag: of model cards, None for none beside "electra".
       scoring: the name in `pseudo_likelihood` of the scores that the main network's
         own predictions give, None if they give none.
+      masks_evenly: whether a token is masked with probability `mask_prob`, whatever
+        becomes of the others.
       needs_log_q: whether the generator must have `log_q`.
       metrics: what is measured, in training and in evaluation.
       first_step: of the stage, at which the training of its variables begins.
@@ -61,6 +63,7 @@ class Objective:
     description: str
     tag: str | None = None
     scoring: str | None = None
+    masks_evenly = True
     needs_log_q = False
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
     first_step = 0

@@ -50,6 +50,7 @@ class PretrainerSettings:
       temperature, disallow_correct: how replacements are sampled.
       cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
         are computed at all positions; None: what suits the device.
+      rare_mask_power: more than 0 where tokens are not masked equally often.
       electra_15_positions: what electra_15 learns from, "masked" or "other".
       stage_one_steps, init_discriminator: of two_stage, see PretrainingConfig.
       generator_width: the generator's hidden_size.
@@ -67,6 +68,7 @@ class PretrainerSettings:
     temperature: float = 1.0
     disallow_correct: bool = False
     cloze_chunk_size: int | None = None
+    rare_mask_power: float = 0.0
     electra_15_positions: str = "masked"
     stage_one_steps: int | None = None
     init_discriminator: bool = True

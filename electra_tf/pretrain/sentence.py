@@ -53,6 +53,7 @@ class ElectraSentence(Electra):
         "ELECTRA with a sentence-level objective: a generator replaced tokens of most "
         "texts, the model learned which tokens and in which texts"
     )
+    masks_evenly = False
     metrics = (*Electra.metrics, *metrics.SENTENCE_METRICS)
 
     def heads(self, config, dtype):

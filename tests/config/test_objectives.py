@@ -96,8 +96,22 @@ def test_the_switch_of_stages_is_written_down(tmp_path):
         ),
         (
             {"objective": "adversarial", "disc_weight": 0},
-            ["adversarial", "disc_weight 0"],
+            ["adversarial", "disc_weight 0", "discriminator"],
         ),
+        ({"objective": "adversarial", "gen_weight": 0}, ["adversarial", "gen_weight"]),
+        ({"objective": "two_stage", "gen_weight": 0}, ["two_stage", "gen_weight 0"]),
+        ({"objective": "two_stage", "disc_weight": 0}, ["two_stage", "disc_weight 0"]),
+        ({"objective": "electra_15", "disc_weight": 0}, ["electra_15", "disc_weight"]),
+        ({"objective": "replace_mlm", "disc_weight": 0}, ["the main network"]),
+        ({"objective": "all_tokens_mlm", "disc_weight": 0}, ["the main network"]),
+        ({"objective": "two_tower", "gen_weight": 0}, ["two_tower", "gen_weight 0"]),
+        (
+            {"objective": "electra_sentence", "intact_share": 1.0},
+            ["intact_share 1.0", "ever be replaced"],
+        ),
+        ({"objective": "two_tower", "temperature": 2.0}, ["temperature 2.0"]),
+        ({"objective": "two_tower", "disallow_correct": True}, ["disallow_correct"]),
+        ({"objective": "two_tower", "repeated_masks": "fixed"}, ["repeated_masks"]),
         (
             {"objective": "adversarial", "two_tower_generator": True},
             ["adversarial", "two_tower", "masked_lm"],

@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+import flops_computation
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -406,6 +407,19 @@ def test_electric_base_is_that_of_its_paper():
     assert config.weight_decay_rate == 0.01
     assert shape.hidden_dropout_prob == shape.attention_probs_dropout_prob == 0.1
     assert config.repeated_masks == "fixed"
+
+
+def test_two_towers_are_two_thirds_of_bert():
+    """Appendix A of the Electric paper: about the compute of BERT-Base."""
+    towers = make(config=read_hparams(os.path.join(CONFIGS, "two_tower_base.json")))
+    bert = make(config=read_hparams(os.path.join(CONFIGS, "mlm_base.json")))
+    shape, whole = towers.generator_config(), bert.model_config()
+    assert shape == towers.model_config()
+    for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
+        assert 3 * getattr(shape, name) == 2 * getattr(whole, name), name
+    assert shape.num_hidden_layers == whole.num_hidden_layers
+    flops = [flops_computation.get_recipe_flops(config) for config in (towers, bert)]
+    assert flops[0] == pytest.approx(flops[1], rel=0.1)
 
 
 def test_recipes_state_what_makes_them():

@@ -256,8 +256,16 @@ def test_the_best_discriminator_and_q_give_p(mask_prob):
     np.testing.assert_allclose(np.exp(found)[0], p, rtol=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{"disallow_correct": True}, {"temperature": 2.0}])
-def test_q_must_be_what_samples_were_drawn_from(vocab, changes):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"disallow_correct": True},
+        {"temperature": 2.0},
+        {"rare_mask_power": 0.5, "repeated_masks": "fixed"},
+        {"objective": "electra_sentence"},
+    ],
+)
+def test_q_and_the_share_of_samples_must_be_known(vocab, changes):
     model = scoring_model("two_tower", vocab, **changes)
     assert "electra_tt" not in pseudo_likelihood.methods_of(model.pretrainer)
 

@@ -217,7 +217,7 @@ def test_tokens_are_drawn_as_ever():
 
 
 def test_what_becomes_of_masked_words():
-    """Each token's own draw decides, as in BERT; other positions are not masked."""
+    """Each token's own draw decides, as in BERT; as many are of another draw."""
     masked = draw(
         texts(512), mask_token_share=0.8, random_token_share=0.1, draw_others=True
     )
@@ -226,7 +226,7 @@ def test_what_becomes_of_masked_words():
     assert abs((now[at] == MASK).mean() - 0.8) < 0.03
     assert abs((now[at] == ids[at]).mean() - 0.1) < 0.03
     others = masked["other_weights"] > 0
-    assert not (others & at).any()
+    assert 0.5 < (others & at).sum() / (others.mean() * at.sum()) < 2
     np.testing.assert_array_equal(others.sum(1), at.sum(1))
 
 
