@@ -5,18 +5,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.stored_tensors import of_checkpoint
+from tests.helpers.runs import OF_OBJECTIVE
 from tests.train.test_loop import Trained
 
 # Hparams, and the steps that are made: variables might wait for the first one.
 RUNS = {
     "electra": ({"precision": "mixed_float16", "gradient_accumulation_steps": 2}, 1),
-    "electric": ({"electric_objective": True}, 0),
-    "mlm": ({"electra_objective": False}, 0),
+    "unigram": ({"generator": "unigram"}, 0),
     "uniform_generator": ({"uniform_generator": True}, 0),
     "untied": ({"untied_generator_embeddings": True}, 0),
     "disentangled": ({"embedding_sharing": "disentangled"}, 0),
+}
+RUNS |= {
+    name: ({"objective": name} | OF_OBJECTIVE.get(name, {}), 0)
+    for name in OBJECTIVES
+    if name not in RUNS
 }
 
 

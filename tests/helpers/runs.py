@@ -43,6 +43,19 @@ def tiny(**changes) -> dict:
     return TINY | {"model_hparam_overrides": overrides} | changes
 
 
+# What objectives need beside TINY, and draws of their own; the others need nothing.
+OF_OBJECTIVE = {
+    "two_stage": {"embedding_size": 32, "generator_hidden_size": 1.0},
+    "two_tower": {"generator_hidden_size": 1.0},
+    "electra_15": {
+        "electra_15_positions": "other",
+        "mask_token_share": 0.8,
+        "random_token_share": 0.1,
+    },
+    "all_tokens_mlm": {"random_token_share": 0.1},
+    "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
+}
+
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 

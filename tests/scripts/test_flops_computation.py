@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import flops_computation
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.runs import ROOT
 
 
@@ -84,6 +87,102 @@ def test_what_the_objectives_cost():
     )
     two = flops_computation.get_recipe_flops(recipe("two_stage_base"))
     assert two == pytest.approx(mlm + rtd + mlm / 2)
+
+
+# Texts of 32 tokens, 5 of them masked; 40 words, embeddings of width 1.
+BY_HAND = {
+    "vocab_size": 40,
+    "max_seq_length": 32,
+    "mask_prob": 5 / 32,
+    "embedding_size": 1,
+    "train_batch_size": 1,
+    "num_train_steps": 1,
+}
+# The main network's width and the share that the generator's is.
+KINDS = {
+    "two_tower": (1, 1.0, {"objective": "two_tower"}),
+    "electra_tt": (2, 0.5, {"two_tower_generator": True}),
+    "electra_sentence": (2, 0.5, {"objective": "electra_sentence"}),
+}
+
+
+def by_hand(name):
+    """A kind of run with one layer and one head in each network."""
+    width, fraction, own = KINDS[name]
+    shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 1}
+    own = own | {"generator_hidden_size": fraction, "model_hparam_overrides": shape}
+    return PretrainingConfig.from_hparams("", "by_hand", BY_HAND | own)
+
+
+def counted_by_hand():
+    """Kind -> operations on a text, forward: of products of matrices, and the others.
+
+    Of a token, in products of matrices:
+      encoder of width 1, 4 in between, no projection of the embeddings
+        3 x 2 x 1 x 1 + 2 x 32 + 2 x 32 + 2 x 1 x 1 + 2 x (2 x 1 x 4) = 152
+      encoder of width 2, 8 in between, with one
+        3 x 2 x 2 x 2 + 2 x 64 + 2 x 64 + 2 x 2 x 2 + 2 x (2 x 2 x 8) + 2 x 1 x 2 = 356
+      discriminator's head, 2 to 2 to 1:      2 x 2 x 2 + 2 x 2 x 1 = 12
+      softmax on two towers, 2 to 1 to 40:    2 x 2 x 1 + 2 x 1 x 40 = 84
+      softmax on one encoder, 1 to 1 to 40:   2 x 1 x 1 + 2 x 1 x 40 = 82
+    The others: biases, activations, dropout, sums, layer norms and softmaxes
+      of a layer of width 1   3 + 10 x 32 + (6 + 5) + 9 x 4 + 11 x 1 = 381
+      and of width 2          6 + 10 x 32 + (12 + 5) + 9 x 8 + 11 x 2 = 437
+      embeddings, looked up by products with one-hot vectors: words 2 x 40, positions
+        and types 2 x 34, 2 for their sums, 9 for norm and dropout = 159;
+        of width 2 also the projection's bias = 161
+      heads  9 x 2 = 18; both softmaxes  14 + 7 x 40 = 294
+    """
+    towers, of_towers = 2 * 152 + 84, 2 * (381 + 159) + 294
+    main, of_main = 356 + 12, 437 + 161 + 18
+    return {
+        "two_tower": (32 * towers, 32 * of_towers),
+        "electra_tt": (32 * (main + towers), 32 * (of_main + of_towers)),
+        # The verdict on a text is one more head, at one token.
+        "electra_sentence": (
+            32 * (main + 152) + 5 * 82 + 12,
+            32 * (of_main + 381 + 159) + 5 * 294 + 18,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_was_counted_by_hand(name):
+    products, others = counted_by_hand()[name]
+    found = flops_computation.get_recipe_flops(by_hand(name))
+    # The backward pass counts as much.
+    assert found == pytest.approx(2 * (products + others), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_models_multiply_what_was_counted_by_hand(name, monkeypatch):
+    multiply, counts = tf.matmul, []
+
+    def counted(a, b, *args, transpose_a=False, **kwargs):
+        product = multiply(a, b, *args, transpose_a=transpose_a, **kwargs)
+        counts.append(2 * np.prod(product.shape) * a.shape[-2 if transpose_a else -1])
+        return product
+
+    monkeypatch.setattr(tf, "matmul", counted)
+    model = build_pretrainer(by_hand(name), (2, 3, 4))
+    text, numbers = tf.range(5, 37)[None], tf.zeros([1, 5])
+    batch = {
+        "input_ids": text,
+        "input_mask": tf.ones_like(text),
+        "segment_ids": tf.zeros_like(text),
+        "masked_input_ids": text,
+        "masked_lm_positions": tf.range(1, 6)[None],
+        "masked_lm_ids": text[:, 1:6],
+        "masked_lm_weights": numbers + 1,
+        "sample_uniform": numbers,
+    }
+    model(batch)
+    expected, _ = counted_by_hand()[name]
+    if name != "electra_sentence":
+        # Two towers score the 5 masked positions once more, for samples and metrics;
+        # the formula has the softmax at all positions once.
+        expected += 5 * 2 * 40
+    assert sum(counts) == expected
 
 
 def test_cost_is_proportional_to_steps_and_batch():

@@ -9,9 +9,11 @@ import sys
 
 import pytest
 
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
-from tests.helpers.runs import ROOT, TINY, pretrain, run_script, tiny
+from tests.helpers.runs import OF_OBJECTIVE, ROOT, TINY, pretrain, run_script, tiny
 
 EVALUATE = {"do_train": False, "do_eval": True}
 
@@ -229,31 +231,39 @@ def test_a_dry_run_writes_nothing(tiny_data, trained):
     assert not (tiny_data / "models" / "dry").exists()
 
 
-OBJECTIVES_OF_THE_PAPER = {
-    "two_stage": {
-        "embedding_size": 32,
-        "generator_hidden_size": 1.0,
-        "eval_every_steps": 6,
-    },
-    "adversarial": {},
-    "electra_15": {"electra_15_positions": "other", "mask_token_share": 0.8},
-    "all_tokens_mlm": {"random_token_share": 0.1},
-    "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
+# Every objective but ELECTRA, which TINY is, and a metric that belongs to it.
+METRIC_OF = {
+    "two_stage": "disc_auc",
+    "all_tokens_mlm": "replaced_token_accuracy",
+    "electra_sentence": "sentence_accuracy",
+    "adversarial": "generator_entropy",
+    "electra_15": "disc_loss",
+    "replace_mlm": "token_loss",
+    "electric": "disc_recall",
+    "mlm": "masked_lm_loss",
+    "two_tower": "masked_lm_accuracy",
+    "electra_tt": "sampled_masked_lm_accuracy",
 }
+BY_DEFAULT = ("two_stage", "all_tokens_mlm", "electra_sentence")
+ELECTRA_TT = {"objective": "electra", "two_tower_generator": True}
+
+
+def test_no_objective_is_forgotten():
+    assert set(METRIC_OF) ^ set(OBJECTIVES) == {"electra", "electra_tt"}
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        "two_stage",
-        "all_tokens_mlm",
-        "electra_sentence",
-        pytest.param("adversarial", marks=pytest.mark.slow),
-        pytest.param("electra_15", marks=pytest.mark.slow),
+        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.thorough)
+        for name in METRIC_OF
     ],
 )
-def test_an_objective_of_the_paper_is_trained_and_evaluated(tiny_data, name):
-    hparams = TINY | {"objective": name} | OBJECTIVES_OF_THE_PAPER[name]
+def test_an_objective_is_trained_and_evaluated(tiny_data, name):
+    own = ELECTRA_TT if name == "electra_tt" else {"objective": name}
+    hparams = TINY | own | OF_OBJECTIVE.get(name, {})
+    if name == "two_stage":
+        hparams["eval_every_steps"] = 6
     dry = pretrain(tiny_data, name, hparams, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "would start anew" in dry.stdout and "FLOPs" in dry.stdout
@@ -263,17 +273,14 @@ def test_an_objective_of_the_paper_is_trained_and_evaluated(tiny_data, name):
     assert (run / "loss_curves.png").exists()
     rows = metrics_of(run)
     assert [row["step"] for row in rows] == list(range(1, 13))
+    scopes = {v.partition("/")[0] for v in of_checkpoint(f"{run}/model.ckpt-12").shapes}
+    assert set(OBJECTIVES[own["objective"]].heads) <= scopes
+    towers = {"generator_ltr", "generator_rtl"}
+    assert bool(towers & scopes) == (name in ("electric", "two_tower", "electra_tt"))
     found = pretrain(tiny_data, name, hparams | EVALUATE)
     assert found.returncode == 0, found.stderr
     results = json.loads((run / "results" / "unsup_results.json").read_text())
-    expected = {
-        "two_stage": "disc_auc",
-        "adversarial": "generator_entropy",
-        "electra_15": "disc_loss",
-        "all_tokens_mlm": "replaced_token_accuracy",
-        "electra_sentence": "sentence_accuracy",
-    }
-    assert expected[name] in results["metrics"]
+    assert METRIC_OF[name] in results["metrics"]
     if name == "two_stage":
         assert ["disc_loss" in row for row in rows] == [False] * 6 + [True] * 6
         # The run remembers where its stages part.

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every objective is resumed bit for bit: nothing that it keeps is outside checkpoints.
+
+In one process: a model that was made anew, with other weights and from other random
+numbers, goes on from a checkpoint as the one that wrote it did.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.pretrain.run import batches_of
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train.distribution import create_strategy
+from tests.helpers.runs import OF_OBJECTIVE, tiny
+from tests.pretrain.test_two_stage import Staged
+
+# What some batches have that others do not.
+DRAWN = {"electra_15": "other_weights", "electra_sentence": "is_intact"}
+
+
+def hparams_of(objective):
+    """Two steps, each of which changes the weights."""
+    found = {"num_train_steps": 2, "num_warmup_steps": 0, "objective": objective}
+    if objective == "two_stage":  # The second stage begins where the run is cut.
+        found["stage_one_steps"] = 1
+    return found | OF_OBJECTIVE.get(objective, {})
+
+
+class Resumable(Staged):
+    """A run's model and steps, without its directory."""
+
+    def __init__(self, data, objective, seed):
+        super().__init__(data, **hparams_of(objective))
+        keras.utils.set_random_seed(seed)
+        for variable in self.state.model.trainable_variables:
+            variable.assign(keras.random.normal(variable.shape, 0, 0.1))
+
+    def make(self, step):
+        """Makes a step, as a run that is begun there; returns its metrics."""
+        self.begin(step)
+        batches = batches_of(self.config, self.vocab, self.placement, step)
+        return self.step.run(batches, step, 1)
+
+
+@pytest.fixture
+def eagerly():
+    """Python makes every step: what it draws or keeps by itself counts, too."""
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures("eagerly")
+@pytest.mark.filterwarnings("ignore:.*run_functions_eagerly")  # not of tf.data
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_step_after_a_checkpoint(tiny_data, tmp_path, objective):
+    straight = Resumable(tiny_data, objective, seed=1)
+    straight.make(0)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, straight.state.variables())
+    expected = straight.make(1)
+    resumed = Resumable(tiny_data, objective, seed=2)
+    checkpoints.restore(checkpoints.newest_intact(), resumed.state.variables())
+    found = resumed.make(1)
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+    values = resumed.values()
+    for name, value in straight.values().items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_batch_is_a_function_of_its_step(tiny_data, objective):
+    """Whatever was drawn before it, by this run or by another process."""
+    hparams = tiny(**hparams_of(objective))
+    config = PretrainingConfig.from_hparams(str(tiny_data), "m", hparams)
+    place = config, Vocabulary.load(config.vocab_file), create_strategy(config)
+    batches = batches_of(*place)
+    before, _, expected = (next(batches) for _ in range(3))
+    keras.utils.set_random_seed(2)
+    found = next(batches_of(*place, start=2))
+    assert found.keys() == expected.keys()
+    assert DRAWN.get(objective, "sample_uniform") in found
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert (before["sample_uniform"] != found["sample_uniform"]).numpy().all()
