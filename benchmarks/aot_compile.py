@@ -17,7 +17,9 @@ into .venv-accelerators, and tensorflow-tpu, which lowers with TPUs' own kernels
 that environment's Python runs this script.
 
 With --output-dir, the folder holds the step as JAX runs it (run_compiled_step.py), and
-of a run (--data-dir, --model-name) its newest checkpoint and all its examples.
+of a run (--data-dir, --model-name) its newest checkpoint and all its examples. It is in
+the form that suits GPUs unless --platform or --target says otherwise; step.json says
+which.
 """
 
 import json
@@ -55,7 +57,7 @@ flags.DEFINE_enum(
     "target",
     None,
     ["cpu", "gpu", "tpu"],
-    "Whose form of the step; by default the platform's, cpu without one.",
+    "Whose form of the step; by default the platform's, gpu without one.",
 )
 cli.define_path("config", None, "JSON file of hparams, such as configs/*.")
 flags.DEFINE_string("hparams", "{}", "JSON text or file of hparams.")
@@ -87,7 +89,8 @@ def main(_):
             report |= json.loads((folder / "compiled.json").read_text())
             print_report(run.config, report)
     if output:
-        print(f"Written to {output}: run_compiled_step.py runs it.")
+        form = f"in the form for {report['target']}"
+        print(f"Written to {output}, {form}: run_compiled_step.py runs it.")
     save(FLAGS.json, report)
 
 
@@ -180,7 +183,8 @@ def write_step(run: Run, folder: Path) -> dict:
 
     config, vocab, checkpoints, saved = run
     step, masked_step, inputs = make_step(config, vocab)
-    set_target(target_of_flags())
+    target = target_of_flags()
+    set_target(target)
     since = time.monotonic()
     specs = [tf.TensorSpec(*spec) for spec in inputs.values()]
     traced = masked_step.get_concrete_function(*specs)
@@ -189,6 +193,7 @@ def write_step(run: Run, folder: Path) -> dict:
     (folder / "step.hlo").write_bytes(hlo)
     spec = {
         "format": STEP_FORMAT,
+        "target": target,
         "state": {n: [list(v.shape), v.dtype.name] for n, v in variables.items()},
         "inputs": inputs,
         "columns": step.columns,
@@ -208,7 +213,8 @@ def write_step(run: Run, folder: Path) -> dict:
         arrays = {name: v.numpy() for name, v in variables.items()}
         np.savez_compressed(folder / "initial_state.npz", **arrays)
         np.savez_compressed(folder / "tokens.npz", **read_examples(config, vocab))
-    return {"lower_s": time.monotonic() - since, "kernels": kernels}
+    lower_s = time.monotonic() - since
+    return {"target": target, "lower_s": lower_s, "kernels": kernels}
 
 
 def is_of_run(name: str) -> bool:
@@ -217,10 +223,12 @@ def is_of_run(name: str) -> bool:
 
 
 def target_of_flags() -> str:
-    """What the step is for; see `model.target`."""
-    if FLAGS.target or not FLAGS.platform:
-        return FLAGS.target or "cpu"
-    return "tpu" if PLATFORMS[FLAGS.platform].topology else "gpu"
+    """What the step is for; see `model.target`.
+
+    Never this machine's CPU by itself: what is written here runs elsewhere.
+    """
+    is_tpu = FLAGS.platform and PLATFORMS[FLAGS.platform].topology
+    return FLAGS.target or ("tpu" if is_tpu else "gpu")
 
 
 def make_step(config: PretrainingConfig, vocab: Vocabulary):
@@ -338,9 +346,9 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
     place = FLAGS.platform if FLAGS.chips == 1 else f"{FLAGS.chips} x {FLAGS.platform}"
     print(
         f"Compiled, not run: {place} ({report['device']}), {rows} x "
-        f"{config.max_seq_length}, {config.precision}, kernels of "
-        f"{report['kernels']}; lowered in {report['lower_s']:.0f} s, compiled in "
-        f"{report['compile_s']:.0f} s"
+        f"{config.max_seq_length}, {config.precision}, in the form for "
+        f"{report['target']}, kernels of {report['kernels']}; lowered in "
+        f"{report['lower_s']:.0f} s, compiled in {report['compile_s']:.0f} s"
     )
     aliased = "all" if report["aliased"] == report["variables"] else report["aliased"]
     each = "" if FLAGS.chips == 1 else " of each chip"

@@ -7,7 +7,8 @@
 
 docs/gpu.md says what else to do there. Every row is a process of its own, printed when
 it is known; --minutes ends the list. The steps are those of run_pretraining.py on
-random tokens, input included.
+random tokens, input included. What a process has to say of its device, such as that it
+is no GPU, is a row, too.
 """
 
 import json
@@ -22,11 +23,11 @@ from typing import NamedTuple
 
 import measurement
 from absl import flags
-from measurement import ROOT
+from measurement import NOTE, ROOT, STEP_FORMAT
 
 from electra_tf import cli
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 
 FLAGS = flags.FLAGS
 
@@ -37,10 +38,11 @@ flags.DEFINE_string("only", "", "Regular expression of the rows' names.")
 flags.DEFINE_string("hparams", "{}", "Hparams that override those of all rows.")
 flags.DEFINE_integer("steps", 30, "Steps of a timed loop.", lower_bound=1)
 cli.define_path("json", None, "File for all that was measured.")
-cli.define_path("profile", None, "Where the profile of the first row's step goes.")
+cli.define_path("profile", None, "Where a profile of 5 steps of the first row goes.")
 flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
 
 ROW_SECONDS = 240  # for a row at most: compiling and 300 steps
+TARGET = "gpu"  # whose form of the steps this list is about
 
 
 class Row(NamedTuple):
@@ -91,8 +93,21 @@ COLUMNS = ("step", "ms", "ms with input", "seq/s", "goal", "peak, GB", "compilin
 
 def main(_) -> int | None:
     if FLAGS.variant:
-        print(json.dumps(measure_with_tensorflow(Row(*json.loads(FLAGS.variant)))))
+        row, profile = json.loads(FLAGS.variant)
+        print(json.dumps(measure_with_tensorflow(Row(*row), profile)))
         return
+    if FLAGS.prepare and FLAGS.profile:
+        raise UserError(
+            "--prepare measures nothing that --profile could show: give it with "
+            "--steps-dir.",
+            1,
+        )
+    if FLAGS.profile:
+        try:  # now, not after minutes of measuring
+            os.makedirs(FLAGS.profile, exist_ok=True)
+        except OSError as error:
+            reason = f"cannot write --profile {FLAGS.profile}: {error.strerror}."
+            raise UserError(reason, EXIT_CANNOT_WRITE) from None
     wanted = [row for row in ROWS if re.search(FLAGS.only, row.name)]
     if FLAGS.prepare or FLAGS.steps_dir:
         wanted = [row for row in wanted if row.jit]
@@ -102,19 +117,62 @@ def main(_) -> int | None:
         for row in wanted:
             prepare(row, Path(FLAGS.prepare) / row.name)
         return
-    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|", flush=True)
-    end, results = time.monotonic() + 60 * FLAGS.minutes, {}
-    for row in wanted:
+    found = measure(wanted)
+    return 0 if any("step_ms" in row for row in found.values()) else 1
+
+
+def measure(rows: list[Row]) -> dict[str, dict]:
+    """Measures the rows that there is time for and prints them; what was found."""
+    print_row(*COLUMNS)
+    print(f"{'|---' * len(COLUMNS)}|", flush=True)
+    end, results, said = time.monotonic() + 60 * FLAGS.minutes, {}, set()
+    profile, why_none = FLAGS.profile, "no row was measured"
+    for row in rows:
         left = end - time.monotonic()
         if left < 10:
-            print(
-                f"| {row.name} | no time left |{' |' * (len(COLUMNS) - 2)}", flush=True
-            )
+            print_row(row.name, "no time left")
             continue
-        results[row.name] = found = in_process(row, min(left, ROW_SECONDS), not results)
-        print(f"| {row.name} | {' | '.join(cells(row, found))} |", flush=True)
+        found = in_process(row, min(left, ROW_SECONDS), profile)
+        if profile and "failed" in found:
+            why_none, left = found["failed"], end - time.monotonic()
+            if found["exit_code"] and left > 10:
+                # The profiler may be to blame, and the numbers matter more.
+                found = in_process(row, min(left, ROW_SECONDS), None)
+        if "step_ms" in found:
+            profile = None
+        for note in found["notes"]:
+            if note not in said:
+                said.add(note)
+                print_row(note)
+        print_row(row.name, *cells(row, found))
+        results[row.name] = found
         measurement.save(FLAGS.json, results)
-    return 0 if any("step_ms" in found for found in results.values()) else 1
+    if FLAGS.profile:
+        names = [name for name, found in results.items() if found.get("profile")]
+        print(profile_line(names[0]) if names else f"No profile: {why_none}.")
+    return results
+
+
+def print_row(*cells: str) -> None:
+    """Prints the first cells of a row; the others are empty."""
+    given = [*cells, *[""] * (len(COLUMNS) - len(cells))]
+    print(f"| {' | '.join(given)} |", flush=True)
+
+
+def profile_line(name: str) -> str:
+    """What is in the profile of a row.
+
+    A driver that shows its kernels to root only lets the profiler see all the rest.
+    """
+    files = Path(FLAGS.profile).rglob("*.xplane.pb")
+    newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
+    if newest is None:
+        return f"No profile: {name} was measured with it, and wrote none."
+    kernels = "with" if _GPU_PLANE in newest.read_bytes() else "without"
+    return f"Five steps of {name}: {FLAGS.profile}, {kernels} kernels of a GPU."
+
+
+_GPU_PLANE = b"\x12\x0d/device:GPU:"  # the name of an XPlane (protobuf) of 13 letters
 
 
 def prepare(row: Row, folder: Path) -> None:
@@ -123,15 +181,18 @@ def prepare(row: Row, folder: Path) -> None:
     hparams = {name: getattr(config, name) for name in _SHAPE}
     hparams |= read_hparams(FLAGS.hparams)
     if (folder / "step.json").exists():
-        there = read_hparams(str(folder / "step.json"))["settings"]
-        if there != json.loads(json.dumps(config.settings())):
+        wanted = {"format": STEP_FORMAT, "target": TARGET}
+        wanted["settings"] = json.loads(json.dumps(config.settings()))
+        there = read_hparams(str(folder / "step.json"))
+        if {name: there.get(name) for name in wanted} != wanted:
             raise UserError(
-                f"{folder} is a step of other --hparams: name another --prepare."
+                f"{folder} is a step of other --hparams or of an older version of this "
+                "script: name another --prepare."
             )
         print(f"{folder} is there.", flush=True)
         return
     script = str(ROOT / "benchmarks" / "aot_compile.py")
-    command = [sys.executable, script, f"--output-dir={folder}"]
+    command = [sys.executable, script, f"--output-dir={folder}", f"--target={TARGET}"]
     command += [f"--config={ROOT / 'configs' / row.model}.json"]
     done = subprocess.run(
         [*command, f"--hparams={json.dumps(hparams)}"],
@@ -147,35 +208,44 @@ def prepare(row: Row, folder: Path) -> None:
 _SHAPE = ("max_seq_length", "train_batch_size", "precision", "jit_compile")
 
 
-def in_process(row: Row, seconds: float, is_first: bool) -> dict:
+def in_process(row: Row, seconds: float, profile: str | None) -> dict:
     """Measures a row in a new process; "failed" says why there are no numbers."""
     if FLAGS.steps_dir:
         script = str(ROOT / "benchmarks" / "run_compiled_step.py")
         folder = Path(FLAGS.steps_dir) / row.name
         command = [sys.executable, script, "--measure", f"--steps={FLAGS.steps}"]
         command += [f"--step-dir={folder}"]
-        command += [f"--profile={FLAGS.profile}"] * bool(FLAGS.profile and is_first)
+        command += [f"--profile={profile}"] * bool(profile)
     else:
-        command = [*measurement.this_script({})[:-1], f"--variant={json.dumps(row)}"]
+        variant = f"--variant={json.dumps([row, profile])}"
+        command = [*measurement.this_script({})[:-1], variant]
     environment = os.environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95"}
     try:
         done = subprocess.run(
             command,
             capture_output=True,
-            text=True,
             timeout=seconds,
             env=environment,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return {"failed": f"not done in {seconds:.0f} s"}
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        return {"failed": (lines or ["no message"])[-1][:100].replace("|", "/")}
-    return json.loads(done.stdout[done.stdout.index("{") :])
+        code, stderr = done.returncode, done.stderr
+    except subprocess.TimeoutExpired as error:
+        code, stderr = None, error.stderr or b""
+    lines = [
+        line for line in stderr.decode(errors="replace").splitlines() if line.strip()
+    ]
+    notes = [line.removeprefix(NOTE) for line in lines if line.startswith(NOTE)]
+    if code == 0:
+        printed = done.stdout.decode()
+        found = json.loads(printed[printed.index("{") :])
+        return found | {"profile": profile, "notes": notes}
+    why = [line for line in lines if not line.startswith(NOTE)] or ["no message"]
+    why = why[-1][:100].replace("|", "/")
+    why = f"not done in {seconds:.0f} s" if code is None else why
+    return {"failed": why, "exit_code": code, "notes": notes}
 
 
-def measure_with_tensorflow(row: Row) -> dict:
+def measure_with_tensorflow(row: Row, profile: str | None) -> dict:
     """The same numbers as run_compiled_step.py --measure, of TensorFlow's own step."""
     from preparation import make_loop
 
@@ -185,6 +255,8 @@ def measure_with_tensorflow(row: Row) -> dict:
     import tensorflow as tf
 
     gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        print(f"{NOTE}TensorFlow finds no GPU", file=sys.stderr, flush=True)
     tf.config.set_visible_devices(gpus[:1], "GPU")  # more would share the batch
     started = time.monotonic()
     loop, _ = make_loop(row.config())
@@ -195,6 +267,9 @@ def measure_with_tensorflow(row: Row) -> dict:
         last = loop(FLAGS.steps)
         seconds.append((time.monotonic() - started) / FLAGS.steps)
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpus else None
+    if profile:
+        with tf.profiler.experimental.Profile(profile):
+            loop(5)
     return {
         "compile_s": first_s,
         "step_with_input_ms": [1e3 * s for s in seconds],

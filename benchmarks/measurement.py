@@ -30,7 +30,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-STEP_FORMAT = 2  # of the step.json that aot_compile.py writes and others read
+STEP_FORMAT = 3  # of the step.json that aot_compile.py writes and others read
+NOTE = "note: "  # on stderr, what a process that measures has to say of its device
 
 
 class Encoder(NamedTuple):

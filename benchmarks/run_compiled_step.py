@@ -8,12 +8,15 @@ Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. W
 it the run goes on from state.npz or, at first, initial_state.npz; batches and masking
 are those of run_pretraining.py. State and metrics are written into the folder: at the
 end, on SIGTERM and every --save-minutes; take_back_state.py makes a checkpoint of them.
+The step has the form that suits one kind of device (aot_compile.py --target); where
+this is another kind, a line on stderr says so.
 """
 
 import hashlib
 import io
 import json
 import statistics
+import sys
 import time
 import zipfile
 import zlib
@@ -24,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 from absl import flags
-from measurement import STEP_FORMAT
+from measurement import NOTE, STEP_FORMAT
 
 from electra_tf import cli
 from electra_tf.data.permutation import batch_indices
@@ -62,6 +65,8 @@ SCALES = {"loss_scale": 2.0**15}  # what --measure starts with, where it is not 
 
 def main(_) -> int:
     started = time.monotonic()
+    if FLAGS.profile and not FLAGS.measure:
+        raise UserError("--profile is of the steps of --measure: give both.", 1)
     limit = FLAGS.max_wall_time and parse_duration(
         FLAGS.max_wall_time, "--max-wall-time"
     )
@@ -114,6 +119,8 @@ class Program:
             )
         jax.config.update("jax_enable_x64", True)  # the state has int64 counters
         self._jax, self.device = jax, jax.devices()[0]
+        self.target = spec["target"]
+        say_if_of_another_kind(self.target, self.device.platform)
         exported = jax.export.deserialize(bytearray(content))
         donated = tuple(range(len(spec["state"])))
         step = jax.jit(exported.call, donate_argnums=donated)
@@ -140,11 +147,24 @@ class Program:
         used = self.device.memory_stats() or {}
         return {
             "device": self.device.device_kind,
+            "target": self.target,
             "jax": self._jax.__version__,
             "compile_s": self.compile_s,
             "program_temp_bytes": getattr(found, "temp_size_in_bytes", None),
             "peak_bytes": used.get("peak_bytes_in_use"),
         }
+
+
+def say_if_of_another_kind(target: str, platform: str) -> None:
+    """Says that times are not those of a step for this device, where that is so."""
+    kind = "gpu" if platform in ("cuda", "rocm") else platform  # by JAX's version
+    if kind != target:
+        print(
+            f"{NOTE}the step was lowered for {target}, the device is a {kind}: "
+            "it may be slow in this form",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class Batches:

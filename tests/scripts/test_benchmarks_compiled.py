@@ -94,6 +94,36 @@ def test_the_compilers_take_the_whole_step(platform, python, tmp_path):
     assert "optimizer" in found["parts"]
 
 
+def array(*sizes: int) -> bytes:
+    """The sizes of an array, as an HLO module in a file has them (protobuf)."""
+    varints = b""
+    for size in sizes:
+        while size > 127:
+            varints += bytes([size & 127 | 128])
+            size >>= 7
+        varints += bytes([size])
+    return bytes([3 << 3 | 2, len(varints)]) + varints
+
+
+@pytest.mark.parametrize(
+    ("target", "rows"),
+    [(None, 512), pytest.param("cpu", 128, marks=pytest.mark.thorough)],
+)
+def test_a_step_that_travels_has_the_form_of_its_target(target, rows, tmp_path):
+    """A GPU's by default: the softmax of Electric has more rows at a time."""
+    electric = {"electra_objective": False, "electric_objective": True}
+    hparams = json.dumps(tiny(vocab_size=300, train_batch_size=16, **electric))
+    flags = (f"--hparams={hparams}", f"--output-dir={tmp_path / 'step'}")
+    flags += (f"--target={target}",) * bool(target)
+    # Nothing is made of what was lowered.
+    printed = ok(sys.executable, "aot_compile.py", *flags, "--compiler-python=true")
+    spec = json.loads((tmp_path / "step" / "step.json").read_text())
+    assert spec["target"] == (target or "gpu")
+    assert f"in the form for {spec['target']}" in printed
+    hlo = (tmp_path / "step" / "step.hlo").read_bytes()
+    assert [n for n in (128, 512) if array(n, 300) in hlo] == [rows]  # scores at once
+
+
 @compilers
 def test_several_chips_share_the_batch(tmp_path):
     hparams = json.dumps(TINY | {"vocab_size": 300})
@@ -139,6 +169,7 @@ def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_dat
     assert trained.returncode == 0, trained.stderr
     half = run_step(step, "--until=20", "--log-steps=7")
     assert half.returncode == 0, half.stderr
+    assert half.stderr.count("lowered for gpu, the device is a cpu") == 1
     rest = run_step(step, f"--until={STEPS}")  # goes on from what the first has saved
     assert rest.returncode == 0, rest.stderr
     names = (f"--data-dir={tiny_data}", "--model-name=compiled")
@@ -245,10 +276,12 @@ def test_measuring_needs_no_run_and_writes_nothing(tmp_path):
     folder = tmp_path / "step"
     hparams = json.dumps(TINY | {"vocab_size": 300, "precision": "mixed_float16"})
     flags = (f"--hparams={hparams}", f"--output-dir={folder}")
-    ok(sys.executable, "aot_compile.py", *flags)
+    ok(sys.executable, "aot_compile.py", "--target=cpu", *flags)
     before = sorted(path.name for path in folder.iterdir())
-    found = json.loads(run_step(folder, "--measure", "--steps=2").stdout)
-    assert found["device"] == "cpu" and len(found["step_ms"]) == 5
+    measured = run_step(folder, "--measure", "--steps=2")
+    assert "lowered for" not in measured.stderr
+    found = json.loads(measured.stdout)
+    assert found["device"] == found["target"] == "cpu" and len(found["step_ms"]) == 5
     assert np.isfinite(found["loss"]).all() and found["sequences_per_s_with_input"] > 0
     assert sorted(path.name for path in folder.iterdir()) == before
     refused = run_step(folder)
@@ -329,6 +362,9 @@ SHORT_LIST = (
 )
 
 
+NAMES = ["electra_small-128x128-mixed_bfloat16", "electra_small-128x128-float32"]
+
+
 def rows_of(printed: str) -> list[list[str]]:
     """The cells of the rows of the list that were measured."""
     lines = [line for line in printed.splitlines() if line.startswith("| electra_")]
@@ -336,15 +372,49 @@ def rows_of(printed: str) -> list[list[str]]:
 
 
 @pytest.mark.thorough
-def test_the_first_hour_with_tensorflow():
-    rows = rows_of(ok(sys.executable, "gpu_first_hour.py", *SHORT_LIST))
-    assert [row[0] for row in rows] == [
-        "electra_small-128x128-mixed_bfloat16",
-        "electra_small-128x128-float32",
-    ]
+def test_the_first_hour_with_tensorflow(tmp_path):
+    flags = (*SHORT_LIST, f"--profile={tmp_path / 'profile'}")
+    no_gpu = {"CUDA_VISIBLE_DEVICES": "-1"}
+    printed = ok(sys.executable, "gpu_first_hour.py", *flags, **no_gpu)
+    rows = rows_of(printed)
+    assert [row[0] for row in rows] == NAMES
     for row in rows:
         assert float(row[2]) > 0 and float(row[3].replace(",", "")) > 0
     assert rows[0][4] == "10,000"  # the goal
+    assert printed.count("| TensorFlow finds no GPU") == 1
+    is_profiled(printed, tmp_path / "profile")
+
+
+def is_profiled(printed: str, folder: Path) -> None:
+    """The steps of the first row are, and no others."""
+    last = f"Five steps of {NAMES[0]}: {folder}, without kernels of a GPU."
+    assert printed.splitlines()[-1] == last
+    [profile] = folder.rglob("*.xplane.pb")
+    assert profile.stat().st_size > 1000
+
+
+@pytest.mark.thorough
+def test_a_profiler_that_fails_costs_no_row(tmp_path):
+    (tmp_path / "plugins").touch()  # would be a folder of the profile
+    flags = (*SHORT_LIST, f"--profile={tmp_path}")
+    printed = ok(sys.executable, "gpu_first_hour.py", *flags, CUDA_VISIBLE_DEVICES="-1")
+    assert [float(row[2]) > 0 for row in rows_of(printed)] == [True, True]
+    assert printed.splitlines()[-1].startswith("No profile: ")
+
+
+def test_a_profile_that_nothing_would_make_is_refused(tmp_path):
+    profile = f"--profile={tmp_path / 'profile'}"
+    prepare = (*SHORT_LIST, f"--prepare={tmp_path / 'steps'}", profile)
+    done = run(sys.executable, "gpu_first_hour.py", *prepare)
+    refused(done, 1, "--prepare measures nothing", "--steps-dir")
+    done = run(
+        sys.executable, "run_compiled_step.py", f"--step-dir={tmp_path}", profile
+    )
+    refused(done, 1, "--profile", "--measure")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    below = (*SHORT_LIST, f"--profile={tmp_path / 'file' / 'profile'}")
+    refused(run(sys.executable, "gpu_first_hour.py", *below), 73, "cannot write")
 
 
 @compilers
@@ -354,13 +424,22 @@ def test_the_first_hour_with_jax_alone(tmp_path):
     assert ok(*prepare).count(" MB") == 2
     assert ok(*prepare).count("is there.") == 2
     assert "of other --hparams" in run(*prepare, "--hparams={}").stderr
-    (broken := tmp_path / "steps" / "electra_small-128x128-float32").rename(
-        tmp_path / "elsewhere"
-    )
-    found = tmp_path / "found.json"
+    path = tmp_path / "steps" / NAMES[0] / "step.json"
+    spec = json.loads(path.read_text())
+    assert spec["target"] == "gpu"
+    for stale in ({"target": "cpu"}, {"format": 2}):
+        path.write_text(json.dumps(spec | stale))
+        refused(run(*prepare), 2, "name another --prepare")
+    path.write_text(json.dumps(spec))
+    (broken := tmp_path / "steps" / NAMES[1]).rename(tmp_path / "elsewhere")
+    found, profile = tmp_path / "found.json", tmp_path / "profile"
     flags = (*SHORT_LIST, f"--steps-dir={tmp_path / 'steps'}", f"--json={found}")
-    rows = rows_of(ok(PYTHON, "gpu_first_hour.py", *flags, JAX_PLATFORMS="cpu"))
+    flags += (f"--profile={profile}",)
+    printed = ok(PYTHON, "gpu_first_hour.py", *flags, JAX_PLATFORMS="cpu")
+    rows = rows_of(printed)
     assert float(rows[0][1]) > 0 and float(rows[0][2]) > 0
     # A row that cannot be measured says why, and is not the end of the list.
     assert rows[1][0] == broken.name and "aot_compile.py" in rows[1][1]
     assert len(json.loads(found.read_text())) == 2
+    assert printed.count("lowered for gpu, the device is a cpu") == 1
+    is_profiled(printed, profile)
