@@ -24,7 +24,6 @@ With --output-dir, score, detect and predict read a corpus, in many processes or
 Apache Beam, and write shards of JSON lines; docs/scale.md.
 """
 
-import itertools
 import math
 import os
 import sys
@@ -43,7 +42,7 @@ from electra_tf.storage.files import is_stream, line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import archives
-from electra_tf.text.corpus import TextReader, standard_input
+from electra_tf.text.corpus import standard_input
 from electra_tf.text.json_lines import json_line
 
 _DATA_DIR = cli.define_path(
@@ -117,7 +116,8 @@ _TOKENS = flags.DEFINE_boolean("tokens", False, "score writes each token's, too.
 _NBEST = cli.define_path(
     "nbest",
     None,
-    "N-best lists for rerank: JSON lines, or with --costs Kaldi's text.",
+    "N-best lists for rerank: JSON lines, or with --costs Kaldi's text; - is standard "
+    "input.",
     in_bucket=True,
 )
 _COSTS = flags.DEFINE_list(
@@ -233,12 +233,11 @@ def main(argv: list[str]) -> int:
 
 def check_not_read(output: str) -> None:
     """Raises a UserError where the result would replace what is read."""
-    read = {flag.name: flag.value for flag in (_INPUT, _NBEST, _REFERENCES)}
+    read = {flag.name: file_of(flag) for flag in (_INPUT, _NBEST, _REFERENCES)}
     given = [*read.items(), *((_COSTS.name, path) for path in _COSTS.value)]
     for name, path in given:
-        if path in (None, "-") or not os.path.exists(path):
-            continue
-        if os.path.exists(output) and os.path.samefile(path, output):
+        both_are_files = all(map(os.path.isfile, (path or "", output)))
+        if both_are_files and os.path.samefile(path, output):
             raise UserError(
                 f"--{name} and --output are the same file, {output}.", EXIT_FLAGS
             )
@@ -249,6 +248,9 @@ def check_needed_flags(command: str) -> None:
     several = command == "report" and "," in (_MODEL_NAME.value or "")
     reads = command != "report" or _INPUT.value is not None
     for flag, has_effect, why in (
+        (_SEED, not several, "is for the report on one run"),
+        (_MAX_PASSAGES, not several, "is for the report on one run"),
+        (_ENCODING_ERRORS, not several, "is for the report on one run"),
         (_SEED, command != "detect" or _CORRUPT.value, "is for --corrupt"),
         (_SEED, reads, "is for --input"),
         (_MAX_PASSAGES, reads, "is for --input"),
@@ -257,7 +259,7 @@ def check_needed_flags(command: str) -> None:
         (_ENCODING_ERRORS, reads, "is for --input"),
     ):
         given = flags.FLAGS[flag.name].present and _OUTPUT_DIR.value is None
-        if given and (several or not has_effect):
+        if given and not has_effect:
             name = flag.name.replace("_", "-")
             raise UserError(f"--{name} {why}: without effect here.", EXIT_FLAGS)
     if not 0 <= _THRESHOLD.value <= 1:
@@ -361,13 +363,9 @@ def file_of(flag: flags.FlagHolder) -> str | None:
 
 def input_lines() -> Iterator[str]:
     """The lines of the input."""
-    if file_of(_INPUT) is not None:
-        return archives.read_lines(file_of(_INPUT), _ENCODING_ERRORS.value)
-    stream = standard_input()
-    if stream.isatty():
+    if file_of(_INPUT) is None and standard_input().isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
-    reader = TextReader(stream, "standard input", _ENCODING_ERRORS.value)
-    return itertools.chain.from_iterable(reader)
+    return archives.read_lines(file_of(_INPUT), _ENCODING_ERRORS.value)
 
 
 def detect(model_dir: str) -> None:
@@ -398,7 +396,8 @@ def report(model_dir: str) -> None:
     from electra_tf.interop import sources
 
     bring_model(model_dir)
-    if not sources.is_run(Path(model_dir)):
+    is_run = sources.is_run(Path(model_dir))
+    if not is_run or not os.path.isfile(os.path.join(model_dir, "config.json")):
         raise UserError(
             f"report is on a run, and {model_dir} is none.\nName the "
             "directory of a run, not a checkpoint or an exported model."
@@ -456,11 +455,9 @@ def rerank(model_dir: str) -> None:
         raise UserError(
             f"--weight {_WEIGHT.value}: it is a number of at least 0.", EXIT_FLAGS
         )
-    places = [
-        "/dev/stdin" if place == "-" else place
-        for place in (_NBEST.value, _REFERENCES.value)
-    ]
-    lists = nbest.read_nbest(places[0], _COSTS.value, places[1], _ENCODING_ERRORS.value)
+    lists = nbest.read_nbest(
+        file_of(_NBEST), _COSTS.value, _REFERENCES.value, _ENCODING_ERRORS.value
+    )
     errors = reranking.errors_if_known(lists, is_needed=_TUNE.value)
     with line_writer(file_of(_OUTPUT)) as write:
         scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
@@ -470,7 +467,8 @@ def rerank(model_dir: str) -> None:
         for one, values in zip(lists, scores, strict=True):
             ranked = reranking.rank_list(one, values, weight)
             if _BEST.value:
-                write(f"{one.id} {' '.join(ranked[0].text.split())}".rstrip())
+                best = f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
+                write(best.encode("utf-8", "replace").decode())  # half a character
             else:
                 write(json_line(reranking.to_json(one, ranked)))
     print(reranking.describe_lists(lists, weight, tuned), file=sys.stderr)

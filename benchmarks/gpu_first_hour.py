@@ -38,7 +38,11 @@ flags.DEFINE_string("only", "", "Regular expression of the rows' names.")
 flags.DEFINE_string("hparams", "{}", "Hparams that override those of all rows.")
 flags.DEFINE_integer("steps", 30, "Steps of a timed loop.", lower_bound=1)
 cli.define_path("json", None, "File for all that was measured.")
-cli.define_path("profile", None, "Where a profile of 5 steps of the first row goes.")
+cli.define_path(
+    "profile",
+    None,
+    "Where 5 steps of the first row measured go.",
+)
 flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
 
 ROW_SECONDS = 240  # for a row at most: compiling and 300 steps
@@ -94,7 +98,7 @@ COLUMNS = ("step", "ms", "ms with input", "seq/s", "goal", "peak, GB", "compilin
 def main(_) -> int | None:
     if FLAGS.variant:
         row, profile = json.loads(FLAGS.variant)
-        print(json.dumps(measure_with_tensorflow(Row(*row), profile)))
+        measure_with_tensorflow(Row(*row), profile)
         return
     if FLAGS.prepare and FLAGS.profile:
         raise UserError(
@@ -126,20 +130,15 @@ def measure(rows: list[Row]) -> dict[str, dict]:
     print_row(*COLUMNS)
     print(f"{'|---' * len(COLUMNS)}|", flush=True)
     end, results, said = time.monotonic() + 60 * FLAGS.minutes, {}, set()
-    profile, why_none = FLAGS.profile, "no row was measured"
+    profile, profiled = FLAGS.profile, None
     for row in rows:
         left = end - time.monotonic()
         if left < 10:
             print_row(row.name, "no time left")
             continue
         found = in_process(row, min(left, ROW_SECONDS), profile)
-        if profile and "failed" in found:
-            why_none, left = found["failed"], end - time.monotonic()
-            if found["exit_code"] and left > 10:
-                # The profiler may be to blame, and the numbers matter more.
-                found = in_process(row, min(left, ROW_SECONDS), None)
-        if "step_ms" in found:
-            profile = None
+        if profile and "step_ms" in found:
+            profile, profiled = None, row.name
         for note in found["notes"]:
             if note not in said:
                 said.add(note)
@@ -148,8 +147,7 @@ def measure(rows: list[Row]) -> dict[str, dict]:
         results[row.name] = found
         measurement.save(FLAGS.json, results)
     if FLAGS.profile:
-        names = [name for name, found in results.items() if found.get("profile")]
-        print(profile_line(names[0]) if names else f"No profile: {why_none}.")
+        print(profile_line(profiled))
     return results
 
 
@@ -159,15 +157,15 @@ def print_row(*cells: str) -> None:
     print(f"| {' | '.join(given)} |", flush=True)
 
 
-def profile_line(name: str) -> str:
-    """What is in the profile of a row.
+def profile_line(name: str | None) -> str:
+    """What is in the profile of a row; None: none was measured.
 
     A driver that shows its kernels to root only lets the profiler see all the rest.
     """
     files = Path(FLAGS.profile).rglob("*.xplane.pb")
     newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
     if newest is None:
-        return f"No profile: {name} was measured with it, and wrote none."
+        return f"No profile: {name or 'no row'} was measured with it, and wrote none."
     kernels = "with" if _GPU_PLANE in newest.read_bytes() else "without"
     return f"Five steps of {name}: {FLAGS.profile}, {kernels} kernels of a GPU."
 
@@ -228,25 +226,22 @@ def in_process(row: Row, seconds: float, profile: str | None) -> dict:
             env=environment,
             check=False,
         )
-        code, stderr = done.returncode, done.stderr
+        stdout, stderr, why = done.stdout, done.stderr, None
     except subprocess.TimeoutExpired as error:
-        code, stderr = None, error.stderr or b""
+        stdout, stderr = error.stdout or b"", error.stderr or b""
+        why = f"not done in {seconds:.0f} s"
     lines = [
         line for line in stderr.decode(errors="replace").splitlines() if line.strip()
     ]
     notes = [line.removeprefix(NOTE) for line in lines if line.startswith(NOTE)]
-    if code == 0:
-        printed = done.stdout.decode()
-        found = json.loads(printed[printed.index("{") :])
-        return found | {"profile": profile, "notes": notes}
-    why = [line for line in lines if not line.startswith(NOTE)] or ["no message"]
-    why = why[-1][:100].replace("|", "/")
-    why = f"not done in {seconds:.0f} s" if code is None else why
-    return {"failed": why, "exit_code": code, "notes": notes}
+    if b"{" in stdout:  # Whatever became of the profile, which is made after it.
+        return json.loads(stdout[stdout.index(b"{") :]) | {"notes": notes}
+    said = [line for line in lines if not line.startswith(NOTE)] or ["no message"]
+    return {"failed": why or said[-1][:100].replace("|", "/"), "notes": notes}
 
 
-def measure_with_tensorflow(row: Row, profile: str | None) -> dict:
-    """The same numbers as run_compiled_step.py --measure, of TensorFlow's own step."""
+def measure_with_tensorflow(row: Row, profile: str | None) -> None:
+    """Prints what run_compiled_step.py --measure does, of TensorFlow's own step."""
     from preparation import make_loop
 
     from electra_tf import startup
@@ -267,10 +262,7 @@ def measure_with_tensorflow(row: Row, profile: str | None) -> dict:
         last = loop(FLAGS.steps)
         seconds.append((time.monotonic() - started) / FLAGS.steps)
     peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpus else None
-    if profile:
-        with tf.profiler.experimental.Profile(profile):
-            loop(5)
-    return {
+    found = {
         "compile_s": first_s,
         "step_with_input_ms": [1e3 * s for s in seconds],
         "peak_bytes": peak,
@@ -279,6 +271,10 @@ def measure_with_tensorflow(row: Row, profile: str | None) -> dict:
         / statistics.median(seconds),
         "step_ms": [],
     }
+    print(json.dumps(found), flush=True)
+    if profile:
+        with tf.profiler.experimental.Profile(profile):
+            loop(5)
 
 
 def cells(row: Row, found: dict) -> list[str]:

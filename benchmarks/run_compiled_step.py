@@ -73,7 +73,7 @@ def main(_) -> int:
     folder = Path(FLAGS.step_dir)
     spec = read_spec(folder)
     if FLAGS.measure:
-        print(json.dumps(measure(folder, spec), indent=1))
+        measure(folder, spec)
         return EXIT_OK
     with RunLock(folder), StopRequest(limit, started) as stop:
         return train(folder, spec, stop)
@@ -236,8 +236,11 @@ def save(folder: Path, state: dict[str, np.ndarray]) -> None:
 # --------------------------------------------------------------------- the two uses
 
 
-def measure(folder: Path, spec: dict) -> dict:
-    """Times steps, with their input and without; on noise where there is no run."""
+def measure(folder: Path, spec: dict) -> None:
+    """Times steps, with their input and without; on noise where there is no run.
+
+    Prints what was found before the profile is made, whose failure costs no numbers.
+    """
     rng = np.random.default_rng(0)
     state, tokens = {}, {}
     for name, (shape, dtype) in spec["state"].items():
@@ -269,15 +272,8 @@ def measure(folder: Path, spec: dict) -> dict:
                 row = program(get())
             row = np.asarray(row)  # waits
             found.append((time.monotonic() - started) / FLAGS.steps)
-    if FLAGS.profile:
-        import jax
-
-        with jax.profiler.trace(FLAGS.profile):
-            for _ in range(5):
-                row = program(same)
-            np.asarray(row)
     rate = spec["train_batch_size"] / statistics.median(seconds_with_input)
-    return program.facts() | {
+    found = program.facts() | {
         "shape": [spec["train_batch_size"], spec["max_seq_length"]],
         "precision": spec["precision"],
         "first_step_s": first_s,
@@ -286,6 +282,14 @@ def measure(folder: Path, spec: dict) -> dict:
         "sequences_per_s_with_input": rate,
         "loss": [float(first[0]), float(row[0])],
     }
+    print(json.dumps(found, indent=1), flush=True)
+    if FLAGS.profile:
+        import jax
+
+        with jax.profiler.trace(FLAGS.profile):
+            for _ in range(5):
+                row = program(same)
+            np.asarray(row)
 
 
 def train(folder: Path, spec: dict, stop: StopRequest) -> int:

@@ -249,10 +249,11 @@ def _check_weights(config) -> None:
     name = config.objective_kind
     kind = OBJECTIVES[name]
     learner = "main network" if kind.predicts != "none" else "discriminator"
+    has_verdict = name == "electra_sentence" and config.sentence_weight > 0
     samples = name in ("two_stage", "adversarial") or not kind.main_network
     for is_impossible, weight, reason in (
-        (not kind.is_originals and kind.main_network and config.disc_weight == 0,
-         "disc_weight", f"the {learner} would not learn"),
+        (not kind.is_originals and kind.main_network and config.disc_weight == 0
+         and not has_verdict, "disc_weight", f"the {learner} would not learn"),
         (samples and config.gen_weight == 0,
          "gen_weight", "the generator would not learn"),
         (name == "electra_sentence" and config.intact_share == 1,
@@ -341,7 +342,7 @@ def _need(config, needed: Mapping[str, Any], reason: str) -> None:
 
 
 def _check_adversarial(config) -> None:
-    """Raises a UserError where samples are not the generator's, or nobody judges."""
+    """Raises a UserError where samples are not the generator's own."""
     for is_impossible, name, reason in (
         (config.repeated_masks != "fixed", "repeated_masks",
          "where a position is drawn twice, the discriminator reads neither sample"),

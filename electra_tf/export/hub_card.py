@@ -189,7 +189,8 @@ def hub_page(
 
 ## Overview
 
-{_overview(facts)}{fits}
+{_overview(facts)}
+{fits}
 ## Use
 
 ```python
@@ -290,7 +291,7 @@ def _overview(facts: RunFacts) -> str:
         f"{sizes['num_hidden_layers']} layers, {sizes['hidden_size']} wide, "
         f"{sizes['num_attention_heads']} heads, embeddings of "
         f"{sizes['embedding_size']}; {sizes['vocab_size']:,} wordpieces, "
-        f"{facts.tokenizer}.\n"
+        f"{facts.tokenizer}."
     )
 
 

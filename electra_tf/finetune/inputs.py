@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import archives, tables
-from electra_tf.text.corpus import standard_input
+from electra_tf.text.corpus import open_text
 from electra_tf.text.units import COMPRESSED, Unit
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
@@ -105,8 +105,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     if path is None and found == "parquet":
         raise UserError("parquet cannot be read from standard input; name the file.")
     if path is None:
-        name = "standard input"
-        return Source(name, found, text_lines(standard_input(), name))
+        return Source(archives.STANDARD_INPUT, found, _of_file(None))
     return Source(path, found, _of_file(Path(path)))
 
 
@@ -150,11 +149,14 @@ def open_part(part: Unit, skipped: int) -> Source:
 
 
 def _of_file(
-    path: Path, start: int = 0, end: int | None = None, skipped: int = 0
+    path: Path | None, start: int = 0, end: int | None = None, skipped: int = 0
 ) -> Iterator[str]:
-    with archives.open_decompressed(path) as stream:
+    name = archives.STANDARD_INPUT if path is None else str(path)
+    # Parts are of files that are not compressed.
+    opened = archives.open_decompressed(path) if end is None else open_text(path)
+    with opened as stream:
         lines = stream if end is None else _lines_from(stream, start, end)
-        yield from text_lines(lines, str(path), max(2, skipped + 1) if start else 1)
+        yield from text_lines(lines, name, max(2, skipped + 1) if start else 1)
 
 
 def _lines_from(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:

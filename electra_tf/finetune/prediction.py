@@ -111,7 +111,7 @@ def write(
       resume: go on behind what an interrupted call has written.
 
     Raises `UserError`: 2 where that was of another input or model, 65 where it is
-    damaged, 73 when it cannot be written.
+    damaged, 73 when it cannot be written, 75 while another process writes it.
     """
     progress = _Progress(console)
     if output is None or is_stream(output):
@@ -122,18 +122,12 @@ def write(
         return
     output, asked = os.path.realpath(output), iter(asked)
     facts = facts_of(predictor)
-    is_begun = os.path.exists(output + PARTIAL)
-    if resume and os.path.isfile(output) and not is_begun:
+    if resume and os.path.isfile(output) and not os.path.exists(output + PARTIAL):
         _check_whole(output, facts, asked)
         console.log(f"{output} is whole; there is nothing to do.")
         return
-    if is_begun and not resume:
-        raise UserError(
-            f"{output + PARTIAL} holds the predictions of a call that was interrupted."
-            "\n--resume goes on behind them; remove it to begin anew."
-        )
     try:
-        with _Unfinished(output, facts, console) as file:
+        with _Unfinished(output, facts, resume, console) as file:
             if skipped := file.skip(asked):
                 console.log(f"Going on behind {skipped:,} predictions.")
             for row in progress.of(predictor.rows(asked)):
@@ -218,25 +212,41 @@ def _check_whole(output: str, facts: dict[str, Any], asked: Iterator[Asked]) -> 
 
 
 class _Unfinished:
-    """The predictions so far, and beside them whose they are."""
+    """The predictions so far, and beside them whose they are.
 
-    def __init__(self, output: str, facts: dict[str, Any], console: Console):
+    No other process writes them until the block ends.
+    """
+
+    def __init__(
+        self, output: str, facts: dict[str, Any], resume: bool, console: Console
+    ):
         self.count, self._facts, self._console = 0, facts, console
         self._output, self._path = output, output + PARTIAL
-        is_there = os.path.exists(self._path)
-        if is_there:
-            _check_model(self._path, facts)
         os.makedirs(os.path.dirname(output), exist_ok=True)
-        self._file = open(self._path, "r+b" if is_there else "x+b")
-        keep_others_out(self._file, self._path)
-        self._say_model(self._path)
+        with contextlib.ExitStack() as on_error:
+            self._file = on_error.enter_context(open(self._path, "a+b"))
+            keep_others_out(self._file, self._path)
+            if os.path.getsize(self._path):
+                self._check_begun(resume)
+            else:
+                on_error.callback(os.unlink, self._path)
+            self._say_model(self._path)
+            on_error.pop_all()
+
+    def _check_begun(self, resume: bool) -> None:
+        if not resume:
+            raise UserError(
+                f"{self._path} holds the predictions of a call that was interrupted."
+                "\n--resume goes on behind them; remove it to begin anew."
+            )
+        _check_model(self._path, self._facts)
 
     def _say_model(self, path: str) -> None:
         atomic_write(_facts_path(path), json.dumps(self._facts, indent=1) + "\n")
 
     def skip(self, asked: Iterator[Asked]) -> int:
         """Reads over what is predicted already, and cuts a line that is not whole."""
-        whole = 0
+        whole = self._file.seek(0)
         for size in _same_inputs(self._file, self._path, asked):
             self.count += 1
             whole += size
@@ -253,21 +263,21 @@ class _Unfinished:
         return self
 
     def __exit__(self, kind, error, traceback):
-        with contextlib.closing(self._file):
+        with self._file:
             self._file.flush()
             os.fsync(self._file.fileno())
-        if error is None:
-            self._say_model(self._output)
-            os.replace(self._path, self._output)
-        elif self.count:
-            kept = f"{self.count:,} predictions are kept in {self._path}"
-            self._console.log(f"{kept}; --resume goes on behind them.")
-            return
-        elif os.path.getsize(self._path):
-            return
-        else:
-            os.unlink(self._path)
-        os.unlink(_facts_path(self._path))
+            if error is None:
+                self._say_model(self._output)
+                os.replace(self._path, self._output)
+            elif self.count:
+                kept = f"{self.count:,} predictions are kept in {self._path}"
+                self._console.log(f"{kept}; --resume goes on behind them.")
+                return
+            elif os.path.getsize(self._path):
+                return
+            else:
+                os.unlink(self._path)
+            os.unlink(_facts_path(self._path))
 
 
 class _Progress:

@@ -15,7 +15,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.inference import html_report
 from electra_tf.pretrain.metrics import ALL_METRICS
-from electra_tf.storage.files import atomic_write
+from electra_tf.storage.files import line_writer
 from electra_tf.train import curves
 
 
@@ -40,7 +40,8 @@ def write_comparison(model_dirs: Sequence[Path], output: str | os.PathLike) -> N
     picture = curves.comparison(metrics, ALL_METRICS)
     if picture:
         parts += ["<h2>Training</h2>", html_report.image("training curves", picture)]
-    atomic_write(output, html_report.page(title, parts) + "\n")
+    with line_writer(output) as write:
+        write(html_report.page(title, parts))
 
 
 def _config(model_dir: Path) -> dict[str, Any]:

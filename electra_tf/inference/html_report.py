@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from electra_tf.config import phases
 from electra_tf.inference import rendering
 from electra_tf.pretrain.metrics import ALL_METRICS
-from electra_tf.storage.files import atomic_write
+from electra_tf.storage.files import line_writer
 from electra_tf.train.curves import plot_curves
 from electra_tf.train.reporting import SAMPLES, read_metrics
 
@@ -96,7 +96,8 @@ def write_report(
         "<h2>Settings</h2>",
         f"<details><summary>config.json</summary><table>{rows}</table></details>",
     ]
-    atomic_write(output, page(f"Pre-training of {model_dir.name}", parts) + "\n")
+    with line_writer(output) as write:
+        write(page(f"Pre-training of {model_dir.name}", parts))
 
 
 def _samples(model_dir: Path) -> list[str]:

@@ -45,7 +45,7 @@ class NBestList:
 
 
 def read_nbest(
-    path: str | os.PathLike,
+    path: str | os.PathLike | None,
     costs: Sequence[str | os.PathLike] = (),
     references: str | os.PathLike | None = None,
     encoding_errors: str = "strict",
@@ -53,7 +53,7 @@ def read_nbest(
     """Reads all lists of a file, in order.
 
     Args:
-      path: JSON lines, or Kaldi's text if there are `costs`.
+      path: JSON lines, or Kaldi's text if there are `costs`; None: standard input.
       costs: files of costs, by the same ids.
       references: a file of references; every list must have one then.
       encoding_errors: see `archives.read_lines`.
@@ -66,13 +66,13 @@ def read_nbest(
     else:
         lists = _read_json_lines(path, encoding_errors)
     if not lists:
-        raise UserError(f"{path} holds no lists.")
+        raise UserError(f"{_name(path)} holds no lists.")
     if references is not None:
         known = _keyed(references, encoding_errors)
         missing = [one.id for one in lists if one.id not in known]
         if missing:
             raise UserError(
-                f"{references} has no reference for {missing[0]!r} of {path}"
+                f"{references} has no reference for {missing[0]!r} of {_name(path)}"
                 f"{_and_more(missing)}."
             )
         for one in lists:
@@ -84,8 +84,12 @@ def _and_more(missing: list) -> str:
     return f", nor for {len(missing) - 1} others" if len(missing) > 1 else ""
 
 
+def _name(path) -> str:
+    return archives.STANDARD_INPUT if path is None else str(path)
+
+
 def _damaged(path, line: int | None, what: str) -> UserError:
-    where = f"{path}, line {line}" if line else f"{path}"
+    where = f"{_name(path)}, line {line}" if line else _name(path)
     return UserError(f"{where}: {what}", EXIT_DAMAGED)
 
 
@@ -153,13 +157,13 @@ def _read_kaldi(path, costs, encoding_errors: str) -> list[NBestList]:
         missing = [key for key in texts if key not in given]
         if missing:
             raise UserError(
-                f"{cost_path} has no cost for {missing[0]!r} of {path}"
+                f"{cost_path} has no cost for {missing[0]!r} of {_name(path)}"
                 f"{_and_more(missing)}."
             )
         unknown = [key for key in given if key not in texts]
         if unknown:
             raise UserError(
-                f"{path} has no hypothesis {unknown[0]!r} of {cost_path}"
+                f"{_name(path)} has no hypothesis {unknown[0]!r} of {cost_path}"
                 f"{_and_more(unknown)}."
             )
         for key, (number, value) in given.items():

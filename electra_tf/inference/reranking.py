@@ -70,7 +70,7 @@ def rank(
         total = next(row for row in rows if not math.isfinite(row.total))
         raise UserError(
             f"{total.given:g} + {weight:g} x {total.model:g} is no finite number, for "
-            f"{total.text[:60]!r}.\nTake a smaller --weight."
+            f"{total.text[:60]!r}."
         )
     return sorted(rows, key=lambda row: -row.total)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from electra_tf.console import closed_streams
+from electra_tf.console import closed_streams, silence
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.paths import cache_root, url_of
 
@@ -122,42 +122,63 @@ def line_writer(path: str | os.PathLike | None) -> Iterator[Callable[[str], None
     if path is None or is_stream(path):
         with _stream(path) as stream:
             try:
-                yield lambda line: print(line, file=stream, flush=True)
+                yield lambda line: _print(line, stream, path)
             except BrokenPipeError:
-                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+                silence(stream)
         return
     target = Path(os.path.realpath(path))
     partial = target.with_name(target.name + PARTIAL)
-    try:
+    with _in_words(path):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, "a", encoding="utf-8") as f:
-            keep_others_out(f, partial)
-            try:
-                f.truncate(0)
-                yield lambda line: print(line, file=f)
-                f.flush()
-                os.fsync(f.fileno())
+        file = open(partial, "a", encoding="utf-8")
+    with file:
+        keep_others_out(file, partial)
+        try:
+            with _in_words(path):
+                file.truncate(0)
+            yield lambda line: _print(line, file, path, flush=False)
+            with _in_words(path):
+                file.flush()
+                os.fsync(file.fileno())
                 os.replace(partial, target)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    partial.unlink()
-                raise
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+
+
+def _print(
+    line: str, file: IO[str], path: str | os.PathLike | None, flush: bool = True
+) -> None:
+    with _in_words(path):
+        print(line, file=file, flush=flush)
+
+
+@contextlib.contextmanager
+def _in_words(path: str | os.PathLike | None) -> Iterator[None]:
+    """Encloses writing alone: what else fails is not the output's fault."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise cannot_write(path or "/dev/stdout", error) from error
 
 
 @contextlib.contextmanager
 def _stream(path: str | os.PathLike | None) -> Iterator[IO[str]]:
+    is_stdout = path is None or os.path.abspath(path) in ("/dev/stdout", "/dev/fd/1")
+    if is_stdout and "stdout" in closed_streams:
+        raise UserError("standard output is closed; name a file.", EXIT_CANNOT_WRITE)
     if path is None:
-        if "stdout" in closed_streams:
-            raise UserError(
-                "standard output is closed; name a file.", EXIT_CANNOT_WRITE
-            )
         yield sys.stdout
         return
-    try:
+    with _in_words(path):
         # Not "w", which would empty a file behind /dev/stdout.
-        with open(path, "a", encoding="utf-8") as stream:
+        stream = open(path, "a", encoding="utf-8")
+    with stream:
+        try:
             yield stream
-    except OSError as error:
-        raise cannot_write(path, error) from error
+        except BaseException:
+            silence(stream)  # Closing it would try again to write.
+            raise

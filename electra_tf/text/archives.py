@@ -19,6 +19,7 @@ from electra_tf.text.corpus import (
     TextReader,
     missing_package,
     open_text,
+    standard_input,
     zstd,
 )
 
@@ -33,36 +34,72 @@ _STREAMS = {
 _MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 
-@contextlib.contextmanager
-def open_decompressed(path: str | os.PathLike) -> Iterator[BinaryIO]:
-    """Opens a file for the bytes in it, which may be compressed.
+STANDARD_INPUT = "standard input"
 
-    Raises UserError, of 65 if they turn out to be damaged while they are read.
+
+@contextlib.contextmanager
+def open_decompressed(path: str | os.PathLike | None) -> Iterator[BinaryIO]:
+    """Opens a file, a pipe or standard input (None), which may be compressed.
+
+    Raises UserError, of 65 if the bytes turn out to be damaged while they are read.
     """
-    path = os.fspath(path)
-    with open_text(path) as raw:
+    name = STANDARD_INPUT if path is None else os.fspath(path)
+    opened = (
+        contextlib.nullcontext(standard_input()) if path is None else open_text(path)
+    )
+    with opened as raw:
         try:
-            with _decompressed(raw, path) as stream:
+            with _decompressed(_Again.of(raw), name) as stream:
                 yield stream
         except DAMAGED as e:
-            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
+            raise UserError(f"{name}: damaged ({e}).", EXIT_DAMAGED) from None
 
 
 def read_lines(
-    path: str | os.PathLike, encoding_errors: str = "strict"
+    path: str | os.PathLike | None, encoding_errors: str = "strict"
 ) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file, without line ends and byte order mark.
+    """Yields lines in UTF-8, without their ends and a byte order mark.
 
-    It may be compressed, and a pipe. `encoding_errors` as of `TextReader`.
+    `path` as of `open_decompressed`, `encoding_errors` as of `TextReader`.
     """
+    name = STANDARD_INPUT if path is None else os.fspath(path)
     with open_decompressed(path) as stream:
-        if stream.peek(_TAR_BLOCK)[257:262] == b"ustar":
+        again = _Again.of(stream)
+        if again.start[257:262] == b"ustar":
             raise UserError(
-                f"{path} is a tar archive, not lines of text.\nUnpack it, or read it "
+                f"{name} is a tar archive, not lines of text.\nUnpack it, or read it "
                 "as a corpus."
             )
-        for block in TextReader(stream, os.fspath(path), encoding_errors):
+        for block in TextReader(again, name, encoding_errors):
             yield from block
+
+
+class _Again(io.BufferedReader):
+    """A stream whose first bytes have been looked at, which a pipe gives once."""
+
+    start: bytes
+
+    @classmethod
+    def of(cls, stream: BinaryIO) -> "_Again":
+        """Reads as many bytes as tell what a stream is."""
+        start = stream.read(_TAR_BLOCK)
+        again = cls(_Joint(start, stream), BLOCK_BYTES)
+        again.start = start
+        return again
+
+
+class _Joint(io.RawIOBase):
+    def __init__(self, start: bytes, rest: BinaryIO):
+        self._start, self._rest = start, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        data, self._start = self._start[: len(buffer)], self._start[len(buffer) :]
+        data = data or self._rest.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 class _Joined(io.RawIOBase):
@@ -194,7 +231,11 @@ def read_compressed(
 
 def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
     """The content of a file that may be compressed, told by its first bytes."""
-    start = raw.peek(6)[:6]  # A pipe cannot go back.
+    if isinstance(raw, _Again):
+        start = raw.start
+    else:
+        start = raw.read(6)
+        raw.seek(0)
     if start.startswith(b"\x1f\x8b"):
         return gzip.open(raw)
     for magic, stream in _STREAMS.items():

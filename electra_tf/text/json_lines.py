@@ -12,7 +12,7 @@ from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before
 
 
 def json_line(row: dict[str, Any]) -> str:
-    """An object in one line, without the line's end; readable in any script."""
+    """An object in one line, without the line's end; text stays readable."""
     line = json.dumps(row, ensure_ascii=False)
     try:
         line.encode()

@@ -136,6 +136,12 @@ def test_bad_combinations_say_why(hparams, words):
     refused(hparams, *words)
 
 
+def test_a_verdict_alone_can_be_learned():
+    make({"objective": "electra_sentence", "disc_weight": 0})
+    hparams = {"objective": "electra_sentence", "disc_weight": 0, "sentence_weight": 0}
+    refused(hparams, "disc_weight 0", "the discriminator")
+
+
 def test_samples_that_are_not_of_q_are_told():
     (note,) = make({"electric_objective": True, "temperature": 2.0}).notes()
     assert "temperature is 2.0" in note and "log p" in note

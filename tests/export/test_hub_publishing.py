@@ -188,6 +188,7 @@ class TestDirectory:
             assert f"| num_train_steps | {steps} |" in card
             assert f"| max_seq_length | {lengths} |" in card
             assert "| learning_rate | 0.1 |" in card
+            assert "\n\n\n" not in card
         assert "examples of up to 16 tokens" in card and "up to 32 tokens" in card
 
     def test_the_snippets_run(self, directory, tmp_path):

@@ -6,11 +6,11 @@ import gzip
 import json
 import os
 import sys
-import threading
 
 import pytest
 
 from tests.helpers import forked_runs
+from tests.helpers.pipes import drained, fed
 from tests.helpers.runs import TINY, pretrain, run_script
 
 HPARAMS = TINY | {
@@ -49,34 +49,35 @@ def close_output():
 
 
 def test_pipes_and_compressed_files(model, tmp_path):
-    pipes = [tmp_path / "in", tmp_path / "out"]
-    for pipe in pipes:
-        os.mkfifo(pipe)
-    text, got = gzip.compress(b"w1 w2\nw3\n"), []
-    ends = [
-        threading.Thread(target=lambda: pipes[0].write_bytes(text)),
-        threading.Thread(target=lambda: got.append(pipes[1].read_text())),
-    ]
-    for end in ends:
-        end.start()
-    run = infer("score", "--model", model, "--input", pipes[0], "--output", pipes[1])
+    pipes, text = [tmp_path / "in", tmp_path / "out"], gzip.compress(b"w1 w2\nw3\n")
+    flags = ("--model", model, "--input", pipes[0], "--output", pipes[1])
+    with fed(pipes[0], text), drained(pipes[1]) as got:
+        run = infer("score", *flags)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
-    for end in ends:
-        end.join()
     rows = [json.loads(line) for line in got[0].splitlines()]
     assert [row["text"] for row in rows] == ["w1 w2", "w3"]
     assert all(pipe.is_fifo() for pipe in pipes) and len(os.listdir(tmp_path)) == 2
 
 
+def test_a_report_into_a_pipe(model, tmp_path):
+    with drained(tmp_path / "pipe") as got:
+        run = infer("report", "--model", model, "--output", tmp_path / "pipe")
+    assert run.returncode == 0, run.stderr
+    assert got[0].startswith("<!") and (tmp_path / "pipe").is_fifo()
+
+
 def test_lists_on_standard_input(model, tmp_path):
     # Half a pair of surrogates, which is no character.
-    row = {"id": "u", "hypotheses": [{"text": "w1", "score": 0, "note": "\ud800"}]}
-    out = tmp_path / "out"
-    flags = ("--nbest", "-", "--weight", 1, "--output", out)
-    run = infer("rerank", "--model", model, *flags, text=json.dumps(row))
+    row = {"id": "u", "hypotheses": [{"text": "w1 \ud800", "score": 0}]}
+    out, text = tmp_path / "out", json.dumps(row)
+    flags = ("--model", model, "--nbest", "-", "--weight", 1, "--output", out)
+    run = infer("rerank", *flags, text=gzip.compress(text.encode()))
     assert run.returncode == 0, run.stderr
     [hypothesis] = json.loads(out.read_text())["hypotheses"]
-    assert hypothesis["note"] == "\ud800"
+    assert hypothesis["text"] == "w1 \ud800"
+    run = infer("rerank", *flags, "--best", text=text)
+    assert run.returncode == 0 and out.read_text() == "u w1 ?\n", run.stderr
+    refused(infer("rerank", *flags), 2, "standard input holds no lists")
 
 
 @pytest.mark.parametrize("command", ["detect", "score", "predict"])
@@ -108,6 +109,11 @@ def test_an_output_that_another_process_writes(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_device_is_read_and_written():
+    flags = ("--model", "/nowhere", "--input", "/dev/null", "--output", "/dev/null")
+    refused(infer("score", *flags), 2, "/nowhere")
+
+
 @pytest.mark.parametrize(
     ("command", "flags", "code", "text"),
     [
@@ -123,6 +129,7 @@ def test_an_output_that_another_process_writes(tmp_path):
         ("report", ["--seed=3"], 1, "--seed is for --input"),
         ("report", ["--max-passages=3"], 1, "--max-passages is for --input"),
         ("report", ["--encoding-errors=replace"], 1, "is for --input"),
+        ("report", ["--model-name=A,B", "--seed=3"], 1, "the report on one run"),
         ("report", [], 2, "report is on a run, and /nowhere is none"),
         ("predict", ["--output=/dev/null", "--resume"], 1, "needs a file as --output"),
     ],

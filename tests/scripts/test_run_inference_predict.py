@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from itertools import count
 
 import pytest
@@ -17,6 +16,7 @@ import electra_tf
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune.inputs import Asked, open_source
 from tests.helpers import forked_runs
+from tests.helpers.pipes import drained
 from tests.helpers.runs import ROOT
 from tests.helpers.tiny_finetuning import fork, write_data
 from tests.scripts.test_run_finetuning_own_tasks import (
@@ -203,26 +203,27 @@ def test_standard_input_and_output(trial):
 
 def test_links_pipes_and_another_process(data, trial, tmp_path):
     flags = ("--task", "reviews", "--input", data / "own/test.tsv", "--output")
-    pipe, got = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
-    reader.start()
-    done = start(data, trial, *flags, pipe).wait()
+    with drained(tmp_path / "pipe") as got:
+        done = start(data, trial, *flags, tmp_path / "pipe").wait()
     assert done.returncode == 0, done.stderr
-    reader.join()
     close([json.loads(row) for row in got[0].splitlines()], written(data, "reviews"))
     (tmp_path / "link").symlink_to("rows.jsonl")
     assert start(data, trial, *flags, tmp_path / "link").wait().returncode == 0
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "rows.jsonl").read_text() == got[0]
-    with open(tmp_path / "busy.partial", "w") as other:
+    busy = tmp_path / "busy"
+    with open(f"{busy}.partial", "w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        facts = shutil.copy(
-            tmp_path / "rows.jsonl.model.json", tmp_path / "busy.partial.model.json"
-        )
-        done = start(data, trial, *flags, tmp_path / "busy", "--resume").wait()
-        assert done.returncode == 75 and "another process" in done.stderr
-        assert os.path.exists(facts)
+        for text, more in (("", []), ("row", []), ("row", ["--resume"])):
+            other.write(text)
+            other.flush()
+            done = start(data, trial, *flags, busy, *more).wait()
+            assert done.returncode == 75 and "another process" in done.stderr
+    assert (tmp_path / "busy.partial").read_text() == "rowrow"
+    # One that was killed before its first prediction has begun nothing.
+    (tmp_path / "busy.partial").write_text("")
+    assert start(data, trial, *flags, busy).wait().returncode == 0
+    assert busy.read_text() == got[0] and not os.path.exists(f"{busy}.partial")
 
 
 # Mistakes.

@@ -9,6 +9,7 @@ import pytest
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.storage import files
 from electra_tf.storage.files import is_stream, keep_others_out, line_writer
+from tests.helpers.pipes import drained
 
 
 def write(path, *lines):
@@ -51,12 +52,9 @@ def test_a_link_leads_to_the_file(tmp_path):
 
 
 def test_a_pipe_gets_each_line_and_stays(tmp_path):
-    pipe, got = tmp_path / "pipe", []
-    os.mkfifo(pipe)
-    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
-    reader.start()
-    write(pipe, "a", "b")
-    reader.join()
+    pipe = tmp_path / "pipe"
+    with drained(pipe) as got:
+        write(pipe, "a", "b")
     assert got == ["a\nb\n"] and pipe.is_fifo() and os.listdir(tmp_path) == ["pipe"]
 
 
@@ -70,13 +68,19 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path):
             pass
         has_left.set()
 
-    reader = threading.Thread(target=read)
-    reader.start()
+    threading.Thread(target=read, daemon=True).start()
     with line_writer(pipe) as write_line:
-        has_left.wait()
+        assert has_left.wait(60)
         for _ in range(3):
             write_line("a")
-    reader.join()
+
+
+def test_what_fails_beside_it_is_not_the_outputs_fault(tmp_path):
+    for place in (tmp_path / "out", "/dev/null", None):
+        with pytest.raises(FileNotFoundError), line_writer(place):
+            open(tmp_path / "weights")
+    assert os.listdir(tmp_path) == []
+    refused("/dev/full", EXIT_CANNOT_WRITE, "cannot write /dev/full: No space left")
 
 
 def test_what_is_a_stream(tmp_path):
@@ -99,7 +103,8 @@ def test_output_of_the_shell_is_not_emptied(tmp_path, monkeypatch):
     os.close(descriptor)
     assert path.read_text() == "old\na\n"
     monkeypatch.setattr(files, "closed_streams", {"stdout"})
-    refused(None, EXIT_CANNOT_WRITE, "standard output is closed")
+    for place in (None, "/dev/stdout"):
+        refused(place, EXIT_CANNOT_WRITE, "standard output is closed")
 
 
 def test_two_processes_do_not_write_one_file(tmp_path):

@@ -5,15 +5,14 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import random
 import tarfile
-import threading
 
 import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.text import archives
+from tests.helpers.pipes import fed
 
 
 def archive(path, *members, mode="w:xz"):
@@ -149,24 +148,38 @@ def test_damaged_archives_are_named(tmp_path):
         assert caught.value.exit_code == 65
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress, bz2.compress, lzma.compress])
-@pytest.mark.parametrize("is_pipe", [False, True])
-def test_lines_of_what_may_be_compressed_and_a_pipe(tmp_path, pack, is_pipe):
-    path, data = tmp_path / "lines", pack("\ufeffé\r\n\nlast".encode())
-    if is_pipe:
-        os.mkfifo(path)
-    writer = threading.Thread(target=path.write_bytes, args=(data,))
-    writer.start()
-    if not is_pipe:
-        writer.join()
+PACKED = pytest.mark.parametrize(
+    "pack", [bytes, gzip.compress, bz2.compress, lzma.compress]
+)
+
+
+@PACKED
+def test_lines_of_what_may_be_compressed(tmp_path, pack, monkeypatch):
+    path = tmp_path / "lines"
+    path.write_bytes(pack("\ufeffé\r\n\nlast".encode()))
     assert list(archives.read_lines(path)) == ["é", "", "last"]
-    writer.join()
+    with open(path) as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert list(archives.read_lines(None)) == ["é", "", "last"]
+
+
+@PACKED
+@pytest.mark.parametrize("first", [1, 3, 5, 100])
+def test_lines_of_a_pipe_that_gives_little_at_first(tmp_path, pack, first):
+    lines = [f"line {i}" for i in range(1000)]
+    data, pipe = pack("\n".join(lines).encode()), tmp_path / "pipe"
+    with fed(pipe, data[:first], data[first:]):
+        assert list(archives.read_lines(pipe)) == lines
 
 
 def test_an_archive_is_not_lines(tmp_path):
     archive(tmp_path / "a.gz", ("a.txt", b"text\n"), mode="w:gz")
+    archive(tmp_path / "a.tar", ("a.txt", b"text\n"), mode="w")
+    data, pipe = (tmp_path / "a.tar").read_bytes(), tmp_path / "pipe"
     with pytest.raises(UserError, match="a.gz is a tar archive, not lines of text"):
         list(archives.read_lines(tmp_path / "a.gz"))
+    with fed(pipe, data[:100], data[100:600]), pytest.raises(UserError, match="a tar"):
+        list(archives.read_lines(pipe))
     (tmp_path / "b.gz").write_bytes(gzip.compress(b"text\n" * 999)[:-9])
     with pytest.raises(UserError, match="b.gz: damaged") as caught:
         list(archives.read_lines(tmp_path / "b.gz"))
