@@ -45,7 +45,8 @@ with torch.no_grad():
 _OUTPUTS = {
     "ElectraForPreTraining": """\
 replaced = torch.sigmoid(output.logits)  # of each token, [CLS] and [SEP] among them
-print(dict(zip(tokenizer.tokenize(TEXT), replaced[0, 1:-1].tolist())))
+tokens = tokenizer.tokenize(TEXT)
+print(dict(zip(tokens, replaced[0, 1:-1].tolist())))
 """,
     "ElectraModel": """\
 print(output.last_hidden_state.shape)  # texts, tokens, width
