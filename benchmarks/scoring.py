@@ -39,7 +39,7 @@ from measurement import ROOT, machine, print_table
 import electra_tf
 from electra_tf import cli
 from electra_tf.errors import UserError
-from electra_tf.text import corpus
+from electra_tf.text import archives
 
 FLAGS = flags.FLAGS
 SIMILAR = 1.5  # ratio of frequencies
@@ -106,7 +106,7 @@ def main(_):
 def paragraphs(file: str):
     """Lists of the lines between blank ones."""
     lines: list[str] = []
-    for line in corpus.read_lines(file, "replace"):
+    for line in archives.read_lines(file, "replace"):
         if line.strip():
             lines.append(line.strip())
         elif lines:
