@@ -94,7 +94,7 @@ def form_all_scores() -> None:
     """Electric without chunks: TensorFlow's own gradient of all scores at once."""
     import tensorflow as tf
 
-    from electra_tf.pretrain import two_tower_generator
+    from electra_tf.pretrain import masked_lm_generator
 
     def direct(hidden, table, bias, chunk_size):
         del chunk_size
@@ -103,7 +103,7 @@ def form_all_scores() -> None:
         best = tf.argmax(scores, axis=-1, output_type=tf.int32)
         return tf.reduce_logsumexp(scores, axis=-1), best
 
-    two_tower_generator.log_normalizer = direct
+    masked_lm_generator.log_normalizer = direct
 
 
 def cpu_seconds(runs: list[dict]) -> float:

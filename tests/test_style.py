@@ -351,6 +351,42 @@ def test_public_names_are_documented(path):
                 assert ast.get_docstring(node), f"{path}: {node.name}"
 
 
+@functools.cache
+def names_of(module):
+    """What a module's source defines or imports, at any level; None: not ours."""
+    path = f"{module.replace('.', os.sep)}.py"
+    if path not in FILES:
+        return None
+    found = set(re.findall(r"\b(?:def|class|import|as) (\w+)", source(path)))
+    for names in re.findall(r"^(\w+(?:, \w+)*)(?:: [^=\n]+)? = ", source(path), re.M):
+        found |= set(names.split(", "))
+    return found | set(re.findall(r"\w+", " ".join(imports(tree(path)))))
+
+
+@every_file
+def test_what_is_asked_of_a_module_is_there(path):
+    """`module.name` of our own modules, which ruff does not look up."""
+    ours = {}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                if names_of(module) is not None:
+                    ours[alias.asname or alias.name] = module
+    bound = {
+        n.id
+        for n in ast.walk(tree(path))
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    bound |= {a.arg for a in ast.walk(tree(path)) if isinstance(a, ast.arg)}
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = ours.get(node.value.id)
+            if module and node.value.id not in bound:
+                known = names_of(module) | {"__file__", "__name__", "__doc__"}
+                assert node.attr in known, f"{module} has no {node.attr}"
+
+
 def test_ruff_is_content():
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
