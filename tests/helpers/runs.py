@@ -37,6 +37,16 @@ TINY = {
 }
 
 
+# The shape of a step that benchmarks time and count.
+TINY_STEP = {
+    "max_seq_length": 16,
+    "vocab_size": 300,
+    "embedding_size": 8,
+    "generator_hidden_size": 0.5,
+    "model_hparam_overrides": {"hidden_size": 16, "num_attention_heads": 2},
+}
+
+
 def tiny(**changes) -> dict:
     """TINY with changes; those of model_hparam_overrides are merged."""
     overrides = TINY["model_hparam_overrides"] | changes.pop("overrides", {})

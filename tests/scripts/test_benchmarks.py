@@ -12,17 +12,10 @@ import threading
 
 import pytest
 
-from tests.helpers.runs import ROOT, TINY, pretrain, run_script
+from tests.helpers.runs import ROOT, TINY, TINY_STEP, pretrain, run_script
 
 BENCHMARKS = ROOT / "benchmarks"
 
-TINY_STEP = {
-    "max_seq_length": 16,
-    "vocab_size": 300,
-    "embedding_size": 8,
-    "generator_hidden_size": 0.5,
-    "model_hparam_overrides": {"hidden_size": 16, "num_attention_heads": 2},
-}
 STEP_FLAGS = (
     f"--hparams={json.dumps(TINY_STEP)}",
     "--batch-size=2",

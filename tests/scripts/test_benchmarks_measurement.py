@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain import masking, pretraining
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, TINY_STEP
 
 sys.path.append(str(ROOT / "benchmarks"))
 
@@ -19,14 +19,6 @@ from measurement import (  # noqa: E402
     peak_memory,
     reset_peak_memory,
 )
-
-TINY_STEP = {
-    "max_seq_length": 16,
-    "vocab_size": 300,
-    "embedding_size": 8,
-    "generator_hidden_size": 0.5,
-    "model_hparam_overrides": {"hidden_size": 16, "num_attention_heads": 2},
-}
 
 
 def _operations(graph):
