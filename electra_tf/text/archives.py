@@ -81,15 +81,23 @@ class _Again(io.BufferedReader):
 
     @classmethod
     def of(cls, stream: BinaryIO) -> "_Again":
-        """Reads as many bytes as tell what a stream is."""
-        start = stream.read(_TAR_BLOCK)
-        again = cls(_Joint(start, stream), BLOCK_BYTES)
+        """Reads as many bytes as tell what a stream is, in several reads if need be."""
+        start, rest = b"", stream
+        while rest and len(start) < _TAR_BLOCK:
+            part = stream.read(_TAR_BLOCK - len(start))
+            start, rest = start + part, rest if part else None
+        again = cls(_Joint(start, rest), BLOCK_BYTES)
         again.start = start
         return again
 
 
 class _Joint(io.RawIOBase):
-    def __init__(self, start: bytes, rest: BinaryIO):
+    """Bytes and the rest of their stream; None: it has ended.
+
+    After its end nothing is read again: a terminal would ask for another Ctrl-D.
+    """
+
+    def __init__(self, start: bytes, rest: BinaryIO | None):
         self._start, self._rest = start, rest
 
     def readable(self) -> bool:
@@ -97,7 +105,9 @@ class _Joint(io.RawIOBase):
 
     def readinto(self, buffer) -> int:
         data, self._start = self._start[: len(buffer)], self._start[len(buffer) :]
-        data = data or self._rest.read(len(buffer))
+        if not data and self._rest:
+            data = self._rest.read(len(buffer))
+            self._rest = self._rest if data else None
         buffer[: len(data)] = data
         return len(data)
 

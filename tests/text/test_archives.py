@@ -7,6 +7,7 @@ import io
 import lzma
 import random
 import tarfile
+import types
 
 import pytest
 
@@ -170,6 +171,23 @@ def test_lines_of_a_pipe_that_gives_little_at_first(tmp_path, pack, first):
     data, pipe = pack("\n".join(lines).encode()), tmp_path / "pipe"
     with fed(pipe, data[:first], data[first:]):
         assert list(archives.read_lines(pipe)) == lines
+
+
+@pytest.mark.parametrize("text", ["", "one\ntwo", "line\n" * 1000])
+def test_a_terminal_is_asked_for_its_end_once(text, monkeypatch):
+    class Terminal(io.BytesIO):
+        ends = 0
+
+        def read(self, size=-1):
+            data = super().read(size)
+            self.ends += not data
+            return data
+
+    terminal = Terminal(text.encode())
+    stdin = types.SimpleNamespace(buffer=terminal)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert list(archives.read_lines(None)) == text.splitlines()
+    assert terminal.ends == 1
 
 
 def test_an_archive_is_not_lines(tmp_path):
