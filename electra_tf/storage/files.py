@@ -19,6 +19,8 @@ from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
+# What flock fails with where the file system does not have it.
+NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
@@ -92,7 +94,7 @@ def is_stream(path: str | os.PathLike) -> bool:
 
 
 def keep_others_out(file: IO, path: str | os.PathLike) -> None:
-    """Keeps other processes from a file until it is closed.
+    """Keeps other processes from a file until it is closed, where files have locks.
 
     Raises `UserError` (75) where another process has it, or has just finished it.
     """
@@ -101,8 +103,10 @@ def keep_others_out(file: IO, path: str | os.PathLike) -> None:
         is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except (BlockingIOError, FileNotFoundError):
         is_ours = False
-    except OSError:
-        return  # a file system without locks
+    except OSError as error:
+        if error.errno not in NO_FLOCK:
+            raise
+        return
     if not is_ours:
         raise UserError(
             f"another process is writing {path}.\nWait for it, or name another "

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import errno
 import fcntl
 import json
 import os
@@ -17,11 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_LOCKED, UserError
-from electra_tf.storage.files import cannot_write
+from electra_tf.storage.files import NO_FLOCK, cannot_write
 from electra_tf.storage.lease import Lease, this_process
-
-# What flock fails with where the file system does not have it.
-_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class RunLock:
@@ -49,7 +45,7 @@ class RunLock:
         except BlockingIOError:
             self._refuse(self._holder())
         except OSError as error:
-            if error.errno not in _NO_FLOCK:
+            if error.errno not in NO_FLOCK:
                 self._file.close()
                 raise cannot_write(self.path, error) from error
             self._take_lease()

@@ -49,7 +49,7 @@ def open_decompressed(path: str | os.PathLike | None) -> Iterator[BinaryIO]:
     )
     with opened as raw:
         try:
-            with _decompressed(_Again.of(raw), name) as stream:
+            with _decompressed(raw, name) as stream:
                 yield stream
         except DAMAGED as e:
             raise UserError(f"{name}: damaged ({e}).", EXIT_DAMAGED) from None
@@ -65,7 +65,7 @@ def read_lines(
     name = STANDARD_INPUT if path is None else os.fspath(path)
     with open_decompressed(path) as stream:
         again = _Again.of(stream)
-        if again.start[257:262] == b"ustar":
+        if again.is_archive:
             raise UserError(
                 f"{name} is a tar archive, not lines of text.\nUnpack it, or read it "
                 "as a corpus."
@@ -78,6 +78,11 @@ class _Again(io.BufferedReader):
     """A stream whose first bytes have been looked at, which a pipe gives once."""
 
     start: bytes
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether it is a tar archive."""
+        return self.start[257:262] == b"ustar"
 
     @classmethod
     def of(cls, stream: BinaryIO) -> "_Again":
@@ -121,22 +126,10 @@ class _Joined(io.RawIOBase):
 
     def __init__(self, raw: BinaryIO, stream: Callable[[], Any]):
         self._raw, self._stream = raw, stream
-        self._current, self._position = stream(), 0
+        self._current = stream()
 
     def readable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """To the beginning only."""
-        if (offset, whence) == (0, os.SEEK_SET):
-            self._raw.seek(0)
-            self._current, self._position = self._stream(), 0
-        elif (offset, whence) != (0, os.SEEK_CUR):
-            raise io.UnsupportedOperation("seek")
-        return self._position
 
     def readinto(self, buffer) -> int:
         data = b""
@@ -153,7 +146,6 @@ class _Joined(io.RawIOBase):
                     raise EOFError("it ends within its data")
             data = self._current.decompress(rest, len(buffer))
         buffer[: len(data)] = data
-        self._position += len(data)
         return len(data)
 
 
@@ -225,27 +217,22 @@ def read_compressed(
     path = os.fspath(path)
     with open_text(path) as raw:
         try:
-            stream = _decompressed(raw, path)
-            is_archive = stream.read(_TAR_BLOCK)[257:262] == b"ustar"
-            stream.seek(0)
+            stream = _Again.of(_decompressed(raw, path))
         except DAMAGED as e:
             raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
-        if not is_archive:
+        if not stream.is_archive:
             with stream:
                 yield TextReader(
                     stream, path, encoding_errors, max_bytes=_MAX_ARCHIVE_BYTES
                 )
-    if is_archive:
+    if stream.is_archive:
         yield from read_archive(path, encoding_errors)
 
 
 def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
     """The content of a file that may be compressed, told by its first bytes."""
-    if isinstance(raw, _Again):
-        start = raw.start
-    else:
-        start = raw.read(6)
-        raw.seek(0)
+    raw = _Again.of(raw)
+    start = raw.start
     if start.startswith(b"\x1f\x8b"):
         return gzip.open(raw)
     for magic, stream in _STREAMS.items():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines that a command writes: into files, links, pipes, beside another process."""
 
+import errno
 import os
 import threading
 
@@ -123,6 +124,20 @@ def test_two_processes_do_not_write_one_file(tmp_path):
     partial.write_text("half a li")
     write(path, "b")
     assert path.read_text() == "b\n" and os.listdir(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_files_that_have_no_locks(tmp_path, monkeypatch, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files.fcntl, "flock", flock)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match="Input/output error"):
+            write(tmp_path / "out", "a")
+        return
+    write(tmp_path / "out", "a")
+    assert (tmp_path / "out").read_text() == "a\n"
 
 
 def test_what_cannot_be_written(tmp_path):
