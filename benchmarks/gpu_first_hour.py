@@ -38,11 +38,7 @@ flags.DEFINE_string("only", "", "Regular expression of the rows' names.")
 flags.DEFINE_string("hparams", "{}", "Hparams that override those of all rows.")
 flags.DEFINE_integer("steps", 30, "Steps of a timed loop.", lower_bound=1)
 cli.define_path("json", None, "File for all that was measured.")
-cli.define_path(
-    "profile",
-    None,
-    "Where 5 steps of the first row measured go.",
-)
+cli.define_path("profile", None, "Where a profile of 5 steps of the first row goes.")
 flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
 
 ROW_SECONDS = 240  # for a row at most: compiling and 300 steps
@@ -130,7 +126,7 @@ def measure(rows: list[Row]) -> dict[str, dict]:
     print_row(*COLUMNS)
     print(f"{'|---' * len(COLUMNS)}|", flush=True)
     end, results, said = time.monotonic() + 60 * FLAGS.minutes, {}, set()
-    profile, profiled = FLAGS.profile, None
+    profile, profiled, began = FLAGS.profile, None, time.time()
     for row in rows:
         left = end - time.monotonic()
         if left < 10:
@@ -147,7 +143,7 @@ def measure(rows: list[Row]) -> dict[str, dict]:
         results[row.name] = found
         measurement.save(FLAGS.json, results)
     if FLAGS.profile:
-        print(profile_line(profiled))
+        print(profile_line(profiled, began))
     return results
 
 
@@ -157,14 +153,14 @@ def print_row(*cells: str) -> None:
     print(f"| {' | '.join(given)} |", flush=True)
 
 
-def profile_line(name: str | None) -> str:
-    """What is in the profile of a row; None: none was measured.
+def profile_line(name: str | None, began: float) -> str:
+    """What is in the profile of a row since a time; None: none was measured.
 
     A driver that shows its kernels to root only lets the profiler see all the rest.
     """
     files = Path(FLAGS.profile).rglob("*.xplane.pb")
     newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
-    if newest is None:
+    if name is None or newest is None or newest.stat().st_mtime < began:
         return f"No profile: {name or 'no row'} was measured with it, and wrote none."
     kernels = "with" if _GPU_PLANE in newest.read_bytes() else "without"
     return f"Five steps of {name}: {FLAGS.profile}, {kernels} kernels of a GPU."

@@ -396,6 +396,8 @@ def is_profiled(printed: str, folder: Path) -> None:
 @pytest.mark.thorough
 def test_a_profiler_that_fails_costs_no_row(tmp_path):
     (tmp_path / "plugins").touch()  # would be a folder of the profile
+    (tmp_path / "old.xplane.pb").touch()  # of another day
+    os.utime(tmp_path / "old.xplane.pb", (0, 0))
     flags = (*SHORT_LIST, f"--profile={tmp_path}")
     printed = ok(sys.executable, "gpu_first_hour.py", *flags, CUDA_VISIBLE_DEVICES="-1")
     assert [float(row[2]) > 0 for row in rows_of(printed)] == [True, True]
