@@ -22,6 +22,14 @@ def pytest_configure(config):
         os.environ["ELECTRA_TF_CACHE"] = folder.name
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Tests are not named after bytes: gzip's say when they were written.
+
+    Then two workers have tests of unlike names, and pytest-xdist runs none.
+    """
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_runtest_setup(item):
     """A test and the fixtures it makes draw the same numbers in every run.
 
