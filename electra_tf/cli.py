@@ -344,9 +344,11 @@ def _hyphens(name: str) -> str:
 
 def _help_text() -> str:
     """The script's docstring, then its flags with their defaults."""
-    lines = [(sys.modules["__main__"].__doc__ or "").strip(), "", "Flags:"]
+    lines = [(sys.modules["__main__"].__doc__ or "").strip()]
     off = {name: negative for negative, name in _negatives.items()}
-    for flag in _script_flags():
+    found = _script_flags()
+    lines += ["", "Flags:"] if found else []
+    for flag in found:
         spelling = f"--{_hyphens(flag.name)}"
         if flag.boolean:
             negative = off.get(flag.name, f"no_{flag.name}")

@@ -32,6 +32,7 @@ from electra_tf.storage.files import atomic_write
 Statistics = Mapping[str, Mapping[str, Any]]
 PRETRAINED, RANDOM = "pre-trained", "random weights"
 
+flags.adopt_module_key_flags(finetuned)
 flags.set_default(finetuned.TRIALS, 5)
 
 

@@ -118,6 +118,8 @@ class Run(NamedTuple):
 def main(comparison: Comparison) -> None:
     """Runs an experiment as the command line says."""
     flags.mark_flags_as_required(["output_dir"])
+    for flag in flags.FLAGS.get_key_flags_for_module(__name__):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # for --help
     cli.run(lambda argv: Experiment(comparison).run())
 
 

@@ -16,12 +16,15 @@ from typing import Any
 
 import finetuned
 import scales
+from absl import flags
 from finetuned import UNDEFINED
 from scales import GLUE
 
 from electra_tf import cli
 from electra_tf.console import Console
 from electra_tf.storage.files import atomic_write
+
+flags.adopt_module_key_flags(finetuned)
 
 
 def main(argv: list[str]) -> int:

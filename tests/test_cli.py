@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -199,12 +200,11 @@ def test_user_errors_cross_processes():
 
 
 def scripts():
-    """The top-level scripts that are run through `cli`."""
-    for name in sorted(os.listdir(ROOT)):
-        if name.endswith(".py"):
-            with open(os.path.join(ROOT, name), encoding="utf-8") as f:
-                if "cli.run(" in f.read():
-                    yield name
+    """The top-level scripts that are run through `cli`, and the experiments."""
+    for pattern in ("*.py", "experiments/*.py"):
+        for path in sorted(Path(ROOT).glob(pattern)):
+            if "__main__" in path.read_text(encoding="utf-8"):
+                yield str(path.relative_to(ROOT))
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +228,8 @@ def test_help_of_every_script(name, without_tensorflow):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert name in done.stdout, "an example shows how the script is called"
-    assert "Flags:" in done.stdout
+    has_flags = name != "flops_computation.py"
+    assert ("\nFlags:\n  --" in done.stdout) == has_flags
 
 
 def test_the_package_is_imported_without_tensorflow(without_tensorflow):
