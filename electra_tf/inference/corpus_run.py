@@ -29,17 +29,20 @@ from electra_tf.data import build_plan
 from electra_tf.errors import UserError
 from electra_tf.storage import planned_folder
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
-from electra_tf.storage.manifest import MANIFEST, installed_versions, sha256
+from electra_tf.storage.manifest import (
+    MANIFEST,
+    installed_versions,
+    read_json,
+    sha256,
+)
 from electra_tf.text import corpus
 from electra_tf.text.json_lines import json_line
 from electra_tf.text.units import Corpus, Unit
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 STATE_FILE = "run.json"  # while the run is unfinished
 # A thousand shards of a small corpus; of a large one, what a core does in some minutes.
 _SHARDS, _LEAST_BYTES, _MOST_BYTES = 1024, 1 << 20, 64 << 20
-# The end of a table says where everything is in it.
-_TABLE_END = 1 << 20
 _QUIET_SECONDS = 10.0
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
 
@@ -132,8 +135,8 @@ def run(
 ) -> dict[str, Any]:
     """Writes the answers for a corpus; returns the manifest.
 
-    An unfinished run of the same input, model and options is gone on with; a finished
-    one is left as it is.
+    An unfinished run of the same input, model and options is gone on with, of a run
+    that has trained on with the checkpoint of then; a finished one is left as it is.
 
     Args:
       source: a file or a directory.
@@ -152,7 +155,7 @@ def run(
     before_tensorflow()
     size = sum(os.path.getsize(path) for path in corpus.list_files(source))
     _check_apart(folder, source)
-    job = load(options)
+    job = load(_begun_with(folder, options))
     _check_apart(folder, job.model["path"])
     shard_bytes = shard_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, size // _SHARDS))
     text = job.corpus(source, shard_bytes)
@@ -167,6 +170,9 @@ def run(
     }
     state = planned_folder.load_state(folder, STATE_FILE, settings)
     if state and "files" in state:
+        for file, units in zip(state["files"], shards, strict=True):
+            path = os.path.join(folder, file["name"])
+            _check_same_text(path, file["input_sha256"], units)
         print(f"{folder} is complete already: {_summary(state)}", flush=True)
         return state
     plan = Plan(folder, load, len(shards), settings)
@@ -185,6 +191,26 @@ def run(
         finally:
             planned_folder.remove_rests(folder)
         return _write_manifest(plan)
+
+
+def _begun_with(folder: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options, with the checkpoint that an unfinished run in the folder has.
+
+    Raises `UserError` if that checkpoint is gone.
+    """
+    state = Path(folder, STATE_FILE)
+    if not state.exists() or Path(folder, MANIFEST).exists():
+        return options
+    settings = read_json(state).get("settings") or {}
+    begun = (settings.get("options") or {}).get("model") or ""
+    if os.path.dirname(begun) != options["model"]:
+        return options
+    if not glob.glob(f"{glob.escape(begun)}*"):
+        raise UserError(
+            f"{folder} was begun with {begun}, which is not there any more.\nRestore "
+            "it, or name another --output-dir for the newest checkpoint."
+        )
+    return options | {"model": begun}
 
 
 def _check_apart(folder: str, read: str) -> None:
@@ -271,15 +297,11 @@ def make_shard(plan: Plan, task: str) -> dict[str, Any]:
     """
     number, units = json.loads(task)
     units = [Unit(*unit) for unit in units]
-    path, digest = plan.path(number), _digest(units)
+    path = plan.path(number)
     if record := read_record(plan, number):
-        if record["input_sha256"] != digest:
-            raise UserError(
-                f"{path} was made from another text than is in {units[0].path} now"
-                f"{' and the files after it' if len(units) > 1 else ''}.\nNothing is "
-                "overwritten: name another --output-dir."
-            )
+        _check_same_text(path, record["input_sha256"], units)
         return record
+    digest = _digest(units)
     counts: collections.Counter[str] = collections.Counter(texts=0)
     job = job_of(plan)
     partial = planned_folder.hidden(path, planned_folder.unique())
@@ -317,15 +339,34 @@ def read_record(plan: Plan, number: int) -> dict[str, Any] | None:
     return record if is_whole else None
 
 
+def _check_same_text(path: str, known: str, units: Sequence[Unit]) -> None:
+    """Raises a UserError for a shard that was made of other text."""
+    if known != _digest(units):
+        raise UserError(
+            f"{path} was made from another text than is in {units[0].path} now"
+            f"{' and the files after it' if len(units) > 1 else ''}.\nNothing is "
+            "overwritten: name another --output-dir."
+        )
+
+
+@functools.lru_cache
+def _table_digest(path: str, size: int, changed: int) -> bytes:
+    """The sha256 of a whole table, whose parts do not say where their bytes are."""
+    del size, changed
+    with corpus.open_text(path) as f:
+        return hashlib.file_digest(f, "sha256").digest()
+
+
 def _digest(units: Sequence[Unit]) -> str:
-    """The sha256 of what units are read from; of a table, of its end."""
+    """The sha256 of what units are read from; a table counts as a whole."""
     found = hashlib.sha256()
     for unit in units:
         with corpus.open_text(unit.path) as f:
-            size = os.fstat(f.fileno()).st_size
             start, end = unit.start, unit.end
             if unit.kind in ("parquet", "arrow"):
-                start, end = max(0, size - _TABLE_END), size
+                stats = os.fstat(f.fileno())
+                found.update(_table_digest(unit.path, stats.st_size, stats.st_mtime_ns))
+                continue
             f.seek(start)
             block = b""
             while start < end and (block := f.read(min(end - start, 1 << 20))):
@@ -355,7 +396,12 @@ def _write_manifest(plan: Plan) -> dict[str, Any]:
         "counts": dict(sorted(total.items())),
         "settings": plan.settings,
         "files": [
-            {**record["file"], "texts": record["counts"]["texts"]} for record in records
+            {
+                **record["file"],
+                "texts": record["counts"]["texts"],
+                "input_sha256": record["input_sha256"],
+            }
+            for record in records
         ],
     }
     atomic_write(

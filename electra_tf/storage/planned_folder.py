@@ -71,9 +71,8 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _check_same(folder: str, theirs: dict, ours: dict) -> None:
     different = [
-        f"{name} {_brief(theirs.get(name))}, now {_brief(ours.get(name))}"
-        for name in sorted(theirs.keys() | ours.keys())
-        if theirs.get(name) != ours.get(name)
+        f"{name} {_brief(before)}, now {_brief(now)}"
+        for name, before, now in _differences(theirs, ours)
     ]
     if different:
         raise UserError(
@@ -82,9 +81,21 @@ def _check_same(folder: str, theirs: dict, ours: dict) -> None:
         )
 
 
+def _differences(theirs: dict, ours: dict) -> Iterator[tuple[str, Any, Any]]:
+    """What differs, and in both; of objects within objects only what differs there."""
+    for name in sorted(theirs.keys() | ours.keys()):
+        before, now = theirs.get(name), ours.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            for inner, *values in _differences(before, now):
+                yield (f"{name}: {inner}", *values)
+        elif before != now:
+            yield name, before, now
+
+
 def _brief(value: Any) -> str:
     text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    # Paths differ at their ends, too.
+    return text if len(text) <= 90 else f"{text[:40]}...{text[-40:]}"
 
 
 def _check_complete(folder: str, manifest: dict, there: Mapping[str, int]) -> None:

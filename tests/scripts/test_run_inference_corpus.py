@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import electra_tf
@@ -20,7 +22,7 @@ from tests.helpers.corpus_runs import (
     write_texts,
 )
 from tests.helpers.exporting import shared_export, shared_source, write_run
-from tests.helpers.runs import run_script
+from tests.helpers.runs import TINY, pretrain, run_script
 
 SMALL = "--shard-mb=0.004"
 ONE, TWO = "--workers=1", "--workers=2"
@@ -139,10 +141,46 @@ def test_another_model_of_that_name(tiny_data, tmp_path):
     (tmp_path / "in" / "b.txt").write_bytes(b"\xff")
     fail("score", model, tmp_path / "in", tmp_path / "out", ONE)
     (tmp_path / "in" / "b.txt").write_bytes(b"w")
-    # The run has gone on since, or was made anew: its newest checkpoint is another.
-    (model / "model.ckpt-2.data-00000-of-00001").unlink()
+    # Training goes on; the corpus is scored with the checkpoint that it was begun with.
+    hparams = TINY | ELECTRIC | {"num_train_steps": 3, "num_warmup_steps": 1}
+    assert pretrain(tiny_data, "corpus_goes_on", hparams).returncode == 0
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    for path in model.glob("model.ckpt-2.*"):
+        path.rename(hidden / path.name)
     error, code = fail("score", model, tmp_path / "in", tmp_path / "out", ONE)
-    assert "out was made with model" in error and code == 2
+    assert "was begun with" in error and "model.ckpt-2, which is not there" in error
+    assert code == 2
+    for path in hidden.iterdir():
+        path.rename(model / path.name)
+    succeed("score", model, tmp_path / "in", tmp_path / "out", ONE)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["settings"]["model"]["path"].endswith("model.ckpt-2")
+    # What is finished is not taken for the work of the newest one.
+    error, code = fail("score", model, tmp_path / "in", tmp_path / "out", ONE)
+    assert "model: path" in error and code == 2
+    assert 'model.ckpt-2", now ' in error and 'model.ckpt-3"' in error
+
+
+def test_text_that_has_changed_since(electric, tmp_path):
+    source, output = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.txt").write_text("w1 w2 w3")
+    rows = [{"text": "w1 w2"}, {"text": "w3 " * 99}]
+    pq.write_table(pa.Table.from_pylist(rows), source / "b.parquet")
+    succeed("score", electric, source, output, ONE)
+    (source / "a.txt").write_text("w1 w2 w4")
+    error, code = fail("score", electric, source, output, ONE)
+    assert "was made from another text than is in" in error and "a.txt" in error
+    (source / "a.txt").write_text("w1 w2 w3")
+    assert (
+        "complete already" in succeed("score", electric, source, output, ONE)[1].stdout
+    )
+    whole = (source / "b.parquet").read_bytes()
+    place = whole.index(b"w1 w2")
+    (source / "b.parquet").write_bytes(whole[:place] + b"w9" + whole[place + 2 :])
+    error, code = fail("score", electric, source, output, ONE)
+    assert "was made from another text" in error and code == 2
 
 
 @pytest.mark.thorough
