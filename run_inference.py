@@ -12,11 +12,11 @@
     python3 run_inference.py score --model M --input corpus/ --output-dir scores/ \\
         --workers 16
 
-detect reads each line of its input: as it stands, or with --corrupt after the
+detect reads each line or record of its input as it stands, or with --corrupt after the
 generator replaced tokens as in pre-training. report writes an HTML page with the run's
 curves, its evaluation and, with --input, such passages; with --model-name A,B,C one
 that compares runs. score writes the
-pseudo-log-likelihood of each line as a JSON object, in order, blank lines too. rerank
+pseudo-log-likelihood of each text as a JSON object, in order, blank lines too. rerank
 orders n-best lists by their own score + weight x that; docs/electric.md has the forms.
 predict writes labels, numbers, tags or answers of a fine-tuned model (the directory of
 a trial, or an exported SavedModel), a JSON object a line; docs/prediction.md.
@@ -41,7 +41,7 @@ from electra_tf.finetune.inputs import FORMS
 from electra_tf.storage.files import is_stream, line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text import archives
+from electra_tf.text import units
 from electra_tf.text.corpus import standard_input
 from electra_tf.text.json_lines import json_line
 
@@ -59,8 +59,8 @@ _MODEL = cli.define_path(
 _INPUT = cli.define_path(
     "input",
     None,
-    "Text file, one passage a line; for predict any file that tasks read. Default, and "
-    "-: standard input.",
+    "Text file, one passage a line, or records of JSON Lines, Parquet or Arrow; for "
+    "predict any file that tasks read. Default, and -: standard input, lines.",
     in_bucket=True,
 )
 _ENCODING_ERRORS = flags.DEFINE_enum(
@@ -167,8 +167,7 @@ _SHARD_MB = flags.DEFINE_float(
 _TEXT_KEY = flags.DEFINE_string(
     "text_key",
     "text",
-    "With --output-dir, where the text is in JSON Lines, Parquet and Arrow; a/b is b "
-    "inside a.",
+    "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
 )
 _BEAM_ARGS = cli.define_runner("workers")
 
@@ -177,16 +176,14 @@ _CORPUS_FLAGS = (
     *(flags.FLAGS[name] for name in ("runner", "beam_args")),
 )
 _MODEL_FLAGS = (_DATA_DIR, _MODEL_NAME, _MODEL)
-_PASSAGE_FLAGS = (*_MODEL_FLAGS, _INPUT, _ENCODING_ERRORS, _OUTPUT)
+_PASSAGE_FLAGS = (*_MODEL_FLAGS, _INPUT, _TEXT_KEY, _ENCODING_ERRORS, _OUTPUT)
 _FLAGS = {
     "detect": (
         *(*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
-        *(_FORMAT, _CORRUPT, _THRESHOLD, _TEXT_KEY, *_CORPUS_FLAGS),
+        *(_FORMAT, _CORRUPT, _THRESHOLD, *_CORPUS_FLAGS),
     ),
     "report": (*_PASSAGE_FLAGS, _MAX_PASSAGES, _SEED),
-    "score": (
-        *(*_PASSAGE_FLAGS, _METHOD, _OVERLAP, _TOKENS, _TEXT_KEY, *_CORPUS_FLAGS),
-    ),
+    "score": (*(*_PASSAGE_FLAGS, _METHOD, _OVERLAP, _TOKENS, *_CORPUS_FLAGS),),
     "rerank": (
         *(*_MODEL_FLAGS, _ENCODING_ERRORS, _OUTPUT, _METHOD, _OVERLAP),
         *(_NBEST, _COSTS, _REFERENCES, _WEIGHT, _TUNE, _BEST),
@@ -247,6 +244,7 @@ def check_needed_flags(command: str) -> None:
     """Raises a UserError for a flag without effect, since another is not given."""
     several = command == "report" and "," in (_MODEL_NAME.value or "")
     reads = command != "report" or _INPUT.value is not None
+    has_records = units.holds_records(file_of(_INPUT) or "")
     for flag, has_effect, why in (
         (_SEED, not several, "is for the report on one run"),
         (_MAX_PASSAGES, not several, "is for the report on one run"),
@@ -257,6 +255,7 @@ def check_needed_flags(command: str) -> None:
         (_THRESHOLD, not _CORRUPT.value, "is for texts as they stand, not --corrupt"),
         (_THRESHOLD, _FORMAT.value != "jsonl", "marks nothing in --format jsonl"),
         (_ENCODING_ERRORS, reads, "is for --input"),
+        (_TEXT_KEY, has_records, "is for JSON Lines, Parquet and Arrow"),
     ):
         given = flags.FLAGS[flag.name].present and _OUTPUT_DIR.value is None
         if given and not has_effect:
@@ -287,7 +286,7 @@ def check_corpus_flags(command: str) -> None:
     _BEAM_ARGS()
     given = [
         flag.name.replace("_", "-")
-        for flag in (*_CORPUS_FLAGS, _TEXT_KEY, *_NOT_FOR_CORPORA)
+        for flag in (*_CORPUS_FLAGS, *_NOT_FOR_CORPORA)
         if flags.FLAGS[flag.name].present and flag.value != "local"
     ]
     refused = {flag.name.replace("_", "-") for flag in _NOT_FOR_CORPORA}
@@ -361,11 +360,14 @@ def file_of(flag: flags.FlagHolder) -> str | None:
     return None if flag.value == "-" else flag.value
 
 
-def input_lines() -> Iterator[str]:
-    """The lines of the input."""
+def input_texts() -> Iterator[str]:
+    """The lines or records of the input."""
+    from electra_tf.inference.corpus_texts import texts_of
+
     if file_of(_INPUT) is None and standard_input().isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
-    return archives.read_lines(file_of(_INPUT), _ENCODING_ERRORS.value)
+    reading = units.Reading(_ENCODING_ERRORS.value, _TEXT_KEY.value)
+    return texts_of(file_of(_INPUT), reading)
 
 
 def detect(model_dir: str) -> None:
@@ -377,7 +379,7 @@ def detect(model_dir: str) -> None:
         in_terminal = file_of(_OUTPUT) is None and sys.stdout.isatty()
         detected = detection.detect(
             model,
-            detection.passages(input_lines(), _MAX_PASSAGES.value),
+            detection.passages(input_texts(), _MAX_PASSAGES.value),
             _SEED.value if _CORRUPT.value else None,
         )
         for line in detection.show(
@@ -393,18 +395,12 @@ def detect(model_dir: str) -> None:
 def report(model_dir: str) -> None:
     """Writes the run's HTML page."""
     from electra_tf.inference import detection, html_report, pretrained_model
-    from electra_tf.interop import sources
 
     bring_model(model_dir)
-    is_run = sources.is_run(Path(model_dir))
-    if not is_run or not os.path.isfile(os.path.join(model_dir, "config.json")):
-        raise UserError(
-            f"report is on a run, and {model_dir} is none.\nName the "
-            "directory of a run, not a checkpoint or an exported model."
-        )
+    html_report.check_run(Path(model_dir))
     shown = []
     if _INPUT.value:
-        texts = list(detection.passages(input_lines(), _MAX_PASSAGES.value))
+        texts = list(detection.passages(input_texts(), _MAX_PASSAGES.value))
         model = pretrained_model.load(model_dir)
         shown = list(zip(texts, model.corrupt(texts, seed=_SEED.value), strict=True))
     output = file_of(_OUTPUT) or os.path.join(model_dir, "report.html")
@@ -427,7 +423,7 @@ def compare(names: list[str]) -> None:
     for folder in folders:
         bring_model(folder)
     output = file_of(_OUTPUT) or os.path.join(_DATA_DIR.value, "models/comparison.html")
-    comparison.write_comparison(folders, output)
+    comparison.write_comparison(names, folders, output)
     put(output)
     print(paths.shown(f"Written to {output}"))
 
@@ -438,8 +434,8 @@ def score(model_dir: str) -> None:
 
     with line_writer(file_of(_OUTPUT)) as write:
         scorer = pretrained_model.load(model_dir).scorer(_METHOD.value)
-        lines = input_lines()
-        for row in scoring.rows(scorer, lines, _OVERLAP.value, _TOKENS.value):
+        texts = input_texts()
+        for row in scoring.rows(scorer, texts, _OVERLAP.value, _TOKENS.value):
             write(json_line(row))
 
 
@@ -464,13 +460,8 @@ def rerank(model_dir: str) -> None:
         scores = reranking.score_lists(lists, scorer, _OVERLAP.value)
         tuned = reranking.tune(lists, scores, errors) if _TUNE.value else None
         weight = tuned.weight if tuned else _WEIGHT.value
-        for one, values in zip(lists, scores, strict=True):
-            ranked = reranking.rank_list(one, values, weight)
-            if _BEST.value:
-                best = f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
-                write(best.encode("utf-8", "replace").decode())  # half a character
-            else:
-                write(json_line(reranking.to_json(one, ranked)))
+        for line in reranking.lines(lists, scores, weight, best_only=_BEST.value):
+            write(line)
     print(reranking.describe_lists(lists, weight, tuned), file=sys.stderr)
     if errors:
         print(reranking.describe_errors(lists, scores, errors, weight), file=sys.stderr)

@@ -19,13 +19,17 @@ from electra_tf.storage.files import line_writer
 from electra_tf.train import curves
 
 
-def write_comparison(model_dirs: Sequence[Path], output: str | os.PathLike) -> None:
+def write_comparison(
+    names: Sequence[str], model_dirs: Sequence[Path], output: str | os.PathLike
+) -> None:
     """Writes the page of the runs in `model_dirs`, which needs no other files.
+
+    Args:
+      names: what the runs are called there.
 
     Raises `UserError`: 2 for a directory that holds no run, 73 when it cannot be
     written.
     """
-    names = [path.name for path in model_dirs]
     configs = [_config(path) for path in model_dirs]
     title = f"Comparison of {', '.join(names)}"
     parts = [f"<h1>{html.escape(title)}</h1>", "<h2>Settings that differ</h2>"]

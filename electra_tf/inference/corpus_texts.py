@@ -11,7 +11,7 @@ from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.inference import corpus_run, pretrained_model, rendering, scoring
 from electra_tf.inference.pretrained_model import TokenPrediction
 from electra_tf.storage.remote import is_remote
-from electra_tf.text import corpus, units
+from electra_tf.text import archives, corpus, units
 from electra_tf.text.units import Corpus, Unit
 
 # Texts that are sorted by length before they are put into batches.
@@ -45,6 +45,13 @@ class Texts:
             return f"{unit.path}, line {before + number - first}"
         after = f" after byte {unit.start}" if unit.start else ""
         return f"{unit.path}, text {number - first}{after}"
+
+
+def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
+    """The lines of a file, or its records; None: the lines of standard input."""
+    if path is not None and units.holds_records(path):
+        return iter(Texts(units.file_corpus(path, reading.text_key).units, reading))
+    return archives.read_lines(path, reading.encoding_errors)
 
 
 class TextJob(corpus_run.Job):

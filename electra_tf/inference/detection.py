@@ -40,8 +40,10 @@ def detect(
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
-            # Another seed for each chunk, or all would have the same places masked.
-            tokens = model.corrupt(chunk, seed=corruption_seed + 1_000_003 * number)
+            # Another seed for each chunk, or all would have the same places masked;
+            # within 64 bits.
+            seed = corruption_seed + 1_000_003 * number
+            tokens = model.corrupt(chunk, seed=(seed + 2**63) % 2**64 - 2**63)
         yield from zip(chunk, tokens, strict=True)
 
 
@@ -64,11 +66,12 @@ def show(
       colour: mark with colours in the terminal, rather than with signs.
     """
     is_corrupted = temperature is not None
+    limit = None if is_corrupted else threshold
     if form == "jsonl":
         for text, tokens in detected:
             yield json_line(rendering.to_json(text, tokens))
     elif form == "html":
-        parts = [rendering.to_html(*pair, threshold) for pair in detected]
+        parts = [rendering.to_html(*pair, limit) for pair in detected]
         legend = rendering.html_legend(is_corrupted)
         yield html_report.page("Replaced tokens", [legend, *parts])
     else:
@@ -80,7 +83,7 @@ def show(
         for text, tokens in detected:
             score = rendering.score(tokens)
             total = rendering.Score(*map(sum, zip(total, score, strict=True)))
-            yield rendering.to_terminal(text, tokens, threshold, colour) + "\n"
+            yield rendering.to_terminal(text, tokens, limit, colour) + "\n"
         if total.replaced:
             yield (
                 f"{total.caught} of {total.replaced} replaced tokens are among the "

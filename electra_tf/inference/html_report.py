@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_tf.config import phases
+from electra_tf.errors import UserError
 from electra_tf.inference import rendering
+from electra_tf.interop import sources
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
 from electra_tf.train.curves import plot_curves
@@ -52,6 +54,15 @@ def page(title: str, parts: Sequence[str]) -> str:
         f"<style>{_STYLE}{rendering.STYLE}</style></head>\n"
         f"<body>\n{body}\n</body></html>"
     )
+
+
+def check_run(model_dir: Path) -> None:
+    """Raises `UserError` for a directory that is not one of a run."""
+    if not sources.is_run(model_dir) or not (model_dir / "config.json").is_file():
+        raise UserError(
+            f"report is on a run, and {model_dir} is none.\nName the "
+            "directory of a run, not a checkpoint or an exported model."
+        )
 
 
 def write_report(
@@ -128,7 +139,8 @@ def _metrics_table(results: dict) -> str:
     rows = []
     for metric in ALL_METRICS:
         if metric.name in results["metrics"]:
-            value = f"{results['metrics'][metric.name]:.4f}"
+            number = results["metrics"][metric.name]
+            value = "not a number" if number is None else f"{number:.4f}"
             rows.append(
                 f"<tr><td>{metric.name}</td><td>{value}</td><td>{metric.label}</td></tr>"
             )

@@ -37,27 +37,29 @@ class Score(NamedTuple):
     flagged: int
 
 
-def flagged(tokens: Sequence[TokenPrediction], threshold: float = 0.5) -> set[int]:
+def flagged(
+    tokens: Sequence[TokenPrediction], threshold: float | None = None
+) -> set[int]:
     """Indices of the tokens the discriminator calls replaced.
 
-    In a corrupted text the most suspicious ones, as many as were replaced; otherwise
-    those whose probability is above `threshold`.
+    Args:
+      threshold: those whose probability is above it; None: in a corrupted text, the
+        most suspicious ones, as many as were replaced.
     """
-    count = sum(token.is_replaced for token in tokens)
     order = sorted(range(len(tokens)), key=lambda i: -tokens[i].probability)
-    if count:
-        return set(order[:count])
+    if threshold is None:
+        return set(order[: sum(token.is_replaced for token in tokens)])
     return {i for i in order if tokens[i].probability > threshold}
 
 
 def score(tokens: Sequence[TokenPrediction]) -> Score:
-    """Counts of one text."""
+    """Counts of one corrupted text."""
     found = flagged(tokens)
     replaced = {i for i, token in enumerate(tokens) if token.is_replaced}
     return Score(len(replaced), len(replaced & found), len(found))
 
 
-def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float):
+def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float | None):
     """(gap before, shown text, kind, original) of each token, then the last gap."""
     found, last = flagged(tokens, threshold), 0
     for i, token in enumerate(tokens):
@@ -81,12 +83,12 @@ def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float):
 def to_terminal(
     text: str,
     tokens: Sequence[TokenPrediction],
-    threshold: float = 0.5,
+    threshold: float | None = None,
     colour: bool = True,
 ) -> str:
     """The text with marks; replaced tokens are followed by the original in brackets.
 
-    Without colour: *caught*, ?missed?, !false alarm!.
+    Without colour: *caught*, ?missed?, !false alarm!. `threshold` as of `flagged`.
     """
     codes = {"caught": _CAUGHT, "missed": _MISSED, "alarm": _ALARM}
     signs = {"caught": "*", "missed": "?", "alarm": "!"}
@@ -122,9 +124,12 @@ def terminal_legend(is_corrupted: bool, colour: bool = True) -> str:
 
 
 def to_html(
-    text: str, tokens: Sequence[TokenPrediction], threshold: float = 0.5
+    text: str, tokens: Sequence[TokenPrediction], threshold: float | None = None
 ) -> str:
-    """The text as an HTML fragment; STYLE colours it; the mouse shows probabilities."""
+    """The text as an HTML fragment; STYLE colours it; the mouse shows probabilities.
+
+    `threshold` as of `flagged`.
+    """
     parts = ['<p class="passage">']
     for gap, shown, kind, token in _pieces(text, tokens, threshold):
         parts.append(html.escape(gap))

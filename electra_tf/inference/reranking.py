@@ -2,7 +2,7 @@
 """Ranks n-best lists again, by given score + weight x the score of a language model.
 
 Both scores are sums of natural logarithms, so this is a product of two models, one of
-them raised to the power of the weight.  Weight 0 is the given order.
+them raised to the power of the weight.  Weight 0 is the order of the given scores.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.inference import scoring
 from electra_tf.inference.nbest import NBestList
+from electra_tf.text.json_lines import json_line
 
 
 class MissingPackage(UserError):
@@ -80,6 +81,22 @@ def rank_list(one: NBestList, model: Sequence[float], weight: float) -> list[Ran
     given = [hypothesis.score for hypothesis in one.hypotheses]
     texts = [hypothesis.text for hypothesis in one.hypotheses]
     return rank(given, model, weight, texts)
+
+
+def lines(
+    lists: Sequence[NBestList],
+    model: Sequence[Sequence[float]],
+    weight: float,
+    best_only: bool,
+) -> Iterator[str]:
+    """Each list in its new order as JSON, or its id and best text."""
+    for one, scores in zip(lists, model, strict=True):
+        ranked = rank_list(one, scores, weight)
+        if best_only:
+            best = f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
+            yield best.encode("utf-8", "replace").decode()  # half a character
+        else:
+            yield json_line(to_json(one, ranked))
 
 
 def to_json(one: NBestList, ranked: Sequence[Ranked]) -> dict[str, Any]:
@@ -191,8 +208,8 @@ def describe_errors(
     after = chosen_errors(lists, model, errors, weight)
     least = WordErrors(sum(map(min, errors)), before.words)
     return (
-        f"Word error rate: {before.rate:.2%} as given, {after.rate:.2%} reranked; "
-        f"{least.rate:.2%} with the best of each list "
+        f"Word error rate: {before.rate:.2%} by given score, {after.rate:.2%} "
+        f"reranked; {least.rate:.2%} with the best of each list "
         f"({before.errors}, {after.errors}, {least.errors} of {before.words} words)."
     )
 

@@ -204,6 +204,11 @@ def _kind_of(name: str) -> str:
     return f"compressed {kind}" if compressed else kind
 
 
+def holds_records(path: str) -> bool:
+    """Whether a file has records rather than lines, as the end of its name tells."""
+    return _kind_of(path) in _KEYED
+
+
 def cut(size: int, step: int) -> Iterator[tuple[int, int, int]]:
     """Start, end and weight of the pieces of a file."""
     for start in range(0, size, max(step, 1)):

@@ -201,8 +201,10 @@ def test_as_many_are_flagged_as_were_replaced():
     assert rendering.flagged(TOKENS) == {0, 2}
     assert rendering.score(TOKENS) == (2, 1, 2)
     untouched = [token._replace(replacement=None) for token in TOKENS]
-    assert rendering.flagged(untouched) == {0, 2}
+    assert rendering.flagged(untouched, threshold=0.5) == {0, 2}
     assert rendering.flagged(untouched, threshold=0.7) == {0}
+    # A corrupted text in which the generator drew nothing but the original tokens.
+    assert rendering.score(untouched) == (0, 0, 0)
 
 
 def test_terminal():

@@ -2,6 +2,7 @@
 """run_inference.py as its users run it: detect, report."""
 
 import json
+import shutil
 from html.parser import HTMLParser
 
 import pytest
@@ -93,6 +94,20 @@ def test_report(data, tmp_path):
     assert "data:image/png;base64," in page
     assert "drawn at temperature 1.25" in page
     assert tags_of(page).count("p") >= 2 + len(PASSAGES)
+
+    # A metric of a loss that was not finite is stored as null.
+    copied = shutil.copytree(path.parent, data / "models" / "other" / "inference")
+    results["metrics"]["disc_auc"] = None
+    (copied / "results/unsup_results.json").write_text(json.dumps(results))
+    run = run_script("run_inference.py", "report", "--model", str(copied))
+    assert run.returncode == 0, run.stderr
+    page = (copied / "report.html").read_text()
+    assert "<td>disc_auc</td><td>not a number</td>" in page
+    names = "--model-name=inference,other/inference"
+    run = run_script("run_inference.py", "report", f"--data-dir={data}", names)
+    assert run.returncode == 0, run.stderr
+    page = (data / "models" / "comparison.html").read_text()
+    assert "<td>inference</td><td>other/inference</td>" in page
 
 
 def test_several_runs_are_compared(data, tmp_path):

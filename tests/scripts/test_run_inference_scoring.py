@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_inference.py score and rerank, as their users run them."""
 
+import gzip
 import json
 import os
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import electra_tf
@@ -55,6 +58,31 @@ def test_score_writes_an_object_for_each_line(runs, model):
         "1 texts have no tokens: they score 0.",
         "1 texts hold unknown tokens only: their scores say nothing about their words.",
     ]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".parquet"])
+def test_score_reads_the_texts_of_records(runs, tmp_path, ending):
+    """Not the syntax that they are stored in."""
+    texts = ["w1 w2\nw3", "W7 w8"]
+    rows, path = [{"body": text} for text in texts], tmp_path / f"in{ending}"
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    if ending == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_bytes(gzip.compress(lines) if ending == ".jsonl.gz" else lines)
+    model = ("--model", runs / "scoring")
+    read = infer("score", *model, "--input", path, "--text-key=body")
+    assert [row["text"] for row in rows_of(read)] == texts
+    if ending == ".jsonl":
+        error = infer("score", *model, "--input", path, code=65).stderr
+        assert "has no 'text'" in error
+        flags = ("--input", path, "--text-key=body", "--format=jsonl")
+        found = rows_of(infer("detect", *model, *flags))
+        assert [row["text"] for row in found] == texts
+    (tmp_path / "in.txt").write_text("w1")
+    flags = ("--input", tmp_path / "in.txt", "--text-key=body")
+    error = infer("score", *model, *flags, code=1).stderr
+    assert "--text-key is for JSON Lines, Parquet and Arrow: without effect" in error
 
 
 def test_score_tokens_of_a_file_into_a_file(runs, model, tmp_path):
