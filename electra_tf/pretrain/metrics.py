@@ -288,9 +288,9 @@ the first three passages of `eval_tfrecords` (held out only if you set it to suc
 which tokens the generator replaced, by what, and how likely each looks replaced. The
 same tokens are masked each time, so that what changes is the model. It is in
 TensorBoard as text (the run `samples`), in `run_inference.py report`, and in
-`samples.jsonl`: a line for a step, with `[token, probability, replacement]` for each token. It costs a forward pass of
-three sequences, changes nothing in the training and saves no checkpoint; after a kill
-no sample is missing, none is there twice.
+`samples.jsonl`: a line for a step, with `[token, probability, replacement]` for each
+token. It costs a forward pass of three sequences, changes nothing in the training and
+saves no checkpoint; after a kill no sample is missing, none is there twice.
 
 ## Alarms
 
