@@ -267,6 +267,7 @@ class Experiment:
             raise UserError("--corpus is for --scale pocket; others have --data-dir.")
         data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
         check_place(self.output)
+        self.data = self._data(corpus, data_dir)
         settings = {
             "scale": _SCALE.value,
             "hparams": self.scale.recipe,
@@ -275,9 +276,9 @@ class Experiment:
             # The novels are the same in every checkout.
             "corpus": str(corpus) if _CORPUS.value else None,
             "data_dir": str(data_dir) if data_dir else None,
+            "data_sha256": self.data.sha256,
         }
         self.runs = Runs(self.output, settings)
-        self.data = self._data(corpus, data_dir)
         self.planned = [
             plan(variant, seed, self.scale.recipe, str(self.data.directory))
             for seed in range(1, _SEEDS.value + 1)

@@ -14,6 +14,7 @@ from report import Comparison
 from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import UserError
 from electra_tf.processes import Job
+from electra_tf.storage.manifest import sha256
 
 # GLUE without WNLI, as the ELECTRA paper reports it: task -> metric.
 GLUE = {
@@ -68,10 +69,17 @@ def scale_named(name: str) -> Scale:
 
 
 class Data(NamedTuple):
-    """Where vocabulary and TFRecords are, and what is to be made before the runs."""
+    """What all runs of an output directory are trained on.
+
+    Attributes:
+      directory: of vocabulary and TFRecords.
+      jobs: what makes them, before the runs.
+      sha256: of files that the user may replace, in words; None: they are ours.
+    """
 
     directory: Path
     jobs: list[Job]
+    sha256: dict[str, str] | None
 
 
 def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
@@ -95,7 +103,7 @@ def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
     commands = [] if vocab.exists() else [build_vocab]
     commands += [] if (records / "manifest.json").exists() else [build]
     jobs = [Job("Data", commands, output / "logs" / "data.log")] if commands else []
-    return Data(folder, jobs)
+    return Data(folder, jobs, None)
 
 
 def given_data(data_dir: Path | None, scale: str) -> Data:
@@ -111,7 +119,9 @@ def given_data(data_dir: Path | None, scale: str) -> Data:
                 f"--data-dir {data_dir} has no {name}.\nbuild_pretraining_dataset.py "
                 "makes the data; GLUE's files go into finetuning_data/<task>."
             )
-    return Data(data_dir, [])
+    files = [data_dir / "vocab.txt", data_dir / "pretrain_tfrecords" / "manifest.json"]
+    found = {f"sha256 of {path}": sha256(path) for path in files if path.exists()}
+    return Data(data_dir, [], found)
 
 
 def glue_tasks(data_dir: Path) -> list[str]:

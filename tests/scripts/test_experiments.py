@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Experiments: comparisons are planned, runs are made once, mistakes are told."""
 
+import hashlib
 import json
 import os
 import signal
@@ -89,6 +90,19 @@ def test_every_comparison_is_planned_at_equal_compute(script, tmp_path, data_dir
         parts = {round(16 * value / max(flops), 1) for value in flops}
         assert parts <= {0, 1.0, 2.0, 4.0, 8.0, 16.0}, (script, parts)
         assert not (tmp_path / "out").exists()
+
+
+def test_runs_on_other_data_are_not_mixed(tmp_path, data_dir):
+    """The path is the same; the files have been made anew."""
+    settings = {"data_sha256": {f"sha256 of {data_dir}/vocab.txt": "0" * 64}}
+    there = json.dumps({"settings": settings, "runs": {}})
+    (tmp_path / "runs.json").write_text(there)
+    flags = ["--scale=small", f"--data-dir={data_dir}", "--dry-run"]
+    done = run("objectives", tmp_path, *flags)
+    assert done.returncode == 2 and "holds runs of other settings" in done.stderr
+    digest = hashlib.sha256((data_dir / "vocab.txt").read_bytes()).hexdigest()
+    assert f"vocab.txt is {'0' * 64!r} there, {digest!r} here" in done.stderr
+    assert (tmp_path / "runs.json").read_text() == there
 
 
 @pytest.fixture
