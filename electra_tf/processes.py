@@ -103,8 +103,9 @@ def gpus() -> list[str]:
     if chosen is not None:
         return [name for name in chosen.split(",") if name and name != "-1"]
     names = os.listdir("/dev") if os.path.isdir("/dev") else []
-    found = (re.fullmatch(r"nvidia(\d+)", name) for name in names)
-    return sorted((match[1] for match in found if match), key=int)
+    count = sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in names)
+    # CUDA counts from 0 whatever the nodes' numbers are, which are those of the host.
+    return [str(number) for number in range(count)]
 
 
 def _start(open_until_end, initializer: Callable[..., Any] | None, args: tuple) -> None:

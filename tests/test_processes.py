@@ -142,4 +142,5 @@ def test_gpus_that_a_process_may_see(monkeypatch):
     monkeypatch.setattr(
         os, "listdir", lambda path: ["nvidia10", "nvidia2", "nvidiactl"]
     )
-    assert processes.gpus() == ["2", "10"]
+    # A container that is given the host's third and eleventh: CUDA counts from 0.
+    assert processes.gpus() == ["0", "1"]
