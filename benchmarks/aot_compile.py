@@ -77,6 +77,12 @@ def main(_):
         raise UserError("--data-dir and --model-name name a run together.", 1)
     if not (FLAGS.platform or FLAGS.output_dir):
         raise UserError("give --platform, --output-dir or both: nothing to do.", 1)
+    if FLAGS.platform and FLAGS.chips > (kind := PLATFORMS[FLAGS.platform]).chips:
+        raise UserError(
+            f"--chips is {FLAGS.chips}: {FLAGS.platform} ({kind.topology}) has "
+            f"{kind.chips}.",
+            1,
+        )
     run = Run.of_flags()
     if shutil.which(FLAGS.compiler_python) is None:
         raise UserError(f"there is no {FLAGS.compiler_python}.\n{_INSTALL}", 1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 
@@ -15,6 +16,12 @@ class Platform(NamedTuple):
     memory: float  # bytes
     hertz: float = 0  # of a TPU, to make times of its compiler's cycles; 0: not known
     cores: int = 0  # of a GPU
+
+    @property
+    def chips(self) -> float:
+        """How many there are to compile for; of GPUs any number."""
+        sizes = self.topology.partition(":")[2]
+        return math.prod(map(int, sizes.split("x"))) if sizes else math.inf
 
     @property
     def gpu(self) -> dict[str, int]:

@@ -330,6 +330,7 @@ def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
             "--compiler-python=/nowhere/python",
             f"--output-dir={tmp_path / 'step'}",
         ],
+        "--chips is 5: tpu-v5e (v5e:2x2) has 4.": ["--platform=tpu-v5e", "--chips=5"],
     }
     for message, given in flags.items():
         done = run(sys.executable, "aot_compile.py", *given)
