@@ -179,6 +179,7 @@ def write_step(run: Run, folder: Path) -> dict:
     """Writes step.hlo and step.json; of a run, initial_state.npz and tokens.npz."""
     # tensorflow-tpu would start the library of JAX's TPU compiler, which is newer.
     os.environ["TPU_LIBRARY_PATH"] = os.devnull
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the shape of a step needs no GPU
     warnings.filterwarnings("ignore", "TPU_LIBRARY_PATH")
     startup.import_tensorflow()
     import numpy as np

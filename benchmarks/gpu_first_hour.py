@@ -248,7 +248,6 @@ def measure_with_tensorflow(row: Row, profile: str | None) -> None:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         print(f"{NOTE}TensorFlow finds no GPU", file=sys.stderr, flush=True)
-    tf.config.set_visible_devices(gpus[:1], "GPU")  # more would share the batch
     started = time.monotonic()
     loop, _ = make_loop(row.config())
     loss = loop(1)

@@ -77,12 +77,18 @@ def write_shards(
 
 
 def place(config, make_task: Callable, make_optimizer: Callable):
-    """Returns task, state and placement on the devices that the config asks for."""
+    """Returns task, state and placement on one GPU, or whatever else there is.
+
+    The first GPU of several: all would share the batch.
+    """
     import keras
+    import tensorflow as tf
 
     from electra_tf.train import distribution
     from electra_tf.train import step as training_step
 
+    gpus = tf.config.list_physical_devices("GPU")
+    tf.config.set_visible_devices(gpus[:1], "GPU")
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
@@ -102,9 +108,7 @@ def measure(config: PretrainingConfig, flops: float, steps: int, variant: dict) 
     startup.import_tensorflow()
     import tensorflow as tf
 
-    # More than one GPU would share the batch.
     gpus = tf.config.list_physical_devices("GPU")
-    tf.config.set_visible_devices(gpus[:1], "GPU")
     loop, _ = make_loop(config, variant.get("part", "step"))
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     device = Device(

@@ -115,8 +115,13 @@ def test_a_step_that_travels_has_the_form_of_its_target(target, rows, tmp_path):
     hparams = json.dumps(tiny(vocab_size=300, train_batch_size=16, **electric))
     flags = (f"--hparams={hparams}", f"--output-dir={tmp_path / 'step'}")
     flags += (f"--target={target}",) * bool(target)
-    # Nothing is made of what was lowered.
-    printed = ok(sys.executable, "aot_compile.py", *flags, "--compiler-python=true")
+    # Makes nothing of what was lowered, and says what it and TensorFlow may use.
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES" > {tmp_path}/gpus\n')
+    compiler.chmod(0o755)
+    flags += (f"--compiler-python={compiler}",)
+    printed = ok(sys.executable, "aot_compile.py", *flags, CUDA_VISIBLE_DEVICES="0,1")
+    assert (tmp_path / "gpus").read_text() == "-1\n"
     spec = json.loads((tmp_path / "step" / "step.json").read_text())
     assert spec["target"] == (target or "gpu")
     assert f"in the form for {spec['target']}" in printed
