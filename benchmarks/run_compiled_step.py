@@ -307,7 +307,16 @@ def train(folder: Path, spec: dict, stop: StopRequest) -> int:
     )
     batches = Batches(spec, tokens).on_device(program, done)
     rows_of = MetricsFile(folder / "metrics.jsonl", done)
-    saved, pace, reason = time.monotonic(), 0.0, None
+
+    def keep() -> float:
+        """Saves; how long that took."""
+        since = time.monotonic()
+        rows_of.sync()
+        save(folder, program.state())
+        return time.monotonic() - since
+
+    # Shows before the first hour whether the disk takes it, and how long it takes.
+    saving, saved, reason = keep(), time.monotonic(), None
     while done < end and not reason:
         started, count = (
             time.monotonic(),
@@ -319,13 +328,10 @@ def train(folder: Path, spec: dict, stop: StopRequest) -> int:
         report(rows, spec, done, rows_of, time.monotonic() - started)
         done += count
         pace = time.monotonic() - started
-        reason = stop.reason(3 * pace)
+        reason = stop.reason(3 * pace + 2 * saving)  # one may be due before the last
         if time.monotonic() - saved > 60 * FLAGS.save_minutes:
-            rows_of.sync()
-            save(folder, program.state())
-            saved = time.monotonic()
-    rows_of.sync()
-    save(folder, program.state())
+            saving, saved = keep(), time.monotonic()
+    keep()
     rows_of.close()
     print(json.dumps(program.facts()))
     print(f"{reason or 'Done'}: saved at step {done} in {folder / 'state.npz'}.")
