@@ -46,7 +46,9 @@ def cells(text: str, start: str) -> list[list[str]]:
 def test_every_benchmark_is_run_here():
     with open(__file__, encoding="utf-8") as f:
         text = f.read()
-    compiled = (ROOT / "tests/scripts/test_benchmarks_compiled.py").read_text("utf-8")
+    others = ("compiled", "first_hour")
+    paths = [ROOT / f"tests/scripts/test_benchmarks_{name}.py" for name in others]
+    compiled = "".join(path.read_text("utf-8") for path in paths)
     parts = {"measurement.py", "preparation.py", "platforms.py", "variable_free.py"}
     # Of the scripts that start them.
     parts |= {"peer_torch.py", "serving_sides.py", "aot_program.py"}

@@ -13,35 +13,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers.runs import ROOT, TINY, pretrain, tiny
+from tests.helpers.benchmarks import BENCHMARKS, PYTHON, compilers, ok, refused, run
+from tests.helpers.runs import TINY, pretrain, tiny
 
-BENCHMARKS = ROOT / "benchmarks"
-PYTHON = ROOT / ".venv-accelerators" / "bin" / "python"
 STEPS = 50
 HPARAMS = tiny(num_train_steps=STEPS + 5, save_checkpoints_steps=STEPS)
 
-compilers = pytest.mark.skipif(
-    not PYTHON.exists(),
-    reason="the compilers are not installed: ./test.sh --accelerators installs them",
-)
 pytestmark = pytest.mark.accelerators
-
-
-def run(python, script: str, *flags, **environment) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [str(python), str(BENCHMARKS / script), *map(str, flags)],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"} | environment,
-        timeout=500,
-        check=False,
-    )
-
-
-def ok(*args, **environment) -> str:
-    done = run(*args, **environment)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def run_step(folder: Path, *flags) -> subprocess.CompletedProcess:
@@ -212,12 +190,6 @@ def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_dat
     assert "disc_auc = " in evaluated.stdout
 
 
-def refused(done, code: int, *texts: str) -> None:
-    assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
-    for text in texts:
-        assert text in done.stderr
-
-
 @compilers
 def test_only_its_own_run_gets_a_state_back(step, tiny_data, tmp_path):
     for path in step.iterdir():
@@ -345,109 +317,3 @@ def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
     python = f"--compiler-python={sys.executable}"
     done = run(sys.executable, "aot_compile.py", f"--output-dir={tiny_data}", python)
     refused(done, 73, "is in use already")
-
-
-SHORT_LIST = (
-    "--only=electra_small-128x128-(mixed_bfloat16|float32)$",
-    "--steps=1",
-    "--hparams="
-    + json.dumps(
-        {
-            "max_seq_length": 16,
-            "train_batch_size": 2,
-            "vocab_size": 300,
-            "embedding_size": 8,
-            "generator_hidden_size": 0.5,
-            "model_hparam_overrides": {
-                "hidden_size": 16,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 2,
-            },
-        }
-    ),
-)
-
-
-NAMES = ["electra_small-128x128-mixed_bfloat16", "electra_small-128x128-float32"]
-
-
-def rows_of(printed: str) -> list[list[str]]:
-    """The cells of the rows of the list that were measured."""
-    lines = [line for line in printed.splitlines() if line.startswith("| electra_")]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-
-
-@pytest.mark.thorough
-def test_the_first_hour_with_tensorflow(tmp_path):
-    flags = (*SHORT_LIST, f"--profile={tmp_path / 'profile'}")
-    no_gpu = {"CUDA_VISIBLE_DEVICES": "-1"}
-    printed = ok(sys.executable, "gpu_first_hour.py", *flags, **no_gpu)
-    rows = rows_of(printed)
-    assert [row[0] for row in rows] == NAMES
-    for row in rows:
-        assert float(row[2]) > 0 and float(row[3].replace(",", "")) > 0
-    assert rows[0][4] == "10,000"  # the goal
-    assert printed.count("| TensorFlow finds no GPU") == 1
-    is_profiled(printed, tmp_path / "profile")
-
-
-def is_profiled(printed: str, folder: Path) -> None:
-    """The steps of the first row are, and no others."""
-    last = f"Five steps of {NAMES[0]}: {folder}, without kernels of a GPU."
-    assert printed.splitlines()[-1] == last
-    [profile] = folder.rglob("*.xplane.pb")
-    assert profile.stat().st_size > 1000
-
-
-@pytest.mark.thorough
-def test_a_profiler_that_fails_costs_no_row(tmp_path):
-    (tmp_path / "plugins").touch()  # would be a folder of the profile
-    (tmp_path / "old.xplane.pb").touch()  # of another day
-    os.utime(tmp_path / "old.xplane.pb", (0, 0))
-    flags = (*SHORT_LIST, f"--profile={tmp_path}")
-    printed = ok(sys.executable, "gpu_first_hour.py", *flags, CUDA_VISIBLE_DEVICES="-1")
-    assert [float(row[2]) > 0 for row in rows_of(printed)] == [True, True]
-    assert printed.splitlines()[-1].startswith("No profile: ")
-
-
-def test_a_profile_that_nothing_would_make_is_refused(tmp_path):
-    profile = f"--profile={tmp_path / 'profile'}"
-    prepare = (*SHORT_LIST, f"--prepare={tmp_path / 'steps'}", profile)
-    done = run(sys.executable, "gpu_first_hour.py", *prepare)
-    refused(done, 1, "--prepare measures nothing", "--steps-dir")
-    done = run(
-        sys.executable, "run_compiled_step.py", f"--step-dir={tmp_path}", profile
-    )
-    refused(done, 1, "--profile", "--measure")
-    assert not list(tmp_path.iterdir())
-    (tmp_path / "file").touch()
-    below = (*SHORT_LIST, f"--profile={tmp_path / 'file' / 'profile'}")
-    refused(run(sys.executable, "gpu_first_hour.py", *below), 73, "cannot write")
-
-
-@compilers
-def test_the_first_hour_with_jax_alone(tmp_path):
-    first_hour = (sys.executable, "gpu_first_hour.py", *SHORT_LIST)
-    prepare = (*first_hour, f"--prepare={tmp_path / 'steps'}")
-    assert ok(*prepare).count(" MB") == 2
-    assert ok(*prepare).count("is there.") == 2
-    assert "of other --hparams" in run(*prepare, "--hparams={}").stderr
-    path = tmp_path / "steps" / NAMES[0] / "step.json"
-    spec = json.loads(path.read_text())
-    assert spec["target"] == "gpu"
-    for stale in ({"target": "cpu"}, {"format": 2}):
-        path.write_text(json.dumps(spec | stale))
-        refused(run(*prepare), 2, "name another --prepare")
-    path.write_text(json.dumps(spec))
-    (broken := tmp_path / "steps" / NAMES[1]).rename(tmp_path / "elsewhere")
-    found, profile = tmp_path / "found.json", tmp_path / "profile"
-    flags = (*SHORT_LIST, f"--steps-dir={tmp_path / 'steps'}", f"--json={found}")
-    flags += (f"--profile={profile}",)
-    printed = ok(PYTHON, "gpu_first_hour.py", *flags, JAX_PLATFORMS="cpu")
-    rows = rows_of(printed)
-    assert float(rows[0][1]) > 0 and float(rows[0][2]) > 0
-    # A row that cannot be measured says why, and is not the end of the list.
-    assert rows[1][0] == broken.name and "aot_compile.py" in rows[1][1]
-    assert len(json.loads(found.read_text())) == 2
-    assert printed.count("lowered for gpu, the device is a cpu") == 1
-    is_profiled(printed, profile)
