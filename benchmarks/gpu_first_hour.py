@@ -6,9 +6,9 @@
     python benchmarks/gpu_first_hour.py --steps-dir steps    # JAX and a GPU
 
 docs/gpu.md says what else to do there. Every row is a process of its own, printed when
-it is known; --minutes ends the list. The steps are those of run_pretraining.py on
-random tokens, input included. What a process has to say of its device, such as that it
-is no GPU, is a row, too.
+it is known; --minutes ends the list, and the same command goes on where --json ends.
+The steps are those of run_pretraining.py on random tokens, input included. What a
+process has to say of its device, such as that it is no GPU, is a row, too.
 """
 
 import json
@@ -28,6 +28,8 @@ from measurement import NOTE, ROOT, STEP_FORMAT
 from electra_tf import cli
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.storage.files import atomic_write
+from electra_tf.storage.manifest import read_json
 
 FLAGS = flags.FLAGS
 
@@ -37,7 +39,7 @@ flags.DEFINE_float("minutes", 25.0, "The list ends after so long.")
 flags.DEFINE_string("only", "", "Regular expression of the rows' names.")
 flags.DEFINE_string("hparams", "{}", "Hparams that override those of all rows.")
 flags.DEFINE_integer("steps", 30, "Steps of a timed loop.", lower_bound=1)
-cli.define_path("json", None, "File for all that was measured.")
+cli.define_path("json", None, "For all that was measured; what is there is kept.")
 cli.define_path("profile", None, "Where a profile of 5 steps of the first row goes.")
 flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
 
@@ -93,7 +95,10 @@ COLUMNS = ("step", "ms", "ms with input", "seq/s", "goal", "peak, GB", "compilin
 
 def main(_) -> int | None:
     if FLAGS.variant:
-        row, profile = json.loads(FLAGS.variant)
+        if (variant := json.loads(FLAGS.variant)) is None:
+            tell_device()
+            return
+        row, profile = variant
         measure_with_tensorflow(Row(*row), profile)
         return
     if FLAGS.prepare and FLAGS.profile:
@@ -122,29 +127,103 @@ def main(_) -> int | None:
 
 
 def measure(rows: list[Row]) -> dict[str, dict]:
-    """Measures the rows that there is time for and prints them; what was found."""
+    """Measures the rows that there is time for and prints them; what was found.
+
+    Those that --json has are printed only; those that failed are tried again, last.
+    """
     print_row(*COLUMNS)
     print(f"{'|---' * len(COLUMNS)}|", flush=True)
-    end, results, said = time.monotonic() + 60 * FLAGS.minutes, {}, set()
+    end, said = time.monotonic() + 60 * FLAGS.minutes, set()
+    of = conditions(rows) if FLAGS.json else {}
+    results = kept_results(of)
     profile, profiled, began = FLAGS.profile, None, time.time()
-    for row in rows:
-        left = end - time.monotonic()
-        if left < 10:
-            print_row(row.name, "no time left")
-            continue
-        found = in_process(row, min(left, ROW_SECONDS), profile)
-        if profile and "step_ms" in found:
-            profile, profiled = None, row.name
+    for row in sorted(rows, key=lambda row: "failed" in results.get(row.name, {})):
+        found = results.get(row.name)
+        if found is None or "failed" in found:
+            seconds = min(end - time.monotonic(), ROW_SECONDS)
+            found = in_process(row, seconds, profile) if seconds > 10 else {}
+            if not found or ("failed" in found and time.monotonic() >= end):
+                print_row(row.name, "no time left")
+                continue
+            if profile and "step_ms" in found:
+                profile, profiled = None, row.name
+            results[row.name] = found | {"conditions": of.get(row.name)}
+            if FLAGS.json:
+                atomic_write(FLAGS.json, json.dumps(results, indent=1) + "\n")
         for note in found["notes"]:
             if note not in said:
                 said.add(note)
                 print_row(note)
         print_row(row.name, *cells(row, found))
-        results[row.name] = found
-        measurement.save(FLAGS.json, results)
     if FLAGS.profile:
         print(profile_line(profiled, began))
     return results
+
+
+def conditions(rows: list[Row]) -> dict[str, dict]:
+    """What the numbers of each row depend on, by its name; of "" that of all rows."""
+    everywhere = device_here() | {"host": measurement.processor()}
+    found = {"": everywhere}
+    for row in rows:
+        if not FLAGS.steps_dir:
+            own = row.config().settings()
+        else:
+            try:
+                spec = read_json(Path(FLAGS.steps_dir) / row.name / "step.json")
+            except UserError:  # of which the row itself will tell
+                spec = {}
+            own = spec.get("settings", {}) | {"step_sha256": spec.get("step_sha256")}
+        found[row.name] = everywhere | {"steps": FLAGS.steps} | own
+    return json.loads(json.dumps(found))
+
+
+def kept_results(of: dict[str, dict]) -> dict[str, dict]:
+    """What --json has already; `UserError` if it is not of these conditions."""
+    if not of or not os.path.exists(FLAGS.json):
+        return {}
+    results = read_json(Path(FLAGS.json))
+    for name, found in results.items():
+        here = of.get(name, of[""]) if "step_ms" in found else of[""]
+        there = found.get("conditions") or {}
+        for key, value in here.items():
+            if there.get(key) != value:
+                raise UserError(
+                    f"{FLAGS.json} has {name}, measured under other conditions: {key} "
+                    f"is {there.get(key)!r} there, {value!r} here.\nName another "
+                    "--json.",
+                    1,
+                )
+    return results
+
+
+_JAX_HERE = """
+import jax, json
+device = jax.devices()[0].device_kind
+print(json.dumps({"device": device, "version": f"JAX {jax.__version__}"}))
+"""
+
+
+def device_here() -> dict[str, str]:
+    """The device and the library's version, as a process of its own finds them."""
+    command = [*measurement.this_script({})[:-1], "--variant=null"]
+    if FLAGS.steps_dir:
+        command = [sys.executable, "-c", _JAX_HERE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:]
+        raise UserError(f"no device answers: {''.join(last)}", 1)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def tell_device() -> None:
+    """Prints what `device_here` asks a process with TensorFlow for."""
+    from preparation import device_and_version
+
+    from electra_tf import startup
+
+    startup.import_tensorflow()
+    found = zip(("device", "version"), device_and_version(), strict=True)
+    print(json.dumps(dict(found)), flush=True)
 
 
 def print_row(*cells: str) -> None:

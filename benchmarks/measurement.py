@@ -274,15 +274,19 @@ def xla_buffers(first_step: Callable[[dict[str, str]], object]) -> int | None:
 # ------------------------------------------------------------------------ printing
 
 
-def machine() -> str:
-    """Processor, cores and load."""
+def processor() -> str:
+    """Its name, and how many cores there are for this process."""
     try:
         found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     except OSError:
         found = None
     name = found[1] if found else platform.machine()
-    cores = len(os.sched_getaffinity(0))
-    return f"{name}, {cores} cores, load {os.getloadavg()[0]:.1f}"
+    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+
+
+def machine() -> str:
+    """Processor, cores and load."""
+    return f"{processor()}, load {os.getloadavg()[0]:.1f}"
 
 
 def is_busy() -> bool:

@@ -110,16 +110,24 @@ def measure(config: PretrainingConfig, flops: float, steps: int, variant: dict) 
 
     gpus = tf.config.list_physical_devices("GPU")
     loop, _ = make_loop(config, variant.get("part", "step"))
-    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     device = Device(
-        details.get("device_name", "GPU") if gpus else "CPU",
-        f"TensorFlow {tf.__version__}",
+        *device_and_version(),
         lambda: make_matmul(config.precision, bool(gpus)),
         _gpu_peak if gpus else None,
     )
     return measure_steps(loop, device, flops, steps, variant) | {
         "operations": operations_of(loop.step) if loop.step else None
     }
+
+
+def device_and_version() -> tuple[str, str]:
+    """What `place` takes, and whose steps are made there."""
+    import tensorflow as tf
+
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    name = details.get("device_name", "GPU") if gpus else "CPU"
+    return name, f"TensorFlow {tf.__version__}"
 
 
 def operations_of(step) -> int:

@@ -3,11 +3,13 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import without_tensorflow
 from tests.helpers.benchmarks import PYTHON, compilers, ok, refused, run
 
 pytestmark = pytest.mark.accelerators
@@ -116,3 +118,91 @@ def test_the_first_hour_with_jax_alone(tmp_path):
     assert len(json.loads(found.read_text())) == 2
     assert printed.count("lowered for gpu, the device is a cpu") == 1
     is_profiled(printed, profile)
+
+
+# The script with a stand-in for the device and for the processes that measure.
+LIST = """
+import json, sys
+import gpu_first_hour as script
+from electra_tf.errors import UserError
+
+device, failing, cut, *flags = sys.argv[1:]
+measured = []
+
+def in_process(row, seconds, profile):
+    measured.append(row.name)
+    if row.name == cut:
+        script.time.monotonic = lambda: 1e12
+    if row.name in (failing, cut):
+        return {"failed": "no room", "notes": []}
+    times = {"step_ms": [1.0], "step_with_input_ms": [2.0], "compile_s": 3.0}
+    rate = {"sequences_per_s_with_input": 4.0, "peak_bytes": None}
+    return times | rate | {"notes": ["a note"]}
+
+script.in_process = in_process
+script.device_here = lambda: {"device": device, "version": "1"}
+script.FLAGS(["script", *flags])
+code = script.main(None)
+print(json.dumps(measured))
+sys.exit(code)
+"""
+FIRST, SECOND, THIRD = "electra_small", "electra_base", "electric_small"
+
+
+def listed(tmp_path, *flags, device="H100", failing="", cut="") -> tuple[list, str]:
+    """The models of the rows that were measured, in this order; what was printed."""
+    names = [name and f"{name}-128x128-mixed_bfloat16" for name in (failing, cut)]
+    only = "--only=(electra_small|electra_base|electric_small)-128x128-mixed_bfloat16$"
+    done = subprocess.run(
+        [sys.executable, "-c", LIST, device, *names, only, *flags],
+        env=without_tensorflow.environment(tmp_path / "blocked"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        return [], done.stderr
+    *printed, measured = done.stdout.splitlines()
+    models = [name.partition("-")[0] for name in json.loads(measured)]
+    return models, "\n".join(printed)
+
+
+def test_the_list_goes_on_where_its_file_ends(tmp_path):
+    found = f"--json={tmp_path / 'found.json'}"
+    # A row that only the end of the list has cut short is none that failed.
+    assert listed(tmp_path, found, cut=SECOND)[0] == [FIRST, SECOND]
+    assert len(json.loads((tmp_path / "found.json").read_text())) == 1
+    models, printed = listed(tmp_path, found, failing=SECOND)
+    assert models == [SECOND, THIRD]
+    assert printed.count("| 4 |") == 2 and printed.count("| a note |") == 1
+    # One that failed is tried again, but keeps none of the others waiting.
+    new = json.loads((tmp_path / "found.json").read_text())
+    del new["electric_small-128x128-mixed_bfloat16"]
+    (tmp_path / "found.json").write_text(json.dumps(new))
+    assert listed(tmp_path, found)[0] == [THIRD, SECOND]
+    models, printed = listed(tmp_path, found)
+    assert models == [] and printed.count("| 4 |") == 3
+
+
+def test_a_file_of_other_numbers_is_not_gone_on_with(tmp_path):
+    path = tmp_path / "found.json"
+    found = f"--json={path}"
+    listed(tmp_path, found)
+    before = path.read_bytes()
+    others = {
+        "device is 'H100' there, 'H200' here": {"device": "H200"},
+        "steps is 30 there, 5 here": {"flags": ["--steps=5"]},
+        "learning_rate is 0.0005 there, 0.1 here": {
+            "flags": ['--hparams={"learning_rate": 0.1}']
+        },
+    }
+    for text, changes in others.items():
+        flags = changes.pop("flags", [])
+        _, said = listed(tmp_path, found, *flags, **changes)
+        assert text in said and "another --json" in said
+    # Its own rows are others, but the file would have rows of both.
+    _, said = listed(tmp_path, found, "--only=electra_large", device="H200")
+    assert "'H200' here" in said
+    assert path.read_bytes() == before
+    path.write_text("[]")
+    assert "cannot be read" in listed(tmp_path, found)[1]
