@@ -27,14 +27,13 @@ from pathlib import Path
 
 from absl import flags
 from measurement import ROOT, median, print_table, save
-from preparation import make_loop, numbers, write_shards
+from preparation import make_loop, write_data
 
 from electra_tf import cli, startup
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_PREEMPTED, UserError
 from electra_tf.storage.checkpoint_manifest import MANIFEST, name_of
-from electra_tf.text.vocabulary import write_tokens
 
 FLAGS = flags.FLAGS
 VOCAB_SIZE = 30522
@@ -63,10 +62,7 @@ def main(_):
         hparams = {"num_train_steps": 2_000_000} | read_hparams(FLAGS.hparams)
         hparams["vocab_size"] = VOCAB_SIZE
         config = PretrainingConfig.from_hparams(str(data), "benchmark", hparams)
-        write_tokens(config.vocab_file, numbers(VOCAB_SIZE).tokens)
-        shards = data / "pretrain_tfrecords"
-        shards.mkdir()
-        write_shards(shards, VOCAB_SIZE, config.max_seq_length, EXAMPLES)
+        write_data(config, EXAMPLES)
         if "saving" in FLAGS.what:
             results["saving"] = measure_saving(config)
             print_saving(results["saving"])

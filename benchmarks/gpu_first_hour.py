@@ -17,6 +17,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -43,6 +44,7 @@ cli.define_path("json", None, "For all that was measured; what is there is kept.
 cli.define_path("profile", None, "Where a profile of 5 steps of the first row goes.")
 flags.DEFINE_string("variant", None, "Used by the script itself: the row to measure.")
 
+EXAMPLES = 4096  # that TensorFlow reads from a file
 ROW_SECONDS = 240  # for a row at most: compiling and 300 steps
 TARGET = "gpu"  # whose form of the steps this list is about
 
@@ -62,12 +64,12 @@ class Row(NamedTuple):
         jit = "" if self.jit else "-nojit"
         return f"{self.model}-{self.length}x{self.batch}-{self.precision}{jit}"
 
-    def config(self) -> PretrainingConfig:
+    def config(self, data_dir: str = "") -> PretrainingConfig:
         file = read_hparams(str(ROOT / "configs" / f"{self.model}.json"))
         shape = {"max_seq_length": self.length, "train_batch_size": self.batch}
         shape |= {"precision": self.precision, "jit_compile": self.jit}
         hparams = shape | read_hparams(FLAGS.hparams)
-        return PretrainingConfig.from_hparams("", "benchmark", hparams, file)
+        return PretrainingConfig.from_hparams(data_dir, "benchmark", hparams, file)
 
 
 BF16, F16, F32 = "mixed_bfloat16", "mixed_float16", "float32"
@@ -317,7 +319,7 @@ def in_process(row: Row, seconds: float, profile: str | None) -> dict:
 
 def measure_with_tensorflow(row: Row, profile: str | None) -> None:
     """Prints what run_compiled_step.py --measure does, of TensorFlow's own step."""
-    from preparation import make_loop
+    from preparation import make_loop, write_data
 
     from electra_tf import startup
 
@@ -327,28 +329,31 @@ def measure_with_tensorflow(row: Row, profile: str | None) -> None:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         print(f"{NOTE}TensorFlow finds no GPU", file=sys.stderr, flush=True)
-    started = time.monotonic()
-    loop, _ = make_loop(row.config())
-    loss = loop(1)
-    first_s, seconds = time.monotonic() - started, []
-    for _ in range(5):
+    with tempfile.TemporaryDirectory() as data:
+        config = row.config(data)
+        vocab = write_data(config, EXAMPLES)
         started = time.monotonic()
-        last = loop(FLAGS.steps)
-        seconds.append((time.monotonic() - started) / FLAGS.steps)
-    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"] if gpus else None
-    found = {
-        "compile_s": first_s,
-        "step_with_input_ms": [1e3 * s for s in seconds],
-        "peak_bytes": peak,
-        "loss": [loss, last],
-        "sequences_per_s_with_input": row.config().train_batch_size
-        / statistics.median(seconds),
-        "step_ms": [],
-    }
-    print(json.dumps(found), flush=True)
-    if profile:
-        with tf.profiler.experimental.Profile(profile):
-            loop(5)
+        loop, _ = make_loop(config, vocab=vocab)
+        loss = loop(1)
+        first_s, seconds = time.monotonic() - started, []
+        for _ in range(5):
+            started = time.monotonic()
+            last = loop(FLAGS.steps)
+            seconds.append((time.monotonic() - started) / FLAGS.steps)
+        rate = config.train_batch_size / statistics.median(seconds)
+        info = tf.config.experimental.get_memory_info("GPU:0") if gpus else {}
+        found = {
+            "compile_s": first_s,
+            "step_with_input_ms": [1e3 * s for s in seconds],
+            "peak_bytes": info.get("peak"),
+            "loss": [loss, last],
+            "sequences_per_s_with_input": rate,
+            "step_ms": [],
+        }
+        print(json.dumps(found), flush=True)
+        if profile:
+            with tf.profiler.experimental.Profile(profile):
+                loop(5)
 
 
 def cells(row: Row, found: dict) -> list[str]:

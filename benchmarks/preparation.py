@@ -14,7 +14,7 @@ from measurement import ROOT, Device, measure_steps
 
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary
+from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 
 # Flags defined here belong to the script that asked for them.
 flags.disclaim_key_flags()
@@ -74,6 +74,14 @@ def write_shards(
         path = folder / f"pretrain_data.tfrecord-{shard:05d}-of-{num_shards:05d}"
         path.write_bytes(b"".join(map(tfrecord.frame, records)))
     return str(folder / "pretrain_data.tfrecord*")
+
+
+def write_data(config: PretrainingConfig, count: int) -> Vocabulary:
+    """Writes data of random examples where the config expects a run's, in one file."""
+    folder = Path(config.data_dir) / "pretrain_tfrecords"
+    folder.mkdir()
+    write_shards(folder, config.vocab_size, config.max_seq_length, count)
+    return write_tokens(config.vocab_file, numbers(config.vocab_size).tokens)
 
 
 def place(config, make_task: Callable, make_optimizer: Callable):
@@ -145,11 +153,18 @@ def _gpu_peak() -> int:
     return peak
 
 
-def make_loop(config: PretrainingConfig, part: str = "step"):
-    """Returns count -> loss of the last of `count` steps of pre-training; its state."""
+def make_loop(
+    config: PretrainingConfig, part: str = "step", vocab: Vocabulary | None = None
+):
+    """Returns count -> loss of the last of `count` steps of pre-training; its state.
+
+    Args:
+      vocab: of the config's data, which are read as run_pretraining.py does; without
+        it batches are of random tokens that never were in a file.
+    """
     import tensorflow as tf
 
-    from electra_tf.pretrain import pretraining
+    from electra_tf.pretrain import pretraining, run
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
@@ -172,7 +187,10 @@ def make_loop(config: PretrainingConfig, part: str = "step"):
         make_optimizer,
     )
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
-    batches = iter(make_batches(config, given_samples=part == "given_samples"))
+    if vocab:
+        batches = run.batches_of(config, vocab, placement)
+    else:
+        batches = iter(make_batches(config, given_samples=part == "given_samples"))
     done = 0
 
     @tf.function(jit_compile=placement.jit_compile, autograph=False)

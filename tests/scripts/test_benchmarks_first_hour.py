@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import without_tensorflow
-from tests.helpers.benchmarks import PYTHON, compilers, ok, refused, run
+from tests.helpers.benchmarks import BENCHMARKS, PYTHON, compilers, ok, refused, run
+from tests.helpers.runs import pretrain, tiny
 
 pytestmark = pytest.mark.accelerators
 
@@ -118,6 +119,40 @@ def test_the_first_hour_with_jax_alone(tmp_path):
     assert len(json.loads(found.read_text())) == 2
     assert printed.count("lowered for gpu, the device is a cpu") == 1
     is_profiled(printed, profile)
+
+
+LOSSES = """
+import json, sys
+from electra_tf import startup
+startup.import_tensorflow()
+import preparation
+from electra_tf.config.pretraining import PretrainingConfig
+
+data, hparams = sys.argv[1:]
+config = PretrainingConfig.from_hparams(data, "alike", json.loads(hparams))
+vocab = preparation.write_data(config, 64)
+loop, _ = preparation.make_loop(config, vocab=vocab)
+print(json.dumps([loop(1) for _ in range(3)]))
+"""
+
+
+@pytest.mark.thorough
+def test_rows_of_tensorflow_read_what_run_pretraining_reads(tmp_path):
+    hparams = tiny(vocab_size=300, num_train_steps=3)
+    done = subprocess.run(
+        [sys.executable, "-c", LOSSES, str(tmp_path), json.dumps(hparams)],
+        env=os.environ | {"PYTHONPATH": str(BENCHMARKS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    trained = pretrain(tmp_path, "alike", hparams)
+    assert trained.returncode == 0, trained.stderr
+    lines = (tmp_path / "models/alike/metrics.jsonl").read_text().splitlines()
+    losses = [json.loads(line)["loss"] for line in lines]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == pytest.approx(losses, rel=1e-4)
 
 
 # The script with a stand-in for the device and for the processes that measure.
