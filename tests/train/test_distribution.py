@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
+from electra_tf.model import target
 from electra_tf.train import distribution
 from tests.helpers.runs import NO_DROPOUT, pretrain, tiny
 
@@ -54,6 +55,57 @@ def test_an_evaluation_batch_must_divide_into_replicas(when):
     distribution.check_batch_sizes(made, 3)
     with pytest.raises(UserError, match="eval_batch_size 6 does not divide by 4"):
         distribution.check_batch_sizes(made, 4)
+
+
+class Machine:
+    """What is set up on a machine that seems to have these GPUs."""
+
+    def __init__(self, monkeypatch, gpus):
+        self.grows, self.threads = [], []
+        monkeypatch.setattr(target, "_target", "cpu")  # put back at the end
+        monkeypatch.setattr(
+            tf.config, "list_physical_devices", lambda kind: gpus * (kind == "GPU")
+        )
+        monkeypatch.setattr(
+            tf.config.experimental,
+            "set_memory_growth",
+            lambda gpu, grows: self.grows.append((gpu, grows)),
+        )
+        monkeypatch.setattr(
+            tf.config.threading, "set_inter_op_parallelism_threads", self.threads.append
+        )
+
+    def target(self) -> str:
+        with target.compiled():
+            return target.compiled_for()
+
+
+def test_gpus_are_set_up(monkeypatch):
+    machine = Machine(monkeypatch, ["first", "second"])
+    distribution.configure_devices(config())
+    assert machine.target() == "gpu"
+    assert machine.grows == [("first", True), ("second", True)]
+    # What runs on a GPU needs no order of the host's threads.
+    assert machine.threads == []
+
+
+@pytest.mark.parametrize(("jit", "threads"), [(True, []), (False, [1])])
+def test_without_a_gpu_threads_keep_their_order_unless_xla_does(
+    monkeypatch, jit, threads
+):
+    machine = Machine(monkeypatch, [])
+    distribution.configure_devices(config(jit_compile=jit))
+    assert (machine.target(), machine.grows) == ("cpu", [])
+    assert machine.threads == threads
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_on_gpus_xla_compiles_unless_it_is_told_not_to(monkeypatch, precision):
+    made = config(jit_compile=None, precision=precision)
+    assert distribution.uses_jit(made) == (precision == "float32")
+    Machine(monkeypatch, ["first"])
+    assert distribution.uses_jit(made)
+    assert not distribution.uses_jit(config(jit_compile=False, precision=precision))
 
 
 @pytest.mark.parametrize("asked", [True, False])
