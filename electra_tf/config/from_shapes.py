@@ -78,6 +78,22 @@ def hparams_of(shapes: Shapes, origin: str) -> dict[str, Any]:
     return found | _objective_and_generator(shapes, hidden, layers)
 
 
+def guessed(shapes: Shapes) -> set[str]:
+    """The hparams that `hparams_of` gives without seeing them.
+
+    How many positions were trained is in no shape; a generator without weights may be
+    a uniform one, or one that lies elsewhere.
+    """
+    scopes = {name.partition("/")[0] for name in shapes}
+    found = {"max_seq_length"}
+    kind = GENERATORS[by_scopes(scopes)]
+    if not kind.scopes:
+        found |= (kind.original or {}).keys()
+        if by_heads(scopes) is None:
+            found |= OBJECTIVES[kind.objectives[0]].original.keys()
+    return found
+
+
 def _first_difference(shapes: Shapes) -> str:
     names = [name for name in sorted(shapes) if "/" in name]
     found = f"its first name is {names[0]}" if names else "it holds no weights"

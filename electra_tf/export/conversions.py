@@ -179,7 +179,6 @@ def _two_layers(task, network: Network, first, last, labels) -> Network:
         labels=tuple(labels),
         problem_type=PROBLEMS[task.facts.kind],
         num_texts=task.facts.num_texts,
-        max_length=task.config.max_seq_length,
     )
 
 
@@ -191,8 +190,7 @@ def _spans(task: ExportedTask, network: Network, head) -> Network:
         )
         for part in ("kernel", "bias")
     }
-    length = task.config.max_seq_length
-    return network._replace(tensors=network.tensors | arrays, max_length=length)
+    return network._replace(tensors=network.tensors | arrays)
 
 
 _HEADS = {"tagging": _tags, "qa": _spans, **dict.fromkeys(PROBLEMS, _labels)}

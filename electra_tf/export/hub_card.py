@@ -137,7 +137,7 @@ class RunFacts(NamedTuple):
     objective: str  # a key of `config.objectives.OBJECTIVES`
     sizes: dict[str, Any]  # ModelConfig and embedding_size
     tokenizer: str  # "uncased, accents stripped", ...
-    max_seq_length: int
+    trained_length: int | None  # as `StoredModel.trained_length`
     hparams: dict[str, Any] | None  # config.json of the run
     results: dict[str, Any] | None  # of its evaluation
     data: list[dict[str, Any] | None]  # manifests of the training data, by phase
@@ -263,12 +263,18 @@ theirs to know.
 
 ## Limits
 
-- It reads at most {facts.sizes["max_position_embeddings"]} tokens at a time and was \
-trained on sequences of {facts.max_seq_length}.
+- It reads at most {facts.sizes["max_position_embeddings"]} tokens at a time. \
+{_trained_on(facts)}
 - What it knows, it knows from its training data, with their language, age and bias. It
   was not examined for harmful bias.
 {limits}"""
     )
+
+
+def _trained_on(facts: RunFacts) -> str:
+    if facts.trained_length is None:
+        return "On sequences of which length it was trained is not known."
+    return f"It was trained on sequences of {facts.trained_length}."
 
 
 def _front_matter(facts: RunFacts, licence: str) -> str:

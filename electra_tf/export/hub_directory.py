@@ -46,20 +46,18 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
     ).split()
     sizes = {name: getattr(model.model_config, name) for name in fields}
     hparams = results = None
-    length, data = source.max_seq_length, []
+    data = []
     step = source.facts.get("step", 0)
     if run_dir is not None:
         hparams = hub_card.read_json(run_dir / "config.json")
         results = hub_card.read_json(run_dir / "results" / "unsup_results.json")
         data = _manifests(hparams or {}, run_dir, step)
-        if (hparams or {}).get("phases"):
-            length = phases.begun(hparams, step)[-1]["max_seq_length"]
     return hub_card.RunFacts(
         step=step,
         objective=model.objective.name,
         sizes=sizes | {"embedding_size": model.settings.embedding_size},
         tokenizer=str(source.tokenizer_config),
-        max_seq_length=length,
+        trained_length=source.facts.get("trained_length"),
         hparams=hparams,
         results=results,
         data=data,

@@ -80,7 +80,11 @@ def source_of(
         tokenizer_config=stored.tokenizer_config,
         max_seq_length=stored.config.max_seq_length,
         pretrainer=pretrainer,
-        facts={"step": stored.step, "precision": precision},
+        facts={
+            "step": stored.step,
+            "trained_length": stored.trained_length,
+            "precision": precision,
+        },
         jit_compile=jit_compile,
     )
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from electra_tf import startup
+from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface_card,
@@ -46,6 +47,7 @@ from electra_tf.interop.stored_model import (
     Contents,
     Settings,
     StoredModel,
+    trained_length_in,
 )
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.storage.new_folder import new_folder, require_room
@@ -210,7 +212,7 @@ def _write_network(
     config = config_of(network, stored.vocab.pad_id)
     text = json.dumps(config, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
-    limit = network.max_length or network.shape.max_position_embeddings
+    limit = stored.trained_length or network.shape.max_position_embeddings
     vocab, settings = stored.vocab, stored.tokenizer_config
     huggingface_tokenizer.write_tokenizer(folder, vocab, settings, limit)
     card = huggingface_card.model_card(network, stored, config["architectures"][0])
@@ -374,6 +376,9 @@ def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
     overrides = dataclasses.asdict(shape)
     del overrides["vocab_size"]
     hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
+    lengths = [_trained_length(part, shape) for part in (first, *others)]
+    if any(lengths):
+        hparams["max_seq_length"] = min(filter(None, lengths))
     tokenizer, vocab_file = huggingface_tokenizer.read(first)
     for part in others:
         other, file = huggingface_tokenizer.read(part)
@@ -384,6 +389,17 @@ def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
         if tokenizer and other and not tokenizer.equivalent(other):
             raise UserError(f"text is {tokenizer} in {first}, {other} in {part}.")
     return Settings(hparams, tokenizer, vocab_file)
+
+
+def _trained_length(folder: Path, shape: ModelConfig) -> int | None:
+    """`StoredModel.trained_length`, as far as the files say it.
+
+    What others write there is the number of positions, or a very large one, whatever
+    was trained.
+    """
+    said = huggingface_tokenizer.max_length(folder)
+    said = said if said and said < shape.max_position_embeddings else None
+    return trained_length_in(folder) or said
 
 
 def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> Contents:

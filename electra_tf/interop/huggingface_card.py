@@ -77,7 +77,8 @@ This network {does}. It was exported from electra_tf{steps}.
 |---|---|
 | layers, width, heads | {layers}, {width}, {heads} |
 | width of embeddings | {embedding_size} |
-| longest sequence | {length} tokens |
+| positions | {positions} |
+| trained on sequences of | {length} |
 | vocabulary | {vocab_size} tokens, {tokenizer} |
 
 `manifest.json` holds the checksums of the files and by how much their outputs differ
@@ -96,6 +97,7 @@ def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
     pipeline = _PIPELINES.get(architecture)
     electric = stored.config.objective_kind == "electric"
+    length = stored.trained_length
     return _CARD.format(
         pipeline=f"pipeline_tag: {pipeline}\n" if pipeline else "",
         name=stored.name,
@@ -106,7 +108,8 @@ def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
         width=network.shape.hidden_size,
         heads=network.shape.num_attention_heads,
         embedding_size=network.embedding_size,
-        length=network.max_length or network.shape.max_position_embeddings,
+        positions=network.shape.max_position_embeddings,
+        length=f"{length} tokens" if length else "not known",
         snippet=_snippet(network, architecture),
         vocab_size=network.shape.vocab_size,
         tokenizer=stored.tokenizer_config,

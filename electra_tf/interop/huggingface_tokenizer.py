@@ -17,6 +17,7 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 CONFIG, TOKENIZER, VOCABULARY = "tokenizer_config.json", "tokenizer.json", "vocab.txt"
 ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
+_SHORTEST = 8  # tokens; what is less is no limit that any model has
 _ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens")
 _ADDED_KEYS += ("extra_special_tokens",)
 # A class that takes tokenizer.json as it is. ElectraTokenizer, and what it was before,
@@ -93,6 +94,13 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
         other = Vocabulary.load(found[1])
         vocab.check_same(other.sha256, f"{found[1]} was made", "Remove one of the two.")
     return by_config or by_json, str(found[0]) if found else None
+
+
+def max_length(folder: Path) -> int | None:
+    """The longest sequence that the settings allow; None where they say nothing."""
+    said = _json_of(folder / CONFIG).get("model_max_length")
+    is_length = isinstance(said, int) and said >= _SHORTEST
+    return said if is_length else None
 
 
 def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -23,7 +23,12 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import names, networks, verification
 from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import Contents, Settings, StoredModel
+from electra_tf.interop.stored_model import (
+    Contents,
+    Settings,
+    StoredModel,
+    trained_length_in,
+)
 from electra_tf.storage.manifest import (
     MANIFEST,
     format_of,
@@ -214,7 +219,7 @@ def _write_encoder(
         name=stored.name,
         layers=network.shape.num_hidden_layers,
         width=width,
-        length=network.shape.max_position_embeddings,
+        length=stored.trained_length or network.shape.max_position_embeddings,
         tokenizer=config,
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -353,6 +358,8 @@ def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
     overrides = dataclasses.asdict(shape)
     del overrides["vocab_size"]
     hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
+    if length := trained_length_in(folder):  # Presets have no place for it.
+        hparams["max_seq_length"] = length
     vocab_file = folder / VOCABULARY
     vocab_file = str(vocab_file) if vocab_file.is_file() else None
     return Settings(hparams, _tokenizer_config(folder), vocab_file)

@@ -43,7 +43,6 @@ class Network(NamedTuple):
     labels: tuple[str, ...] = ()  # of a classifier
     problem_type: str | None = None  # of a text classifier, as transformers calls it
     num_texts: int = 1  # that it reads together
-    max_length: int | None = None  # of texts, where the head was trained on less
 
     def head(self) -> str | None:
         """The prefix of the head's weights."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf import startup
-from electra_tf.config import from_shapes
+from electra_tf.config import from_shapes, phases
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import model_config
 from electra_tf.errors import EXIT_DAMAGED, UserError
@@ -336,9 +336,21 @@ def _checkpoint(prefix: str) -> FoundModel:
     manifest = Path(prefix + checkpoint_manifest.MANIFEST)
     if not manifest.is_file():
         return FoundModel(prefix, settings, None, {})
-    identity = read_json(manifest).get("identity", {})
-    run = manifest.parent.absolute()
-    return FoundModel(prefix, _settings_of_run(run, settings), run, identity)
+    content, run = read_json(manifest), manifest.parent.absolute()
+    settings = _settings_of_run(run, settings)
+    if length := _trained_length(settings.hparams, content):
+        settings.hparams["max_seq_length"] = length
+    return FoundModel(prefix, settings, run, content.get("identity", {}))
+
+
+def _trained_length(hparams: Mapping[str, Any], manifest: Mapping[str, Any]):
+    """Tokens of the sequences that made a checkpoint.
+
+    A run's config.json has those of its last phase, or of a start that has saved
+    nothing yet; the checkpoint's manifest has the settings that it was made with.
+    """
+    said = {**hparams, **manifest.get("settings", {})}
+    return phases.begun(said, manifest.get("step", 0))[-1].get("max_seq_length")
 
 
 def _settings_of_run(run: Path, beside: Settings) -> Settings:
@@ -373,6 +385,7 @@ def _of_finetuned(run: Path, hparams: Mapping[str, Any]) -> dict[str, Any]:
         "vocab_file": hparams.get("vocab_file"),
         "embedding_size": config.embedding_size,
         "do_lower_case": config.do_lower_case,
+        "max_seq_length": config.max_seq_length,
         "model_hparam_overrides": overrides,
     }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
 GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
+TRAINED_LENGTH = "trained_length"  # in manifests
 HEADS = (
     *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
     *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
@@ -65,11 +68,27 @@ class StoredModel(NamedTuple):
     slots: dict[str, np.ndarray]
     step: int
     origin: str  # where it was read
+    # What files, user and weights say of `config`; the rest of it is assumed.
+    known: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def name(self) -> str:
         """The run's name, or that of the file or folder it came from."""
         return self.config.model_name
+
+    @property
+    def trained_length(self) -> int | None:
+        """Tokens of the sequences that it was trained on; None: not known.
+
+        Positions behind them have learned nothing.
+        """
+        return self.known.get("max_seq_length")
+
+
+def trained_length_in(folder: Path) -> int | None:
+    """`StoredModel.trained_length` by the manifest of a folder that we have written."""
+    manifest = folder / MANIFEST
+    return read_json(manifest).get(TRAINED_LENGTH) if manifest.is_file() else None
 
 
 def empty_pretrainer(
@@ -115,6 +134,8 @@ def assemble(
     given = dict(hparams or {})
     merged = from_shapes.merge(derived, settings.hparams, given, origin)
     said = {**settings.hparams, **given}
+    guesses = from_shapes.guessed(found) - said.keys()
+    known = {name: value for name, value in merged.items() if name not in guesses}
     tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
     path = Path(os.path.abspath(origin))  # "." has a name, too.
@@ -129,6 +150,7 @@ def assemble(
         contents.slots,
         contents.step,
         origin,
+        known,
     )
     _check_complete(stored)
     _check_trained(stored)

@@ -13,7 +13,11 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks
 from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, StoredModel
+from electra_tf.interop.stored_model import (
+    DISCRIMINATOR_HEAD,
+    TRAINED_LENGTH,
+    StoredModel,
+)
 from electra_tf.storage import manifest
 
 TOLERANCE = 1e-5
@@ -223,6 +227,7 @@ def write_manifest(
         "what": what,
         "model": stored.name,
         "step": stored.step,
+        TRAINED_LENGTH: stored.trained_length,
         "vocab_sha256": stored.vocab.sha256,
         **stored.tokenizer_config._asdict(),
         **(facts or {}),

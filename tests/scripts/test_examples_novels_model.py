@@ -27,6 +27,11 @@ def test_files_are_those_of_the_manifest(network):
     assert f"`{network}/model.safetensors`" in page and digest[:16] in page
 
 
+def test_long_texts_are_read_in_windows_of_what_was_trained():
+    """Its last phase read 128 tokens; it has 512 positions."""
+    assert electra_tf.load(MODEL).config.max_seq_length == 128
+
+
 def test_it_is_loaded_and_has_learned():
     """Replaced tokens look more replaced than others: an AUC of 0.5 is chance."""
     lines = (ROOT / "examples/heldout/lost_world_opening.txt").read_text().split("\n")
