@@ -263,7 +263,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     weights = of_arrays(stored.origin, stored.tensors)
     weights.assign_to({v.path: v.value for v in pretrainer.variables})
     # Without a generator, a uniform one is assumed; a run's files say it.
-    assumed = "uniform_generator" not in found.settings.hparams
+    assumed = "uniform_generator" not in stored.known
     return PretrainedModel(
         stored.config,
         stored.vocab,

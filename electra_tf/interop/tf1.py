@@ -27,6 +27,7 @@ from electra_tf.text.vocabulary import read_settings, write_settings, write_toke
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
 STEP = "global_step"
+_PLACES = ("vocab_file", "model_dir", "init_checkpoint", "word_list")
 SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
 _OURS = re.compile(r"loss_scale(/good_steps)?$")
@@ -223,13 +224,16 @@ def write_tf1(
 
 
 def _write_hparams(folder: Path, stored: StoredModel) -> None:
-    """Vocabulary, tokenizer settings and hparams, as our own readers want them."""
+    """Vocabulary, tokenizer settings and hparams, as our own readers want them.
+
+    Of the hparams those that are known: what is assumed in reading is no fact.
+    """
     vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
     write_settings(vocab, stored.tokenizer_config)
     stored.config.save(str(folder / HPARAMS))
-    hparams = read_json(folder / HPARAMS)
-    for name in ("vocab_file", "model_dir", "init_checkpoint", "word_list"):
-        hparams.pop(name, None)
+    names = {*stored.known, "do_lower_case"} - set(_PLACES)
+    saved = read_json(folder / HPARAMS)
+    hparams = {name: value for name, value in saved.items() if name in names}
     text = json.dumps(hparams, indent=2) + "\n"
     (folder / HPARAMS).write_text(text, encoding="utf-8")
 

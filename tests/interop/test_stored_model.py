@@ -4,9 +4,11 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 import electra_tf
+from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, keras_hub, sources, tf1
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import MANIFEST
@@ -120,3 +122,55 @@ class TestTrainedLength:
         card = (out / "discriminator" / "README.md").read_text()
         assert "| trained on sequences of | not known |" in card
         assert "None" not in card
+
+
+class TestGuesses:
+    """A discriminator without its generator says nothing of what that is."""
+
+    def written(self, source, folder):
+        stored = sources.read(source, **quiet)
+        tf1.write_tf1(stored, "all", folder, **quiet)
+        return json.loads((folder / tf1.HPARAMS).read_text())
+
+    def test_they_do_not_become_facts(self, exported, tmp_path):
+        hparams = self.written(exported / "discriminator", tmp_path / "tf1")
+        for name in ("uniform_generator", "electra_objective", "learning_rate"):
+            assert name not in hparams, name
+        shape = {"hidden_size": 16, "num_attention_heads": 2}
+        assert shape.items() <= hparams["model_hparam_overrides"].items()
+        assert hparams["embedding_size"] == 8 and hparams["do_lower_case"]
+        for folder in (exported / "discriminator", tmp_path / "tf1"):
+            model = electra_tf.load(folder)
+            assert len(model.detect("the doctor")[0]) == 2
+            with pytest.raises(UserError, match="without its generator"):
+                model.corrupt("the doctor")
+
+    def test_what_is_known_stays(self, run, tmp_path):
+        hparams = self.written(run, tmp_path / "tf1")
+        saved = json.loads((run / "config.json").read_text())
+        for name in ("uniform_generator", "learning_rate", "mask_prob", "seed"):
+            assert hparams[name] == saved[name], name
+        model = electra_tf.load(tmp_path / "tf1")
+        [ours], [theirs] = (m.corrupt(LONG) for m in (electra_tf.load(run), model))
+        assert [t.text for t in ours] == [t.text for t in theirs]
+        assert any(token.is_replaced for token in theirs)
+        gaps = [
+            a.probability - b.probability for a, b in zip(ours, theirs, strict=True)
+        ]
+        np.testing.assert_allclose(gaps, 0, atol=1e-6)
+
+    def test_a_generator_that_is_known_to_be_uniform(self, tmp_path):
+        source = tiny_source("uniform")
+        model_dir = write_run(tmp_path / "run", source)
+        hparams = self.written(model_dir, tmp_path / "tf1")
+        assert hparams["uniform_generator"] is True
+        assert electra_tf.load(tmp_path / "tf1").has_generator
+
+    def test_a_checkpoint_of_the_original_gets_sizes_alone(self, tmp_path):
+        stored = golden("electra_tiny")
+        tf1.write_tf1(stored, "all", tmp_path / "out", **quiet)
+        hparams = json.loads((tmp_path / "out" / tf1.HPARAMS).read_text())
+        assert "max_seq_length" not in hparams and "num_train_steps" not in hparams
+        assert hparams["generator_hidden_size"] == 0.5
+        again = sources.read(tmp_path / "out", **quiet)
+        assert again.config.model_config() == stored.config.model_config()
