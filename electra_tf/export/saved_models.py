@@ -30,7 +30,7 @@ from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.storage import remote
 from electra_tf.storage.manifest import verify_folder, write_manifest
-from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.new_folder import new_folder, new_folders
 
 WHAT = {
     "encoder": encoder.encoder,
@@ -105,13 +105,32 @@ def write_part(
     output_dir: str | os.PathLike,
     in_float32: ExportedModel | None = None,
 ) -> Path:
-    """`write_saved_model` for a part of a pre-trained model, a key of WHAT.
+    """`write_parts` for one."""
+    [found] = write_parts(source, [what], output_dir, in_float32)
+    return found
+
+
+def write_parts(
+    source: ExportedModel,
+    kinds: Sequence[str],
+    output_dir: str | os.PathLike,
+    in_float32: ExportedModel | None = None,
+) -> list[Path]:
+    """`write_saved_model` for parts of a pre-trained model, keys of WHAT.
+
+    They get one version number and appear together: whoever serves them never has an
+    encoder of one model beside the preprocessor of another.
 
     Args:
       in_float32: the model in float32 where `source` is not.
     """
-    exact = in_float32 and servable_of(in_float32, what)
-    return write_saved_model(servable_of(source, what), source, what, output_dir, exact)
+    servables = [servable_of(source, what) for what in kinds]
+    finals = _next_version([Path(output_dir) / what for what in kinds])
+    with new_folders(finals) as folders:
+        for what, servable, folder in zip(kinds, servables, folders, strict=True):
+            exact = in_float32 and servable_of(in_float32, what)
+            fill_folder(folder, servable, source, what, exact)
+    return finals
 
 
 def write_saved_model(
@@ -133,13 +152,17 @@ def write_saved_model(
     Returns the directory.  Raises `UserError`: 73 when it cannot be written, 65 when
     what was written does not compute what the model does.
     """
-    base = Path(output_dir) / what
-    versions = remote.names_in(base)
-    numbers = [int(name) for name in versions if name.isdecimal()]
-    final = base / str(max(numbers, default=0) + 1)
+    [final] = _next_version([Path(output_dir) / what])
     with new_folder(final) as folder:
         fill_folder(folder, servable, source, what, exact)
     return final
+
+
+def _next_version(bases: Sequence[Path]) -> list[Path]:
+    """A folder in each, of the first number that is above all that are there."""
+    names = [name for base in bases for name in remote.names_in(base)]
+    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    return [base / str(number) for base in bases]
 
 
 def fill_folder(
@@ -232,8 +255,10 @@ def export_saved_model(request: ExportRequest) -> str:
     stored = request.read_model()
     source = source_of(stored, request.precision, request.jit_compile)
     in_float32 = None if request.precision == "float32" else source_of(stored)
-    for what in [request.what] if request.what else kinds_of(source):
-        _report(what, write_part(source, what, request.output_dir, in_float32))
+    kinds = [request.what] if request.what else kinds_of(source)
+    written = write_parts(source, kinds, request.output_dir, in_float32)
+    for what, folder in zip(kinds, written, strict=True):
+        _report(what, folder)
     return request.output_dir
 
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -63,38 +63,69 @@ def check_free(output_dir: str | os.PathLike) -> None:
 
 @contextlib.contextmanager
 def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
-    """A temporary folder that becomes `output_dir` when the block ends well.
+    """`new_folders` for one."""
+    with new_folders([output_dir]) as [folder]:
+        yield folder
 
-    Until then it lies beside `output_dir`, as `.<name>.<letters>@<host>.partial`; it is
-    synced before it is renamed. Such folders of processes that are gone are removed. In
-    a bucket the manifest comes last.
 
-    Raises `UserError` (73) if the directory is in use or cannot be written.
+@contextlib.contextmanager
+def new_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Path]]:
+    """Temporary folders that become `output_dirs` together when the block ends well.
+
+    Until then each lies beside its place, as `.<name>.<letters>@<host>.partial`; all
+    are synced before the first is renamed, and if one cannot be, none is. Such folders
+    of processes that are gone are removed. In a bucket one follows the other, and in
+    each the manifest comes last.
+
+    Raises `UserError` (73) if a directory is in use or cannot be written.
     """
-    check_free(output_dir)
-    final = Path(output_dir).absolute()
-    if final.is_symlink():  # which no folder can replace; what it leads to, one can
-        final = Path(os.path.realpath(final))
-    partial = lock = None
+    for path in output_dirs:
+        check_free(path)
+    finals = [_place_of(path) for path in output_dirs]
+    partials: list[tuple[Path, int]] = []
     try:
-        final.parent.mkdir(parents=True, exist_ok=True)
-        remove_leftovers(final.parent)
-        partial, lock = _temporary(final)
-        yield partial
-        _sync(partial)
-        try:
-            os.replace(partial, final)
-        except OSError:
-            check_free(output_dir)  # Another export may have been faster.
-            raise
-        sync_directory(final.parent)
-        remote.put_folder(final, last=MANIFEST)
+        for parent in dict.fromkeys(final.parent for final in finals):
+            parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(parent)
+        for final in finals:
+            partials.append(_temporary(final))
+        folders = [folder for folder, _ in partials]
+        yield folders
+        for folder in folders:
+            _sync(folder)
+        _rename(folders, finals)
+        for final in finals:
+            sync_directory(final.parent)
+        for final in finals:
+            remote.put_folder(final, last=MANIFEST)
     except OSError as error:
-        raise cannot_write(final, error) from error
+        raise cannot_write(os.path.commonpath(finals), error) from error
     finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
+        for folder, lock in partials:
+            shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
+
+
+def _place_of(output_dir: str | os.PathLike) -> Path:
+    """Where the folder itself is to be."""
+    final = Path(output_dir).absolute()
+    # A link is what no folder can replace; what it leads to, one can.
+    return Path(os.path.realpath(final)) if final.is_symlink() else final
+
+
+def _rename(folders: Sequence[Path], finals: Sequence[Path]) -> None:
+    """Puts finished folders in place, all of them or none."""
+    done: list[tuple[Path, Path]] = []
+    try:
+        for folder, final in zip(folders, finals, strict=True):
+            os.replace(folder, final)
+            done.append((folder, final))
+    except OSError:
+        for folder, final in done:
+            os.replace(final, folder)
+        for final in finals:
+            check_free(final)  # Another export may have been faster.
+        raise
 
 
 def remove_leftovers(parent: Path) -> None:

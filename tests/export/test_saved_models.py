@@ -209,6 +209,35 @@ class TestWriting:
         assert found == tmp_path / "preprocessor" / "4"
         assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
 
+    def test_parts_of_a_model_appear_together(self, source, tmp_path, monkeypatch):
+        """A server would answer with an encoder and a preprocessor of two models."""
+        (tmp_path / "preprocessor" / "3").mkdir(parents=True)
+        kinds = ["encoder", "preprocessor"]
+        fill, filled = saved_models.fill_folder, []
+
+        def seen(folder, *rest):
+            version = folder.name.split(".")[1]  # of its final name
+            assert not list(tmp_path.glob(f"*/{version}"))
+            filled.append(folder)
+            return fill(folder, *rest)
+
+        monkeypatch.setattr(saved_models, "fill_folder", seen)
+        found = saved_models.write_parts(source, kinds, tmp_path)
+        assert found == [tmp_path / kind / "4" for kind in kinds]
+        for kind, folder in zip(kinds, found, strict=True):
+            assert manifest.verify_folder(folder)["what"] == kind
+
+        def fails_later(folder, *rest):
+            if len(filled) == 3:
+                raise OSError(28, "No space left")
+            return seen(folder, *rest)
+
+        monkeypatch.setattr(saved_models, "fill_folder", fails_later)
+        with pytest.raises(UserError, match="No space left"):
+            saved_models.write_parts(source, kinds, tmp_path)
+        assert len(filled) == 3
+        assert not list(tmp_path.glob("*/5")) and not list(tmp_path.glob("*/.*"))
+
     def test_manifest(self, source, exported):
         content = manifest.verify_folder(exported["detector"])
         assert content["what"] == "detector" and content["step"] == 7

@@ -19,7 +19,12 @@ import pytest
 from electra_tf import paths
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.storage.manifest import MANIFEST, verify_folder, write_manifest
-from electra_tf.storage.new_folder import check_free, new_folder, require_room
+from electra_tf.storage.new_folder import (
+    check_free,
+    new_folder,
+    new_folders,
+    require_room,
+)
 
 
 def write(output):
@@ -41,6 +46,26 @@ def test_of_two_at_a_time_one_wins_and_the_other_says_so(tmp_path):
             with new_folder(output) as fast:
                 (fast / "fast").write_text("2")
     assert [p.name for p in tmp_path.rglob("*")] == ["out", "fast"]
+
+
+def test_folders_appear_together_or_not_at_all(tmp_path):
+    outputs = [tmp_path / name / "1" for name in "abc"]
+    with new_folders(outputs) as folders:
+        for folder in folders:
+            (folder / "slow").write_text("1")
+        assert not any(output.exists() for output in outputs)
+    assert all((output / "slow").read_text() == "1" for output in outputs)
+    outputs = [tmp_path / name / "2" for name in "abc"]
+    with pytest.raises(UserError, match="b/2 is in use already") as caught:
+        with new_folders(outputs) as folders:
+            for folder in folders:
+                (folder / "slow").write_text("2")
+            with new_folder(outputs[1]) as fast:
+                (fast / "fast").write_text("2")
+    assert caught.value.exit_code == EXIT_CANNOT_WRITE
+    there = {p.relative_to(tmp_path).as_posix() for p in tmp_path.glob("*/*/*")}
+    assert there == {"a/1/slow", "b/1/slow", "c/1/slow", "b/2/fast"}
+    assert not list(tmp_path.glob("*/.*"))
 
 
 HELD = """
