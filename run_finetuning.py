@@ -33,7 +33,7 @@ from electra_tf.finetune import (
 )
 from electra_tf.finetune import sweep as sweep_lib
 from electra_tf.finetune.results import DATA, Results
-from electra_tf.finetune.trained import check_is_kept
+from electra_tf.finetune.trained import check_is_free, check_is_kept
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -101,9 +101,7 @@ def main(argv: list[str]) -> int:
     check_place(os.path.dirname(config.results_txt))
     check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
-    if config.do_train:
-        for trial in range(1, config.num_trials + 1):
-            check_place(config.trial_dir(trial))
+    check_trial_places(config)
     check_flags(config)
     if _MERGE.value:
         return show(results_of(config, source, None, []), config, console)
@@ -140,6 +138,13 @@ def main(argv: list[str]) -> int:
         placement = prepare_devices(config, console)
     code, _ = run_trials(config, vocab, tasks, source, placement, console)
     return code
+
+
+def check_trial_places(config: FinetuningConfig) -> None:
+    """Raises a UserError for a folder that a trial could not, or must not, go into."""
+    for trial in range(1, config.num_trials + 1) if config.do_train else ():
+        check_place(config.trial_dir(trial))
+        check_is_free(config.trial_dir(trial))
 
 
 def check_flags(config: FinetuningConfig) -> None:
@@ -398,6 +403,7 @@ def sweep(
         for step, prefix in sweep_lib.checkpoints_of(own):
             console.heading(f"{task_name} from step {step}")
             here = sweep_lib.config_at(own, step, prefix)
+            check_trial_places(here)
             source = initial_weights.find(prefix, console.log)
             initial_weights.check(source, here, vocab)
             code, results = run_trials(here, vocab, tasks, source, placement, console)

@@ -12,8 +12,9 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
+from electra_tf.storage.files import PARTIAL
 from electra_tf.storage.manifest import read_json
-from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote import fetch_once, names_in
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -42,6 +43,21 @@ def hparams_in(folder: Path) -> dict[str, Any]:
     path = Path(fetch_once(str(folder / CONFIG)))
     content = read_json(path) if path.is_file() else {}
     return content if content.get("task_names") else {}
+
+
+def check_is_free(folder: str) -> None:
+    """Raises a `UserError` where a trial is to go into a folder of something else.
+
+    A trial's folder is written into, and removed as a whole where it is not to stay.
+    """
+    left = ("run.lock", PARTIAL)  # by one that did not come as far as its hparams
+    others = [n for n in names_in(folder) if not any(sign in n for sign in left)]
+    if others and not hparams_in(Path(folder)):
+        raise UserError(
+            f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
+            f"{CONFIG} of a trial.\n"
+            'Set "model_dir" to another place, or move the folder away.'
+        )
 
 
 def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:

@@ -347,6 +347,24 @@ def test_a_file_where_a_later_trial_is_to_be(data):
     assert "Trial 1 of" not in run.stdout
 
 
+@pytest.mark.parametrize("config", [None, '{"model_type": "electra"}'])
+def test_a_folder_of_the_users_where_a_later_trial_is_to_be(
+    data, no_tensorflow, tmp_path, config
+):
+    """A trial whose model is not to stay would be removed with all that lies there."""
+    folder = tmp_path / "exp_2"
+    (folder / "data").mkdir(parents=True)
+    (folder / "data" / "notes.txt").write_text("mine")
+    if config:
+        (folder / "config.json").write_text(config)
+    given = {"task_names": ["cola"], "num_trials": 2, "keep_all_models": False}
+    given |= {"model_dir": str(tmp_path / "exp"), "num_train_epochs": 0.1}
+    run = finetune(data, "theirs", given, env=no_tensorflow)
+    refused(run, 2, str(folder), "model_dir")
+    assert (folder / "data" / "notes.txt").read_text() == "mine"
+    assert not config or (folder / "config.json").read_text() == config
+
+
 @pytest.mark.slow
 def test_a_sweep_scores_every_checkpoint(data, several):
     directory, _ = several
