@@ -38,6 +38,7 @@ from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train import compilation_cache
+from electra_tf.train.stopping import LeaveAtOnce, StopRequest
 
 _DATA_DIR = cli.define_path(
     "data_dir",
@@ -95,6 +96,12 @@ def main(argv: list[str]) -> int:
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
             "Unset it; --trial makes trials jobs of their own."
         )
+    with LeaveAtOnce():  # until a trial begins, which has something to save
+        return run(console)
+
+
+def run(console: Console) -> int:
+    """Does what the flags say; returns the exit code."""
     file = read_hparams(_CONFIG.value) if _CONFIG.value else None
     explicit = FinetuningConfig.explicit(read_hparams(_HPARAMS.value), file)
     config, source = resolve(explicit, console)
@@ -136,7 +143,8 @@ def main(argv: list[str]) -> int:
         if _PARALLEL.value > 1:
             return run_parallel(config, source, vocab, tasks, console)
         placement = prepare_devices(config, console)
-    code, _ = run_trials(config, vocab, tasks, source, placement, console)
+    with StopRequest() as stop:
+        code, _ = run_trials(config, vocab, tasks, source, placement, console, stop)
     return code
 
 
@@ -335,12 +343,12 @@ def prepare_devices(config: FinetuningConfig, console: Console):
     return placement
 
 
-def run_trials(config, vocab, tasks, source, placement, console):
+def run_trials(config, vocab, tasks, source, placement, console, stop):
     """Makes the trials that are not made yet: (exit code, results of all)."""
     from electra_tf.finetune import pictures
     from electra_tf.finetune import trial as finetuning
 
-    run = finetuning.Run(config, vocab, tasks, source, placement, console)
+    run = finetuning.Run(config, vocab, tasks, source, placement, console, stop)
     results = results_of(config, source, vocab, tasks, _TRIAL.value)
     trials = range(1, config.num_trials + 1)
     for trial in [_TRIAL.value] if _TRIAL.value else trials:
@@ -351,8 +359,9 @@ def run_trials(config, vocab, tasks, source, placement, console):
                 pictures.write(config, done, console.log)
             if not finetuning.lacks_test_outputs(config, done, tasks):
                 continue
-        console.heading(f"Trial {trial} of {config.num_trials}")
         try:
+            run.check_stop()
+            console.heading(f"Trial {trial} of {config.num_trials}")
             if done:
                 result = finetuning.with_test_outputs(run, done)
             else:
@@ -399,25 +408,36 @@ def sweep(
             console.log(f"Note: {task.notes(['test'])[0]}.")
         own, _ = resolve(hparams, console)
         runs.append((task_name, own, make_tasks(own, vocab, console)))
-    for task_name, own, tasks in runs:
-        for step, prefix in sweep_lib.checkpoints_of(own):
-            console.heading(f"{task_name} from step {step}")
-            here = sweep_lib.config_at(own, step, prefix)
-            check_trial_places(here)
-            source = initial_weights.find(prefix, console.log)
-            initial_weights.check(source, here, vocab)
-            code, results = run_trials(here, vocab, tasks, source, placement, console)
+    with StopRequest() as stop:
+        for run_of_task in runs:
+            code = sweep_task(*run_of_task, vocab, placement, console, stop, scores)
             if code != EXIT_OK:
                 return code
-            for name, metrics in results.statistics().items():
-                metric = tasks[0].main_metric or next(iter(metrics))
-                by_step = scores.setdefault(f"{name}: {metric}", {})
-                by_step[step] = metrics[metric]
     json_path = Path(config.results_txt).parent / "sweep" / "sweep.json"
     picture = sweep_lib.write(scores, json_path, f"Sweep of {config.model_name}")
     put_folder(json_path.parent)
     console.log(sweep_lib.table(scores))
     console.log(f"Written to {json_path} and {picture}")
+    return EXIT_OK
+
+
+def sweep_task(
+    task_name, own, tasks, vocab, placement, console, stop, scores: sweep_lib.Scores
+) -> int:
+    """Fine-tunes one task from every checkpoint; adds to `scores`."""
+    for step, prefix in sweep_lib.checkpoints_of(own):
+        console.heading(f"{task_name} from step {step}")
+        here = sweep_lib.config_at(own, step, prefix)
+        check_trial_places(here)
+        source = initial_weights.find(prefix, console.log)
+        initial_weights.check(source, here, vocab)
+        code, results = run_trials(here, vocab, tasks, source, placement, console, stop)
+        if code != EXIT_OK:
+            return code
+        for name, metrics in results.statistics().items():
+            metric = tasks[0].main_metric or next(iter(metrics))
+            by_step = scores.setdefault(f"{name}: {metric}", {})
+            by_step[step] = metrics[metric]
     return EXIT_OK
 
 

@@ -42,6 +42,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
+from electra_tf.train.stopping import StopRequest
 
 # In a trial's directory, what a training goes on from where the best weights stay.
 TRAINING = "training"
@@ -60,6 +61,12 @@ class Run(NamedTuple):
     source: FoundModel | None  # None: random weights
     placement: Placement
     console: Console
+    stop: StopRequest  # entered for as long as the run works
+
+    def check_stop(self) -> None:
+        """Raises `Interrupted` when a signal has asked to stop."""
+        if self.stop.signal is not None:
+            raise Interrupted
 
 
 class Interrupted(Exception):
@@ -95,11 +102,10 @@ def run_trial(run: Run, trial: int) -> TrialResult:
         model, steps, seconds = _load(run, trial, run.source), 0, 0.0
     times = {"train": round(seconds, 1)}
     result = TrialResult(trial, seed_of(config, trial), {}, [], steps, times)
-    with loop.StopRequest() as stop:
-        if config.do_eval:
-            result = _evaluated(run, model, result, stop)
-        if _wants_test_outputs(config, trial):
-            result = _with_test_outputs(run, model, result, stop)
+    if config.do_eval:
+        result = _evaluated(run, model, result)
+    if _wants_test_outputs(config, trial):
+        result = _with_test_outputs(run, model, result)
     return result
 
 
@@ -135,8 +141,7 @@ def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
     keras.backend.clear_session()
     source = initial_weights.find(folder, run.console.log)
     model = _load(run, result.trial, source)
-    with loop.StopRequest() as stop:
-        return _with_test_outputs(run, model, result, stop)
+    return _with_test_outputs(run, model, result)
 
 
 def discard_model(config: FinetuningConfig, trial: int) -> None:
@@ -149,14 +154,14 @@ def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
     return config.write_test_outputs and trial <= config.n_writes_test
 
 
-def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
+def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the scores on all dev sets; predictions are written."""
     started = time.monotonic()
     directory = run.config.predictions_dir(result.trial)
     scores, details, degenerate = {}, {}, []
     for task in run.tasks:
         for split in task.splits("dev"):
-            scorer = score(run, model, task, split, stop)
+            scorer = score(run, model, task, split)
             name = data_set_name(task, split)
             scores[name] = dict(scorer.get_results())
             details[name] = scorer.details()
@@ -173,13 +178,13 @@ def _evaluated(run: Run, model, result: TrialResult, stop) -> TrialResult:
     )
 
 
-def _with_test_outputs(run: Run, model, result: TrialResult, stop) -> TrialResult:
+def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the predictions on all test sets, which are written."""
     directory = run.config.test_predictions_dir(result.trial)
     paths = []
     for task in run.tasks:
         for split in task.splits("test"):
-            scorer = score(run, model, task, split, stop)
+            scorer = score(run, model, task, split)
             paths += task.write_predictions(split, scorer, directory, result.trial)
             put_folder(directory)
             run.console.log(f"Test predictions of {task.name}: {directory}")
@@ -191,7 +196,7 @@ def data_set_name(task, split: str) -> str:
     return task.name if split == "dev" else f"{task.name}_{split.removeprefix('dev_')}"
 
 
-def score(run: Run, model, task, split: str, stop: loop.StopRequest):
+def score(run: Run, model, task, split: str):
     """The task's scorer, having seen all predictions on one split.
 
     Raises `Interrupted` when a signal asked to stop.
@@ -206,15 +211,13 @@ def score(run: Run, model, task, split: str, stop: loop.StopRequest):
     try:
         found = HeadOutputs(model, task.name, config).batches(store)
         for number, rows in enumerate(found, start=1):
-            if stop.signal is not None:
-                break
+            run.check_stop()
             for row in rows:
                 scorer.update(row)
             progress.update(number, {})
     finally:
         progress.close()
-    if stop.signal:
-        raise Interrupted
+    run.check_stop()
     return scorer
 
 
@@ -316,14 +319,12 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
     )
     started = time.monotonic()
     assess = _Assessment(run, trial, state, checkpoints)
-    with assess.stop:
-        if assess.is_due(at_end=False):  # A stop came between a save and its scores.
-            assess(state.step)
+    if assess.is_due(at_end=False):  # A stop came between a save and its scores.
+        assess(state.step)
     if state.step < steps and not assess.is_over():
         _train_to_end(run, trial, store, task, state, checkpoints, steps, assess)
-    with assess.stop:
-        if assess.is_due(at_end=True):
-            assess(state.step)
+    if assess.is_due(at_end=True):
+        assess(state.step)
     assess.restore_best()
     return task.model, state.step, time.monotonic() - started
 
@@ -332,7 +333,7 @@ class _Assessment:
     """Scores a training while it goes on, and keeps its best weights."""
 
     def __init__(self, run: Run, trial: int, state, checkpoints: Checkpoints):
-        self._run, self._state, self.stop = run, state, loop.StopRequest()
+        self._run, self._state = run, state
         folder = run.config.trial_dir(trial)
         self.evaluations = Evaluations(folder, state.step)
         self._best = None
@@ -378,7 +379,7 @@ class _Assessment:
         for task in run.tasks:
             for split in task.splits("dev"):
                 name = data_set_name(task, split)
-                scorer = score(run, self._state.model, task, split, self.stop)
+                scorer = score(run, self._state.model, task, split)
                 scores[name] = dict(scorer.get_results())
                 run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
         main = main_score(run.tasks, scores)
@@ -455,7 +456,7 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
         save_checkpoints_steps=config.save_checkpoints_steps,
         log_steps=config.log_steps,
         on_nonfinite=config.on_nonfinite,
-        stop=assess.stop,
+        stop=run.stop,
         pauses=[loop.Pause(every, assess)] if every else [],
     )
     if not finished:

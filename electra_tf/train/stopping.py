@@ -64,6 +64,8 @@ def plain_signals(seconds: float) -> Iterator[None]:
 class _Handler:
     """Handles SIGTERM, SIGINT and SIGHUP by `_handle` while it is entered.
 
+    It may be entered again inside: what it has noted stays, until the outermost end.
+
     Python's handlers wait while the process is inside TensorFlow, which may be for
     ever: where it waits for a worker that does not come. So a thread hears of the
     signal, too, and ends the process if it is not answered within `_patience` seconds
@@ -73,8 +75,12 @@ class _Handler:
     _patience: float | None
     _last_words: str
     _exit_code: int
+    _depth = 0
 
     def __enter__(self) -> Self:
+        self._depth += 1
+        if self._depth > 1:
+            return self
         self._is_answered = False
         self._before = {
             n: signal.signal(n, self._noted)
@@ -92,6 +98,9 @@ class _Handler:
         return self
 
     def __exit__(self, *_) -> None:
+        self._depth -= 1
+        if self._depth:
+            return
         self._is_answered = True
         signal.set_wakeup_fd(self._wakeup)
         if self._patience is not None:

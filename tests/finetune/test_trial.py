@@ -18,7 +18,7 @@ def test_a_trial_is_the_same_however_attention_is_computed(tmp_path):
     def identity(**overrides):
         hparams = {"model_hparam_overrides": overrides}
         config = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
-        run = trial.Run(config, vocab, [], None, None, None)
+        run = trial.Run(config, vocab, [], None, None, None, None)
         return trial._identity(run, store)
 
     found = identity()

@@ -2,6 +2,7 @@
 """run_finetuning.py as its users run it."""
 
 import functools
+import importlib
 import itertools
 import json
 import os
@@ -219,6 +220,42 @@ def test_a_stopped_run_goes_on_where_it_was(data):
             np.testing.assert_array_equal(value, final(parts / model)[name], name)
     texts = [(d / "results" / "chunk_results.txt").read_text() for d in (whole, parts)]
     assert texts[0] == texts[1]
+
+
+def stop_in(module, name, number):
+    """A signal in the midst of a function of a module, or of a class's method."""
+    *outer, name = name.split(".")
+    owner = importlib.import_module(f"electra_tf.finetune.{module}")
+    owner = getattr(owner, outer[0]) if outer else owner
+    function = getattr(owner, name)
+
+    def interrupted(*args, **kwargs):
+        os.kill(os.getpid(), number)
+        return function(*args, **kwargs)
+
+    setattr(owner, name, interrupted)
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "made"),
+    [
+        # When the last batch is scored, the trial is finished, and no other begins.
+        (("classification", "ClassificationScorer.get_results"), signal.SIGTERM, 1),
+        (("preprocessing", "features"), signal.SIGINT, 0),
+        (("trial", "write_facts"), signal.SIGHUP, 0),
+    ],
+)
+def test_a_signal_at_any_time_is_answered(data, place, number, made):
+    hparams = {"task_names": ["cola"], "num_trials": 2, "num_train_epochs": 0.1}
+    model = f"signal_in_{place[0]}"
+    stop = functools.partial(stop_in, *place, number)
+    run = fork(data, model, hparams, before=stop)
+    assert run.returncode == 42, run.stdout + run.stderr
+    assert "Run the same command again" in run.stdout
+    assert "Trial 2 of 2" not in run.stdout
+    path = data / "models" / model / "results" / "cola_results.json"
+    trials = json.loads(path.read_text())["trials"] if path.exists() else []
+    assert len(trials) == made
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,18 @@ def test_the_first_signal_is_noted_the_second_acts(number):
     assert signal.getsignal(number) == before
 
 
+def test_it_may_be_entered_again_and_keeps_what_it_has_noted():
+    before = signal.getsignal(signal.SIGTERM)
+    with StopRequest() as stop:
+        with stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with stop:
+            assert stop.reason() == "SIGTERM"
+            # The second one would act.
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
 def test_the_time_that_is_left_must_do_for_a_round_and_a_save():
     stop = StopRequest(100, since=time.monotonic() - 60)
     assert stop.reason() is None and stop.reason(20) is None
