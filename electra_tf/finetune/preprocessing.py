@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features of tasks: built once, kept on disk.
 
-A store is a directory of .npy files with a manifest that says what it was made from;
-when the data, the vocabulary or a setting differs, another one is made.
+A store is a directory of .npy files with a manifest that says what it was made from,
+and the files with their sizes and hashes. When the data, the vocabulary or a setting
+differs, another one is made; one whose files are not those, is made again.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.finetune.run_settings import without_test
-from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
-from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+from electra_tf.storage.manifest import verify_folder, write_manifest
+from electra_tf.storage.new_folder import sync_folder
 from electra_tf.text import packing
 
 FORMAT = 3
@@ -70,38 +72,35 @@ class FeatureStore(Mapping):
 def features(
     config: FinetuningConfig, tasks: list[Any], split: str, is_training: bool, only=None
 ) -> FeatureStore:
-    """The features of a split of all tasks, or of `only` one of them."""
+    """The features of a split of all tasks, or of `only` one of them.
+
+    A run makes them, or checks what lies there, once.
+    """
     chosen = tasks if only is None else [only]
     digest = _digest(config, tasks, chosen, split, is_training)
-    directory = Path(config.preprocessed_data_dir) / f"{split}_{digest[:16]}"
-    if config.use_tfrecords_if_existing and (directory / MANIFEST).is_file():
-        found = _open(directory)
-    else:
-        found = _build(directory, config, tasks, chosen, split, is_training, digest)
-    former = _digest(config, tasks, chosen, split, is_training, with_test=True)
-    return FeatureStore(found[0], digest, len(tasks), found[1], former)
+    made = chosen[0].stores
+    if digest not in made:
+        directory = Path(config.preprocessed_data_dir) / f"{split}_{digest[:16]}"
+        found = _open(directory) if config.use_tfrecords_if_existing else None
+        if found is None:
+            found = _build(directory, config, tasks, chosen, split, is_training, digest)
+        former = _digest(config, tasks, chosen, split, is_training, with_test=True)
+        made[digest] = FeatureStore(found[0], digest, len(tasks), found[1], former)
+    return made[digest]
 
 
-def _open(directory: Path) -> tuple[dict[str, np.ndarray], Any]:
-    """(arrays, what was left out), which stay what they are if others replace them."""
-    paths = directory.glob("*.npy")
-    arrays = {path.stem: np.load(path, mmap_mode="r") for path in paths}
-    return arrays, read_skipped(directory)
+def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str]] | None:
+    """(arrays, what was left out), which stay what they are if others replace them.
 
-
-def read_skipped(directory: Path) -> Any:
-    """What the manifest of a split's features says was left out.
-
-    Raises `UserError` (65) if it does not.
+    None where they are not there, or not as they were written.
     """
-    manifest = read_json(directory / MANIFEST)
-    if "skipped" not in manifest:
-        raise UserError(
-            f"{directory / MANIFEST} is not the manifest of a task's features.\n"
-            f"Remove {directory}: it is made again.",
-            EXIT_DAMAGED,
-        )
-    return manifest["skipped"]
+    try:
+        manifest = verify_folder(directory)
+        paths = [directory / name for name in manifest["files"]]
+        arrays = {path.stem: np.load(path, mmap_mode="r") for path in paths}
+        return arrays, manifest["skipped"]
+    except (UserError, OSError, KeyError):
+        return None
 
 
 def _digest(config, tasks, chosen, split, is_training, with_test=False) -> str:
@@ -190,7 +189,7 @@ def _put_in_place(made: Path, directory: Path, others_will_do: bool) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        if others_will_do and (directory / MANIFEST).is_file():
+        if others_will_do and _open(directory):
             shutil.rmtree(made)
             return
         old = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}{PARTIAL}")
@@ -225,13 +224,13 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
         partial.mkdir(parents=True)
         for name, array in arrays.items():
             np.save(partial / f"{name}.npy", array)
+        skipped = [s for task in chosen for s in task.skipped.get(split, [])]
         manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
-        manifest["skipped"] = [
-            s for task in chosen for s in task.skipped.get(split, [])
-        ]
-        atomic_write(partial / MANIFEST, json.dumps(manifest) + "\n")
+        write_manifest(partial, manifest | {"skipped": skipped}, ("electra-tf",))
+        sync_folder(partial)
         found = _open(partial)
         _put_in_place(partial, directory, config.use_tfrecords_if_existing)
+        sync_directory(directory.parent)
     except OSError as error:
         raise cannot_write(directory, error) from error
     return found

@@ -103,6 +103,8 @@ class Task(ABC):
         self.tokenizer = tokenizer
         # What was left out of a split by "on_bad_example": "skip", line by line.
         self.skipped: dict[str, dict[str, None]] = {}
+        # preprocessing.FeatureStore by digest, those that this run has made or opened.
+        self.stores: dict[str, Any] = {}
         self._examples: dict[str, list[Any]] = {}
         self._hashes: dict[str, str] = {}  # of splits as this run knows them
 

@@ -92,7 +92,7 @@ def new_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Path]
         folders = [folder for folder, _ in partials]
         yield folders
         for folder in folders:
-            _sync(folder)
+            sync_folder(folder)
         _rename(folders, finals)
         for final in finals:
             sync_directory(final.parent)
@@ -178,7 +178,7 @@ def _lock(descriptor: int) -> bool | None:
     return True
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Makes a folder's content durable, with the usual permissions."""
     umask = os.umask(0)
     os.umask(umask)

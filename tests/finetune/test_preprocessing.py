@@ -1,23 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """The manifest beside a task's features."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing, trial
 from electra_tf.finetune.results import TrialResult
+from electra_tf.storage.manifest import verify_folder
 from tests.helpers.own_task import own_tasks, write_files
 
 FILES = {"train.csv": "a,b\ndog,x\ncat,y\n", "dev.csv": "a,b\nran,x\n"}
 EDITED = {"dev.csv": "id,a,b\n7,the dog,y\n8,cat,x\n"}
 
 
-@pytest.mark.parametrize("text", ["{}", "[]", ""])
-def test_a_manifest_that_is_none_is_said_to_be(tmp_path, text):
-    (tmp_path / "manifest.json").write_text(text)
-    with pytest.raises(UserError, match="manifest.json") as error:
-        preprocessing.read_skipped(tmp_path)
-    assert error.value.exit_code == EXIT_DAMAGED
+def damaged(path):
+    """What an interrupted copy, a full disk or a bad one leaves of a file."""
+    content = path.read_bytes()
+    yield content[: len(content) // 2]
+    yield b""
+    yield content[:-1] + bytes([content[-1] ^ 1])
+    yield None
+
+
+@pytest.mark.parametrize("name", ["input_ids.npy", "mine:eid.npy", "manifest.json"])
+def test_features_that_are_not_as_they_were_written_are_made_again(tmp_path, name):
+    before = dev_features(own_tasks(tmp_path, FILES))
+    expected = {key: array.tolist() for key, array in before.items()}
+    folder = Path(own_tasks(tmp_path, FILES)[0].config.preprocessed_data_dir)
+    [path] = folder.glob(f"dev_*/{name}")
+    for content in damaged(path):
+        path.unlink() if content is None else path.write_bytes(content)
+        found = dev_features(own_tasks(tmp_path, FILES))
+        assert found.digest == before.digest
+        assert {key: array.tolist() for key, array in found.items()} == expected
+        assert verify_folder(path.parent)["examples"] == 1
+
+
+def test_an_earlier_versions_features_without_a_list_of_files(tmp_path):
+    folder = Path(own_tasks(tmp_path, FILES)[0].config.preprocessed_data_dir)
+    dev_features(own_tasks(tmp_path, FILES))
+    [path] = folder.glob("dev_*/manifest.json")
+    path.write_text(json.dumps({"skipped": [], "examples": 1}))
+    assert len(dev_features(own_tasks(tmp_path, FILES))) == 1
+    assert "input_ids.npy" in json.loads(path.read_text())["files"]
+
+
+def test_a_run_makes_features_once_where_it_uses_no_others(tmp_path):
+    tasks = own_tasks(tmp_path, FILES, use_tfrecords_if_existing=False)
+    first = dev_features(tasks)
+    assert dev_features(tasks) is first
+    again = own_tasks(tmp_path, FILES, use_tfrecords_if_existing=False)
+    assert dev_features(again) is not first
 
 
 def dev_features(tasks):

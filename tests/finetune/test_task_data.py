@@ -5,7 +5,6 @@ import json
 import shutil
 import threading
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -364,10 +363,10 @@ def cola(data, count=10):
 def test_jobs_that_start_together_make_features_each(data, again):
     """As an array of jobs does: nobody loses them, and everybody sees the same."""
     cola(data, 2000)
-    tasks = tasks_of(data, "cola", use_tfrecords_if_existing=not again)
     together, found = threading.Barrier(6), []
 
     def make():
+        tasks = tasks_of(data, "cola", use_tfrecords_if_existing=not again)
         together.wait()
         store = preprocessing.features(tasks[0].config, tasks, "train", True)
         found.append({name: np.array(array) for name, array in store.items()})
@@ -378,7 +377,7 @@ def test_jobs_that_start_together_make_features_each(data, again):
             thread.start()
         for thread in threads:
             thread.join()
-        folder = Path(tasks[0].config.preprocessed_data_dir)
+        folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
         (kept,) = folder.iterdir()
         assert len(list(kept.iterdir())) == 1 + len(found[0])
         shutil.rmtree(kept)
@@ -411,7 +410,7 @@ def test_features_are_made_anew_when_something_differs(data):
     folder = data / "models" / "m" / "finetuning_tfrecords" / "cola_tfrecords"
     [made] = folder.iterdir()
     before = (made / "input_ids.npy").stat().st_mtime_ns
-    assert digest(tasks) == first
+    assert digest(tasks_of(data, "cola")) == first
     assert (made / "input_ids.npy").stat().st_mtime_ns == before
     assert digest(tasks_of(data, "cola", max_seq_length=10)) != first
     assert digest(cola(data, 11)) != first
