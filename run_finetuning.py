@@ -286,8 +286,7 @@ def make_tasks(
 ) -> list:
     """The tasks, with their data read, checked and made into features."""
     tasks = task_names.make_tasks(config, vocab, trained)
-    scores = config.do_eval or config.eval_every_steps > 0
-    kinds = ["dev"] * scores + ["test"] * config.write_test_outputs
+    kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
     if "test" in kinds:
         check_test_sets(tasks)
     for note in (note for task in tasks for note in task.notes(kinds)):

@@ -285,6 +285,11 @@ class FinetuningConfig(RunConfig):
             return f"{values.get('model_dir', usual['model_dir'])}_1"
         return path
 
+    @property
+    def scores_dev(self) -> bool:
+        """Whether the dev sets are read: for the results, or while a trial trains."""
+        return self.do_eval or (self.do_train and self.eval_every_steps > 0)
+
     def raw_data_dir(self, task_name: str) -> str:
         """Where the data files of a task are."""
         return fetch_once(os.path.join(self.data_dir, "finetuning_data", task_name))

@@ -205,7 +205,7 @@ class OwnTextTask(_OwnFiles, TextTask):
             return
         if self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
-        if not self.config.do_eval or self._is_scale_given:
+        if not self.config.scores_dev or self._is_scale_given:
             return
         low, high = _range(self.read("dev"))
         if low < self.lowest or high > self.highest:

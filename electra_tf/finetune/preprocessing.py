@@ -126,7 +126,7 @@ def data_facts(
     found = {}
     for task in tasks:
         splits = ["train"] if config.do_train else []
-        splits += task.splits("dev") if config.do_eval else []
+        splits += task.splits("dev") if config.scores_dev else []
         found[task.name] = hashes(task, splits)
     return found
 

@@ -209,7 +209,7 @@ class TaggingTask(Task):
 
     def check(self) -> None:
         """A model that is not trained now must know the classes of the dev set."""
-        if not (self.stored and self.config.do_eval):
+        if not (self.stored and self.config.scores_dev):
             return
         if unknown := self._unknown("dev"):
             known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))

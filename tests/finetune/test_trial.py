@@ -3,10 +3,13 @@
 
 import types
 
+import pytest
+
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
 from electra_tf.finetune import trial
 from electra_tf.text.vocabulary import Vocabulary
-from tests.helpers.own_task import write_files
+from tests.helpers.own_task import own_tasks, write_files
 
 
 def test_a_trial_is_the_same_however_attention_is_computed(tmp_path):
@@ -26,3 +29,22 @@ def test_a_trial_is_the_same_however_attention_is_computed(tmp_path):
     assert "attention_chunk_size" not in found
     assert found != identity(hidden_dropout_prob=0.2)
     assert found != identity(num_hidden_layers=3)
+
+
+def test_a_trial_that_is_scored_while_it_trains_has_its_dev_set(tmp_path):
+    """Whether results are asked for at the end or not: that may change."""
+    store = types.SimpleNamespace(digest="0")
+
+    def identity(dev, **hparams):
+        files = {"train.csv": "a,b\ndog,1\ncat,2\n", "dev.csv": dev}
+        hparams |= {"eval_every_steps": 5}
+        tasks = own_tasks(tmp_path, files, "regression", **hparams)
+        vocab = tasks[0].tokenizer.vocab
+        run = trial.Run(tasks[0].config, vocab, tasks, *[None] * 4)
+        return trial._identity(run, store)
+
+    dev = "a,b\nran,1\n"
+    assert identity(dev, do_eval=False) == identity(dev)
+    assert identity(dev, do_eval=False) != identity("a,b\nran,2\n", do_eval=False)
+    with pytest.raises(UserError, match="dev.csv has scores from 1 to 3"):
+        identity("a,b\nran,3\ndog,1\n", do_eval=False)
