@@ -25,11 +25,11 @@ from electra_tf.finetune.classification import InputExample, TextTask, example_o
 from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
+from electra_tf.finetune.run_settings import FILES
 from electra_tf.finetune.tagging import Sentence, TaggingTask
 from electra_tf.finetune.task import Task
 from electra_tf.storage.remote import fetch_once
 
-FILES = ("train", "dev", "test")
 METRICS = ("accuracy", "mcc", "f1")
 _TYPES = {
     "metric": ((str, list), "text, or a list of it"),

@@ -24,7 +24,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.run_settings import without_test
+from electra_tf.finetune.run_settings import FILES, without_files
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import sync_folder
@@ -52,10 +52,11 @@ class FeatureStore(Mapping):
         digest: str,
         num_tasks: int,
         skipped: list[str],
-        former_digest: str = "",
+        former_digests: Sequence[str] = (),
     ):
         self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
-        self.former_digest = former_digest  # that earlier versions gave these features
+        # Those that earlier versions gave these features.
+        self.former_digests = former_digests
         self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
 
@@ -84,7 +85,10 @@ def features(
         found = _open(directory) if config.use_tfrecords_if_existing else None
         if found is None:
             found = _build(directory, config, tasks, chosen, split, is_training, digest)
-        former = _digest(config, tasks, chosen, split, is_training, with_test=True)
+        former = [
+            _digest(config, tasks, chosen, split, is_training, without)
+            for without in ((), ("test",))
+        ]
         made[digest] = FeatureStore(found[0], digest, len(tasks), found[1], former)
     return made[digest]
 
@@ -103,16 +107,15 @@ def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str]] | None:
         return None
 
 
-def _digest(config, tasks, chosen, split, is_training, with_test=False) -> str:
+def _digest(config, tasks, chosen, split, is_training, without=FILES) -> str:
+    """Of what features follow from; of a description what is not among `without`."""
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
     facts["tokenizer"] = list(chosen[0].tokenizer.config)
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
-        said = config.tasks.get(task.name)
-        is_whole = with_test or split in task.splits("test")
-        said = said if is_whole else without_test(said)
+        said = without_files(config.tasks.get(task.name), without)
         facts[f"description of {task.name}"] = said
         facts[f"data of {task.name}"] = task.known_hash(split)
         facts[f"settings of {task.name}"] = task.feature_settings()

@@ -17,6 +17,8 @@ from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
 from electra_tf.text.vocabulary import Vocabulary
 
+# The keys of a task's description that name files.
+FILES = ("train", "dev", "test")
 # Beside the hparams; earlier versions did not store all of them.
 _FACTS = ("init_checkpoint", "init_sha256", "vocab_sha256")
 _HASHES = {
@@ -40,7 +42,7 @@ def settings_of(
       source: where the weights come from; None: they are random.
       vocab: None where the vocabulary is not to be looked at.
     """
-    found = config.settings()
+    found = _without_places(config.settings())
     found["init_checkpoint"] = shown(source.origin) if source else None
     if source:
         found["init_sha256"] = source.weights_sha256()
@@ -49,11 +51,11 @@ def settings_of(
     return found
 
 
-def without_test(description: Any) -> Any:
-    """The description of a task without its test set, which no training depends on."""
+def without_files(description: Any, files: Collection[str] = FILES) -> Any:
+    """The description of a task without its files: what is in them has hashes."""
     if not isinstance(description, Mapping):
         return description
-    return {key: value for key, value in description.items() if key != "test"}
+    return {key: value for key, value in description.items() if key not in files}
 
 
 def differences(
@@ -73,13 +75,14 @@ def differences(
         for f in fields
         if f.name in ours and f.metadata["role"] is not PLACE
     }
-    stored = defaults | dict(stored)
+    stored, ours = (_without_places(x) for x in (defaults | dict(stored), ours))
+    if "init_sha256" in stored and "init_sha256" in ours:
+        ignored = {*ignored, "init_checkpoint"}  # The weights count, not their place.
     found = []
     for name in sorted({*stored, *ours} - {*ignored, *_WITHOUT_INFLUENCE}):
         if name in _FACTS and not (name in stored and name in ours):
             continue
         there, here = stored.get(name), ours.get(name)
-        there, here = _compared(name, there), _compared(name, here)
         if there != here:
             found.append((name, there, here))
     return found
@@ -107,7 +110,8 @@ def taken_over(stored: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, 
     return {k: stored[k] for k in _FACTS if k in stored and k not in ours}
 
 
-def _compared(name: str, value: Any) -> Any:
-    if name == "tasks" and isinstance(value, Mapping):
-        return {task: without_test(described) for task, described in value.items()}
-    return value
+def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the descriptions of the tasks that are trained, without files."""
+    names, described = settings.get("task_names", ()), settings.get("tasks", {})
+    tasks = {n: without_files(described[n]) for n in names if n in described}
+    return {**settings, "tasks": tasks}

@@ -269,8 +269,11 @@ def _check_is_same(checkpoints: Checkpoints, saved: Manifest, store) -> None:
     Else they would be taken for steps of these hparams, and so would the results.
     """
     _check_settings(checkpoints, saved)
-    if saved.identity.get("features") == store.former_digest:
-        checkpoints.identity["features"] = store.former_digest
+    ours, theirs = checkpoints.identity, saved.identity
+    if theirs.get("features") in store.former_digests:
+        ours["features"] = theirs["features"]
+    if "init_sha256" in saved.settings and "init_sha256" in checkpoints.settings:
+        ours["init_checkpoint"] = theirs.get("init_checkpoint")  # The hashes agree.
     checkpoints.check_identity(saved)
 
 

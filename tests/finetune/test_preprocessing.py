@@ -90,9 +90,22 @@ def test_a_test_set_is_no_part_of_the_other_features(tmp_path):
     without = own_tasks(tmp_path, FILES)
     with_test = own_tasks(tmp_path, FILES | test)
     assert dev_features(without).digest == dev_features(with_test).digest
+
+
+def test_a_file_that_is_moved_changes_no_features(tmp_path):
+    """They are those of its content, whatever else it might be called."""
+    before = dev_features(own_tasks(tmp_path, FILES))
+    moved = {f"elsewhere/{name}": text for name, text in FILES.items()}
+    found = dev_features(own_tasks(tmp_path, moved))
+    assert found.digest == before.digest
     # Trials that an earlier version began know their features by another name.
-    assert dev_features(with_test).former_digest != dev_features(with_test).digest
-    assert dev_features(without).former_digest == dev_features(without).digest
+    assert found.digest not in found.former_digests
+    assert before.former_digests != found.former_digests
+    write_files(tmp_path, {"elsewhere/dev.csv": EDITED["dev.csv"]})
+    other = dev_features(
+        own_tasks(tmp_path, {**moved, **{"elsewhere/dev.csv": EDITED["dev.csv"]}})
+    )
+    assert other.digest != before.digest
 
 
 def test_predictions_on_another_test_set_do_not_count(tmp_path):

@@ -50,13 +50,34 @@ def test_what_an_earlier_version_did_not_store_is_unknown(tmp_path):
     assert changed(theirs, ours | {"keep": "best"}) == ["keep"]
 
 
-def test_a_test_set_that_is_added_changes_no_training(tmp_path):
-    tasks = [{"x": DESCRIPTION | more} for more in ({}, {"test": "c"}, {"dev": "d"})]
-    first, added, other = (settings(tmp_path, tasks=task) for task in tasks)
-    assert changed(first, added) == changed(added, first) == []
+def test_files_of_tasks_are_known_by_their_hashes_alone(tmp_path):
+    """And a description of a task that is not trained says nothing."""
+    two = {"dev": "d"}, {"text_a": "s"}
+    tasks = [{"x": DESCRIPTION | more} for more in ({}, {"test": "c"}, *two)]
+    tasks.append({"x": DESCRIPTION, "y": DESCRIPTION})
+    hparams = [{"task_names": ["x"], "tasks": task} for task in tasks]
+    first, added, moved, other, more = (settings(tmp_path, **h) for h in hparams)
+    # As earlier versions stored them.
+    whole = [
+        s | h for s, h in zip((first, more), (hparams[0], hparams[4]), strict=True)
+    ]
+    for there in (first, added, moved, more, *whole):
+        assert changed(there, first) == changed(first, there) == []
     assert changed(first, other) == ["tasks"]
     said = run_settings.said(run_settings.differences(added, other))
-    assert said == "tasks: x: dev is 'b' there, 'd' here (1 in all)"
+    assert said == "tasks: x: text_a is 't' there, 's' here (1 in all)"
+
+
+def test_weights_count_and_not_where_they_are(tmp_path):
+    ours = settings(tmp_path) | {"init_checkpoint": "data/m", "init_sha256": "a"}
+    theirs = ours | {"init_checkpoint": "/abs/data/m"}
+    assert changed(theirs, ours) == []
+    assert changed(theirs | {"init_sha256": "b"}, ours) == ["init_sha256"]
+    del theirs[
+        "init_sha256"
+    ]  # an earlier version, of which the path is all that is known
+    assert changed(theirs, ours) == ["init_checkpoint"]
+    assert changed(settings(tmp_path), ours) == ["init_checkpoint"]
 
 
 def saved_model(folder, value):

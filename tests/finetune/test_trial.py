@@ -4,10 +4,12 @@
 import types
 
 import pytest
+import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import trial
+from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
 
@@ -48,3 +50,25 @@ def test_a_trial_that_is_scored_while_it_trains_has_its_dev_set(tmp_path):
     assert identity(dev, do_eval=False) != identity("a,b\nran,2\n", do_eval=False)
     with pytest.raises(UserError, match="dev.csv has scores from 1 to 3"):
         identity("a,b\nran,3\ndog,1\n", do_eval=False)
+
+
+def test_a_trial_goes_on_when_the_model_it_began_with_was_moved(tmp_path):
+    """Only the weights count; of earlier versions the path is all there is."""
+    store = types.SimpleNamespace(digest="0", former_digests=["1"])
+
+    def checkpoints(path, digest, **settings):
+        identity = {"init_checkpoint": path, "features": digest}
+        return Checkpoints(tmp_path, identity=identity, settings=settings)
+
+    known = {"init_sha256": "a", "task_names": ["x"], "tasks": {}}
+    for settings in (known, {}):
+        begun = checkpoints("data/m", "1", **settings)
+        begun.save(5, {"global_step": tf.Variable(5)})
+        saved, moved = begun.newest_intact(), checkpoints("/data/m", "0", **known)
+        if settings:
+            trial._check_is_same(moved, saved, store)
+        else:
+            with pytest.raises(UserError, match="init_checkpoint is 'data/m' there"):
+                trial._check_is_same(moved, saved, store)
+        for path in tmp_path.iterdir():
+            path.unlink()
