@@ -197,7 +197,7 @@ def find_start(
     if config.init_checkpoint and not saved:
         sources.check(config.init_checkpoint)
     if original:
-        original.check_vocabulary(vocab)
+        original.check_fits(config, vocab)
     if config.do_train and not (saved or original):
         settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
         record_index.check_tokenizer(data_files(config), settings)

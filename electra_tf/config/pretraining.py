@@ -10,7 +10,7 @@ import dataclasses
 import os
 from typing import Any, Self
 
-from electra_tf.config import combinations, objectives, phases, presets
+from electra_tf.config import combinations, objectives, phases, presets, same_run
 from electra_tf.config.generators import GENERATORS, by_original_hparams
 from electra_tf.config.hparams import (
     IDENTITY,
@@ -398,17 +398,7 @@ class PretrainingConfig(RunConfig):
 
     def identity(self) -> dict[str, Any]:
         """What makes a run the run that it is; a generator's shape where it has one."""
-        identity = super().identity()
-        if not self.uses_generator_config:
-            del identity["generator_layers"], identity["generator_hidden_size"]
-        for name in ("generator", "objective"):
-            if identity[name] is None:
-                del identity[name]
-        if self.embedding_sharing != "disentangled":
-            del identity["embedding_sharing"]  # said by untied_generator_embeddings
-        if self.objective_kind != "two_stage":
-            del identity["stage_one_steps"], identity["init_discriminator"]
-        return identity
+        return same_run.without_idle(self, super().identity())
 
     def settings(self) -> dict[str, Any]:
         """The hparams that are stored with a run's checkpoints and results."""
@@ -444,16 +434,10 @@ class PretrainingConfig(RunConfig):
             usual = {f.name: f.default for f in dataclasses.fields(cls)}
             hparams = phases.resolve(explicit, usual | cls._presets(explicit))
         config = super().from_hparams(data_dir, model_name, hparams, config, **kw)
-        if config.generator and GENERATORS[config.generator].original:
-            config = dataclasses.replace(config, generator=None)
-        if config.objective == "two_stage" and config.stage_one_steps is None:
-            # Written down: another num_train_steps must not move it.
-            half = max(1, config.num_train_steps // 2)
-            config = dataclasses.replace(config, stage_one_steps=half)
-            config._check_together()
-        if config.objective and OBJECTIVES[config.objective].is_originals:
-            config = dataclasses.replace(config, objective=None)
-        return config
+        staged = same_run.with_stages(config)
+        if staged is not config:
+            staged._check_together()
+        return same_run.in_one_spelling(staged)
 
     @classmethod
     def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:

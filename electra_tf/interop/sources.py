@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf import startup
-from electra_tf.config import from_shapes, phases
+from electra_tf.config import from_shapes, phases, same_run
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import model_config
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface,
@@ -32,7 +34,7 @@ from electra_tf.interop import (
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
 from electra_tf.paths import local_of
 from electra_tf.storage import checkpoint_manifest, stored_tensors
-from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.checkpoints import Checkpoints, as_text, differences
 from electra_tf.storage.manifest import (
     format_of,
     read_json,
@@ -102,6 +104,31 @@ class FoundModel(NamedTuple):
         """Raises a `UserError` if its weights are not those of this vocabulary."""
         origin = f"{self.origin} was trained"
         vocab.check_same(self.vocab_sha256, origin, "Set vocab_file.")
+
+    def differences_from(self, config: PretrainingConfig) -> list[tuple[str, Any, Any]]:
+        """(hparam, there, here) where its files say another model than a config."""
+        if "electra_objective" in self.identity:  # a run of pre-training
+            there = {k: v for k, v in self.identity.items() if k != "vocab_sha256"}
+        else:
+            hparams, source = self.settings.hparams, f"the files of {self.origin}"
+            there = same_run.identity_told(config, hparams, source)
+        return differences(there, config.identity())
+
+    def check_fits(self, config: PretrainingConfig, vocab: Vocabulary) -> None:
+        """Raises a `UserError` if it is not the model of a run that takes it as it is.
+
+        As far as its files say it; how it came about does not matter where it is only
+        evaluated.
+        """
+        self.check_vocabulary(vocab)
+        behind = same_run.COURSE if config.do_eval else ()
+        found = [one for one in self.differences_from(config) if one[0] not in behind]
+        if found:
+            theirs = same_run.hparams_of((name, there) for name, there, _ in found)
+            raise UserError(
+                f"{self.origin} is another model than this run's: {as_text(found)}.\n"
+                f"These hparams fit it: {json.dumps(theirs)}"
+            )
 
     def with_vocabulary(self, vocab_file: str) -> FoundModel:
         """The same with a vocabulary that was named by the user."""

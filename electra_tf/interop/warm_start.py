@@ -163,13 +163,11 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
 
 
 def _check_settings(model: sources.FoundModel, config, path: str) -> None:
-    there = model.shape()
-    here = config.model_config()
-    for name in _SAME:
-        if name in there and there[name] != getattr(here, name):
+    for name, there, here in model.differences_from(config):
+        if name in _SAME:
             raise UserError(
-                f"{name} is {there[name]} in init_checkpoint {path}, "
-                f"{getattr(here, name)} here.\nSet it in model_hparam_overrides."
+                f"{name} is {there} in init_checkpoint {path}, {here} here.\nSet it in "
+                "model_hparam_overrides."
             )
 
 

@@ -217,20 +217,15 @@ class Checkpoints:
         Raises `UserError` (2) with both values.
         """
         name = f"{self.prefix(manifest.step)}"
-        differences = _differences(manifest.identity, self.identity)
-        if differences:
-            shown = "; ".join(
-                f"{key} is {old!r} there, {new!r} here"
-                for key, old, new in differences[:3]
-            )
+        if found := differences(manifest.identity, self.identity):
             raise UserError(
-                f"{name} belongs to another run: {shown}.\n"
+                f"{name} belongs to another run: {as_text(found)}.\n"
                 f"Set it back, or {self.advice}.",
                 EXIT_CONFIG,
             )
         if self.read_only:
             return
-        for key, old, new in _differences(manifest.settings, self.settings):
+        for key, old, new in differences(manifest.settings, self.settings):
             self._log(f"Changed since step {manifest.step}: {key} {old!r} -> {new!r}")
 
     # ------------------------------------------------------- reading, writing
@@ -419,7 +414,7 @@ class BackgroundSaver:
             raise error
 
 
-def _differences(
+def differences(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
     """(key, old value, new value) wherever the two differ."""
@@ -429,3 +424,10 @@ def _differences(
         for key in keys
         if old.get(key) != new.get(key)
     ]
+
+
+def as_text(found: list[tuple[str, Any, Any]]) -> str:
+    """The first of `differences`, for a message."""
+    return "; ".join(
+        f"{key} is {old!r} there, {new!r} here" for key, old, new in found[:3]
+    )

@@ -20,6 +20,7 @@ from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 
 pytest.importorskip("safetensors")
 quiet = {"log": lambda line: None}
+OVERRIDES = "model_hparam_overrides"
 LETTERS = "abcdefghijklmnopqrstuvwxyzABC"
 KINDS = (
     {},
@@ -158,6 +159,46 @@ def test_another_vocabulary_of_the_same_size_is_refused(run, tmp_path):
     same_tokens = write_tokens(tmp_path / "same.txt", tokens)
     stored = sources.read(folder, vocab_file=str(same_tokens.path), **quiet)
     assert stored.vocab.tokens == tuple(tokens)
+
+
+@pytest.fixture(params=["run", "export"])
+def taken(request, run, tmp_path):
+    """A model that says what it is, in a run's manifest or in files beside it."""
+    place = run[1]
+    if request.param == "export":
+        stored = sources.read(place, **quiet)
+        place = tf1.write_tf1(stored, "all", tmp_path / "export", **quiet)
+    return sources.find(place, **quiet)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_hparam_overrides": {"hidden_act": "linear"}},
+        {"objective": "electra_15"},
+    ],
+    ids=["activation", "objective"],
+)
+def test_a_model_is_taken_as_it_is_for_its_own_run_alone(run, taken, changes, tmp_path):
+    """What no shape gives away: weights of the one would do for the other."""
+    config, vocab = run[0], Vocabulary.load(tmp_path / "vocab.txt")
+    own = config.to_dict()
+    taken.check_fits(config, vocab)
+
+    def changed(hparams):
+        overrides = own["model_hparam_overrides"] | hparams.get(OVERRIDES, {})
+        given = own | hparams | {OVERRIDES: overrides}
+        return PretrainingConfig.from_hparams(own["data_dir"], "run", given)
+
+    for action in ({}, {"do_train": False, "do_eval": True}):
+        with pytest.raises(UserError) as error:
+            taken.check_fits(changed(changes | action), vocab)
+        name = next(iter(changes.get(OVERRIDES, changes)))
+        message = str(error.value)
+        assert f"{taken.origin} is another model than this run's: {name} is" in message
+        fitting = json.loads(message.partition("These hparams fit it: ")[2])
+        back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
+        taken.check_fits(changed(changes | action | fitting | back), vocab)
 
 
 def test_capitals_that_nothing_says_are_read(run, tmp_path):

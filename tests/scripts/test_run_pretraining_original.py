@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers.runs import TINY, pretrain
+from tests.helpers.runs import TINY, pretrain, tiny
 
 SHORT = TINY | {"num_train_steps": 4, "save_checkpoints_steps": 2}
-EVALUATE = SHORT | {"do_train": False, "do_eval": True, "num_eval_steps": 1}
+EVALUATE_ONLY = {"do_train": False, "do_eval": True, "num_eval_steps": 1}
+EVALUATE = SHORT | EVALUATE_ONLY
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,22 @@ def test_an_init_checkpoint_is_evaluated(data):
     assert "global_step = 4" in done.stdout and f"Evaluating {model}" in done.stdout
     done = pretrain(data, "nothing", EVALUATE)
     assert done.returncode == 2 and "set init_checkpoint" in done.stderr
+
+
+def test_weights_of_another_model_are_not_evaluated(data):
+    """Though they fit: the number of heads and what was learned leave no trace."""
+    model = {"init_checkpoint": str(data / "models" / "two_starts")}
+    heads = tiny(overrides={"num_attention_heads": 4})
+    for changes, said in (
+        (heads, "num_attention_heads is 2 there, 4 here"),
+        (
+            SHORT | {"objective": "electra_15"},
+            'objective is None there, "electra_15" here',
+        ),
+    ):
+        done = pretrain(data, "evaluated_other", changes | EVALUATE_ONLY | model)
+        assert done.returncode == 2, done.stdout
+        assert said.replace('"', "'") in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_slots_it_cannot_be_continued(data):
