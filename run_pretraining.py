@@ -395,7 +395,7 @@ def evaluate(run: Run) -> int:
     from electra_tf.train.evaluation import Evaluation
 
     config, vocab, _, checkpoints, (saved, original), console = run
-    (placement, task, state), step = build(run), 0
+    (placement, task, state), step = build(run), None
     if saved:
         saved = checkpoints.restore_newest(saved, state.weights())
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
@@ -406,9 +406,9 @@ def evaluate(run: Run) -> int:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())
     # The chief alone knows how far it was trained.
-    step = int(placement.workers.gather([step])[0, 0])
-    task.model.objective.enter_stage(max(0, step - 1))
-    part = config.phase_at(max(0, step - 1)).config
+    made_by = int(placement.workers.gather([last_step_of(saved, config)])[0, 0])
+    task.model.objective.enter_stage(made_by)
+    part = config.phase_at(made_by).config
     console.heading("Running evaluation")
     started = time.time()
     metrics = Evaluation(task, placement)(
@@ -418,7 +418,8 @@ def evaluate(run: Run) -> int:
         console,
     )
     if placement.is_chief:
-        for name, value in sorted({**metrics, "global_step": step}.items()):
+        known = {} if step is None else {"global_step": step}
+        for name, value in sorted({**metrics, **known}.items()):
             console.log(f"  {name} = {value}")
         write_results(
             config.results_txt,
@@ -436,6 +437,15 @@ def evaluate(run: Run) -> int:
     return EXIT_OK
 
 
+def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
+    """The step, from 0, whose stage and phase a model is evaluated in.
+
+    The steps of another run say nothing of the stages and phases here: its model is
+    taken for a finished one.
+    """
+    return max(0, saved.step - 1) if saved else config.num_train_steps - 1
+
+
 def describe_run(run: Run) -> int:
     """Checks data and model and prints what a run would be; writes nothing."""
     from electra_tf.pretrain.run import batches_of, check_data
@@ -443,9 +453,9 @@ def describe_run(run: Run) -> int:
 
     config, vocab, _, _, (saved, original), console = run
     placement, _, state = build(run)
-    done = saved.step if saved else 0
-    parts = [config.phase_at(max(0, done - 1))]
+    parts = [config.phase_at(last_step_of(saved, config))]
     if config.do_train:
+        done = saved.step if saved else 0
         parts = [data.phase for data in check_data(config, vocab, done, console)]
     for part in parts:
         next(batches_of(part.config, vocab, placement, training=config.do_train))

@@ -153,7 +153,7 @@ def assemble(
         known,
     )
     _check_complete(stored)
-    _check_trained(stored)
+    check_trained(origin, config.stage_one_steps, stored.step)
     return stored
 
 
@@ -172,14 +172,18 @@ def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
     return found
 
 
-def _check_trained(stored: StoredModel) -> None:
-    """The main network must have learned something."""
-    first = stored.config.stage_one_steps
-    if first is not None and stored.step <= first:
+def check_trained(origin: str, stage_one_steps: int | None, step: int | None) -> None:
+    """Raises `UserError` for a model whose main network has not learned anything yet.
+
+    Args:
+      stage_one_steps: None where there are no stages.
+      step: None where it is not known.
+    """
+    if stage_one_steps is not None and step is not None and step <= stage_one_steps:
         raise UserError(
-            f"{stored.origin} is of step {stored.step} of a two-stage run, whose "
-            f"discriminator learns after step {first}.\nTrain on; for a masked "
-            'language model alone set objective "mlm".'
+            f"{origin} is of step {step} of a two-stage run, whose discriminator "
+            f"learns after step {stage_one_steps}.\nTrain on; for a masked language "
+            'model alone set objective "mlm".'
         )
 
 

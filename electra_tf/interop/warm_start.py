@@ -22,6 +22,7 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import sources, tf1
 from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.stored_model import check_trained
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -129,14 +130,19 @@ def resume(model: FoundModel, variables: Mapping[str, Any]) -> None:
     stored.assign_to(theirs)
 
 
-def evaluated(model: FoundModel, weights: Mapping[str, Any]) -> int:
-    """Assigns the weights of a model that is evaluated as it is; returns its step.
+def evaluated(model: FoundModel, weights: Mapping[str, Any]) -> int | None:
+    """Assigns the weights of a model that is evaluated as it is.
+
+    Returns: its step, None where it does not say it.
 
     Raises `UserError` when one of them is missing, or of another shape.
     """
-    stored = tf1.as_residuals(model.tensors(), weights)
-    stored.assign_to(weights)
-    return int(stored.get(tf1.STEP)) if tf1.STEP in stored.shapes else 0
+    tensors = model.tensors()
+    step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+    stages = {**model.settings.hparams, **model.identity}
+    check_trained(model.origin, stages.get("stage_one_steps"), step)
+    tf1.as_residuals(tensors, weights).assign_to(weights)
+    return step
 
 
 def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:

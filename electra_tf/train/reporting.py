@@ -305,10 +305,13 @@ def _shorter(row: dict[str, float]) -> dict[str, float]:
 def write_results(
     txt_path: str | os.PathLike,
     metrics: Mapping[str, float],
-    step: int,
+    step: int | None,
     **provenance: Any,
 ) -> None:
     """Writes evaluation results as text (`name = value`, sorted) and beside it as JSON.
+
+    Args:
+      step: of the model; None: nobody knows.
 
     Raises `UserError` (73) when they cannot be written.
     """
@@ -317,8 +320,9 @@ def write_results(
         txt_path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise cannot_write(txt_path, error) from error
-    values = {**metrics, "global_step": step}
+    known = {} if step is None else {"global_step": step}
+    values = {**metrics, **known}
     text = "".join(f"{name} = {values[name]}\n" for name in sorted(values))
     atomic_write(txt_path, text)
-    content = {"global_step": step, "metrics": finite(metrics), **provenance}
+    content = {**known, "metrics": finite(metrics), **provenance}
     atomic_write(json_beside(txt_path), json.dumps(content, indent=2) + "\n")

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_pretraining.py on the original's checkpoints: continued, evaluated, refused."""
 
+import json
 import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers.runs import TINY, pretrain, tiny
+from tests.helpers.runs import OF_OBJECTIVE, TINY, pretrain, tiny
 
 SHORT = TINY | {"num_train_steps": 4, "save_checkpoints_steps": 2}
 EVALUATE_ONLY = {"do_train": False, "do_eval": True, "num_eval_steps": 1}
@@ -91,18 +92,45 @@ def test_weights_of_another_model_are_not_evaluated(data):
         assert said.replace('"', "'") in done.stderr and "Traceback" not in done.stderr
 
 
+def saved_without(prefix, path, *endings):
+    """Writes a checkpoint without the tensors whose names end so."""
+    found = {k: v for k, v in tensors(prefix).items() if not k.endswith(endings)}
+    tf.raw_ops.SaveV2(
+        prefix=str(path),
+        tensor_names=sorted(found),
+        shape_and_slices=[""] * len(found),
+        tensors=[tf.constant(found[name]) for name in sorted(found)],
+    )
+
+
+def test_another_runs_steps_are_not_those_of_the_stages_here(data, tmp_path):
+    """It is evaluated as a finished model, with all metrics."""
+    stages = {"objective": "two_stage", **OF_OBJECTIVE["two_stage"]}
+    for name, steps in (("both_stages", 4), ("first_stage", 2)):
+        flags = [] if steps == 4 else ["--max-wall-time=0"]
+        done = pretrain(data, name, SHORT | stages, *flags)
+        assert done.returncode == (0 if steps == 4 else 42), done.stderr
+    models = data / "models"
+    saved_without(models / "both_stages" / "model.ckpt-4", tmp_path / "m", "step")
+    more = EVALUATE | stages | {"num_train_steps": 1000}
+    for path, step in ((models / "both_stages", 4), (tmp_path / "m", None)):
+        init = {"init_checkpoint": str(path)}
+        done = pretrain(data, "evaluated_stages", more | init)
+        assert done.returncode == 0, done.stderr
+        assert "disc_loss = " in done.stdout
+        assert ("global_step" in done.stdout) == (step is not None)
+        results = models / "evaluated_stages" / "results" / "unsup_results.json"
+        assert json.loads(results.read_text()).get("global_step") == step
+    init = {"init_checkpoint": str(models / "first_stage")}
+    done = pretrain(data, "evaluated_stages", more | init)
+    assert done.returncode == 2 and "discriminator learns after" in done.stderr
+
+
 def test_without_slots_it_cannot_be_continued(data):
     folder = data / "models" / "released"
     folder.mkdir()
-    found = tensors(data / "models" / "two_starts" / "model.ckpt-4")
-    weights = {k: v for k, v in found.items() if "/adam_" not in k}
-    names = sorted(weights)
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / "model.ckpt-4"),
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        tensors=[tf.constant(weights[name]) for name in names],
-    )
+    whole = data / "models" / "two_starts" / "model.ckpt-4"
+    saved_without(whole, folder / "model.ckpt-4", "/adam_m", "/adam_v")
     (folder / "model.ckpt-4.meta").write_bytes(b"a graph")
     done = pretrain(data, "released", SHORT)
     assert done.returncode == 2 and "Traceback" not in done.stderr
