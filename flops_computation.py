@@ -23,6 +23,7 @@ from electra_tf.config.objectives import (
 )
 from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA
 
 # Operations per element.
 DROPOUT_FLOPS = 4  # Draw, compare, multiply by the mask, rescale.
@@ -241,7 +242,7 @@ def main(argv: list[str]) -> None:
     print()
     here = os.path.dirname(os.path.abspath(__file__))
     for path in sorted(glob.glob(os.path.join(here, "configs", "*.json"))):
-        config = PretrainingConfig.from_hparams("", "recipe", read_hparams(path))
+        config = PretrainingConfig.from_hparams(NO_DATA, "recipe", read_hparams(path))
         print(f"{os.path.basename(path):<32}{get_recipe_flops(config):.4g}")
 
 

@@ -39,6 +39,7 @@ from preparation import numbers, place
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA
 from electra_tf.data.record_index import manifest_sha256
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoint_manifest import Manifest
@@ -119,7 +120,7 @@ class Run(NamedTuple):
             if not os.path.exists(file):
                 raise UserError(f"{folder} holds no run: {file} is missing.\n{_START}")
         config = PretrainingConfig.from_hparams(
-            FLAGS.data_dir or "",
+            FLAGS.data_dir or NO_DATA,
             FLAGS.model_name or "benchmark",
             hparams,
             read_hparams(file) if file else None,

@@ -26,6 +26,7 @@ from preparation import define_process_flags, define_step_flags, measure
 
 from electra_tf import cli
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA
 
 FLAGS = flags.FLAGS
 ELECTRIC = {"electra_objective": False, "electric_objective": True}
@@ -66,7 +67,7 @@ def main(_):
 def config_of(name: str) -> PretrainingConfig:
     hparams = {"vocab_size": 30522} | read_hparams(FLAGS.hparams) | VARIANTS[name]
     hparams["train_batch_size"] = FLAGS.batch_size
-    return PretrainingConfig.from_hparams("", "benchmark", hparams)
+    return PretrainingConfig.from_hparams(NO_DATA, "benchmark", hparams)
 
 
 def extra_flops(config: PretrainingConfig) -> float:

@@ -24,6 +24,7 @@ from preparation import define_step_flags, make_matmul, place
 from electra_tf import cli, startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
+from electra_tf.config.run import NO_DATA
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -42,7 +43,7 @@ def main(_):
     given = {"vocab_size": 30522, "max_seq_length": max(lengths)}
     given |= {"task_names": ["task"], "train_batch_size": FLAGS.batch_size}
     config = FinetuningConfig.from_hparams(
-        "", "benchmark", given | read_hparams(FLAGS.hparams)
+        NO_DATA, "benchmark", given | read_hparams(FLAGS.hparams)
     )
     startup.import_tensorflow()
     results = measure(config, lengths)

@@ -28,6 +28,7 @@ from measurement import NOTE, ROOT, STEP_FORMAT
 
 from electra_tf import cli
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import read_json
@@ -64,7 +65,7 @@ class Row(NamedTuple):
         jit = "" if self.jit else "-nojit"
         return f"{self.model}-{self.length}x{self.batch}-{self.precision}{jit}"
 
-    def config(self, data_dir: str = "") -> PretrainingConfig:
+    def config(self, data_dir: str = NO_DATA) -> PretrainingConfig:
         file = read_hparams(str(ROOT / "configs" / f"{self.model}.json"))
         shape = {"max_seq_length": self.length, "train_batch_size": self.batch}
         shape |= {"precision": self.precision, "jit_compile": self.jit}

@@ -29,6 +29,7 @@ from preparation import PARTS, define_process_flags, define_step_flags, measure
 
 from electra_tf import cli
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
@@ -135,7 +136,7 @@ def config_of(variant: dict) -> PretrainingConfig:
     )
     hparams |= {"train_batch_size": FLAGS.batch_size, "precision": variant["precision"]}
     hparams["jit_compile"] = variant["jit"]
-    config = PretrainingConfig.from_hparams("", "benchmark", hparams)
+    config = PretrainingConfig.from_hparams(NO_DATA, "benchmark", hparams)
     plain = config.electra_objective and config.untied_generator
     if not plain or config.uniform_generator or config.two_tower_generator:
         raise UserError("This benchmark counts the operations of plain ELECTRA only.")

@@ -26,6 +26,9 @@ from electra_tf.paths import json_beside, shown
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
 
+# The data directory of settings that depend on no file: below it there can be none.
+NO_DATA = os.devnull
+
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(ABC):
@@ -124,7 +127,7 @@ class RunConfig(ABC):
         `config` < `hparams`.
 
         Args:
-            data_dir: the original's --data-dir.
+            data_dir: the original's --data-dir, or NO_DATA.
             model_name: the original's --model-name.
             hparams: explicit values, from --hparams.
             config: explicit values, from the --config file.
@@ -134,6 +137,8 @@ class RunConfig(ABC):
         Raises:
             UserError: naming the hparam, its value and what is allowed.
         """
+        if not data_dir:  # Files of the working directory would take part.
+            raise UserError("--data-dir is empty: name the directory of the data.")
         explicit = cls.explicit(hparams, config) | (known or {})
         values: dict[str, Any] = {"data_dir": data_dir, "model_name": model_name}
         for name, flag in values.items():

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.run import NO_DATA
 from electra_tf.pretrain import masking, pretraining
 from tests.helpers.runs import ROOT, TINY_STEP
 
@@ -35,7 +36,7 @@ def _operations(graph):
 def test_operations_are_those_of_the_graph(changes):
     """Counts the matrix products that TensorFlow would make."""
     config = PretrainingConfig.from_hparams(
-        "", "m", TINY_STEP | {"train_batch_size": 3} | changes
+        NO_DATA, "m", TINY_STEP | {"train_batch_size": 3} | changes
     )
     task = pretraining.TrainablePretrainer(
         pretraining.build_pretrainer(config, (2, 3, 4))

@@ -13,13 +13,14 @@ import tensorflow as tf
 
 import flops_computation
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.run import NO_DATA
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.runs import ROOT
 
 
 def recipe(name, **hparams):
     config = read_hparams(os.path.join(ROOT, "configs", f"{name}.json"))
-    return PretrainingConfig.from_hparams("", "recipe", hparams, config)
+    return PretrainingConfig.from_hparams(NO_DATA, "recipe", hparams, config)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def by_hand(name):
     width, fraction, own = KINDS[name]
     shape = {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 1}
     own = own | {"generator_hidden_size": fraction, "model_hparam_overrides": shape}
-    return PretrainingConfig.from_hparams("", "by_hand", BY_HAND | own)
+    return PretrainingConfig.from_hparams(NO_DATA, "by_hand", BY_HAND | own)
 
 
 def counted_by_hand():
@@ -192,9 +193,12 @@ def test_cost_is_proportional_to_steps_and_batch():
     assert flops_computation.get_recipe_flops(more) == pytest.approx(6 * one)
 
 
-def test_the_table_is_printed():
+def test_the_table_is_printed(tmp_path):
+    """From no file but the recipes, wherever it is called."""
+    (tmp_path / "vocab.txt").write_text("".join(f"w{i}\n" for i in range(10)))
     done = subprocess.run(
         [sys.executable, os.path.join(ROOT, "flops_computation.py")],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
         timeout=60,
