@@ -16,10 +16,9 @@ import glob
 import json
 import logging
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
@@ -50,8 +49,6 @@ _ADVICE = {
     "bucket does not exist": "Check the bucket's name, or make it.",
 }
 _THREADS = 8  # files that move at a time
-_GAP = 1 << 15  # bytes that are read for nothing rather than asked around
-_LONGEST = 8 << 20  # of a merged range
 _RETRIES = 6  # of a store that has answered once; before that, none
 _LOCAL_ONLY = ("run.lock",)  # says who writes into a copy; never in the bucket
 
@@ -117,7 +114,8 @@ def in_words(path: str | os.PathLike, writes: bool = False) -> Iterator[None]:
 def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
     """All objects below a path in a bucket, or at it: relative name -> fsspec's facts.
 
-    The name of an object at the path itself is "".
+    The name of an object at the path itself is "". The empty objects `folder/` that
+    consoles make, so that an empty folder can be seen, are none.
     """
     store, key = open_store(path)
     key = key.rstrip("/")
@@ -131,7 +129,8 @@ def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
         if not found and "/" not in key and not store.exists(key):
             raise FileNotFoundError("the bucket does not exist")
     _has_answered.add(url_of(path).partition("://")[0])
-    found = {name.lstrip("/").removeprefix(key): i for name, i in found.items()}
+    files = {name.lstrip("/"): i for name, i in found.items() if name[-1] != "/"}
+    found = {name.removeprefix(key): i for name, i in files.items()}
     return {n.lstrip("/"): i for n, i in found.items() if not n or n[0] == "/"}
 
 
@@ -156,7 +155,9 @@ def expand(globs: str) -> list[str]:
             store, pattern = open_store(part)
             with in_words(part), contextlib.suppress(FileNotFoundError):
                 place = part.removesuffix(pattern)
-                paths |= {place + p.lstrip("/") for p in store.glob(pattern)}
+                found = store.glob(pattern, detail=True).values()
+                names = {i["name"].lstrip("/") for i in found if i["type"] == "file"}
+                paths |= {place + name for name in names if name[-1] != "/"}
         else:
             paths |= {path for path in glob.glob(part) if os.path.isfile(path)}
     return sorted(paths)
@@ -228,12 +229,23 @@ def bring(
         if not is_writer and is_written_to(path):
             return []
         there = {n: facts for n, facts in listing(path).items() if scope(n)}
+        _check_apart(path, there)
         _remove_others(path, there, state, scope)
         due = [n for n in wanted(there) if not _is_current(path, n, there[n], state)]
         with ThreadPoolExecutor(_THREADS) as pool:
             moves = [(path, name, there[name], state) for name in due]
             list(pool.map(lambda move: _bring(*move), moves))
     return sorted(there)
+
+
+def _check_apart(path: str, names: Iterable[str]) -> None:
+    """Raises `UserError` for an object that would have to be a folder here as well."""
+    folders = {str(folder) for n in names for folder in PurePosixPath(n).parents}
+    if both := sorted(folders & set(names)):
+        raise UserError(
+            f"{url_of(_place_of(path, both[0]))} is an object and a folder of objects, "
+            "which no disk can hold.\nRename or remove one of the two."
+        )
 
 
 def is_written_to(folder: str | os.PathLike) -> bool:
@@ -299,12 +311,15 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
     place = _place_of(path, name)
     partial = place + PARTIAL
     store, key = open_store(place)
-    if os.path.isdir(place):
-        shutil.rmtree(place)  # something else had this name
+    _make_way(place)
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        with in_words(place):
-            store.get_file(key, partial)
+        try:
+            with in_words(place):
+                store.get_file(key, partial)
+        except FileNotFoundError:
+            gone = f"{url_of(place)} is gone since it was listed; try again."
+            raise UserError(gone) from None
         if os.path.getsize(partial) != facts["size"]:
             raise UserError(f"{url_of(place)} is being changed; try again.")
         os.replace(partial, place)
@@ -314,6 +329,21 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
         with contextlib.suppress(OSError):
             os.unlink(partial)
     state[name] = [facts["size"], version_of(facts), os.stat(place).st_mtime_ns]
+
+
+def _make_way(place: str) -> None:
+    """Removes the empty folders that a folder leaves which is a file now."""
+    if not os.path.isdir(place):
+        return
+    try:
+        for folder, _, _ in os.walk(place, topdown=False):
+            os.rmdir(folder)
+    except OSError:
+        raise UserError(
+            f"the copy of {url_of(place)} has no place in {cache_root()}: a folder is "
+            "there, with files from elsewhere.\nMove them away.",
+            EXIT_CANNOT_WRITE,
+        ) from None
 
 
 def _remove_others(path: str, there, state, scope) -> None:
@@ -405,69 +435,3 @@ def check_writable(path: str | os.PathLike) -> None:
     if is_remote(path):
         write(os.path.join(path, f".try{PARTIAL}"), b"")
         remove(path, [f".try{PARTIAL}"])
-
-
-# -------------------------------------------------------------------------- ranges
-
-
-def room_for_copies() -> float:
-    """Bytes of data that may be copied to the cache, beyond what has to be there.
-
-    $ELECTRA_TF_COPY_GB; by default half of what is free.
-    """
-    if limit := os.environ.get("ELECTRA_TF_COPY_GB"):
-        try:
-            return float(limit) * 1e9
-        except ValueError:
-            raise UserError(
-                f"$ELECTRA_TF_COPY_GB is {limit!r}; it is a number of gigabytes."
-            ) from None
-    os.makedirs(cache_root(), exist_ok=True)
-    return shutil.disk_usage(cache_root()).free / 2
-
-
-def read_ranges(
-    paths: Sequence[str], starts: Sequence[int], ends: Sequence[int]
-) -> list[bytes]:
-    """The bytes [start, end) of files in one bucket, all asked for at once.
-
-    Ranges that lie close to each other are one request.
-    """
-    order = sorted(range(len(paths)), key=lambda i: (paths[i], starts[i]))
-    merged: list[tuple[str, int, int]] = []
-    part_of = {}
-    for i in order:
-        path, start, end = merged[-1] if merged else ("", 0, 0)
-        near = paths[i] == path and starts[i] - end <= _GAP
-        if near and max(end, ends[i]) - start <= _LONGEST:
-            merged[-1] = (path, start, max(end, ends[i]))
-        else:
-            merged.append((paths[i], starts[i], ends[i]))
-        part_of[i] = len(merged) - 1
-    store, first = open_store(paths[0])
-    place = paths[0].removesuffix(first)
-    keys = [path.removeprefix(place) for path, _, _ in merged]
-    requests = keys, [start for _, start, _ in merged], [end for _, _, end in merged]
-    with in_words(paths[0]):
-        if store.async_impl:
-            from fsspec.asyn import sync
-
-            read = sync(store.loop, _read_all, store, *requests)
-        else:
-            read = store.cat_ranges(*requests, on_error="raise")
-    result = []
-    for i in range(len(paths)):
-        part = part_of[i]
-        begin = starts[i] - merged[part][1]
-        result.append(read[part][begin : begin + ends[i] - starts[i]])
-    return result
-
-
-async def _read_all(store, keys: list[str], starts, ends) -> list[bytes]:
-    """As `cat_ranges`, at half its cost: no time limit of its own for each request."""
-    import asyncio  # takes longer to import than all of this module
-
-    places = zip(keys, starts, ends, strict=True)
-    return await asyncio.gather(
-        *(store._cat_file(key, start=start, end=end) for key, start, end in places)
-    )

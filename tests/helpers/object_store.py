@@ -64,13 +64,18 @@ class Store:
             secret="test",
             use_listings_cache=False,
         )
-        boto3.client(
+        self._client = boto3.client(
             "s3",
             endpoint_url=endpoint,
             aws_access_key_id="test",
             aws_secret_access_key="test",
             region_name="us-east-1",
-        ).create_bucket(Bucket="bucket")
+        )
+        self._client.create_bucket(Bucket="bucket")
+
+    def make_folder(self, key):
+        """What "Create folder" of the S3 console makes: an empty object `key/`."""
+        self._client.put_object(Bucket="bucket", Key=f"{key}/", Body=b"")
 
     def names(self, folder):
         """The names of all objects below a folder."""

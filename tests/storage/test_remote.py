@@ -95,26 +95,6 @@ def test_what_has_changed_goes_up(memory):
     assert not memory.exists("bucket/run/a")
 
 
-def test_ranges_that_are_close_are_one_request(memory, monkeypatch):
-    data = os.urandom(200_000)
-    memory.pipe({"bucket/x": data, "bucket/y": data[::-1]})
-    asked = []
-    read = memory.cat_ranges
-
-    def counted(paths, starts, ends, **options):
-        asked.append(len(paths))
-        return read(paths, starts, ends, **options)
-
-    monkeypatch.setattr(memory, "cat_ranges", counted)
-    files = [place(name) for name in "yxxyx"]
-    starts, ends = [5, 190_000, 10, 0, 20], [9, 200_000, 60, 7, 30]
-    assert remote.read_ranges(files, starts, ends) == [
-        {"x": data, "y": data[::-1]}[name][start:end]
-        for name, start, end in zip("yxxyx", starts, ends, strict=True)
-    ]
-    assert asked == [3]
-
-
 def test_a_package_that_is_missing(tmp_path):
     """Nothing but an error that says what to install, and it is not needed before."""
     code = (
