@@ -229,9 +229,22 @@ class RunFolder:
                 _unmark(folder, step)
         remote.put(folder, [POINTER] if POINTER in names else [])
         there = set(remote.listing(folder))
-        for step in _complete(there)[: -self._keep] if self._keep else ():
+        for step in self._outdated(steps, _complete(there)):
             _mark(folder, step)
             _remove_step(folder, step, there)
+
+    def _outdated(self, own: list[int], there: list[int]) -> list[int]:
+        """Those of the steps in the bucket that go; `own` are those of the copy.
+
+        The copy began with the newest intact one: what is newer there and not in the
+        copy was passed over as damaged. It stands for none of those to keep, and goes
+        once the run is past it.
+        """
+        if not (self._keep and own):
+            return []
+        older = [step for step in there if step < own[0]]
+        kept = [*older, *own][-self._keep :]
+        return [step for step in there if step not in kept and step < own[-1]]
 
     def _clear_rests(self) -> None:
         """Removes what a kill in an upload or a removal left in the bucket."""

@@ -98,6 +98,23 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(run):
     assert train(run) == 2
 
 
+@pytest.mark.parametrize("keep", [1, 2, 3])
+def test_what_was_passed_over_counts_for_nothing(run, keep):
+    """It was the newest, so the only good ones went."""
+    train(run, 5, 10, 20, keep=2)
+    forget(run)
+    memory = fsspec.filesystem("memory")
+    name = "bucket/run/model.ckpt-20.data-00000-of-00001"
+    memory.pipe_file(name, b"x" + memory.cat_file(name)[1:])
+    assert train(run, 15, keep=keep) == 10
+    kept = {1: (15,), 2: (10, 15), 3: (10, 15)}[keep]
+    assert there() == files_of(*kept, 20) | {"checkpoint"}
+    forget(run)
+    assert train(run, 25, keep=keep) == 15
+    kept = {1: (25,), 2: (15, 25), 3: (10, 15, 25)}[keep]
+    assert there() == files_of(*kept) | {"checkpoint"}
+
+
 class KilledError(Exception):
     """Stands for kill -9."""
 
