@@ -22,6 +22,8 @@ from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
 from electra_tf.storage.planned_folder import hidden, unique
 from electra_tf.text.units import Unit, times_of
 
+_HELD_BYTES = 64 << 20  # of records, before they are written to their shards
+
 
 class Plan(NamedTuple):
     """What every process of a build knows.
@@ -211,26 +213,35 @@ def _join(parts: list[str], path: str, num_examples: int) -> dict:
 def _deal(parts: list[str], paths: list[str]) -> list[dict]:
     """Deals the records of files to several files in turn, as the original does."""
     counts = [0] * len(paths)
-    turn = 0
+    turn = held = 0
     buffers: list[list[bytes]] = [[] for _ in paths]
     for path in paths:
         open(path, "wb").close()
     for part in parts:
         for record in tfrecord.read_records(part):
-            buffers[turn].append(tfrecord.frame(record))
+            framed = tfrecord.frame(record)
+            buffers[turn].append(framed)
             counts[turn] += 1
             turn = (turn + 1) % len(paths)
-        # A thousand files are too many to keep open.
-        for path, buffer in zip(paths, buffers, strict=True):
-            if buffer:
-                with open(path, "ab") as f:
-                    f.write(b"".join(buffer))
-                buffer.clear()
+            held += len(framed)
+            if held >= _HELD_BYTES:
+                _append(buffers, paths)
+                held = 0
+    _append(buffers, paths)
     files = []
     for path, count in zip(paths, counts, strict=True):
         with open(path, "r+b") as f:
             files.append(_closed(f, count, hashlib.file_digest(f, "sha256")))
     return files
+
+
+def _append(buffers: list[list[bytes]], paths: list[str]) -> None:
+    """Empties buffers into their files, of which a thousand are too many to be open."""
+    for path, buffer in zip(paths, buffers, strict=True):
+        if buffer:
+            with open(path, "ab") as f:
+                f.writelines(buffer)
+            buffer.clear()
 
 
 def _closed(f: BinaryIO, num_examples: int, digest) -> dict:
