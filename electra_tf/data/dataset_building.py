@@ -29,7 +29,6 @@ from electra_tf.data.shard_writing import Plan
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import shown
 from electra_tf.storage import planned_folder, remote
-from electra_tf.storage.bucket_lock import NAME
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, sha256
 from electra_tf.text import corpus
@@ -73,15 +72,15 @@ def build(
         )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    there = _in_bucket(output_dir)
-    state = planned_folder.load_state(
-        output_dir, build_plan.STATE_FILE, identity, there
-    )
-    if state and "files" in state:
-        _warn_of_newer(text, output_dir)
-        print(shown(f"{output_dir} is complete already: {_summary(state)}"), flush=True)
-        return state
-    with planned_folder.locked(output_dir):
+    with planned_folder.opened(
+        output_dir, build_plan.STATE_FILE, identity, lambda name: ".tfrecord-" in name
+    ) as found:
+        state = found.state
+        if found.is_finished:
+            _warn_of_newer(text, output_dir)
+            message = f"{output_dir} is complete already: {_summary(state)}"
+            print(shown(message), flush=True)
+            return state
         if state is None:
             state = {
                 "schema_version": build_plan.SCHEMA_VERSION,
@@ -100,7 +99,7 @@ def build(
         plan = Plan(
             output_dir, settings, state["num_shards"], is_only, vocab.sha256, digest
         )
-        run = _Run(text, plan, state, there)
+        run = _Run(text, plan, state, found.sizes)
         run.remove_rests()
         try:
             run.judge(num_processes, beam_args)
@@ -181,22 +180,6 @@ def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     """As many shards as give about 64 MB each."""
     estimate = sample_output(text, settings)
     return min(_MAX_SHARDS, max(1, round(estimate / build_plan.SHARD_BYTES)))
-
-
-def _in_bucket(output_dir: str) -> dict[str, int]:
-    """The files of an output directory in a bucket, with their sizes.
-
-    All but the shards are brought here; {} for a local directory.
-    """
-    if not remote.is_remote(output_dir):
-        return {}
-    remote.check_writable(output_dir)
-    there = remote.listing(output_dir)
-    sizes = {n: f["size"] for n, f in there.items() if not n.startswith((NAME, ".try"))}
-    remote.bring(
-        output_dir, wanted=lambda names: [n for n in names if ".tfrecord-" not in n]
-    )
-    return sizes
 
 
 class _Run:

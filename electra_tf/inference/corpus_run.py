@@ -168,17 +168,16 @@ def run(
         "shard_bytes": shard_bytes,
         "input": text.facts(),
     }
-    state = planned_folder.load_state(folder, STATE_FILE, settings)
-    if state and "files" in state:
-        for file, units in zip(state["files"], shards, strict=True):
-            path = os.path.join(folder, file["name"])
-            _check_same_text(path, file["input_sha256"], units)
-        print(f"{folder} is complete already: {_summary(state)}", flush=True)
-        return state
     plan = Plan(folder, load, len(shards), settings)
     _loaded[_key(plan)] = job
-    with planned_folder.locked(folder):
-        if state is None:
+    with planned_folder.opened(folder, STATE_FILE, settings) as found:
+        if found.is_finished:
+            for file, units in zip(found.state["files"], shards, strict=True):
+                path = os.path.join(folder, file["name"])
+                _check_same_text(path, file["input_sha256"], units)
+            print(f"{folder} is complete already: {_summary(found.state)}", flush=True)
+            return found.state
+        if found.state is None:
             content = json.dumps({"settings": settings}, indent=1) + "\n"
             atomic_write(os.path.join(folder, STATE_FILE), content)
         planned_folder.remove_rests(folder)

@@ -39,10 +39,12 @@ class BucketLock:
 
     Args:
       directory: its place in the cache.
+      flag: that which chooses another one.
     """
 
-    def __init__(self, directory: str | os.PathLike):
+    def __init__(self, directory: str | os.PathLike, flag: str = "--model-name"):
         self.directory = os.fspath(directory)
+        self._flag = flag
         self._holder = this_process() | {"token": uuid.uuid4().hex}
         self._number = 0
         self._ended = threading.Event()
@@ -67,7 +69,7 @@ class BucketLock:
         name = "process {pid} on {host}".format(**{"pid": "?", "host": "?"} | holder)
         raise UserError(
             f"{url_of(self.directory)} is in use by {name}.\nWait for it, stop it, or "
-            "choose another --model-name. One that was killed on another machine is\n"
+            f"choose another {self._flag}. One that was killed on another machine is\n"
             f"forgotten after {STALE_SECONDS:.0f} seconds.",
             EXIT_LOCKED,
         )
@@ -160,7 +162,7 @@ class BucketLock:
     def _end_process(self) -> None:
         print(
             f"error: another process has taken {url_of(self.directory)} over, because "
-            "this one did not run for a minute. Checkpoints are intact.",
+            "this one did not run for a minute. What was saved is intact.",
             file=sys.stderr,
             flush=True,
         )

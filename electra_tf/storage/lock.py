@@ -19,9 +19,11 @@ from electra_tf.errors import EXIT_LOCKED, UserError
 from electra_tf.storage.files import NO_FLOCK, cannot_write
 from electra_tf.storage.lease import Lease, this_process
 
+NAME = "run.lock"  # all names of the lock, and of the lease beside it, begin so
+
 
 class RunLock:
-    """One writer per run directory, held through `flock` on `run.lock`.
+    """One writer per directory, held through `flock` on `run.lock`.
 
     The kernel frees the lock when its process ends, however it ends, so a lock left by
     a dead process is simply taken over. Where the file system has no flock, a lease
@@ -30,11 +32,18 @@ class RunLock:
 
     Args:
       flag: that which chooses another directory.
+      leaves_file: whether `run.lock` stays when the lock is given back.
     """
 
-    def __init__(self, directory: str | os.PathLike, flag: str = "--model-name"):
-        self.path = Path(directory) / "run.lock"
+    def __init__(
+        self,
+        directory: str | os.PathLike,
+        flag: str = "--model-name",
+        leaves_file: bool = True,
+    ):
+        self.path = Path(directory) / NAME
         self._flag = flag
+        self._leaves_file = leaves_file
         self._file = None
         self._lease: Lease | None = None
 
@@ -81,7 +90,7 @@ class RunLock:
             )
 
     def _take_lease(self) -> None:
-        self._lease = Lease(self.path.with_name("run.lock.lease"), self._end_process)
+        self._lease = Lease(self.path.with_name(f"{NAME}.lease"), self._end_process)
         try:
             holder = self._lease.acquire()
         except OSError as error:
@@ -93,7 +102,7 @@ class RunLock:
     def _end_process(self) -> None:
         print(
             f"error: another process has taken {self.path.parent} over, because this "
-            "one did not run for a minute. Checkpoints are intact.",
+            "one did not run for a minute. What was saved is intact.",
             file=sys.stderr,
             flush=True,
         )
@@ -101,6 +110,9 @@ class RunLock:
 
     def __exit__(self, *_) -> None:
         self._write(None)
+        if not self._leaves_file and self._is_in_place():
+            with contextlib.suppress(OSError):
+                self.path.unlink()  # who has opened it meanwhile opens it again
         if self._lease:
             self._lease.release()
         with contextlib.suppress(OSError):

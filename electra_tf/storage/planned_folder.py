@@ -7,43 +7,107 @@ what is there, and nothing is ever overwritten.
 """
 
 import contextlib
-import fcntl
 import glob
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from electra_tf.errors import EXIT_LOCKED, UserError
+from electra_tf.errors import UserError
 from electra_tf.storage import remote
 from electra_tf.storage.bucket_lock import BucketLock
-from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write
+from electra_tf.storage.files import PARTIAL, atomic_write
+from electra_tf.storage.lock import NAME, RunLock
 from electra_tf.storage.manifest import MANIFEST, read_json
 
+_FLAG = "--output-dir"
 
-def load_state(
+
+class Opened(NamedTuple):
+    """A folder as it was found.
+
+    Attributes:
+        state: of an unfinished run of the same settings, None for a fresh start; of a
+          finished one the manifest.
+        sizes: bytes of its files by name.
+    """
+
+    state: dict[str, Any] | None
+    sizes: dict[str, int]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state is not None and MANIFEST in self.sizes
+
+
+@contextlib.contextmanager
+def opened(
     folder: str,
     state_file: str,
     settings: dict[str, Any],
-    there: Mapping[str, int] | None = None,
-) -> dict[str, Any] | None:
-    """The state of an unfinished run of these settings, None for a fresh start.
+    stays: Callable[[str], bool] = lambda name: False,
+) -> Iterator[Opened]:
+    """Makes a folder, looks at what it holds, and keeps other runs out of it.
+
+    A finished one is left as it is: it need not be writable, and others may have it.
 
     Args:
-      state_file: where it is, until there is a manifest.
-      there: the sizes of the files in a bucket, which need not be here.
+      state_file: where the state is, until there is a manifest.
+      stays: which files of a folder in a bucket are not brought here.
 
-    Raises UserError if the folder holds anything else: nothing is ever wiped.
+    Raises UserError: 73 where it cannot be made, 75 while another run has it, and if
+    the folder holds anything else: nothing is ever wiped.
     """
-    try:
-        found = sorted(there or os.listdir(folder))
-    except FileNotFoundError:
-        return None
-    except OSError as e:
-        raise UserError(f"cannot use {folder}: {e.strerror}.") from None
+    sizes = _sizes(folder)
+    if MANIFEST in sizes:
+        remote.fetch(os.path.join(folder, MANIFEST))
+        yield Opened(_state(folder, state_file, settings, sizes), sizes)
+        return
+    is_remote = remote.is_remote(folder)
+    with (
+        RunLock(folder, _FLAG, leaves_file=False),
+        BucketLock(folder, _FLAG) if is_remote else contextlib.nullcontext(),
+    ):
+        # Before this nothing may be read, brought or removed: it may be another's.
+        if is_remote:
+            _bring(folder, stays)
+        sizes = _sizes(folder)
+        yield Opened(_state(folder, state_file, settings, sizes), sizes)
+
+
+def _sizes(folder: str) -> dict[str, int]:
+    """The files in a folder, here or in a bucket, but for those of its locks."""
+    if remote.is_remote(folder):
+        sizes = {n: facts["size"] for n, facts in remote.listing(folder).items()}
+    else:
+        try:
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            names = []
+        except OSError as e:
+            raise UserError(f"cannot use {folder}: {e.strerror}.") from None
+        paths = {name: os.path.join(folder, name) for name in names}
+        sizes = {n: _size(path) for n, path in paths.items()}
+    return {n: size for n, size in sizes.items() if not n.startswith(NAME)}
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0  # a broken link
+
+
+def _bring(folder: str, stays: Callable[[str], bool]) -> None:
+    def wanted(there):
+        return [name for name in there if not stays(name)]
+
+    remote.bring(folder, lambda n: not n.startswith(NAME), wanted, is_writer=True)
+
+
+def _state(
+    folder: str, state_file: str, settings: dict[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Any] | None:
     # What a kill in the first write leaves.
-    found = [name for name in found if name != state_file + PARTIAL]
+    found = sorted(name for name in sizes if name != state_file + PARTIAL)
     if not found:
         return None
     for name in (MANIFEST, state_file):
@@ -52,7 +116,7 @@ def load_state(
             theirs = state.get("settings")
             _check_same(folder, theirs if isinstance(theirs, dict) else {}, settings)
             if name == MANIFEST:
-                _check_complete(folder, state, there or {})
+                _check_complete(folder, state, sizes)
             return state
     raise UserError(
         f"{folder} already holds something ({found[0]}"
@@ -98,48 +162,16 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 90 else f"{text[:40]}...{text[-40:]}"
 
 
-def _check_complete(folder: str, manifest: dict, there: Mapping[str, int]) -> None:
+def _check_complete(folder: str, manifest: dict, sizes: Mapping[str, int]) -> None:
     for file in manifest["files"]:
         path = os.path.join(folder, file["name"])
-        size = there.get(file["name"])
-        if size is None and os.path.exists(path):
-            size = os.path.getsize(path)
+        size = sizes.get(file["name"])
         if size != file["bytes"]:
             has = "is missing" if size is None else f"has {size} bytes"
             raise UserError(
                 f"{path} {has}, but the manifest of what was finished there lists it "
                 f"with {file['bytes']}.\nRestore it, or name another folder."
             )
-
-
-@contextlib.contextmanager
-def locked(folder: str) -> Iterator[None]:
-    """Makes the folder and keeps a second run out; the kernel frees it at our end.
-
-    Raises UserError: 73 where it cannot be made, 75 while another run has it.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as e:
-        raise cannot_write(folder, e) from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise UserError(
-            f"another process is filling {folder}.\nWait for it, or name another "
-            "folder.",
-            EXIT_LOCKED,
-        ) from None
-    except OSError:
-        pass  # a file system without locks
-    try:
-        is_remote = remote.is_remote(folder)
-        with BucketLock(folder) if is_remote else contextlib.nullcontext():
-            yield
-    finally:
-        os.close(descriptor)
 
 
 def unique() -> str:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds of data that are killed, run twice, or run out of disk."""
 
-import fcntl
 import os
 import resource
 import signal
@@ -11,6 +10,7 @@ import time
 
 import pytest
 
+from electra_tf.storage.lock import RunLock
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
 from tests.helpers.runs import ROOT
 
@@ -89,12 +89,13 @@ def test_an_unfinished_build_of_other_settings(text, tmp_path):
 
 
 def test_two_builds_in_one_directory(text, tmp_path):
-    held = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    error, code = fail(text, tmp_path)
-    assert "another process is filling" in error and code == 75
-    os.close(held)
-    succeed(text, tmp_path)
+    output = tmp_path / "out"
+    with RunLock(output):
+        error, code = fail(text, output)
+        assert f"{output} is in use by process {os.getpid()}" in error and code == 75
+        assert "choose another --output-dir" in error
+    succeed(text, output)  # though the lock's file was left there
+    assert not [name for name in content(output) if name.startswith("run.lock")]
 
 
 @pytest.mark.parametrize("processes", [1, 2])

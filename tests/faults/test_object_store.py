@@ -114,6 +114,27 @@ def test_killed_in_an_upload_and_continued(store, data, pretrain, tmp_path):
     assert "results/unsup_results.json" in store.names("bucket/data/models/killed")
 
 
+def test_a_build_that_failed_at_once_is_begun_again(store, pretrain, tmp_path):
+    """What its lock has left in the bucket was taken for something of another's."""
+    write_corpus(tmp_path / "texts", files=1, lines=60)
+    with open(tmp_path / "texts/0.txt", "ab") as f:
+        f.write(b"\xff\n")
+
+    def build(*flags):
+        return Run(
+            tmp_path / "logs",
+            "build_pretraining_dataset.py",
+            *(f"--corpus-dir={tmp_path}/texts", f"--vocab-file={VOCAB}"),
+            *("--output-dir=s3://bucket/begun", "--num-processes=1", *flags),
+            env=store.env | {"ELECTRA_TF_CACHE": str(tmp_path / "cache")},
+        ).wait()
+
+    failed = build()
+    assert failed.returncode == 65 and "is not UTF-8" in failed.stderr
+    again = build("--encoding-errors=replace")
+    assert again.returncode == 0, again.stderr
+
+
 def test_a_build_that_was_killed_goes_on_elsewhere(store, pretrain, tmp_path):
     write_corpus(tmp_path / "texts", files=4, lines=60)
     flags = ("--max-seq-length=32", "--num-out-files=4", "--num-processes=1")
@@ -133,6 +154,12 @@ def test_a_build_that_was_killed_goes_on_elsewhere(store, pretrain, tmp_path):
     store.gate.stops_at = shard.format(2)
     run = build("one")
     assert store.gate.has_stopped.wait(300)
+    # A second start by mistake touches nothing of the first's, here or in the bucket.
+    copies = sorted((tmp_path / "one/files/s3/bucket/built").iterdir())
+    second = build("one").wait()
+    assert second.returncode == 75, second.stderr
+    assert "s3://bucket/built is in use by process" in second.stderr
+    assert sorted((tmp_path / "one/files/s3/bucket/built").iterdir()) == copies
     run.process.kill()
     run.process.join()
     store.gate.stops_at = None

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_inference.py --output-dir: what models say of a corpus, whoever does the work."""
 
-import fcntl
 import json
-import os
 import re
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import electra_tf
+from electra_tf.storage.lock import RunLock
 from tests.helpers import tiny_trials
 from tests.helpers.corpus_runs import (
     ELECTRIC,
@@ -103,12 +102,9 @@ def test_what_is_there_stays_as_it_is(scored, electric, texts, tmp_path):
     (tmp_path / "precious").write_text("")
     error, code = fail("score", electric, texts[0], tmp_path, ONE)
     assert "already holds something (precious)" in error and code == 2
-    (tmp_path / "locked").mkdir()
-    held = os.open(tmp_path / "locked", os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)
-    error, code = fail("score", electric, texts[0], tmp_path / "locked", ONE)
-    os.close(held)
-    assert "another process is filling" in error and code == 75
+    with RunLock(tmp_path / "locked"):
+        error, code = fail("score", electric, texts[0], tmp_path / "locked", ONE)
+    assert "locked is in use by process" in error and code == 75
 
 
 def test_a_damaged_line_and_what_was_written_before_it(electric, tmp_path):
