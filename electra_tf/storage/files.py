@@ -19,8 +19,10 @@ from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
-# What flock fails with where the file system does not have it.
-NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+# What flock fails with where the file system does not have it; EBADF is what NFS says
+# of a folder.
+_NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NO_FLOCK += (errno.EBADF,)
 
 
 def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
@@ -93,21 +95,37 @@ def is_stream(path: str | os.PathLike) -> bool:
     return os.path.exists(name) and not (os.path.isfile(name) or os.path.isdir(name))
 
 
+def flock(file: IO | int, waits: bool = False) -> bool | None:
+    """Whether this process has the lock of an open file now, until it is closed.
+
+    None where the file system has no locks. Raises `OSError` for whatever else fails.
+
+    Args:
+      waits: for another process that has it.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_FLOCK:
+            raise
+        return None
+    return True
+
+
 def keep_others_out(file: IO, path: str | os.PathLike) -> None:
     """Keeps other processes from a file until it is closed, where files have locks.
 
     Raises `UserError` (75) where another process has it, or has just finished it.
     """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except (BlockingIOError, FileNotFoundError):
-        is_ours = False
-    except OSError as error:
-        if error.errno not in NO_FLOCK:
-            raise
-        return
-    if not is_ours:
+    is_ours = flock(file)
+    if is_ours:
+        try:
+            is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+        except FileNotFoundError:
+            is_ours = False
+    if is_ours is False:
         raise UserError(
             f"another process is writing {path}.\nWait for it, or name another "
             "--output.",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import fcntl
 import json
 import os
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_LOCKED, UserError
-from electra_tf.storage.files import NO_FLOCK, cannot_write
+from electra_tf.storage.files import cannot_write, flock
 from electra_tf.storage.lease import Lease, this_process
 
 NAME = "run.lock"  # all names of the lock, and of the lease beside it, begin so
@@ -50,14 +49,14 @@ class RunLock:
     def __enter__(self) -> RunLock:
         self._open()
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._refuse(self._holder())
+            is_ours = flock(self._file)
         except OSError as error:
-            if error.errno not in NO_FLOCK:
-                self._file.close()
-                raise cannot_write(self.path, error) from error
+            self._file.close()
+            raise cannot_write(self.path, error) from error
+        if is_ours is None:
             self._take_lease()
+        elif not is_ours:
+            self._refuse(self._holder())
         if not self._is_in_place():  # removed between opening and locking
             self.__exit__()
             return self.__enter__()

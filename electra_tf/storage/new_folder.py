@@ -8,7 +8,6 @@ the temporary name of such a folder: a process that lives holds a lock on its ow
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ import numpy as np
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.storage import remote
-from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
+from electra_tf.storage.files import PARTIAL, cannot_write, flock, sync_directory
 from electra_tf.storage.manifest import MANIFEST
 
 _TEMPORARY = re.compile(rf"\..+\.[a-z0-9_]{{8}}@(.+){re.escape(PARTIAL)}")
@@ -140,7 +139,7 @@ def remove_leftovers(parent: Path) -> None:
         with contextlib.suppress(OSError):
             lock = os.open(path, os.O_RDONLY)
             try:
-                state = _lock(lock) if found[1] == socket.gethostname() else None
+                state = flock(lock) if found[1] == socket.gethostname() else None
                 if state:
                     shutil.rmtree(path)
                     print(f"removed {path}, which a killed export had left")
@@ -160,22 +159,11 @@ def _temporary(final: Path) -> tuple[Path, int]:
         path = Path(tempfile.mkdtemp(ending, f".{final.name}.", final.parent))
         lock = os.open(path, os.O_RDONLY)
         # Another export may have removed it before it was locked.
-        taken = _lock(lock) is False
+        taken = flock(lock) is False
         with contextlib.suppress(FileNotFoundError):
             if not taken and os.path.samestat(os.fstat(lock), path.stat()):
                 return path, lock
         os.close(lock)
-
-
-def _lock(descriptor: int) -> bool | None:
-    """Whether this process holds the lock now; None where there are no locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
 
 
 def sync_folder(folder: Path) -> None:

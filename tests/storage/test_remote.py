@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies of what lies in a bucket, here one in memory."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -112,6 +115,30 @@ def test_a_package_that_is_missing(tmp_path):
     )
     assert "gs://bucket/x needs the package gcsfs" in done.stderr
     assert 'pip install "electra-tf[gcs]"' in done.stderr
+
+
+def test_a_cache_without_flock(memory, monkeypatch):
+    """One process at a time all the same, also of several machines."""
+
+    def no_flock(*_):
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", no_flock)
+    memory.pipe_file("bucket/x", b"1")
+    assert Path(remote.fetch(place("x"))).read_bytes() == b"1"
+    entered = []
+
+    def fetch():
+        with remote._state_of(place("x")):
+            entered.append(True)
+
+    other = threading.Thread(target=fetch)
+    with remote._state_of(place("x")):
+        other.start()
+        other.join(1)
+        assert not entered
+    other.join(60)
+    assert entered
 
 
 def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):
