@@ -13,8 +13,8 @@ sys.modules["tensorflow"] = sys.modules["keras"] = None
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables for a process; what they need is written into the folder."""
+    """What to add to a process's environment; the folder gets what that needs."""
     folder.mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(_BLOCK)
     path = os.pathsep.join([str(folder), str(ROOT / "benchmarks")])
-    return os.environ | {"PYTHONPATH": path}
+    return {"PYTHONPATH": path}

@@ -111,14 +111,26 @@ def test_the_first_hour_with_jax_alone(tmp_path):
     found, profile = tmp_path / "found.json", tmp_path / "profile"
     flags = (*SHORT_LIST, f"--steps-dir={tmp_path / 'steps'}", f"--json={found}")
     flags += (f"--profile={profile}",)
-    printed = ok(PYTHON, "gpu_first_hour.py", *flags, JAX_PLATFORMS="cpu")
+    alone = without_tensorflow.environment(tmp_path / "blocked")
+    alone["JAX_PLATFORMS"] = "cpu"
+    printed = ok(PYTHON, "gpu_first_hour.py", *flags, **alone)
     rows = rows_of(printed)
     assert float(rows[0][1]) > 0 and float(rows[0][2]) > 0
     # A row that cannot be measured says why, and is not the end of the list.
     assert rows[1][0] == broken.name and "aot_compile.py" in rows[1][1]
     assert len(json.loads(found.read_text())) == 2
+    before = json.loads(found.read_text())[NAMES[0]]
+    conditions = before["conditions"]
+    assert conditions["device"] == "cpu" and conditions["version"].startswith("JAX ")
+    assert conditions["step_sha256"] == spec["step_sha256"]
     assert printed.count("lowered for gpu, the device is a cpu") == 1
     is_profiled(printed, profile)
+    # What was measured is kept; what failed is tried again.
+    (tmp_path / "elsewhere").rename(broken)
+    again = rows_of(ok(PYTHON, "gpu_first_hour.py", *flags[:-1], **alone))
+    assert [row[0] for row in again] == NAMES and float(again[1][1]) > 0
+    after = json.loads(found.read_text())
+    assert after[NAMES[0]] == before and "step_ms" in after[NAMES[1]]
 
 
 LOSSES = """
@@ -190,7 +202,7 @@ def listed(tmp_path, *flags, device="H100", failing="", cut="") -> tuple[list, s
     only = "--only=(electra_small|electra_base|electric_small)-128x128-mixed_bfloat16$"
     done = subprocess.run(
         [sys.executable, "-c", LIST, device, *names, only, *flags],
-        env=without_tensorflow.environment(tmp_path / "blocked"),
+        env=os.environ | without_tensorflow.environment(tmp_path / "blocked"),
         capture_output=True,
         text=True,
         check=False,

@@ -2,6 +2,7 @@
 """What benchmarks do on a machine without TensorFlow; JAX is replaced by a stand-in."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ from tests.helpers import without_tensorflow
 def run(code: str, tmp_path, *args) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
-        env=without_tensorflow.environment(tmp_path / "blocked"),
+        env=os.environ | without_tensorflow.environment(tmp_path / "blocked"),
         cwd=tmp_path,
         capture_output=True,
         text=True,
