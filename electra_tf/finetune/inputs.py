@@ -20,8 +20,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text import archives, tables
+from electra_tf.text.archives import COMPRESSED
 from electra_tf.text.corpus import open_text
-from electra_tf.text.units import COMPRESSED, Unit
+from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl", "parquet")
 # Kind of input -> the formats that it is read from.

@@ -31,7 +31,11 @@ CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 # What reading a damaged file or archive raises.
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 DAMAGED += (zstd.ZstdError,) if zstd else ()
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# A frame, or one to skip, which some programs that use several threads begin with.
+ZSTD_MAGIC = (
+    b"\x28\xb5\x2f\xfd",
+    *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96)),
+)
 
 _BOM = b"\xef\xbb\xbf"
 # What is no text in UTF-8, by its first bytes, and what to do about it.
@@ -240,12 +244,7 @@ class TextReader:
         except DAMAGED as e:
             raise UserError(f"{self.name}: damaged ({e}).", EXIT_DAMAGED) from None
         if self._max_bytes and self.num_bytes + len(block) > self._max_bytes:
-            raise UserError(
-                f"{self.name}: refused, because it goes beyond the limit of "
-                f"{self._max_bytes} bytes of text.\nTake it out of the corpus, or "
-                "unpack it yourself.",
-                EXIT_DAMAGED,
-            )
+            raise too_large(self.name, self._max_bytes)
         return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
@@ -317,6 +316,16 @@ def _cut(block: bytes) -> tuple[bytes, bytes]:
             end -= 1
         end -= block[end - 1] >= 0xC0
     return block[:end], block[end:]
+
+
+def too_large(path: str, limit: int) -> UserError:
+    """The error for a compressed file out of which too much comes."""
+    return UserError(
+        f"{path}: refused, because it goes beyond the limit of {limit:,} bytes of text "
+        "for a compressed file of its size.\nTake it out of the corpus, or unpack it "
+        "yourself.",
+        EXIT_DAMAGED,
+    )
 
 
 def missing_package(what: str, package: str) -> UserError:

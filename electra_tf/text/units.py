@@ -24,7 +24,6 @@ from electra_tf.text.corpus import TextReader
 PIECE_BYTES = 32 << 20
 _TFDS_BYTES = 4 << 20
 
-COMPRESSED = (".gz", ".xz", ".zst", ".bz2")
 _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
@@ -193,7 +192,7 @@ def times_of(units: Sequence[Unit]) -> str | None:
 
 def _kind_of(name: str) -> str:
     stem, ending = os.path.splitext(name.lower())
-    compressed = ending in COMPRESSED
+    compressed = ending in archives.COMPRESSED
     if compressed:
         ending = os.path.splitext(stem)[1]
     if ending in _ARCHIVES:

@@ -6,6 +6,7 @@ import gzip
 import io
 import lzma
 import random
+import struct
 import tarfile
 import types
 
@@ -49,6 +50,7 @@ def test_archives_are_read_in_order(tmp_path, mode):
         ("a/../../evil.txt", b"x", "outside"),
         ("/tmp/evil.txt", b"x", "outside"),
         ("C:\\evil.txt", b"x", "outside"),
+        ("c:/evil.txt", b"x", "outside"),
         ("alias", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "is a link"),
         ("alias", {"type": tarfile.LNKTYPE, "linkname": "good.txt"}, "is a link"),
         ("fifo", {"type": tarfile.FIFOTYPE}, "neither"),
@@ -66,16 +68,67 @@ def test_hostile_archives_are_refused(tmp_path, name, content, problem):
 
 
 def test_absurd_archives_are_refused(tmp_path, monkeypatch):
-    path = tmp_path / "many.xz"
-    archive(path, *((f"{i}.txt", b"0123456789") for i in range(20)))
-    monkeypatch.setattr(archives, "_MAX_ARCHIVE_MEMBERS", 19)
-    with pytest.raises(UserError, match="19 members"):
-        list(archives.read_archive(path))
-    monkeypatch.setattr(archives, "_MAX_ARCHIVE_MEMBERS", 20)
-    assert len(list(archives.read_archive(path))) == 20
-    monkeypatch.setattr(archives, "_MAX_ARCHIVE_BYTES", 199)
-    with pytest.raises(UserError, match="199 bytes"):
-        list(archives.read_archive(path))
+    """Their headers count, too: many empty members take as long as a large one."""
+    small, many = tmp_path / "small.tar.xz", tmp_path / "many.tar.xz"
+    archive(small, *((f"{i}.txt", random.Random(i).randbytes(400)) for i in range(20)))
+    archive(many, *((f"{i}.txt", b"") for i in range(2000)))
+    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 0)
+    monkeypatch.setattr(archives, "_MAX_RATIO", 10)
+    assert len(list(archives.read_archive(small))) == 20
+    limit = 10 * many.stat().st_size
+    with pytest.raises(UserError, match=f"limit of {limit:,} bytes") as caught:
+        list(archives.read_archive(many))
+    assert caught.value.exit_code == 65
+    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 512 * 2000)
+    assert len(list(archives.read_archive(many))) == 2000
+
+
+def test_what_is_not_compressed_has_no_limit(tmp_path, monkeypatch):
+    path = tmp_path / "texts.tar"
+    archive(path, *((f"{i}.txt", b"text\n") for i in range(200)), mode="w")
+    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 0)
+    monkeypatch.setattr(archives, "_MAX_RATIO", 1)
+    assert len(list(archives.read_archive(path))) == 200
+
+
+def test_names_with_colons(tmp_path):
+    names = ["2020-01-01T00:00.txt", "a:b/c.txt", "d/e:f.txt", "é:\\x.txt"]
+    archive(tmp_path / "a.tar", *((name, b"text\n") for name in names), mode="w")
+    readers = archives.read_archive(tmp_path / "a.tar")
+    assert [r.name.partition("a.tar:")[2] for r in readers] == names
+
+
+@pytest.mark.parametrize("start", [0x50, 0x5A, 0x5F])
+def test_zstd_that_begins_with_something_to_skip(tmp_path, start):
+    """As pzstd writes it."""
+    zstd = pytest.importorskip("backports.zstd")
+    skipped = bytes([start, 0x2A, 0x4D, 0x18]) + struct.pack("<I", 4) + bytes(4)
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(skipped + zstd.compress(b"one\ntwo\n"))
+    assert list(archives.read_lines(path)) == ["one", "two"]
+    readers = archives.read_compressed(path)
+    assert [line for r in readers for b in r for line in b] == ["one", "two"]
+
+
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+@pytest.mark.parametrize(
+    "content",
+    [b"\x04\x22\x4d\x18\x64\x40\xa7", b"a\xff", b"a\0b", "é".encode("utf-16")],
+)
+def test_what_is_compressed_by_its_name_alone(tmp_path, content, errors):
+    path = tmp_path / "a.txt.zst"
+    path.write_bytes(content * 999)
+    for read in (archives.read_lines, archives.read_compressed):
+        with pytest.raises(UserError, match="a.txt.zst is compressed by its") as caught:
+            for reader in read(path, errors):
+                list(reader)
+        assert content[:4].hex(" ") in str(caught.value)
+        assert caught.value.exit_code == 65 and "replace" not in str(caught.value)
+    # Text is read all the same, also where the look at it ends within a character.
+    path.write_text("é" * 600)
+    assert list(archives.read_lines(path)) == ["é" * 600]
+    path.write_text("aé" * 600)
+    assert list(archives.read_lines(path)) == ["aé" * 600]
 
 
 @pytest.mark.parametrize("mode", ["xz", "gz", "bz2"])

@@ -158,6 +158,8 @@ def test_bytes_that_are_not_utf8(tmp_path, before):
         (gzip.compress(b"text\n"), "compressed by gzip"),
         (lzma.compress(b"text\n"), "compressed by xz"),
         (bz2.compress(b"text\n"), "compressed by bzip2"),
+        (b"\x28\xb5\x2f\xfd\xff", "compressed by zstd"),
+        (b"\x53\x2a\x4d\x18\xff", "compressed by zstd"),
         (b"PK\x03\x04\xff", "a zip archive"),
         ("текст\n".encode("utf-16"), "text in UTF-16"),
     ],
