@@ -197,7 +197,8 @@ def results_of(
     settings = run_settings.settings_of(config, source, vocab)
     if tasks:
         settings[DATA] = preprocessing.data_facts(config, tasks)
-    results = Results(config.results_json, config.results_txt, settings, only)
+    places = config.results_json, config.results_txt
+    results = Results(*places, settings, only, config.num_trials)
     if config.do_train:
         results.load()
     return results

@@ -67,7 +67,9 @@ class Results:
         txt_path: str,
         settings: Mapping[str, Any],
         only: int | None = None,
+        num_trials: int | None = None,
     ):
+        self._num_trials = num_trials
         self.json_path, self.txt_path = Path(json_path), Path(txt_path)
         self._only = only
         self.settings = json.loads(json.dumps(settings))
@@ -152,18 +154,23 @@ class Results:
         atomic_write(path, shown(text) + "\n")
         put(path)
 
+    def _counted(self) -> list[TrialResult]:
+        """The trials that were asked for, in their order."""
+        last = self._num_trials or max(self.trials, default=0)
+        return [r for k, r in sorted(self.trials.items()) if k <= last]
+
     def text(self) -> str:
         """The original's results text."""
         return "".join(
             f"{name}: {scores_text(scores)}\n"
-            for _, result in sorted(self.trials.items())
+            for result in self._counted()
             for name, scores in result.scores.items()
         )
 
     def statistics(self) -> dict[str, dict[str, Statistics]]:
-        """Of each metric of each data set, over the trials that have it."""
+        """Of each metric of each data set, over the counted trials that have it."""
         values: dict[str, dict[str, list[float]]] = {}
-        for _, result in sorted(self.trials.items()):
+        for result in self._counted():
             for name, scores in result.scores.items():
                 for metric, value in scores.items():
                     values.setdefault(name, {}).setdefault(metric, []).append(value)
@@ -189,7 +196,7 @@ class Results:
             left = [cell.ljust(widths[i]) for i, cell in enumerate(row[:2])]
             right = [cell.rjust(widths[i + 2]) for i, cell in enumerate(row[2:])]
             lines.append("  ".join(left + right).rstrip())
-        for _, result in sorted(self.trials.items()):
+        for result in self._counted():
             for name in result.degenerate:
                 lines.append(
                     f"Trial {result.trial}: all predictions on {name} are the same; "

@@ -52,6 +52,24 @@ def test_statistics_are_those_of_the_trials(tmp_path):
     assert [t["seed"] for t in stored["trials"]] == [42, 43, 44, 45]
 
 
+def test_trials_beyond_those_that_are_asked_for_are_kept_and_not_counted(tmp_path):
+    """Else ten seeds of one model would be compared with five of another."""
+    places, values = (tmp_path / "x.json", tmp_path / "x.txt"), [60.0, 70.0, 50.0]
+    before = Results(*places, SETTINGS, num_trials=3)
+    for number, value in enumerate(values, start=1):
+        before.add(trial(number, value, ["rte"] if number == 3 else []))
+    again = Results(*places, SETTINGS, num_trials=2)
+    again.load()
+    again.write()
+    assert again.statistics()["rte"]["accuracy"].mean == 65.0
+    assert again.statistics()["rte"]["accuracy"].trials == 2
+    assert "Trial 3" not in again.table()
+    assert places[1].read_text().count("rte") == 2
+    stored = json.loads(places[0].read_text())
+    assert [t["trial"] for t in stored["trials"]] == [1, 2, 3]
+    assert stored["statistics"]["rte"]["accuracy"]["median"] == 65.0
+
+
 def test_results_of_a_version_with_fewer_hparams_are_taken_up(tmp_path):
     results_in(tmp_path).add(trial(1, 60.0))
     added = {"keep": "last", "eval_every_steps": 0, "class_weights": {}}
