@@ -42,8 +42,8 @@ def main(argv: list[str]) -> int:
     console, hparams = Console(), finetuned.given_hparams()
     data_dir, model_name = finetuned.DATA_DIR.value, finetuned.MODEL_NAME.value
     folder = Path(data_dir) / "finetuning_data"
-    there = sorted(path.name for path in folder.glob("*") if path.is_dir())
-    tasks = finetuned.chosen_tasks([*there, *hparams.get("tasks", [])], '"tasks"')
+    there = sorted({*finetuned.originals(hparams), *hparams.get("tasks", [])})
+    tasks = finetuned.chosen_tasks(there, '"tasks"')
     if not tasks:
         raise UserError(
             f"{folder} has no data of a task; docs/fine_tuning.md has more."

@@ -18,6 +18,7 @@ from electra_tf.config.hparams import read_hparams
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
+from electra_tf.finetune.task_names import originals_with_data
 from electra_tf.interop.sources import FoundModel
 from electra_tf.processes import Job, run_jobs
 
@@ -53,7 +54,7 @@ class TaskRun(NamedTuple):
     def results(self) -> Path:
         """The JSON file that run_finetuning.py writes."""
         place = DATA_DIR.value, MODEL_NAME.value
-        return Path(FinetuningConfig.from_hparams(*place, self._hparams()).results_json)
+        return Path(FinetuningConfig.results_of(*place, self._hparams()))
 
     def statistics(self) -> dict[str, dict[str, Any]]:
         """Of the finished run: metric -> median, mean, std, max, trials."""
@@ -79,6 +80,13 @@ def given_hparams() -> dict[str, Any]:
     return hparams
 
 
+def originals(hparams: Mapping[str, Any]) -> list[str]:
+    """The original's tasks that have data where the hparams say."""
+    places = {k: hparams[k] for k in ("data_source", "tfds_data_dir") if k in hparams}
+    place = DATA_DIR.value, MODEL_NAME.value
+    return originals_with_data(FinetuningConfig.from_hparams(*place, places))
+
+
 def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
     """--tasks, each once; by default all that are there.
 
@@ -88,7 +96,8 @@ def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
         if task not in there:
             raise UserError(
                 f"--tasks: {task!r} has no data in "
-                f"{Path(DATA_DIR.value) / 'finetuning_data'} or is not of {origin}.\n"
+                f"{Path(DATA_DIR.value) / 'finetuning_data'} (or where data_source "
+                f"says), or is not of {origin}.\n"
                 f"There are: {', '.join(there)}."
             )
     return list(dict.fromkeys(_TASKS.value or there))

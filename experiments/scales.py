@@ -3,7 +3,7 @@
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,11 @@ import marks_task
 from checkout import ROOT
 from report import Comparison
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
+from electra_tf.config.model import SIZES
 from electra_tf.errors import UserError
+from electra_tf.finetune.task_names import originals_with_data
 from electra_tf.processes import Job
 from electra_tf.storage.manifest import sha256
 
@@ -27,6 +30,9 @@ GLUE = {
     "qnli": "accuracy",
     "rte": "accuracy",
 }
+# Learning rates of fine-tuning: the ELECTRA paper, Table 7. The original's program has
+# 1e-4 for small.
+RATES = {"small": 3e-4, "base": 1e-4, "large": 5e-5}
 # pocket learns from sequences of 32 tokens, so it is measured by short sentences.
 _CHUNK_WORDS = 16
 _CHUNK_SENTENCES = 600
@@ -64,8 +70,8 @@ def scale_named(name: str) -> Scale:
             trials=1,
         )
     recipe = read_hparams(str(ROOT / "configs" / f"electra_{name}.json"))
-    rate = {"small": 3e-4, "base": 1e-4}[name]  # the ELECTRA paper, Table 7
-    return Scale(recipe, {"model_size": name, "learning_rate": rate}, trials=10)
+    finetuning = {"model_size": name, "learning_rate": RATES[name]}
+    return Scale(recipe, finetuning, trials=10)
 
 
 class Data(NamedTuple):
@@ -124,16 +130,27 @@ def given_data(data_dir: Path | None, scale: str) -> Data:
     return Data(data_dir, [], found)
 
 
-def glue_tasks(data_dir: Path) -> list[str]:
-    """The tasks of GLUE whose data are in a data directory, in the paper's order."""
-    folder = data_dir / "finetuning_data"
-    found = [task for task in GLUE if (folder / task).is_dir()]
+def glue_tasks(there: Sequence[str], data_dir: Path) -> list[str]:
+    """The tasks of GLUE that are there, in the paper's order.
+
+    Args:
+      there: the original's tasks that have data.
+    """
+    found = [task for task in GLUE if task in there]
     if not found:
         raise UserError(
-            f"{folder} has none of {', '.join(GLUE)}.\nGLUE's files go into "
-            "<data-dir>/finetuning_data/<task>, as docs/fine_tuning.md says."
+            f"there are no data of {', '.join(GLUE)}.\nGLUE's files go into "
+            f"{data_dir / 'finetuning_data'}/<task>, as docs/fine_tuning.md says."
         )
     return found
+
+
+def paper_rate(hparams: Mapping[str, Any]) -> float | None:
+    """The paper's rate for fine-tuning; None for a model of none of its sizes."""
+    size = hparams.get("model_size", "small")
+    shape = SIZES[size] | hparams.get("model_hparam_overrides", {})
+    is_paper = all(shape[name] == value for name, value in SIZES[size].items())
+    return RATES[size] if is_paper else None
 
 
 def measures(
@@ -143,7 +160,9 @@ def measures(
     if scale != "pocket":
         if comparison.tuning:
             raise UserError("what is tuned here is --scale pocket; others are papers'.")
-        return {task: Measure(task, GLUE[task]) for task in glue_tasks(data_dir)}
+        config = FinetuningConfig.from_hparams(str(data_dir), "m", {})
+        there = glue_tasks(originals_with_data(config), data_dir)
+        return {task: Measure(task, GLUE[task]) for task in there}
     folder = output / "data" / "tasks"
     split = "tuning" if comparison.tuning else "test"
     marks_task.write(folder, ROOT / "examples")

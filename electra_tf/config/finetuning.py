@@ -13,6 +13,7 @@ from typing import Any
 from electra_tf.config.hparams import PLACE, SETTING, hparam, in_another_role, show
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
+from electra_tf.paths import json_beside
 from electra_tf.storage.remote import fetch_once
 
 LARGE_PRESET = {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9}
@@ -284,6 +285,15 @@ class FinetuningConfig(RunConfig):
         if is_own and not values.get("do_train", True):
             return f"{values.get('model_dir', usual['model_dir'])}_1"
         return path
+
+    @classmethod
+    def results_of(
+        cls, data_dir: str, model_name: str, explicit: dict[str, Any]
+    ) -> str:
+        """Where a run's results go as JSON, whatever shape its model has."""
+        values = {"data_dir": data_dir, "model_name": model_name, **explicit}
+        usual = cls._default_locations(values)["results_txt"]
+        return json_beside(values.get("results_txt", usual))
 
     @property
     def scores_dev(self) -> bool:

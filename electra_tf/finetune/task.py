@@ -172,6 +172,10 @@ class Task(ABC):
     def path(self, split: str) -> Path:
         """The file of a split."""
 
+    def is_there(self, split: str) -> bool:
+        """Whether there are data of a split."""
+        return self.path(split).is_file()
+
     def data_hash(self, split: str) -> str:
         """Of the data of a split; features are made anew when it changes."""
         with open(self.required(split), "rb") as file:

@@ -49,31 +49,12 @@ def make_tasks(
     stored: dict[str, TaskFacts] = {}
     if trained is not None and (trained / FACTS_FILE).is_file():
         stored = {facts.name: facts for facts in read_facts(trained)}
-    known: dict[str, Callable[..., Task]] = {"chunk": tagging.TaggingTask}
-    # Which files there are is not asked for, perhaps of a bucket, where none is read.
-    glue = glue_rows.glue_task if reads_data else classification.GlueTask
-    known |= dict.fromkeys(classification.GLUE, glue)
-    known |= {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
     settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     tokenizer = Tokenizer(vocab, *settings)
     tasks = []
     for name in config.task_names:
-        if name in config.tasks:
-            tasks.append(own_tasks.make_own_task(name, config, tokenizer))
-        elif ":" in name:
-            tasks.append(_from_module(name)(config, tokenizer))
-        elif name in known and config.data_source == "tfds":
-            tasks.append(tfds_source.make_tfds_task(name, config, tokenizer))
-        elif name in known:
-            tasks.append(known[name](name, config, tokenizer))
-        else:
-            names = sorted({*known, *config.tasks})
-            close = difflib.get_close_matches(name, names, n=1)
-            hint = f"; did you mean {close[0]}?" if close else "."
-            raise UserError(
-                f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}."
-            )
-        task = tasks[-1]
+        task = _make_task(name, config, tokenizer, reads_data)
+        tasks.append(task)
         for other, known_task in zip(config.task_names, tasks[:-1], strict=False):
             if known_task.name == task.name:
                 raise UserError(
@@ -93,6 +74,39 @@ def make_tasks(
             f"{', '.join(task.head.kind for task in tasks)}."
         )
     return tasks
+
+
+def originals_with_data(config: FinetuningConfig) -> list[str]:
+    """The names of the original's tasks that have training data, wherever they lie."""
+    names = tfds_source.NAMES if config.data_source == "tfds" else _originals(True)
+    return [n for n in names if _make_task(n, config, None, True).is_there("train")]
+
+
+def _originals(reads_data: bool) -> dict[str, Callable[..., Task]]:
+    """The original's tasks by their names."""
+    known: dict[str, Callable[..., Task]] = {"chunk": tagging.TaggingTask}
+    # Which files there are is not asked for, perhaps of a bucket, where none is read.
+    glue = glue_rows.glue_task if reads_data else classification.GlueTask
+    known |= dict.fromkeys(classification.GLUE, glue)
+    return known | {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
+
+
+def _make_task(
+    name: str, config: FinetuningConfig, tokenizer: Tokenizer | None, reads_data: bool
+) -> Task:
+    known = _originals(reads_data)
+    if name in config.tasks:
+        return own_tasks.make_own_task(name, config, tokenizer)
+    if ":" in name:
+        return _from_module(name)(config, tokenizer)
+    if name in known and config.data_source == "tfds":
+        return tfds_source.make_tfds_task(name, config, tokenizer)
+    if name in known:
+        return known[name](name, config, tokenizer)
+    names = sorted({*known, *config.tasks})
+    close = difflib.get_close_matches(name, names, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "."
+    raise UserError(f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}.")
 
 
 def _check_class_weights(

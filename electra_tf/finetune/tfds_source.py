@@ -68,6 +68,13 @@ class _Prepared:
         where = f"{builder.info.full_name}, {name}"
         return where, builder.info.features, list(dataset.as_numpy_iterator())
 
+    def is_there(self, split: str) -> bool:
+        """Whether a split is prepared."""
+        try:
+            return bool(self.tfds_split(split))
+        except UserError:
+            return False
+
     def data_hash(self, split: str) -> str:
         """Of the files of the split."""
         builder, name = self.tfds_split(split)

@@ -90,6 +90,20 @@ def test_results_follow_a_model_dir_that_was_set():
     assert config.results_json == "/r/x.json"
 
 
+def test_results_are_found_without_the_shape_of_the_model():
+    def place(hparams):
+        return FinetuningConfig.results_of("D", "m", hparams)
+
+    for hparams in (
+        {"task_names": ["rte"]},
+        {"model_dir": "/elsewhere/run"},
+        {"model_dir": "/elsewhere/run", "results_txt": "/r/x.txt"},
+    ):
+        assert place(hparams) == make(hparams).results_json
+    # Right for a large model, whose size its checkpoint says.
+    assert place({"freeze_layers": 18}) == place({})
+
+
 @pytest.mark.parametrize(
     ("hparams", "words"),
     [

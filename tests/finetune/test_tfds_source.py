@@ -11,7 +11,7 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
-from electra_tf.finetune.task_names import make_tasks
+from electra_tf.finetune.task_names import make_tasks, originals_with_data
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL
 from tests.helpers.tiny_finetuning import finetune
@@ -91,6 +91,14 @@ def data(tmp_path_factory):
         },
     )
     return directory
+
+
+def test_what_is_prepared_is_there(data, tmp_path):
+    hparams = {"data_source": "tfds", "tfds_data_dir": str(data / "tfds")}
+    names = ["cola", "mrpc", "sts", "mnli", "rte", "squad", "squadv1"]
+    for folder in (data, tmp_path):  # What lies in files is nothing to it.
+        config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
+        assert originals_with_data(config) == names
 
 
 def question(name, number):

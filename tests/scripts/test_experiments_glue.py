@@ -47,7 +47,8 @@ def test_medians_over_trials_and_their_mean(data):
         assert f"| {task} | {metric} | {medians[-1]:.2f} | 3 |" in done.stdout
     mean = f"**{statistics.fmean(medians):.2f}**"
     assert f"| **mean of cola, sts; not the paper's** | | {mean} | |" in done.stdout
-    assert mean in (folder / "glue.md").read_text()
+    written = (folder / "glue.md").read_text()
+    assert mean in written and "Learning rate 0.003, of --hparams." in written
 
     # A task that is named twice is one, whose finished runs are there.
     twice = glue(data, "m", hparams, "--trials=3", "--tasks=sts,sts", "--workers=2")
@@ -76,6 +77,37 @@ def test_mistakes(data, hparams, flags, text):
     done = glue(data, "no_model", hparams, *flags)
     assert done.returncode in (1, 2) and text in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("hparams", "rate"),
+    [
+        ({}, 3e-4),
+        ({"model_size": "base"}, 1e-4),
+        (
+            {"model_size": "large", "model_hparam_overrides": {"hidden_act": "relu"}},
+            5e-5,
+        ),
+        ({"model_hparam_overrides": {"hidden_size": 256}}, 3e-4),
+        ({"model_hparam_overrides": {"hidden_size": 32}}, None),
+        (
+            {"model_size": "base", "model_hparam_overrides": {"num_hidden_layers": 6}},
+            None,
+        ),
+    ],
+)
+def test_the_learning_rate_is_the_papers(hparams, rate):
+    sys.path.append(str(ROOT / "experiments"))
+    sys.path.append(str(ROOT / "examples"))
+    import glue as script
+    import scales
+
+    assert scales.paper_rate(hparams) == rate
+    set_here, said = script.learning_rate({}, hparams)
+    assert set_here == ({"learning_rate": rate} if rate else {})
+    assert (f"{rate:g}" if rate else "no such") in said
+    set_here, said = script.learning_rate({"learning_rate": 2e-5}, hparams)
+    assert not set_here and "2e-05, of --hparams" in said
 
 
 def test_the_mean_of_all_eight_is_the_papers():
