@@ -192,8 +192,15 @@ class Cluster(NamedTuple):
     def _give_up(self) -> None:
         others = [i for i in range(len(self.places)) if i != self.index]
         silent = [i for i in others if not _answers(self.places[i])]
-        message = self._missing(silent or others)["error"]
-        say(f"error: {message}", sys.stderr)
+        who = f"{', '.join(map(self.name, silent))} cannot be reached"
+        if not silent:
+            who = "all can be reached: a step or a save takes longer, or one hangs"
+        say(
+            f"error: no exchange was reached within {self.timeout:g} s; {who}.\nRun "
+            'the same commands again on all workers; "peer_timeout" in the hparams is '
+            "how long they wait.",
+            sys.stderr,
+        )
         os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
 
 

@@ -8,6 +8,7 @@ no other position to restore.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -79,6 +80,7 @@ def train(
     loop = _Loop(step, placement, saver, report, guard, plan)
     pace, workers = Pace(iterations_per_loop), placement.workers
     with stop or StopRequest() as stop:
+        stop.expect(pace.slowest)
         try:
             # Shows before the first hour whether the disk takes a checkpoint.
             failure = failure_of(loop.save, saver.wait)
@@ -92,6 +94,7 @@ def train(
                 seconds = pace.seconds + saver.seconds
                 reason = stop.reason(2 * max(seconds, decision.seconds))
                 decision = workers.decide(failure, reason, pace.count(), seconds)
+                stop.expect(pace.slowest + decision.seconds)
             stop.answered()
             workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
         except tf.errors.OpError as error:
@@ -232,6 +235,7 @@ class Pace:
     def __init__(self, limit: int):
         self._limit = limit
         self.seconds = LOOP_SECONDS  # that the last loop took
+        self.slowest = math.inf  # of all loops, once one was made
         self._count = 1
         self._is_warm = False
 
@@ -243,6 +247,7 @@ class Pace:
         return _Stopwatch(lambda seconds: self._adapt(count, seconds))
 
     def _adapt(self, count: int, seconds: float) -> None:
+        self.slowest = max(seconds, self.slowest if self._is_warm else 0.0)
         # The first loop builds the graph.
         if self._is_warm:
             self.seconds = seconds

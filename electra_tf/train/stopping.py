@@ -7,6 +7,7 @@ Standard library only, so that a signal finds its handler before TensorFlow load
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import select
@@ -21,9 +22,10 @@ from electra_tf.console import say
 from electra_tf.errors import EXIT_PEER_LOST, EXIT_PREEMPTED, UserError
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# How long a worker may go on after a signal without answering it: a step, or the time
-# in which TensorFlow finds out that another worker is dead.
-PATIENCE_SECONDS = 60.0
+# How long a worker may go on after a signal without answering it: the time in which
+# TensorFlow finds out that another worker is dead, and what a loop and a save may take
+# this time, as a multiple of what they have taken.
+PATIENCE_SECONDS, PATIENCE_FACTOR = 60.0, 3.0
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -68,14 +70,17 @@ class _Handler:
 
     Python's handlers wait while the process is inside TensorFlow, which may be for
     ever: where it waits for a worker that does not come. So a thread hears of the
-    signal, too, and ends the process if it is not answered within `_patience` seconds
-    (None: there is nobody to wait for).
+    signal, too, and ends the process if it is not answered within `_patience` seconds,
+    which may be set meanwhile. Without `_is_watched` there is nobody to wait for.
     """
 
-    _patience: float | None
-    _last_words: str
+    _is_watched = True
+    _patience: float
     _exit_code: int
     _depth = 0
+
+    def _last_words(self) -> str:
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -90,7 +95,7 @@ class _Handler:
         }
         # Whoever was entered before hears of no signal until this one is left.
         self._write = -1
-        if self._patience is not None:
+        if self._is_watched:
             read, self._write = os.pipe()
             os.set_blocking(self._write, False)
             threading.Thread(target=self._listen, args=(read,), daemon=True).start()
@@ -103,7 +108,7 @@ class _Handler:
             return
         self._is_answered = True
         signal.set_wakeup_fd(self._wakeup)
-        if self._patience is not None:
+        if self._is_watched:
             os.close(self._write)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -115,17 +120,16 @@ class _Handler:
         # Other signals, such as SIGCHLD, are no affair of ours.
         while (heard := os.read(read, 1)) and heard[0] not in self._before:
             pass
-        end = time.monotonic() + self._patience
+        since = time.monotonic()
         # Until the time is over, or the block, whose end closes the pipe.
-        while (
-            heard and select.select([read], [], [], max(0, end - time.monotonic()))[0]
-        ):
-            if not os.read(read, 1):
+        while heard and (left := since + self._patience - time.monotonic()) > 0:
+            said = select.select([read], [], [], min(left, 1.0))[0]
+            if said and not os.read(read, 1):
                 break
         os.close(read)
         if heard and not self._is_answered:
             name = signal.Signals(heard[0]).name
-            say(f"{name}: {self._last_words}", sys.stdout)
+            say(f"{name}: {self._last_words()}", sys.stdout)
             os._exit(self._exit_code)
 
 
@@ -136,12 +140,14 @@ class LeaveAtOnce(_Handler):
     """
 
     _patience = 1.0
-    _last_words = "nothing to save. Run the same command again."
     _exit_code = EXIT_PREEMPTED
+
+    def _last_words(self) -> str:
+        return "nothing to save. Run the same command again."
 
     def _handle(self, number: signal.Signals) -> None:
         self._is_answered = True
-        say(f"{number.name}: {self._last_words}", sys.stdout)
+        say(f"{number.name}: {self._last_words()}", sys.stdout)
         raise SystemExit(EXIT_PREEMPTED)
 
 
@@ -152,16 +158,12 @@ class StopRequest(_Handler):
       max_seconds: the time that the process was given, None for no limit.
       since: when that time began, by `time.monotonic`.
       several_workers: whether the loop may have to wait for others; only then a signal
-        that is not answered within PATIENCE_SECONDS ends the process with 69.
+        that is not answered as long as `expect` allows ends the process with 69.
 
     Attributes:
       signal: the first signal, None before.
     """
 
-    _last_words = (
-        "the other workers do not answer, so nothing was saved. "
-        "Run the same commands again."
-    )
     _exit_code = EXIT_PEER_LOST
 
     def __init__(
@@ -171,7 +173,8 @@ class StopRequest(_Handler):
         several_workers: bool = False,
     ):
         self.signal: signal.Signals | None = None
-        self._patience = PATIENCE_SECONDS if several_workers else None
+        self._is_watched = several_workers
+        self._patience = math.inf
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
@@ -182,6 +185,21 @@ class StopRequest(_Handler):
         # Some send it right after SIGTERM, which is not to say it twice.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _last_words(self) -> str:
+        return (
+            "no exchange with the other workers was reached within "
+            f"{self._patience:.3g} s, so nothing was saved. Run the same commands "
+            "again."
+        )
+
+    def expect(self, seconds: float) -> None:
+        """Says how long a loop and a save take, after which a signal is answered.
+
+        Args:
+          seconds: infinite where nothing is known yet.
+        """
+        self._patience = max(PATIENCE_SECONDS, PATIENCE_FACTOR * seconds)
 
     def answered(self) -> None:
         """Says that the loop has ended; saving may take its time."""

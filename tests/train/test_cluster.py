@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -185,6 +186,32 @@ def launched(shell, folder, tools=(), **environment):
         check=True,
     )
     return run.stdout
+
+
+WAITS = """
+import time
+from electra_tf.train.cluster import Cluster
+
+with Cluster(({here!r}, {there!r}), timeout=0.2).patience():
+    time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_whoever_waits_too_long_says_what_it_knows(is_there):
+    here, there = json.loads(tf_configs(2)[0])["cluster"]["worker"]
+    program = WAITS.format(here=here, there=there)
+    with contextlib.ExitStack() as stack:
+        if is_there:
+            host, _, port = there.rpartition(":")
+            stack.enter_context(socket.create_server((host, int(port))))
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
+        )
+    assert done.returncode == 69
+    message = "error: no exchange was reached within 0.2 s; "
+    message += "all can be reached" if is_there else f"worker 1 ({there}) cannot be"
+    assert message in done.stderr and "peer_timeout" in done.stderr
 
 
 def slurm_script():

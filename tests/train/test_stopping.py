@@ -4,6 +4,8 @@
 import functools
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.stopping import StopRequest, parse_duration
-from tests.helpers.forked_runs import metrics_of, pretrain
+from tests.helpers.forked_runs import ROOT, metrics_of, pretrain
 from tests.helpers.runs import TINY, tiny
 
 
@@ -94,6 +96,37 @@ def test_nohup_is_heeded():
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+WAITS = """
+import os, signal, time
+from electra_tf.train import stopping
+
+stopping.PATIENCE_SECONDS = 0.5
+with stopping.StopRequest(several_workers=True) as stop:
+    os.kill(os.getpid(), signal.SIGTERM)
+    for seconds in {expected}:
+        stop.expect(float(seconds))
+    time.sleep(2)
+    stop.answered()
+print('ended')
+"""
+
+
+@pytest.mark.parametrize(
+    ("expected", "code"),
+    [("", 0), ("inf", 0), ("10", 0), ("0.1", 69), ("10 0.1", 69)],
+)
+def test_a_worker_may_go_on_as_long_as_a_loop_and_a_save_take(expected, code):
+    """For ever before the first was measured; beyond, it is taken to wait for ever."""
+    text = WAITS.format(expected=expected.split())
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    said = "SIGTERM: no exchange with the other workers was reached within 0.5 s"
+    assert (said in done.stdout) == (code == 69)
+    assert ("ended" in done.stdout) == (code == 0)
 
 
 def interrupt_the_import(number):

@@ -172,7 +172,7 @@ def test_a_worker_that_waits_for_ever_can_be_stopped(tiny_data, elsewhere):
         cluster.runs[0].process.join(30)
         cluster.kill()
         ended, _ = ended_with(cluster.wait(), 69, -signal.SIGKILL)
-    assert "SIGTERM: the other workers do not answer" in ended.stdout
+    assert "SIGTERM: no exchange with the other workers was reached" in ended.stdout
 
 
 @pytest.mark.parametrize("evaluates", [False, True])
@@ -344,7 +344,7 @@ def evaluation(directory, name):
 def be_impatient():
     from electra_tf.train import stopping
 
-    stopping.PATIENCE_SECONDS = 1.0
+    stopping.PATIENCE_SECONDS, stopping.PATIENCE_FACTOR = 1.0, 0.1
 
 
 def sleep_at(step):
