@@ -50,10 +50,14 @@ def parse_duration(text: str, flag: str) -> float:
 def plain_signals(seconds: float) -> Iterator[None]:
     """For a block that no handler and no thread interrupts: signals just end it.
 
+    Those that are ignored (nohup) stay so. There is no exit code of our own then, but
+    that of the signal: docs/distributed.md says what to do.
+
     Args:
       seconds: SIGALRM ends the process if the block takes longer.
     """
-    before = {n: signal.signal(n, signal.SIG_DFL) for n in (*_SIGNALS, signal.SIGALRM)}
+    heard = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+    before = {n: signal.signal(n, signal.SIG_DFL) for n in (*heard, signal.SIGALRM)}
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield

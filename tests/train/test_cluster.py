@@ -229,7 +229,8 @@ def test_the_slurm_script_of_the_docs(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize(
     ("codes", "goes_on"),
-    [((0, 0), False), ((42, 42), True), ((137, 69), True)]
+    [((0, 0), False), ((42, 42), True), ((137, 69), True), ((142, 142), True)]
+    + [((143, 69), True), ((129, 69), True), ((2, 142), False)]
     + [((code, 69), False) for code in (1, 2, 65, 73)],
 )
 def test_the_slurm_job_goes_on_only_where_that_helps(codes, goes_on, tmp_path):

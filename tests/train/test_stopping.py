@@ -98,6 +98,37 @@ def test_nohup_is_heeded():
         signal.signal(signal.SIGHUP, before)
 
 
+BLOCK = """
+import os, signal, time
+from electra_tf.train.stopping import LeaveAtOnce, plain_signals
+
+signal.signal(signal.SIGHUP, signal.{at_start})
+with LeaveAtOnce(), plain_signals({seconds}):
+    os.kill(os.getpid(), {number})
+    time.sleep({seconds} and 2)
+print("ended")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "at_start", "seconds", "code"),
+    [
+        (int(signal.SIGTERM), "SIG_DFL", 9, -signal.SIGTERM),
+        (int(signal.SIGHUP), "SIG_DFL", 9, -signal.SIGHUP),
+        (int(signal.SIGHUP), "SIG_IGN", 9, 0),
+        (0, "SIG_IGN", 0.2, -signal.SIGALRM),
+    ],
+)
+def test_a_block_that_signals_end(number, at_start, seconds, code):
+    """But those that nohup has the program ignore."""
+    text = BLOCK.format(number=number, at_start=at_start, seconds=seconds)
+    done = subprocess.run(
+        [sys.executable, "-c", text], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert ("ended" in done.stdout) == (code == 0)
+
+
 WAITS = """
 import os, signal, time
 from electra_tf.train import stopping
