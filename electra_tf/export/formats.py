@@ -15,6 +15,7 @@ from electra_tf import startup
 from electra_tf.config.run import run_directory
 from electra_tf.errors import UserError
 from electra_tf.interop import sources
+from electra_tf.interop.sources import FoundModel
 from electra_tf.interop.stored_model import StoredModel
 from electra_tf.paths import shown
 from electra_tf.storage.new_folder import check_free
@@ -80,15 +81,18 @@ class ExportRequest(NamedTuple):
             return None
         return run_directory(self.data_dir, self.model_name)
 
-    def read_model(self) -> StoredModel:
+    def find_model(self) -> FoundModel:
         """The pre-trained model that is meant."""
         path = self.model_dir or self.init_checkpoint
-        return sources.read(
-            path,
-            self.vocab_file,
-            self.hparams,
-            allow_pytorch_bin=self.allow_pytorch_bin,
-        )
+        return sources.find(path, print, self.allow_pytorch_bin)
+
+    def read_model(self, found: FoundModel | None = None) -> StoredModel:
+        """Its weights and what they mean.
+
+        Args:
+          found: what `find_model` gave, if that was asked before.
+        """
+        return (found or self.find_model()).read(self.vocab_file, self.hparams)
 
 
 def export(request: ExportRequest) -> str:

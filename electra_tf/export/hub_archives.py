@@ -46,21 +46,30 @@ def check_empty(directory: Path) -> None:
     check_free(directory)
 
 
-def licence_in(directory: Path) -> str | None:
-    """The licence that a directory's card names; None if it names none.
-
-    Raises UserError if there is no card.
-    """
+def card_in(directory: Path) -> str:
+    """The text of a directory's card; raises UserError if there is none."""
     try:
-        card = (directory / CARD).read_text(encoding="utf-8", errors="replace")
+        return (directory / CARD).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(
             f"{directory / CARD} cannot be read ({error.strerror}): the model card, "
             "with the licence.\nPut it back, or export again."
         ) from None
+
+
+def licence_in(card: str) -> str | None:
+    """The licence that a card names; None if it names none."""
     front = card.split("---", 2)[1] if card.startswith("---") else ""
     found = re.search(r"^license:[ \t]*(\S.*)$", front, re.M)
     return found[1].strip(" \t\r\"'") if found else None
+
+
+def handles_in(text: str) -> list[str]:
+    """The names that a card or a page of `hub_card` says a model is published under."""
+    found = re.findall(r"models/([\w.-]+/[\w.-]+)/tensorFlow2", text)
+    for line in re.findall(r"published as (`.*)", text):
+        found += re.findall(r"`([\w.-]+/[\w.-]+)`", line)
+    return found
 
 
 def unpack(archive: Path, directory: Path) -> None:

@@ -152,9 +152,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
-def hub_page(
-    what: str, handle: str, version: int, facts: RunFacts, licence: str
-) -> str:
+def hub_page(what: str, handle: str, facts: RunFacts, licence: str) -> str:
     """The page of one SavedModel in TensorFlow Hub's markdown.
 
     Args:
@@ -163,9 +161,10 @@ def hub_page(
     """
     owner, model = handle.split("/")
     task, sentence = _TASKS[what]
-    url = f"https://www.kaggle.com/api/v1/models/{owner}/{model}/tensorFlow2"
+    # Without a version: Kaggle numbers what is uploaded, and has the newest there.
+    url = f"https://www.kaggle.com/models/{owner}/{model}/tensorFlow2/{what}"
     comments = {
-        "asset-path": f"{url}/{what}/{version}/download",
+        "asset-path": url,
         "task": task,
         "fine-tunable": "true" if what == "encoder" else "false",
         "format": "saved_model_2",
@@ -181,7 +180,7 @@ def hub_page(
             "ELECTRA trains no pooler.\n"
         )
     return f"""\
-# Module {owner}/{model}-{what}/{version}
+# Module {owner}/{model}-{what}
 
 {sentence}
 
@@ -334,7 +333,7 @@ def _data_set(manifest: dict[str, Any] | None) -> str:
 
 def _training(facts: RunFacts) -> str:
     if facts.hparams is None:
-        return "Not recorded: exported from a checkpoint without its run directory."
+        return "Not recorded: the files of the model do not say it."
     parts = phases.begun(facts.hparams, facts.step)
     rows = []
     for name in _HPARAMS:
@@ -348,7 +347,7 @@ def _training(facts: RunFacts) -> str:
 def _evaluation(facts: RunFacts) -> str:
     metrics = (facts.results or {}).get("metrics")
     if not metrics:
-        return "Not evaluated: the run directory holds no results."
+        return "Not evaluated, as far as the files of the model say."
     rows = [
         f"| {metric.label} | {metrics[metric.name]:.4f} |"
         for metric in ALL_METRICS

@@ -37,7 +37,8 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
     """What a model card can say.
 
     Args:
-      run_dir: of the pre-training run; None when there is only a checkpoint.
+      run_dir: of the run; None when there is only a checkpoint. One of fine-tuning
+        knows nothing of the pre-training.
     """
     model = source.pretrainer
     fields = (
@@ -45,11 +46,12 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
         "max_position_embeddings"
     ).split()
     sizes = {name: getattr(model.model_config, name) for name in fields}
-    hparams = results = None
-    data = []
+    hparams = run_dir and hub_card.read_json(run_dir / "config.json")
+    if hparams and "task_names" in hparams:
+        hparams = run_dir = None
+    results, data = None, []
     step = source.facts.get("step", 0)
     if run_dir is not None:
-        hparams = hub_card.read_json(run_dir / "config.json")
         results = hub_card.read_json(run_dir / "results" / "unsup_results.json")
         data = _manifests(hparams or {}, run_dir, step)
     return hub_card.RunFacts(
@@ -98,7 +100,7 @@ def write_hub_directory(
             differences[kind] = saved_models.fill_folder(work, servable, source, kind)
             sums.append(f"{_pack(work, archive)}  {archive.name}\n")
             shutil.rmtree(work)
-            page = hub_card.hub_page(kind, handle, 1, facts, licence)
+            page = hub_card.hub_page(kind, handle, facts, licence)
             (folder / "docs" / f"{kind}.md").write_text(page, encoding="utf-8")
         (folder / CHECKSUMS).write_text("".join(sums))
         kinds = list(differences)

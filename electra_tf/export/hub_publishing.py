@@ -28,8 +28,10 @@ from electra_tf.export.hub_archives import (
     CARD,
     CHECKSUMS,
     archives_of,
+    card_in,
     check_empty,
     check_handle,
+    handles_in,
     licence_in,
     manifest_in,
     unpack,
@@ -78,6 +80,7 @@ def check(request: ExportRequest) -> None:
             check_model(request)  # which says that both name a run
         if request.format == "hub":
             _licence(request, Path(request.output_dir))
+            _check_name(request, Path(request.output_dir))
 
 
 def is_written(request: ExportRequest) -> bool:
@@ -102,9 +105,9 @@ def export_hub(request: ExportRequest) -> str:
     startup.import_tensorflow()
     from electra_tf.export import hub_card, hub_directory, saved_models
 
-    source = saved_models.source_of(request.read_model())
-    run_dir = Path(request.model_dir) if request.model_dir else None
-    facts = hub_directory.facts_of(source, run_dir)
+    found = request.find_model()
+    source = saved_models.source_of(request.read_model(found))
+    facts = hub_directory.facts_of(source, found.run)
     licence = request.license or hub_card.LICENCE
     hub_directory.write_hub_directory(source, facts, handle, directory, licence)
     return str(directory)
@@ -210,7 +213,7 @@ def _licence(request: ExportRequest, directory: Path) -> str | None:
     Raises UserError without a card, where another is asked for, and where Kaggle, which
     wants one, gets none.
     """
-    there = licence_in(directory)
+    there = licence_in(card_in(directory))
     if request.license not in (None, there) and there:
         raise UserError(
             f"{directory / CARD} says license: {there}, --license is "
@@ -224,6 +227,26 @@ def _licence(request: ExportRequest, directory: Path) -> str | None:
             "such as license: apache-2.0 between its --- lines, or give --license."
         )
     return found
+
+
+def _check_name(request: ExportRequest, directory: Path) -> None:
+    """Raises UserError where card or pages lead to another model than is uploaded.
+
+    A card may name several, such as one on each hub; the pages are Kaggle's.
+    """
+    handle = request.handle
+    texts = {CARD: card_in(directory)}
+    if request.publish == "kaggle":
+        for page in sorted((directory / "docs").glob("*.md")):
+            texts[f"docs/{page.name}"] = page.read_text("utf-8", errors="replace")
+    for name, text in texts.items():
+        there = handles_in(text)
+        if there and handle not in there:
+            raise UserError(
+                f"{directory / name} says that it is published as {there[0]}, --handle "
+                f"is {handle}.\nGive that handle, or write this one there (it stands "
+                "in docs/, too); to export again, give a new --output-dir."
+            )
 
 
 def _to_kaggle(request, target: str, content: Path, notes: str) -> str:

@@ -104,13 +104,14 @@ class TestDirectory:
         for kind in KINDS:
             page = (directory / "docs" / f"{kind}.md").read_text()
             first, second = page.splitlines()[0], page.splitlines()[2]
-            assert first == f"# Module me/tiny-{kind}/1"
+            assert first == f"# Module me/tiny-{kind}"
             assert second.endswith(".") and len(second) > 20
             comments = dict(re.findall(r"^<!-- ([\w-]+): (.+) -->$", page, re.M))
             assert comments["format"] == "saved_model_2"
             assert comments["fine-tunable"] == str(kind == "encoder").lower()
             assert {"asset-path", "task", "license"} <= set(comments)
-            assert comments["asset-path"].endswith(f"tensorFlow2/{kind}/1/download")
+            # Of the newest version, whatever number Kaggle gives an upload.
+            assert comments["asset-path"].endswith(f"/me/tiny/tensorFlow2/{kind}")
 
     def test_card_says_what_the_run_says(self, directory):
         card = (directory / "README.md").read_text()
@@ -122,74 +123,19 @@ class TestDirectory:
         assert "at most 40 tokens" in card and "sequences of 32" in card
         assert "None" not in card
 
-    @pytest.mark.parametrize("run_dir", [None, "there"])
-    def test_card_of_a_checkpoint_admits_what_it_does_not_know(self, tmp_path, run_dir):
-        """Such as one of the original's in the place of a run."""
-        source = tiny_source("electric")
-        run_dir = run_dir and tmp_path / "models" / "m"
-        facts = hub_directory.facts_of(source, run_dir)
-        kinds = hub_directory.kinds_of(source)
-        assert kinds == ["encoder", "preprocessor", "detector", "scorer"]
-        gaps = dict.fromkeys(kinds, 0.0)
-        card = hub_card.model_card("m", "a/b", facts, "mit", kinds, gaps)
-        assert "Not recorded" in card and "Not evaluated" in card
-        assert "noise-contrastive" in card and "None" not in card
-        for data in ({}, {"corpus": None}, {"corpus": []}):
-            card = hub_card.model_card(
-                "m", "a/b", facts._replace(data=[data]), "mit", kinds, gaps
+    @pytest.mark.parametrize("path", ["models/tiny", "models/tiny/model.ckpt-7"])
+    def test_card_of_a_run_that_is_given_by_its_path(self, run, tmp_path, path):
+        """It is that run's, however it is named."""
+        out = tmp_path / "out"
+        formats.export(
+            formats.ExportRequest(
+                *("hub", str(out)), init_checkpoint=str(run / path), handle="me/tiny"
             )
-            assert "Not recorded" in card and "None" not in card
-        # The steps may be another program's, or those of a fine-tuning.
-        assert "Exported with electra_tf" in card and " steps " not in card
-
-    def test_card_names_the_weights_that_a_run_began_with(self):
-        facts = hub_directory.facts_of(tiny_source())._replace(step=7)
-        hparams = {"num_train_steps": 9, "init_checkpoint": "/home/me/old/model.ckpt-5"}
-        gaps = dict.fromkeys(KINDS, 0.0)
-        for given, words in (
-            (hparams, "for 7 steps with electra_tf, from the weights of old/model.c"),
-            (hparams | {"init_checkpoint": None}, "for 7 steps with electra_tf. "),
-        ):
-            facts = facts._replace(hparams=given)
-            card = hub_card.model_card("m", "a/b", facts, "mit", KINDS, gaps)
-            page = hub_card.hub_page("encoder", "a/b", 1, facts, "mit")
-            for text in (card, page):
-                assert words in text and "/home/me" not in text
-            assert ("trained on before" in card) == bool(given["init_checkpoint"])
-
-    def test_card_of_two_towers_has_the_program_of_their_generator(self):
-        source = tiny_source("two_tower_alone")
-        facts = hub_directory.facts_of(source)
-        kinds = hub_directory.kinds_of(source)
-        assert kinds == ["generator"]
-        gaps = dict.fromkeys(kinds, 0.0)
-        card = hub_card.model_card("m", "a/b", facts, "mit", kinds, gaps)
-        assert 'load("generator")' in card and "generator.tar.gz" in card
-        for absent in ("encoder", "preprocessor", "pooled_output", "detector"):
-            assert absent not in card
-
-    def test_card_of_a_run_in_phases(self):
-        facts = hub_directory.facts_of(tiny_source())
-        parts = [
-            {"num_train_steps": 90, "max_seq_length": 16, "learning_rate": 0.1},
-            {"num_train_steps": 10, "max_seq_length": 32, "learning_rate": 0.1},
-        ]
-        hparams = {"num_train_steps": 100, "max_seq_length": 32, "learning_rate": 0.1}
-        data = [{"corpus": {"examples": n}, "max_seq_length": n} for n in (16, 32)]
-        facts = facts._replace(hparams=hparams | {"phases": parts}, data=data)
-        for step, steps, lengths in (
-            (50, "90", "16"),
-            (95, "90, then 10", "16, then 32"),
-        ):
-            card = hub_card.model_card(
-                *("m", "a/b", facts._replace(step=step), "mit"),
-                *(KINDS, dict.fromkeys(KINDS, 0.0)),
-            )
-            assert f"| num_train_steps | {steps} |" in card
-            assert f"| max_seq_length | {lengths} |" in card
-            assert "| learning_rate | 0.1 |" in card
-            assert "\n\n\n" not in card
-        assert "examples of up to 16 tokens" in card and "up to 32 tokens" in card
+        )
+        card = (out / "README.md").read_text()
+        for fact in ("for 7 steps", "3,456 tokens", "0.8125", "| num_train_steps | 7"):
+            assert fact in card, fact
+        assert "Not recorded" not in card and "sequences of 32" in card
 
     def test_the_snippets_run(self, directory, tmp_path):
         pytest.importorskip("tensorflow_hub")
@@ -200,7 +146,7 @@ class TestDirectory:
         facts = hub_directory.facts_of(tiny_source())
         for variant, kind in (("electra", "generator"), ("electric", "scorer")):
             (tmp_path / kind).symlink_to(shared_export(variant, kind))
-            page = hub_card.hub_page(kind, "me/tiny", 1, facts, "mit")
+            page = hub_card.hub_page(kind, "me/tiny", facts, "mit")
             (tmp_path / f"{kind}.md").write_text(page)
         for page in (directory / "README.md", *(directory / "docs").iterdir()):
             shutil.copy(page, tmp_path)
@@ -393,6 +339,34 @@ class TestUpload:
         (there / "README.md").write_text(text.partition("# ")[2])
         with pytest.raises(UserError, match="names no licence"):
             formats.export(request)
+
+    @pytest.mark.parametrize("hub", ["kaggle", "huggingface"])
+    def test_another_name_than_that_of_the_pages_is_refused(
+        self, directory, tmp_path, hub
+    ):
+        """They say where the weights are; another model may lie there."""
+        there = tmp_path / "there"
+        shutil.copytree(directory, there)
+        request = formats.ExportRequest(
+            *("hub", str(there)), handle="me/tiny", publish=hub, dry_run=True
+        )
+        formats.export(request)
+        other = request._replace(handle="you/tiny")
+        with pytest.raises(UserError, match="README.md says .*me/tiny.* is you/tiny"):
+            formats.export(other)
+        card, pages = there / "README.md", sorted((there / "docs").iterdir())
+        both = card.read_text().replace("`me/tiny`", "`me/tiny` and `you/tiny`")
+        card.write_text(both)
+        formats.export(request)
+        if hub == "kaggle":
+            with pytest.raises(UserError, match="docs/detector.md says .*me/tiny"):
+                formats.export(other)
+            for page in pages:
+                page.write_text(page.read_text().replace("me/tiny", "you/tiny"))
+        formats.export(other)
+        card.write_text("---\nlicense: mit\n---\n# Mine\n")
+        shutil.rmtree(there / "docs")
+        formats.export(request._replace(handle="someone/else"))
 
     def test_pages_may_go_and_the_card_may_not(self, directory, tmp_path, capsys):
         there = tmp_path / "there"
