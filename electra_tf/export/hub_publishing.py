@@ -13,6 +13,7 @@ nothing here reads, prints or stores them.
 
 from __future__ import annotations
 
+import glob
 import importlib
 import importlib.util
 import shlex
@@ -40,7 +41,7 @@ from electra_tf.interop import huggingface, sources
 from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
-from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.remote import fetch_once, names_below
 from electra_tf.storage.remote_run import bring_model
 
 _LIBRARIES = {"kaggle": "kagglehub", "huggingface": "huggingface_hub"}
@@ -126,32 +127,33 @@ def publish(request: ExportRequest, is_new: bool) -> None:
     if is_new:
         request = request._replace(data_dir=None, model_name=None)
     with tempfile.TemporaryDirectory() as folder:
-        for target, content in _uploads(request, directory, Path(folder)):
+        for target, content, files in _uploads(request, directory, Path(folder)):
             if request.dry_run:
-                files = sorted(p for p in content.rglob("*") if p.is_file())
-                size = sum(p.stat().st_size for p in files)
+                size = sum((content / name).stat().st_size for name in files)
                 print(f"Would upload to {target}: {len(files)} files, {size:,} bytes")
-                for path in files:
-                    print(f"  {path.relative_to(content)}")
+                for name in files:
+                    print(f"  {name}")
                 continue
             notes = f"Uploaded by electra_tf from {directory.name}"
-            upload = _to_kaggle if request.publish == "kaggle" else _to_huggingface
-            print(f"Uploaded: {upload(request, target, content, notes)}")
+            if request.publish == "kaggle":
+                done = _to_kaggle(request, target, content, notes)
+            else:
+                done = _to_huggingface(request, target, content, files, notes)
+            print(f"Uploaded: {done}")
 
 
 def _uploads(
     request: ExportRequest, directory: Path, work: Path
-) -> Iterator[tuple[str, Path]]:
-    """What goes where: (name there, folder with the content)."""
+) -> Iterator[tuple[str, Path, list[str]]]:
+    """What goes where: (name there, folder with the content, files of it)."""
     handle = check_handle(request.handle)
     if request.format == "huggingface":
         folders = _networks_in(directory)
         _check_models(request, {f: read_json(f / MANIFEST) for f in folders})
-        for folder in folders:
-            verify_folder(folder, print)
-        for folder in folders:
+        written = [_written_in(folder) for folder in folders]
+        for folder, files in zip(folders, written, strict=True):
             several = len(folders) > 1
-            yield (f"{handle}-{folder.name}" if several else handle), folder
+            yield (f"{handle}-{folder.name}" if several else handle), folder, files
         return
     archives = archives_of(directory)
     _check_models(request, {a: manifest_in(a) for a in archives})
@@ -161,12 +163,26 @@ def _uploads(
         unpack(archive, content)
     if request.publish == "kaggle":
         for content in sorted(work.iterdir()):
-            yield f"{handle}/tensorFlow2/{content.name}", content
+            yield f"{handle}/tensorFlow2/{content.name}", content, names_below(content)
         return
     shutil.copy(directory / CARD, work)  # There since `_licence` read it.
     if (directory / "docs").is_dir():
         shutil.copytree(directory / "docs", work / "docs")
-    yield handle, work
+    yield handle, work, names_below(work)
+
+
+def _written_in(folder: Path) -> list[str]:
+    """The files that an export has written into a folder, verified.
+
+    What users put beside them stays theirs; it is named.
+    """
+    listed = {*verify_folder(folder, print)["files"], MANIFEST}
+    there = names_below(folder)
+    if others := [name for name in there if name not in listed]:
+        print(
+            f"Note: {folder}: left out, since no export wrote it: {', '.join(others)}"
+        )
+    return [name for name in there if name in listed]
 
 
 def _check_models(request: ExportRequest, found: dict[Path, dict]) -> None:
@@ -261,8 +277,8 @@ def _to_kaggle(request, target: str, content: Path, notes: str) -> str:
     return target
 
 
-def _to_huggingface(request, target: str, content: Path, notes: str) -> str:
-    """Uploads a folder in one commit; returns its URL."""
+def _to_huggingface(request, target: str, content: Path, files, notes: str) -> str:
+    """Uploads files of a folder in one commit; returns its URL."""
     hub = importlib.import_module(_LIBRARIES["huggingface"])
     with _reported(request, f"upload of {target} to Hugging Face"):
         api = hub.HfApi()
@@ -270,7 +286,10 @@ def _to_huggingface(request, target: str, content: Path, notes: str) -> str:
         if request.private and not api.model_info(target).private:
             raise ValueError("it is public already, and --private was asked for")
         commit = api.upload_folder(
-            repo_id=target, folder_path=content, commit_message=notes
+            repo_id=target,
+            folder_path=content,
+            allow_patterns=[glob.escape(name) for name in files],
+            commit_message=notes,
         )
     return str(commit.commit_url)
 

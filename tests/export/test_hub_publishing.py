@@ -414,8 +414,21 @@ class TestUpload:
             env = {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
             out = tmp_path / "hf"
             done = export(run, out, *flags, env=env, form="huggingface")
+            assert done.returncode == 0, done.stderr
+            uploaded = set(hub.files)
+            (out / "discriminator" / "notes.md").write_text("mine alone")
+            (out / "discriminator" / ".cache").mkdir()
+            (out / "discriminator" / ".cache" / "x.json").write_text("{}")
+            (out / "discriminator" / "README.md").write_text("edited")
+            as_it_is = {"env": env, "form": "huggingface", "named": False}
+            done = export(run, out, *flags, **as_it_is)
+            dry = export(run, out, *flags, "--dry-run", **as_it_is)
         assert done.returncode == 0, done.stderr
-        assert hub.repositories == ["me/tiny-discriminator", "me/tiny-generator"]
+        assert set(hub.files) == uploaded
+        note = "left out, since no export wrote it: .cache/x.json, notes.md"
+        assert note in done.stdout and note in dry.stdout
+        assert "  notes.md" not in dry.stdout and "  manifest.json" in dry.stdout
+        assert hub.repositories[:2] == ["me/tiny-discriminator", "me/tiny-generator"]
         assert {"config.json", "model.safetensors", "README.md"} <= set(hub.files)
         done = export(
             run, out, "--handle=me/tiny", "--publish=kaggle", form="huggingface"
