@@ -7,8 +7,8 @@ import os
 import shutil
 from collections.abc import Sequence
 
-from electra_tf.errors import UserError
-from electra_tf.paths import cache_root
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.paths import cache_root, url_of
 from electra_tf.storage.remote import in_words, open_store
 
 _GAP = 1 << 15  # bytes that are read for nothing rather than asked around
@@ -36,7 +36,8 @@ def read_ranges(
 ) -> list[bytes]:
     """The bytes [start, end) of files in one bucket, all asked for at once.
 
-    Ranges that lie close to each other are one request.
+    Ranges that lie close to each other are one request. Raises `UserError`: 2 when the
+    store cannot be reached, 65 for a file that is gone.
     """
     order = sorted(range(len(paths)), key=lambda i: (paths[i], starts[i]))
     merged: list[tuple[str, int, int]] = []
@@ -54,12 +55,20 @@ def read_ranges(
     keys = [path.removeprefix(place) for path, _, _ in merged]
     requests = keys, [start for _, start, _ in merged], [end for _, _, end in merged]
     with in_words(paths[0]):
-        if store.async_impl:
-            from fsspec.asyn import sync
+        try:
+            if store.async_impl:
+                from fsspec.asyn import sync
 
-            read = sync(store.loop, _read_all, store, *requests)
-        else:
-            read = store.cat_ranges(*requests, on_error="raise")
+                read = sync(store.loop, _read_all, store, *requests)
+            else:
+                read = store.cat_ranges(*requests, on_error="raise")
+        except FileNotFoundError:
+            gone = next((key for key in keys if not store.exists(key)), keys[0])
+            raise UserError(
+                f"{url_of(place + gone)} cannot be read any more: it is gone.\nDo not "
+                "move or remove shards while a run reads them.",
+                EXIT_DAMAGED,
+            ) from None
     result = []
     for i in range(len(paths)):
         part = part_of[i]

@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+from electra_tf.errors import UserError
 from electra_tf.storage import remote_ranges
 from tests.helpers import memory_bucket
 from tests.helpers.memory_bucket import place
@@ -33,3 +34,6 @@ def test_ranges_that_are_close_are_one_request(memory, monkeypatch):
         for name, start, end in zip("yxxyx", starts, ends, strict=True)
     ]
     assert asked == [3]
+    memory.rm_file("bucket/y")
+    with pytest.raises(UserError, match="memory://bucket/y cannot be read any more"):
+        remote_ranges.read_ranges(files, starts, ends)

@@ -9,7 +9,7 @@ import s3fs
 
 from electra_tf import paths
 from electra_tf.errors import UserError
-from electra_tf.storage import remote
+from electra_tf.storage import remote, remote_ranges
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.new_folder import check_free
 from electra_tf.storage.remote_run import RunFolder
@@ -106,3 +106,13 @@ def test_an_object_that_vanishes_is_named(store, monkeypatch):
     with pytest.raises(UserError, match="^s3://bucket/x is gone") as caught:
         remote.fetch(place("x"))
     assert "cache" not in str(caught.value)
+
+
+def test_a_shard_that_is_removed_while_it_is_read_is_named(store):
+    store.files.pipe({"bucket/a": b"123456", "bucket/b": b"123456"})
+    paths = [place("a"), place("b")]
+    assert remote_ranges.read_ranges(paths, [0, 1], [2, 3]) == [b"12", b"23"]
+    store.files.rm_file("bucket/b")
+    with pytest.raises(UserError, match="^s3://bucket/b cannot be read any") as caught:
+        remote_ranges.read_ranges(paths, [0, 1], [2, 3])
+    assert caught.value.exit_code == 65
