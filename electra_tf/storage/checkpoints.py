@@ -287,10 +287,7 @@ class Checkpoints:
             self._discard(step)
             raise cannot_write(self.prefix(step), error) from error
         self.last_saved_step = step
-        try:
-            self._remove_old()
-        except OSError as error:
-            raise cannot_write(self.directory, error) from error
+        self._remove_old()
         self._write_pointer()
         self._after_save()
 
@@ -330,13 +327,24 @@ class Checkpoints:
         # What was just saved stays, whatever higher steps others have left.
         ours.sort(key=lambda step: (step == self.last_saved_step, step))
         for step in ours[: -self.keep]:
-            # The manifest goes first, into a directory that marks the rest as ours to
-            # clear, so that a kill in between leaves no half checkpoint.
-            partial = self._partial(step)
-            partial.mkdir(exist_ok=True)
-            for name in sorted(self._groups()[step], key=lambda n: MANIFEST not in n):
-                os.replace(self.directory / name, partial / name)
-            shutil.rmtree(partial)
+            try:
+                self._remove(step)
+            except OSError as error:
+                # The save has succeeded, so this ends no run. On NFS a folder cannot
+                # go while somebody reads a file of it.
+                self._log(
+                    f"The old checkpoint of step {step} could not be removed: "
+                    f"{error.strerror}; the next start clears what is left of it."
+                )
+
+    def _remove(self, step: int) -> None:
+        # The manifest goes first, into a directory that marks the rest as ours to
+        # clear, so that a kill in between leaves no half checkpoint.
+        partial = self._partial(step)
+        partial.mkdir(exist_ok=True)
+        for name in sorted(self._groups()[step], key=lambda n: MANIFEST not in n):
+            os.replace(self.directory / name, partial / name)
+        shutil.rmtree(partial)
 
     def _write_pointer(self) -> None:
         """The text file that `tf.train.latest_checkpoint` reads; we never do."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints are whole or absent, damaged ones are passed over, runs do not mix."""
 
+import errno
 import json
 import os
 import resource
@@ -87,6 +88,31 @@ def test_the_oldest_are_removed(tmp_path):
     assert run.checkpoints.steps() == [3, 4]
     assert len(run.names()) == 2 * 3 + 1
     assert "model.ckpt-3" in (tmp_path / "checkpoint").read_text()
+
+
+@pytest.mark.parametrize("operation", ["rmtree", "replace"])
+def test_an_old_one_that_cannot_be_removed_ends_no_run(
+    tmp_path, monkeypatch, operation
+):
+    """As on NFS, where the folder of a file that somebody reads cannot go."""
+    run = Run(tmp_path, keep=2).saved(1, 2)
+    module = {"rmtree": shutil, "replace": os}[operation]
+    function = getattr(module, operation)
+
+    def busy(path, *args, **kwargs):
+        if "model.ckpt-1" in str(path):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        return function(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, operation, busy)
+        run.saved(3, 4)
+    said = [line for line in run.log if "step 1 could not be removed: Dir" in line]
+    assert len(said) == {"rmtree": 1, "replace": 2}[operation]
+    later = Run(tmp_path, keep=2)
+    assert later.restored() == 4
+    later.saved(5)
+    assert later.checkpoints.steps() == [4, 5] and len(later.names()) == 2 * 3 + 1
 
 
 def flip_bit(path, position):
