@@ -9,7 +9,12 @@ import pytest
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.storage import files
-from electra_tf.storage.files import is_stream, keep_others_out, line_writer
+from electra_tf.storage.files import (
+    cannot_write,
+    is_stream,
+    keep_others_out,
+    line_writer,
+)
 from tests.helpers.pipes import drained
 
 
@@ -144,3 +149,23 @@ def test_what_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     refused(tmp_path / "file" / "out", EXIT_CANNOT_WRITE, "cannot write")
     refused(tmp_path, EXIT_CANNOT_WRITE, "cannot write")
+
+
+@pytest.mark.parametrize(
+    ("error", "helps"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (OSError(errno.EROFS, "Read-only file system"), True),
+        (OSError(errno.EACCES, "a/b is read-only"), True),
+        (OSError(errno.EIO, "a/b; No space left on device"), True),  # TensorFlow's
+        (RuntimeError("a/b; Permission denied"), True),
+        (OSError(errno.ENOENT, "No such file or directory"), False),
+        (OSError(errno.ENOTEMPTY, "Directory not empty"), False),
+        (OSError(errno.EIO, "Input/output error"), False),
+    ],
+)
+def test_room_and_permissions_are_advised_where_they_help(tmp_path, error, helps):
+    said = str(cannot_write(tmp_path, error))
+    assert said.startswith(f"cannot write {tmp_path}: ") and said.count("\n") == 1
+    assert ("make room" in said) == ("is intact" in said) == helps
