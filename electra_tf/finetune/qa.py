@@ -404,7 +404,10 @@ class QATask(Task):
         return told
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """Answers, n-best lists and null odds in SQuAD's form; JSONL as `told` is."""
+        """Answers, n-best lists and null odds in SQuAD's form; JSONL as `told` is.
+
+        Of 2.0 also the answers to submit: those whose null odds are low enough.
+        """
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
         best = {
@@ -421,7 +424,13 @@ class QATask(Task):
         }  # fmt: skip
         content = {"preds": scorer.predictions, "nbest": best}
         if self.is_v2:
-            content["null_odds"] = scorer.null_odds
+            content["null_odds"] = odds = scorer.null_odds
+            # As the official script decides it, which is not asked to by default.
+            limit = self.config.qa_na_threshold
+            content["submission"] = {
+                name: "" if odds[name] > limit else answer
+                for name, answer in scorer.predictions.items()
+            }
         paths = []
         for name, value in content.items():
             path = folder / f"{self.name}_{split}_{name}.json"

@@ -11,6 +11,7 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export.question_answering import windows_on
 from electra_tf.finetune import qa
+from electra_tf.finetune.qa_scorer import WINDOWS_PER_EXAMPLE
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
 
@@ -74,6 +75,25 @@ def test_predictions_of_a_test_set_need_no_scores(tmp_path):
     files = {p.rpartition("_")[2]: json.loads(open(p).read()) for p in paths}
     assert files["preds.json"] == {"a": "dog", "b": "cat ran"}
     assert files["nbest.json"]["a"][0]["text"] == "dog"
+
+
+def test_what_is_submitted_leaves_questions_unanswered(tmp_path):
+    """By the threshold of the scores, which the official script does not have."""
+    asked = [{"id": n, "question": "who ?"} for n in ("a", "b", "c")]
+    files = {"train": squad(question()), "test": squad(*asked)}
+    task = task_on(tmp_path, **files, has_impossible=True, qa_na_threshold=-3.0)
+    scorer = answered(task, "test", [(1, 1), (5, 6), (1, 1)])
+    for number, odds in enumerate((-3.1, -3.0, -2.9)):
+        scorer._outputs[WINDOWS_PER_EXAMPLE * number]["answerable_logit"] = odds
+    paths = task.write_predictions("test", scorer, str(tmp_path / "out"), 1)
+    files = {p.rpartition("_test_")[2]: p for p in paths}
+    preds, odds, given = (
+        json.loads(open(files[f"{name}.json"]).read())
+        for name in ("preds", "null_odds", "submission")
+    )
+    assert preds == {"a": "dog", "b": "cat ran", "c": "dog"}
+    assert odds == {"a": -3.1, "b": -3.0, "c": -2.9}
+    assert given == {"a": "dog", "b": "cat ran", "c": ""}
 
 
 def test_dev_answers_are_needed_before_the_training(tmp_path):
