@@ -308,7 +308,8 @@ def build(run: Run):
     run.cluster.meet(run.facts())
     placement = distribution.create_strategy(config, run.cluster)
     for phase in config.run_phases():
-        distribution.check_batch_sizes(phase.config, placement.num_replicas)
+        distribution.check_training_batch(phase.config, placement.num_replicas)
+        distribution.check_evaluation_batch(phase.config, placement.num_replicas)
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():

@@ -111,7 +111,7 @@ def create_strategy(config, cluster: Cluster | None = None) -> Placement:
     cluster = cluster or Cluster()
     strategy = _strategy(config, cluster)
     replicas = strategy.num_replicas_in_sync
-    check_batch_sizes(config, replicas)
+    check_training_batch(config, replicas)
     return Placement(
         strategy=strategy,
         jit_compile=uses_jit(config),
@@ -165,8 +165,8 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
     return strategy
 
 
-def check_batch_sizes(config, replicas: int) -> None:
-    """Refuses batch sizes that do not divide evenly, naming both numbers."""
+def check_training_batch(config, replicas: int) -> None:
+    """Refuses a batch that does not divide evenly, naming both numbers."""
     parts = replicas * config.gradient_accumulation_steps
     if config.do_train and config.train_batch_size % parts:
         raise UserError(
@@ -174,6 +174,10 @@ def check_batch_sizes(config, replicas: int) -> None:
             f"{parts} = {replicas} replicas x gradient_accumulation_steps "
             f"{config.gradient_accumulation_steps}."
         )
+
+
+def check_evaluation_batch(config, replicas: int) -> None:
+    """The same of evaluations on all replicas, as those of pre-training are."""
     evaluates = config.do_eval or config.eval_every_steps
     if evaluates and config.eval_batch_size % replicas:
         raise UserError(

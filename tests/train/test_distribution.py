@@ -2,11 +2,13 @@
 """Strategies, batch sizes that do not divide, replicas that agree with one device."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.model import target
@@ -37,10 +39,10 @@ def test_a_batch_must_divide_into_replicas_and_parts(
 ):
     made = config(train_batch_size=batch, gradient_accumulation_steps=accumulation)
     if fits:
-        distribution.check_batch_sizes(made, replicas)
+        distribution.check_training_batch(made, replicas)
         return
     with pytest.raises(UserError) as e:
-        distribution.check_batch_sizes(made, replicas)
+        distribution.check_training_batch(made, replicas)
     assert f"train_batch_size {batch} does not divide by" in str(e.value)
     assert f"{replicas} replicas" in str(e.value)
     assert f"gradient_accumulation_steps {accumulation}" in str(e.value)
@@ -52,9 +54,19 @@ def test_a_batch_must_divide_into_replicas_and_parts(
 )
 def test_an_evaluation_batch_must_divide_into_replicas(when):
     made = config(**when, train_batch_size=12, eval_batch_size=6)
-    distribution.check_batch_sizes(made, 3)
+    distribution.check_evaluation_batch(made, 3)
     with pytest.raises(UserError, match="eval_batch_size 6 does not divide by 4"):
-        distribution.check_batch_sizes(made, 4)
+        distribution.check_evaluation_batch(made, 4)
+
+
+@pytest.mark.parametrize("when", [{"do_train": False}, {"eval_every_steps": 5}])
+def test_fine_tuning_evaluates_on_one_device(monkeypatch, when):
+    three = types.SimpleNamespace(num_replicas_in_sync=3)
+    monkeypatch.setattr(distribution, "_strategy", lambda *_: three)
+    hparams = when | {"task_names": ["cola"], "train_batch_size": 12}
+    made = FinetuningConfig.from_hparams("data", "model", hparams)
+    assert made.eval_batch_size % 3
+    assert distribution.create_strategy(made).num_replicas == 3
 
 
 class Machine:
