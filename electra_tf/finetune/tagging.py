@@ -31,6 +31,7 @@ from electra_tf.finetune.task import (
 from electra_tf.storage.files import atomic_write
 
 _TAG = re.compile(r"O|[BIES]-.+", re.DOTALL)
+_CUT_OFF = "(cut off)"  # in confusion matrices
 NO_TAG = "_"  # of a word beyond max_seq_length, where tags are plain
 
 
@@ -149,12 +150,12 @@ def _precision_recall(right: int, predicted: int, gold: int) -> dict[str, float]
 
 
 class PlainTagScorer(SpanScorer):
-    """The share of words with the right tag; one that was cut off has the wrong one."""
+    """The share of words with the right tag; one that was cut off has none."""
 
-    def _pairs(self) -> Iterator[tuple[str, str]]:
+    def _pairs(self) -> Iterator[tuple[str, str | None]]:
         for row in self.rows:
             theirs, ours = self.tags(row, "labels"), self.tags(row, "predictions")
-            ours += [NO_TAG] * (len(theirs) - len(ours))
+            ours += [None] * (len(theirs) - len(ours))  # Any text may be a right tag.
             yield from zip(theirs, ours, strict=False)
 
     def get_results(self) -> list[tuple[str, float]]:
@@ -167,7 +168,8 @@ class PlainTagScorer(SpanScorer):
 
     def details(self) -> dict[str, Any]:
         """Each tag's precision, recall and F1, and which is taken for which."""
-        return class_details(*zip(*self._pairs(), strict=True))
+        pairs = ((gold, ours or _CUT_OFF) for gold, ours in self._pairs())
+        return class_details(*zip(*pairs, strict=True))
 
 
 class TaggingTask(Task):

@@ -94,6 +94,18 @@ def test_words_that_are_cut_off_count_as_missed(tmp_path):
     assert (results["precision"], results["recall"]) == (100.0, 50.0)
 
 
+def test_a_tag_may_look_like_that_of_a_word_that_is_cut_off(tmp_path):
+    """As in Universal Dependencies, which have _ where there is nothing to say."""
+    text = "dog _\ncat N\n" * 10 + "\n"
+    keys = {"scheme": "plain", "max_seq_length": 12}
+    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging", **keys)
+    scorer = predicted(task, "dev", ["_", "N"] * 5)
+    assert dict(scorer.get_results())["accuracy"] == 50.0
+    found = scorer.details()
+    assert found["classes"]["_"]["recall"] == found["classes"]["N"]["recall"] == 50.0
+    assert found["confusion"]["labels"] == ["(cut off)", "N", "_"]
+
+
 def test_a_class_that_only_dev_and_test_have(tmp_path):
     other = "dog B-NEW\ncat B-LOC\n\n"
     files = {"train.txt": NER, "dev.txt": other, "test.txt": other}
