@@ -182,9 +182,9 @@ def find_start(
     """What there is to begin with, checked."""
     original = sources.original_in(config.model_dir, console.log)
     saved = None if original else checkpoints.newest_intact()
+    if saved or original:
+        keep_init_checkpoint(Start(saved, original), config, checkpoints)
     if saved:
-        if config.do_train:
-            keep_init_checkpoint(saved, config, checkpoints)
         checkpoints.check_identity(saved)
         if config.do_train:
             phases.check_passed(saved.settings, config, saved.step)
@@ -208,16 +208,20 @@ def find_start(
 
 
 def keep_init_checkpoint(
-    saved: Manifest, config: PretrainingConfig, checkpoints: Checkpoints
+    start: Start, config: PretrainingConfig, checkpoints: Checkpoints
 ) -> None:
     """A run that has begun keeps what it began with; UserError for something else."""
-    here, there = config.init_checkpoint, saved.settings.get("init_checkpoint")
-    if here not in (None, there):
+    here, there = config.init_checkpoint, None
+    if saved := start.saved:
+        there = saved.settings.get("init_checkpoint")
         began = f"the weights of {there}" if there else "random weights"
+        found = f"is at step {saved.step} and began with {began}"
+    else:
+        found = f"holds the original's {start.original.origin}"
+    if here not in (None, there):
         raise UserError(
-            f"{config.model_dir} is at step {saved.step} and began with {began}; "
-            f"init_checkpoint {here!r} would have no effect.\nLeave it out, or choose "
-            "another --model-name."
+            f"{config.model_dir} {found}; init_checkpoint {here!r} would have no "
+            "effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
 
@@ -477,8 +481,9 @@ def what_comes(run: Run) -> str:
     """What the command of a dry run would do."""
     config, (saved, original) = run.config, run.start
     if config.do_eval:
-        found = run.checkpoints.prefix(saved.step) if saved else original.origin
-        return f"evaluate {found}"
+        # Other workers than the chief know neither, and print nothing.
+        found = original and original.origin
+        return f"evaluate {run.checkpoints.prefix(saved.step) if saved else found}"
     if saved and saved.step >= config.num_train_steps:
         return f"do nothing: {saved.step} of {config.num_train_steps} steps are made"
     if saved or original:

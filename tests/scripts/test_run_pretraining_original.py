@@ -39,6 +39,11 @@ def tensors(prefix):
 
 def test_a_run_of_the_original_is_evaluated_and_continued(data):
     original = data / "models" / "of_original"
+    init = {"init_checkpoint": str(data / "models" / "two_starts")}
+    for hparams in (SHORT, EVALUATE):
+        done = pretrain(data, "of_original", hparams | init)
+        assert done.returncode == 2 and "would have no effect" in done.stderr
+        assert f"holds the original's {original}" in done.stderr
     done = pretrain(data, "of_original", EVALUATE)
     assert done.returncode == 0, done.stderr
     assert "global_step = 2" in done.stdout
