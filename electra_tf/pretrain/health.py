@@ -59,7 +59,9 @@ class HealthMonitor:
       total: the step at which the run, or its phase, ends.
       warmup: the step at which the learning rate's warm-up ends.
       first: the step at which the phase begins.
-      epochs: how often the data of the phase have been seen after so many steps.
+      epochs: how often the data of the phase have been seen after so many steps; of
+        several data sets the one that is seen most often.
+      judges_all: whether the discriminator's loss counts all tokens, as its accuracy.
       clock: seconds.
     """
 
@@ -72,10 +74,11 @@ class HealthMonitor:
         warmup: int,
         first: int = 0,
         epochs: Callable[[int], float] = lambda step: 0.0,
+        judges_all: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ):
         self.total, self.warmup, self.first = total, warmup, first
-        self.epochs = epochs
+        self.epochs, self.judges_all = epochs, judges_all
         self.step = 0
         self.best: dict[str, float] = {}  # lowest mean loss and norm, highest speed
         self._policy, self._console, self._clock = policy, console, clock
@@ -137,7 +140,8 @@ def _binary_entropy(share: float) -> float:
 
 def _discriminator(run: HealthMonitor) -> str | None:
     rows = run.last(WINDOW, "disc_recall", "disc_accuracy", "disc_loss")
-    if rows is None or run.step < run.warmup + WINDOW:
+    # The loss of guessing is known for the tokens that the accuracy is of.
+    if not run.judges_all or rows is None or run.step < run.warmup + WINDOW:
         return None
     recall, accuracy, loss = (float(row.mean()) for row in rows)
     says_all = recall > ALWAYS and accuracy < 0.5
@@ -211,7 +215,7 @@ def _rate(run: HealthMonitor) -> str | None:
 def _epochs(run: HealthMonitor) -> str | None:
     if run.epochs(run.step) <= MAX_EPOCHS:
         return None
-    return f"the run has seen all of its data {MAX_EPOCHS} times"
+    return f"the run has seen all of a data set {MAX_EPOCHS} times"
 
 
 def _speed(run: HealthMonitor) -> str | None:
@@ -227,7 +231,8 @@ SIGNS = (
     Sign(
         "discriminator collapse",
         f"recall below {NEVER} (or all tokens called replaced) over {WINDOW:,} steps "
-        "after the warm-up, with the loss of guessing",
+        "after the warm-up, with the loss of guessing (not of `electra_15`, whose loss "
+        "counts other tokens than its metrics)",
         "a smaller generator, a lower learning_rate, more num_warmup_steps",
         _discriminator,
     ),
@@ -268,7 +273,7 @@ SIGNS = (
     ),
     Sign(
         "circles",
-        f"more than {MAX_EPOCHS} epochs",
+        f"more than {MAX_EPOCHS} epochs of the data set that is seen most often",
         "more text; or fewer steps, which may do as well",
         _epochs,
     ),

@@ -110,6 +110,11 @@ class Objective:
         """Where samples replace tokens, int32 [B, N]; 0 for nowhere."""
         return inputs.masked_lm_positions
 
+    @property
+    def judges_all(self) -> bool:
+        """Whether the main network's loss counts all tokens, as its metrics do."""
+        return type(self).positions is Objective.positions
+
     def positions(self, inputs: MaskedInputs) -> tf.Tensor:
         """1 at the positions that the main network's loss counts, float32 [B, L]."""
         return tf.cast(inputs.input_mask, tf.float32)

@@ -216,6 +216,7 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         first=phase.first,
         warmup=phase.first + part.num_warmup_steps,
         epochs=epochs,
+        judges_all=objective.judges_all,
     )
     return loop.train(
         step,

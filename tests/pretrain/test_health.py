@@ -4,8 +4,10 @@
 import numpy as np
 import pytest
 
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.pretrain.health import HealthMonitor
+from electra_tf.pretrain.objectives import objective_class
 from tests.helpers.forked_runs import metrics_of, pretrain
 from tests.helpers.runs import tiny
 
@@ -39,7 +41,7 @@ def healthy(steps, seed=0):
     }
 
 
-def watch(metrics, policy="warn", times=None, epochs_per_step=0.0):
+def watch(metrics, policy="warn", times=None, epochs_per_step=0.0, **options):
     steps, console, chunk, now = len(metrics["loss"]), Lines(), 7, [0.0]
     monitor = HealthMonitor(
         policy,
@@ -48,6 +50,7 @@ def watch(metrics, policy="warn", times=None, epochs_per_step=0.0):
         warmup=steps // 10,
         epochs=lambda step: step * epochs_per_step,
         clock=lambda: now[0],
+        **options,
     )
     for start in range(0, steps, chunk):
         rows = {name: values[start : start + chunk] for name, values in metrics.items()}
@@ -124,6 +127,19 @@ def test_a_rare_word_is_no_guess():
     assert watch(metrics) == []
 
 
+def test_a_loss_of_other_tokens_than_the_accuracy_says_nothing_of_guessing():
+    """electra_15 learns from masked tokens alone, most of which are replaced."""
+    metrics = healthy(6000)
+    metrics["disc_recall"][2000:] = 1
+    metrics["disc_accuracy"][2000:] = 0.1  # of all tokens
+    metrics["disc_loss"][2000:] = 0.5  # guessing 7 of 10 has 0.61
+    assert watch(metrics, judges_all=False) == []
+    assert len(watch(metrics)) == 1
+    classes = {name: objective_class(name) for name in OBJECTIVES}
+    partial = [name for name, cls in classes.items() if not cls(None).judges_all]
+    assert partial == ["electra_15"]
+
+
 def test_steps_that_were_left_out_do_not_count():
     metrics = healthy(6000)
     for values in metrics.values():
@@ -135,7 +151,7 @@ def test_steps_that_were_left_out_do_not_count():
 def test_epochs():
     assert watch(healthy(4000), epochs_per_step=0.01) == []
     (line,) = watch(healthy(4100), epochs_per_step=0.01)
-    assert "seen all of its data 40 times" in line
+    assert "seen all of a data set 40 times" in line
 
 
 def test_half_the_speed():
@@ -158,7 +174,7 @@ def test_a_run_without_a_rate_that_goes_in_circles(tiny_data):
     )
     run = pretrain(tiny_data, "circles", hparams).wait()
     assert run.returncode == 0, run.stderr
-    assert "the run has seen all of its data 40 times" in run.stdout
+    assert "the run has seen all of a data set 40 times" in run.stdout
     assert "the learning rate is " in run.stdout
     assert run.stdout.count("Warning: ") <= 3
 
