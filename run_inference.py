@@ -105,7 +105,6 @@ _METHOD = flags.DEFINE_enum(
     ["electric", "electra_tt", "two_tower", "mask_each", "discriminator"],
     "How texts are scored; a model offers some of these. Default: electric.",
 )
-flags.DEFINE_alias("way", "method")  # its name in version 0.1
 _OVERLAP = flags.DEFINE_integer(
     "overlap",
     0,
