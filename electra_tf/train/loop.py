@@ -61,8 +61,7 @@ def train(
 
     Returns: whether the end was reached; False after a stop, with the state saved.
 
-    Raises `UserError`: 70 when loss or gradients are not finite (nothing of that step
-      is kept), 65 for damaged data, 73 when something cannot be written.
+    Raises `UserError`: 70 for what is not finite, 65 for damaged data, 73 for a disk.
     """
     report = Report(
         checkpoints.directory,
@@ -80,7 +79,6 @@ def train(
     loop = _Loop(step, placement, saver, report, guard, plan)
     pace, workers = Pace(iterations_per_loop), placement.workers
     with stop or StopRequest() as stop:
-        stop.expect(pace.slowest)
         try:
             # Shows before the first hour whether the disk takes a checkpoint.
             failure = failure_of(loop.save, saver.wait)
