@@ -61,7 +61,7 @@ def train(
 
     Returns: whether the end was reached; False after a stop, with the state saved.
 
-    Raises `UserError`: 70 for what is not finite, 65 for damaged data, 73 for a disk.
+    Raises `UserError`: 70 (loss not finite), 65 (damaged data), 73 (cannot write).
     """
     report = Report(
         checkpoints.directory,
