@@ -12,9 +12,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from electra_tf.config.generators import GENERATORS
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
@@ -27,6 +30,7 @@ from electra_tf.text.vocabulary import read_settings, write_settings, write_toke
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
 STEP = "global_step"
+_ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by default
 _PLACES = ("vocab_file", "model_dir", "init_checkpoint", "word_list")
 SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
@@ -196,8 +200,10 @@ def write_tf1(
 ) -> Path:
     """Writes the whole model as the original would: checkpoint, vocabulary, pointer.
 
-    Beside it `hparams.json`, a `--config` for this project. Raises `UserError` when
-    the directory is in use or cannot be written, 65 when what was written differs.
+    Beside it `hparams.json`, a `--config` for this project. A model that the original
+    does not have is written all the same, no other format holds it whole; that is said.
+    Raises `UserError` when the directory is in use or cannot be written, 65 when what
+    was written differs.
     """
     if what not in ("all", ""):
         raise UserError(
@@ -213,8 +219,17 @@ def write_tf1(
         again = assemble(read(str(prefix)), None)
         results = verification.tensors(stored, again)
         results += verification.outputs(stored, again)
-        verification.write_manifest(folder, stored, FORMAT, "all", results)
+        told, cannot = _hparams_for_original(stored), _not_in_original(stored)
+        facts = {"original": {"model_hparam_overrides": told, "cannot": cannot}}
+        verification.write_manifest(folder, stored, FORMAT, "all", results, facts)
     verification.show(results, log)
+    for reason in cannot:
+        log(f"electra_tf alone computes what this model does: {reason}.")
+    if told:
+        log(
+            "No weight shows it, so the original needs it in its hparams: "
+            f'{{"model_hparam_overrides": {json.dumps(told)}}}'
+        )
     if not stored.slots:
         log(
             "No Adam slots: the original fine-tunes from this checkpoint; to continue "
@@ -236,6 +251,34 @@ def _write_hparams(folder: Path, stored: StoredModel) -> None:
     hparams = {name: value for name, value in saved.items() if name in names}
     text = json.dumps(hparams, indent=2) + "\n"
     (folder / HPARAMS).write_text(text, encoding="utf-8")
+
+
+def _not_in_original(stored: StoredModel) -> list[str]:
+    """Why the original program would not compute what a model does."""
+    config, tokenizer = stored.config, stored.tokenizer_config
+    found = []
+    if (act := config.model_config().hidden_act) not in _ORIGINAL_ACTIVATIONS:
+        found.append(f"hidden_act is {act}, the original's gelu is the exact one")
+    if tokenizer.do_lower_case and not tokenizer.strip_accents:
+        found.append("the original strips accents where it lower-cases")
+    if not OBJECTIVES[config.objective_kind].is_originals:
+        found.append(f"the original has no objective {config.objective_kind}")
+    if GENERATORS[config.generator_kind].original is None:
+        found.append(f"the original has no {config.generator_kind} generator")
+    if config.embedding_sharing == "disentangled":
+        found.append("the original has no embedding_sharing disentangled")
+    return found
+
+
+def _hparams_for_original(stored: StoredModel) -> dict[str, Any]:
+    """The `model_hparam_overrides` that the original needs beside the sizes."""
+    shape = stored.config.model_config()
+    usual = {"num_attention_heads": max(1, shape.hidden_size // 64)}
+    usual["hidden_act"] = _ORIGINAL_ACTIVATIONS[0]
+    found = {name: getattr(shape, name) for name in usual}
+    if found["hidden_act"] not in _ORIGINAL_ACTIVATIONS:
+        del found["hidden_act"]
+    return {name: value for name, value in found.items() if value != usual[name]}
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Original checkpoints, read and written."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +12,8 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.interop import networks, sources, tf1
+from electra_tf.text.vocabulary import TokenizerConfig
+from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.interop_models import (
     RUNS,
     VOCAB,
@@ -138,6 +141,71 @@ def test_a_graph_of_the_originals_kind_restores_it(tmp_path):
         assert session.run(step) == 3
         for name, value in session.run(variables).items():
             np.testing.assert_array_equal(value, named[name])
+
+
+def shaped(stored, **overrides):
+    """The same weights as of a model with other hparams that no weight shows."""
+    before = stored.config.model_hparam_overrides
+    changed = {"model_hparam_overrides": before | overrides}
+    config = dataclasses.replace(stored.config, **changed)
+    return stored._replace(config=config, known={**stored.known, **changed})
+
+
+ORIGINALS = {  # what differs -> what the original must be told, what it cannot do
+    "nothing": ({"num_attention_heads": 1}, {}, []),
+    "heads": ({"num_attention_heads": 4}, {"num_attention_heads": 4}, []),
+    "relu": (
+        {"num_attention_heads": 1, "hidden_act": "relu"},
+        {"hidden_act": "relu"},
+        [],
+    ),
+    "gelu": (
+        {"num_attention_heads": 1, "hidden_act": "gelu_tanh"},
+        {},
+        ["hidden_act is gelu_tanh"],
+    ),
+    "accents": ({"num_attention_heads": 1}, {}, ["strips accents"]),
+}
+
+
+@pytest.mark.parametrize("name", ORIGINALS)
+def test_what_the_original_cannot_know_is_said(name, tmp_path):
+    overrides, told, cannot = ORIGINALS[name]
+    stored = shaped(golden("electra_tiny"), **overrides)
+    if name == "accents":
+        config = TokenizerConfig(do_lower_case=True, strip_accents=False)
+        stored = stored._replace(tokenizer_config=config)
+    said = []
+    out = tf1.write_tf1(stored, "all", tmp_path / "out", said.append)
+    facts = json.loads((out / "manifest.json").read_text())["original"]
+    assert facts["model_hparam_overrides"] == told
+    assert len(facts["cannot"]) == len(cannot)
+    for reason, part in zip(facts["cannot"], cannot, strict=True):
+        assert part in reason and any(reason in line for line in said)
+        assert any("electra_tf alone" in line for line in said)
+    hint = [line for line in said if "model_hparam_overrides" in line]
+    assert len(hint) == bool(told)
+    assert all(json.dumps(told) in line for line in hint)
+    again = sources.read(out, **quiet)
+    assert again.config.model_config() == stored.config.model_config()
+    assert again.tokenizer_config.equivalent(stored.tokenizer_config)
+
+
+def test_objectives_that_the_original_does_not_have_are_named(tmp_path):
+    for variant, part in (
+        ("unigram", "unigram generator"),
+        ("electra_sentence", "objective electra_sentence"),
+        ("disentangled", "embedding_sharing disentangled"),
+        ("electra", None),
+        ("electric", None),
+    ):
+        model_dir = write_run(tmp_path / variant, tiny_source(variant))
+        said = []
+        stored = sources.read(model_dir, **quiet)
+        tf1.write_tf1(stored, "all", tmp_path / f"{variant}_out", said.append)
+        found = [line for line in said if "electra_tf alone" in line]
+        assert len(found) == bool(part)
+        assert part is None or part in found[0]
 
 
 # Refusals: what, where, what to do, in three lines.
