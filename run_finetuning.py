@@ -413,7 +413,7 @@ def sweep(
             code = sweep_task(*run_of_task, vocab, placement, console, stop, scores)
             if code != EXIT_OK:
                 return code
-    json_path = Path(config.results_txt).parent / "sweep" / "sweep.json"
+    json_path = sweep_lib.json_path_of(config)
     picture = sweep_lib.write(scores, json_path, f"Sweep of {config.model_name}")
     put_folder(json_path.parent)
     console.log(sweep_lib.table(scores))

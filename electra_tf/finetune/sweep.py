@@ -84,6 +84,12 @@ def config_at(config: FinetuningConfig, step: int, prefix: str) -> FinetuningCon
     )
 
 
+def json_path_of(config: FinetuningConfig) -> Path:
+    """Where the numbers of a sweep go; another one's are of other tasks."""
+    names = ",".join(config.task_names)
+    return Path(config.results_txt).parent / "sweep" / f"{names}_sweep.json"
+
+
 def write(scores: Scores, json_path: Path, title: str) -> Path:
     """Writes the numbers and the picture; returns the picture's path."""
     content = {

@@ -174,6 +174,16 @@ def test_sweep_finds_the_kept_checkpoints(tmp_path):
             sweep.checkpoints_of(other)
 
 
+def test_sweeps_of_different_tasks_have_their_own_files():
+    places = set()
+    for names in (["cola"], ["rte"], ["cola", "rte"]):
+        config = FinetuningConfig.from_hparams("D", "m", {"task_names": names})
+        places.add(str(sweep.json_path_of(config)))
+    folder = "D/models/m/results/sweep"
+    tasks = ("cola", "rte", "cola,rte")
+    assert places == {f"{folder}/{name}_sweep.json" for name in tasks}
+
+
 def test_sweep_of_scores_that_are_no_numbers(tmp_path):
     scores = {"sts: pearson": {200: summary([math.nan]), 1000: summary([10.0])}}
     sweep.write(scores, tmp_path / "sweep.json", "Sweep")

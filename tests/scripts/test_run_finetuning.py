@@ -416,9 +416,9 @@ def test_a_sweep_scores_every_checkpoint(data, several):
     run = fork(data, "swept", given, "--sweep")
     assert run.returncode == 0, run.stdout + run.stderr
     swept = source / "results" / "sweep"
-    scores = json.loads((swept / "sweep.json").read_text())
+    scores = json.loads((swept / "cola_sweep.json").read_text())
     assert list(scores["cola: mcc"]) == [str(newest)]
-    assert (swept / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert (swept / "cola_sweep.png").read_bytes().startswith(b"\x89PNG")
     # Of several tasks each has places of its own, below what is given, too.
     given |= {"task_names": ["cola", "sts"], "label_smoothing": 0.1}
     given |= {"class_weights": {"cola": "balanced"}}
@@ -426,7 +426,8 @@ def test_a_sweep_scores_every_checkpoint(data, several):
     file.write_text(json.dumps({"model_dir": str(source / "own")}))
     run = fork(data, "swept", given, "--sweep", f"--config={file}")
     assert run.returncode == 0, run.stdout + run.stderr
-    scores = json.loads((source / "own_results" / "sweep" / "sweep.json").read_text())
+    path = source / "own_results" / "sweep" / "cola,sts_sweep.json"
+    scores = json.loads(path.read_text())
     assert list(scores) == ["cola: mcc", "sts: pearson"]
 
 
