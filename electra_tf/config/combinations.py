@@ -20,6 +20,15 @@ def check_action(config) -> None:
         )
 
 
+def check_phases(config) -> None:
+    """Raises a UserError for phases of a run that has stages; before their own."""
+    if config.phases and config.objective_kind == "two_stage":
+        raise UserError(
+            "objective two_stage and phases exclude each other: its stages are phases "
+            "already. Leave phases out"
+        )
+
+
 def check(config) -> None:
     """Raises a UserError for hparams of a PretrainingConfig that exclude each other."""
     _check_objective(config)
@@ -245,9 +254,21 @@ def _check_settings(config) -> None:
 
 
 def _check_weights(config) -> None:
-    """Raises a UserError for an objective of the paper that would not be learned."""
+    """Raises a UserError for a network that would not learn what it is there for."""
     name = config.objective_kind
-    kind = OBJECTIVES[name]
+    kind, generator = OBJECTIVES[name], GENERATORS[config.generator_kind]
+    losses = {
+        "gen_weight": generator.predicts != "none",
+        "disc_weight": bool(kind.heads),
+        "sentence_weight": name == "electra_sentence",
+    }
+    weights = [weight for weight, has_parameters in losses.items() if has_parameters]
+    if not any(getattr(config, weight) for weight in weights):
+        said = " and ".join(f"{weight} 0" for weight in weights)
+        raise UserError(
+            f"{said} with objective {name} and generator {config.generator_kind}: "
+            "nothing would be learned"
+        )
     learner = "main network" if kind.predicts != "none" else "discriminator"
     has_verdict = name == "electra_sentence" and config.sentence_weight > 0
     samples = name in ("two_stage", "adversarial") or not kind.main_network
@@ -268,11 +289,6 @@ def _check_weights(config) -> None:
 
 def _check_two_stage(config) -> None:
     """Raises a UserError unless one network's weights can be the other's."""
-    if config.phases:
-        raise UserError(
-            "objective two_stage and phases exclude each other: its stages are phases "
-            "already. Leave phases out"
-        )
     needed = {
         "generator_hidden_size": 1.0,
         "generator_layers": 1.0,
@@ -357,16 +373,33 @@ def _check_adversarial(config) -> None:
 
 
 def notes(config) -> list[str]:
-    """What a user should be told of hparams that go together, if not well."""
-    if config.objective_kind != "electric":
-        return []
-    given = {"temperature": 1.0, "disallow_correct": False}
-    return [
-        f"{name} is {show(getattr(config, name))}: Electric's samples are not of the "
-        "q that its loss is made of, as in the original; its scores are no log p"
-        for name, usual in given.items()
-        if getattr(config, name) != usual
-    ]
+    """What a user should be told of hparams that go together, if not well.
+
+    What the original takes as well is no error.
+    """
+    found, kind = [], config.generator_kind
+    own = [n for n in ("temperature", "disallow_correct") if _is_changed(config, n)]
+    for name in own:
+        said = f"{name} is {show(getattr(config, name))}"
+        if config.objective_kind == "electric":
+            found.append(
+                f"{said}: Electric's samples are not of the q that its loss is made "
+                "of, as in the original; its scores are no log p"
+            )
+        elif config.objective_kind == "mlm":
+            found.append(f"{said}, without effect: no network reads the samples")
+        elif name == "temperature" and kind == "uniform":
+            found.append(f"{said}, without effect: all tokens are drawn alike")
+    if config.untied_generator_embeddings and not config.uses_generator_config:
+        found.append(
+            "untied_generator_embeddings is true, without effect: the generator "
+            f"({kind}) has no encoder of its own"
+        )
+    return found
+
+
+def _is_changed(config, name: str) -> bool:
+    return getattr(config, name) != getattr(type(config), name)
 
 
 def check_sizes(config) -> None:

@@ -31,7 +31,7 @@ __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
 
 def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
     """The number of masked-position slots per sequence."""
-    return int((mask_prob + 0.005) * max_seq_length)
+    return min(max_seq_length, int((mask_prob + 0.005) * max_seq_length))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -474,6 +474,7 @@ class PretrainingConfig(RunConfig):
 
     def _check_together(self) -> None:
         combinations.check_action(self)
+        combinations.check_phases(self)
         for part in self.run_phases() if self.phases else ():
             try:
                 part.config._check_together()

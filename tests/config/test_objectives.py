@@ -105,6 +105,24 @@ def test_the_switch_of_stages_is_written_down(tmp_path):
         ({"objective": "replace_mlm", "disc_weight": 0}, ["the main network"]),
         ({"objective": "all_tokens_mlm", "disc_weight": 0}, ["the main network"]),
         ({"objective": "two_tower", "gen_weight": 0}, ["two_tower", "gen_weight 0"]),
+        ({"electra_objective": False, "gen_weight": 0}, ["gen_weight 0 with", "mlm"]),
+        (
+            {"uniform_generator": True, "disc_weight": 0},
+            ["disc_weight 0 with", "uniform", "nothing would be learned"],
+        ),
+        (
+            {"generator": "unigram", "disc_weight": 0, "gen_weight": 1},
+            ["disc_weight 0 with", "unigram"],
+        ),
+        ({"gen_weight": 0, "disc_weight": 0}, ["gen_weight 0 and disc_weight 0 with"]),
+        (
+            {
+                "objective": "two_stage",
+                "stage_one_steps": 5,
+                "phases": [{"num_train_steps": 3}, {"num_train_steps": 4}],
+            },
+            ["two_stage and phases exclude each other"],
+        ),
         (
             {"objective": "electra_sentence", "intact_share": 1.0},
             ["intact_share 1.0", "ever be replaced"],
@@ -146,3 +164,35 @@ def test_samples_that_are_not_of_q_are_told():
     (note,) = make({"electric_objective": True, "temperature": 2.0}).notes()
     assert "temperature is 2.0" in note and "log p" in note
     assert make({"temperature": 2.0}).notes() == []
+
+
+@pytest.mark.parametrize(
+    "hparams, words",
+    [
+        ({"electra_objective": False, "temperature": 2.0}, ["temperature is 2.0"]),
+        (
+            {"electra_objective": False, "disallow_correct": True},
+            ["disallow_correct is true"],
+        ),
+        ({"uniform_generator": True, "temperature": 2.0}, ["drawn alike"]),
+        (
+            {"untied_generator": False, "untied_generator_embeddings": True},
+            ["untied_generator_embeddings is true", "tied"],
+        ),
+        (
+            {"electra_objective": False, "untied_generator_embeddings": True},
+            ["untied_generator_embeddings is true", "no encoder of its own"],
+        ),
+    ],
+)
+def test_what_the_original_takes_without_effect_is_told(hparams, words):
+    (note,) = make(hparams).notes()
+    for word in [*words, "without effect"]:
+        assert word in note
+
+
+def test_networks_that_learn_by_one_loss_alone():
+    make({"disc_weight": 0})
+    make({"untied_generator": False, "gen_weight": 0})
+    make({"electra_objective": False, "disc_weight": 0})
+    make({"uniform_generator": True, "gen_weight": 0})

@@ -434,3 +434,9 @@ def test_recipes_state_what_makes_them():
         for part in hparams.get("phases", [hparams]):
             assert stated <= set(part), name
         assert {"model_size", "mask_prob"} <= set(hparams), name
+
+
+def test_no_more_tokens_are_masked_than_there_are():
+    for length in (128, 200, 512):
+        hparams = {"mask_prob": 0.998, "max_seq_length": length}
+        assert make(hparams).max_predictions_per_seq == length
