@@ -24,7 +24,7 @@ from electra_tf.interop.stored_model import Contents, Settings, StoredModel, ass
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.manifest import format_of, read_json
 from electra_tf.storage.new_folder import new_folder
-from electra_tf.storage.stored_tensors import StoredTensors, of_checkpoint
+from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_checkpoint
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
@@ -32,7 +32,6 @@ FORMAT = "tf1"
 STEP = "global_step"
 _ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by default
 _PLACES = ("vocab_file", "model_dir", "init_checkpoint", "word_list")
-SLOTS = ("/adam_m", "/adam_v")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
 _OURS = re.compile(r"loss_scale(/good_steps)?$")
 _TASKS = "task_specific/"

@@ -120,14 +120,8 @@ def resume(model: FoundModel, variables: Mapping[str, Any]) -> None:
 
     Raises `UserError` when one of them is missing, or of another shape.
     """
-    stored = model.tensors()
-    if not any(name.endswith(tf1.SLOTS) for name in stored.shapes):
-        raise UserError(
-            f"{model.origin} has no Adam slots, so it cannot be continued.\nGive it as "
-            "init_checkpoint to a new --model-name; its optimizer starts anew."
-        )
     theirs = {k: v for k, v in variables.items() if not tf1.is_ours_alone(k)}
-    stored.assign_to(theirs)
+    model.tensors().assign_to(theirs)
 
 
 def evaluated(model: FoundModel, weights: Mapping[str, Any]) -> int | None:

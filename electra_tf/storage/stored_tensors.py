@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import readable_by_tensorflow
+
+# What the optimizer keeps for a variable is called as the variable is, and so.
+SLOTS = ("/adam_m", "/adam_v")
 
 
 class StoredTensors(NamedTuple):
@@ -25,6 +28,11 @@ class StoredTensors(NamedTuple):
         Every variable must be there in its shape; other tensors are ignored. Raises
         `UserError` naming the first that does not fit.
         """
+        if _have_slots(variables) and not _have_slots(self.shapes):
+            raise UserError(
+                f"{self.origin} has no Adam slots, so it cannot be continued.\nGive it "
+                "as init_checkpoint to a new --model-name; its optimizer starts anew."
+            )
         if missing := sorted(set(variables) - set(self.shapes)):
             count = len(missing)
             raise UserError(f"{self.origin} has no {missing[0]} ({count} missing).")
@@ -36,6 +44,10 @@ class StoredTensors(NamedTuple):
                 )
         for name, variable in variables.items():
             variable.assign(self.get(name))
+
+
+def _have_slots(names: Iterable[str]) -> bool:
+    return any(name.endswith(SLOTS) for name in names)
 
 
 def of_arrays(origin: str, arrays: Mapping[str, np.ndarray]) -> StoredTensors:
