@@ -6,15 +6,16 @@
     python benchmarks/aot_program.py FOLDER PLATFORM 4  # of several chips
 
 FOLDER holds step.hlo and step.json. step.jax is the step in JAX's own portable format
-(`jax.export`: StableHLO), which run_compiled_step.py runs; compiled.json says what the
-platform's compiler made of it, compiled.txt is its program. Private parts of JAX are
-used: the versions that test.sh installs are those that were tried.
+(`jax.export`: StableHLO) in gzip, which run_compiled_step.py runs; compiled.json says
+what the platform's compiler made of it, compiled.txt is its program. Private parts of
+JAX are used: the versions that test.sh installs are those that were tried.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -65,7 +66,7 @@ def export(folder: Path) -> jax.export.Exported:
         module_kept_var_idx=tuple(range(len(arguments))),
     )
     content = bytes(exported.serialize())
-    (folder / "step.jax").write_bytes(content)
+    (folder / "step.jax").write_bytes(gzip.compress(content, mtime=0))
     spec["step_sha256"] = hashlib.sha256(content).hexdigest()
     (folder / "step.json").write_text(json.dumps(spec, indent=1))
     return exported

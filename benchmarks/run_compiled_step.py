@@ -7,11 +7,13 @@
 Needs jax, flatbuffers and absl-py. --measure times steps and changes nothing. Without
 it the run goes on from state.npz or, at first, initial_state.npz; batches and masking
 are those of run_pretraining.py. State and metrics are written into the folder: at the
-end, on SIGTERM and every --save-minutes; take_back_state.py makes a checkpoint of them.
+start and the end, on SIGTERM and every --save-minutes; take_back_state.py makes a
+checkpoint of them. weights.npz is the state without the optimizer's, a third of it.
 The step has the form that suits one kind of device (aot_compile.py --target); where
 this is another kind, a line on stderr says so.
 """
 
+import gzip
 import hashlib
 import io
 import json
@@ -42,6 +44,7 @@ from electra_tf.errors import (
 from electra_tf.pretrain.metrics import ALL_METRICS, training_metrics
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.lock import RunLock
+from electra_tf.storage.stored_tensors import SLOTS
 from electra_tf.train.metrics import overflowed, step_metrics
 from electra_tf.train.reporting import MetricsFile
 from electra_tf.train.stopping import StopRequest, parse_duration
@@ -97,6 +100,25 @@ def read_spec(folder: Path) -> dict:
     return spec
 
 
+def read_step(path: Path, spec: dict) -> bytes:
+    """What jax.export has written, from gzip or as it is."""
+    try:
+        content = path.read_bytes()
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+    except (gzip.BadGzipFile, zlib.error, EOFError):
+        content = b""
+    except OSError as error:
+        reason = f"cannot read {path}: {error.strerror}."
+        raise UserError(reason, EXIT_DAMAGED) from None
+    if hashlib.sha256(content).hexdigest() != spec["step_sha256"]:
+        raise UserError(f"{path} is damaged or of another step.", EXIT_DAMAGED)
+    return content
+
+
+_GZIP = b"\x1f\x8b"
+
+
 class Program:
     """The step, compiled for the device at hand, and the state that it changes."""
 
@@ -108,15 +130,7 @@ class Program:
         except ImportError as error:
             raise UserError(f"{error}.\npip install jax flatbuffers", 1) from None
 
-        try:
-            content = (folder / "step.jax").read_bytes()
-        except OSError as error:
-            reason = f"cannot read {folder}/step.jax: {error.strerror}."
-            raise UserError(reason, EXIT_DAMAGED) from None
-        if hashlib.sha256(content).hexdigest() != spec["step_sha256"]:
-            raise UserError(
-                f"{folder}/step.jax is damaged or of another step.", EXIT_DAMAGED
-            )
+        content = read_step(folder / "step.jax", spec)
         jax.config.update("jax_enable_x64", True)  # the state has int64 counters
         self._jax, self.device = jax, jax.devices()[0]
         self.target = spec["target"]
@@ -211,12 +225,17 @@ def load(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} is damaged: {error}.", EXIT_DAMAGED) from None
 
 
-def load_state(path: Path, spec: dict) -> dict[str, np.ndarray]:
-    """The state in a file; `UserError` if it is not one of this step."""
+def load_state(path: Path, spec: dict, slots: bool = True) -> dict[str, np.ndarray]:
+    """The state in a file; `UserError` if it is not one of this step.
+
+    Args:
+      slots: whether those of the optimizer are in it.
+    """
     state = load(path)
     found = {name: [list(a.shape), a.dtype.name] for name, a in state.items()}
-    for name in sorted(found.keys() | spec["state"].keys()):
-        there, wanted = found.get(name), spec["state"].get(name)
+    step = {n: v for n, v in spec["state"].items() if slots or not n.endswith(SLOTS)}
+    for name in sorted(found.keys() | step.keys()):
+        there, wanted = found.get(name), step.get(name)
         if there != wanted:
             raise UserError(
                 f"{path} is not a state of this step: {name} is {there or 'missing'}, "
@@ -227,10 +246,12 @@ def load_state(path: Path, spec: dict) -> dict[str, np.ndarray]:
 
 
 def save(folder: Path, state: dict[str, np.ndarray]) -> None:
-    """Writes state.npz, whole or not at all."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **state)
-    atomic_write(folder / "state.npz", buffer.getvalue())
+    """Writes state.npz and weights.npz, each whole or not at all."""
+    weights = {name: v for name, v in state.items() if not name.endswith(SLOTS)}
+    for name, arrays in (("state.npz", state), ("weights.npz", weights)):
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        atomic_write(folder / name, buffer.getvalue())
 
 
 # --------------------------------------------------------------------- the two uses
@@ -245,7 +266,7 @@ def measure(folder: Path, spec: dict) -> None:
     state, tokens = {}, {}
     for name, (shape, dtype) in spec["state"].items():
         noise = rng.standard_normal(shape, np.float32) * np.float32(0.02)
-        slot = name.endswith(("/adam_m", "/adam_v")) or dtype != "float32"
+        slot = name.endswith(SLOTS) or dtype != "float32"
         value = np.zeros(shape) if slot else noise + ("gamma" in name)
         state[name] = np.asarray(SCALES.get(name, value), dtype)
     if (folder / "tokens.npz").exists():

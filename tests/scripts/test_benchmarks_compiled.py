@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step compiled elsewhere: what the compilers make of it; that it trains alike."""
 
+import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -179,6 +181,7 @@ def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_dat
 
     again = run(*taken)
     assert again.returncode == 2 and "nothing to take back" in again.stderr
+    weights_alone_are_a_model(taken, tiny_data)
     gone_on = pretrain(tiny_data, "compiled", HPARAMS)
     assert gone_on.returncode == 0, gone_on.stderr
     assert f"Continuing from {runs}/compiled/model.ckpt-{STEPS}" in gone_on.stdout
@@ -188,6 +191,24 @@ def test_it_trains_as_run_pretraining_does_and_gives_the_run_back(step, tiny_dat
     evaluated = pretrain(tiny_data, "compiled", only)
     assert evaluated.returncode == 0, evaluated.stderr
     assert "disc_auc = " in evaluated.stdout
+
+
+def weights_alone_are_a_model(taken, data: Path) -> None:
+    """They are evaluated like the run that they are of, and not trained on."""
+    said = ok(*taken, "--weights-as=alone")
+    assert "without the optimizer's state" in said
+    runs = data / "models"
+    alone, whole = (tensors_of(runs / name, STEPS) for name in ("alone", "compiled"))
+    slots = {name for name in whole if name.endswith(("/adam_m", "/adam_v"))}
+    assert slots and set(alone) == set(whole) - slots
+    for name, value in alone.items():
+        np.testing.assert_array_equal(value, whole[name])
+    refused(run(*taken, "--weights-as=alone"), 2, "is there already", "--weights-as")
+    refused(pretrain(data, "alone", HPARAMS), 2, "no Adam slots", "init_checkpoint")
+    only = HPARAMS | {"do_train": False, "do_eval": True}
+    found = [pretrain(data, name, only).stdout for name in ("alone", "compiled")]
+    losses = [re.search(r"^.*disc_loss = .*$", text, re.M)[0] for text in found]
+    assert losses[0] == losses[1]
 
 
 @compilers
@@ -279,11 +300,18 @@ def test_a_damaged_state_is_refused(step, tmp_path):
         assert done.returncode == 65 and "is damaged" in done.stderr
         assert "Traceback" not in done.stderr
     (tmp_path / "initial_state.npz").write_bytes(whole)
-    program = bytearray((step / "step.jax").read_bytes())
-    program[len(program) // 2] ^= 1
-    (tmp_path / "step.jax").write_bytes(program)
-    done = run_step(tmp_path)
-    assert done.returncode == 65 and "step.jax is damaged" in done.stderr
+    program = (step / "step.jax").read_bytes()
+    assert program.startswith(b"\x1f\x8b")  # a quarter of the room
+    flipped = bytearray(program)
+    flipped[len(program) // 2] ^= 1
+    for damaged in (flipped, program[:-9], gzip.compress(b"another"), b""):
+        (tmp_path / "step.jax").write_bytes(damaged)
+        done = run_step(tmp_path)
+        assert done.returncode == 65 and "step.jax is damaged" in done.stderr
+        assert "Traceback" not in done.stderr
+    (tmp_path / "step.jax").write_bytes(gzip.decompress(program))
+    done = run_step(tmp_path, "--until=1")
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):

@@ -53,7 +53,7 @@ class Program:
         return np.zeros(1)
     def state(self):
         clock.now += 7.0
-        return {"global_step": np.int64(self.step)}
+        return state | {"global_step": np.int64(self.step)}
     def facts(self):
         return {}
 
@@ -67,13 +67,16 @@ script.time = SimpleNamespace(monotonic=lambda: clock.now)
 script.Program, script.report = Program, lambda *_: None
 script.FLAGS(["script", "--step_dir=.", "--log_steps=2", *sys.argv[1:]])
 spec = {"num_train_steps": 20, "seed": 1, "train_batch_size": 2}
-spec |= {"state": {"global_step": [[], "int64"]}, "inputs": {"draws": [[2, 3]]}}
-np.savez("initial_state.npz", global_step=np.int64(0))
+state = {"global_step": np.int64(0), "w": np.ones(2), "w/adam_m": np.ones(2)}
+spec |= {"state": {n: [list(v.shape), v.dtype.name] for n, v in state.items()}}
+spec |= {"inputs": {"draws": [[2, 3]]}}
+np.savez("initial_state.npz", **state)
 names = ("input_ids", "input_mask", "segment_ids")
 np.savez("tokens.npz", **{name: np.zeros((4, 8), np.int32) for name in names})
 code = script.train(Path(), spec, Stop())
-saved = int(np.load("state.npz")["global_step"])
-print(json.dumps({"asked": asked, "code": code, "saved": saved}))
+saved = [np.load(f"{name}.npz") for name in ("state", "weights")]
+found = {"asked": asked, "code": code, "names": [sorted(s.files) for s in saved]}
+print(json.dumps(found | {"saved": [int(s["global_step"]) for s in saved]}))
 """
 
 
@@ -82,5 +85,6 @@ def test_the_time_that_a_save_takes_is_kept_back(tmp_path):
     done = run(TRAINING, tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["code"], found["saved"]) == (42, 6)
+    assert (found["code"], found["saved"]) == (42, [6, 6])
+    assert found["names"] == [["global_step", "w", "w/adam_m"], ["global_step", "w"]]
     assert min(found["asked"]) >= 7.0
