@@ -37,6 +37,7 @@ class TrialResult(NamedTuple):
     details: dict[str, dict[str, Any]] = {}  # data set -> what `Scorer.details` says
     test_outputs: list[str] = []  # paths of the predictions on test sets
     test_data: dict[str, dict[str, str]] = {}  # task -> split -> its hash
+    weights: str | None = None  # of a model that was not trained now, where they are
 
 
 class Statistics(NamedTuple):

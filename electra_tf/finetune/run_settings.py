@@ -39,11 +39,13 @@ def settings_of(
     """All that is stored of a run.
 
     Args:
-      source: where the weights come from; None: they are random.
+      source: where the weights come from; None: they are random, or, where nothing is
+        trained, each trial has its own, which its result names.
       vocab: None where the vocabulary is not to be looked at.
     """
     found = _without_places(config.settings())
-    found["init_checkpoint"] = shown(source.origin) if source else None
+    if source or config.do_train:
+        found["init_checkpoint"] = shown(source.origin) if source else None
     if source:
         found["init_sha256"] = source.weights_sha256()
     if vocab:

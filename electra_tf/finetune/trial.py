@@ -89,7 +89,7 @@ def run_trial(run: Run, trial: int) -> TrialResult:
 
     Raises `Interrupted` after SIGTERM or SIGINT, with the training saved.
     """
-    config = run.config
+    config, origin = run.config, None
     keras.backend.clear_session()
     if config.do_train:
         place, log = config.trial_dir(trial), run.console.log
@@ -99,9 +99,10 @@ def run_trial(run: Run, trial: int) -> TrialResult:
         ):
             model, steps, seconds = _train(run, trial, lock, folder)
     else:
-        model, steps, seconds = _load(run, trial, run.source), 0, 0.0
+        (model, origin), steps, seconds = _load(run, trial, run.source), 0, 0.0
     times = {"train": round(seconds, 1)}
     result = TrialResult(trial, seed_of(config, trial), {}, [], steps, times)
+    result = result._replace(weights=origin)
     if config.do_eval:
         result = _evaluated(run, model, result)
     if _wants_test_outputs(config, trial):
@@ -140,7 +141,7 @@ def with_test_outputs(run: Run, result: TrialResult) -> TrialResult:
     check_trained_for(folder, run.tasks)
     keras.backend.clear_session()
     source = initial_weights.find(folder, run.console.log)
-    model = _load(run, result.trial, source)
+    model, _ = _load(run, result.trial, source)
     return _with_test_outputs(run, model, result)
 
 
@@ -234,7 +235,7 @@ def build(run: Run, trial: int, steps: int):
 
 
 def _load(run: Run, trial: int, source: FoundModel | None):
-    """A model that was fine-tuned before; source None: the trial's own."""
+    """(a model that was fine-tuned before, its path); source None: the trial's own."""
     config = run.config
     task, state = build(run, trial, 1)
     if source is None:
@@ -242,7 +243,7 @@ def _load(run: Run, trial: int, source: FoundModel | None):
     initial_weights.check(source, config, run.vocab)
     initial_weights.load_all(source, state.weights())
     run.console.log(f"Trial {trial}: weights from {source.origin}")
-    return task.model
+    return task.model, shown(source.origin)
 
 
 def _identity(run: Run, store) -> dict[str, Any]:

@@ -80,6 +80,13 @@ def test_weights_count_and_not_where_they_are(tmp_path):
     assert changed(settings(tmp_path), ours) == ["init_checkpoint"]
 
 
+def test_weights_of_each_trial_are_not_random_ones(tmp_path):
+    for hparams, said in (({"do_train": False}, False), ({}, True)):
+        found = settings(tmp_path, **hparams)
+        assert ("init_checkpoint" in found) == said
+        assert found.get("init_checkpoint") is None
+
+
 def saved_model(folder, value):
     """A run's checkpoint of one variable, at the same step whatever its value."""
     variables = {"electra/x": tf.Variable([value]), "global_step": tf.Variable(5)}

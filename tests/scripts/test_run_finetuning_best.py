@@ -54,7 +54,10 @@ def test_the_best_weights_are_those_of_the_results(data, trained):
     run = fork(data, "m", HPARAMS | {"do_train": False})
     assert run.returncode == 0, run.stderr
     path = data / "models" / "m" / "results" / "cola_eval_results.json"
-    [alone] = json.loads(path.read_text())["trials"]
+    stored = json.loads(path.read_text())
+    [alone] = stored["trials"]
+    assert alone["weights"] == str(folder / f"model.ckpt-{best['step']}")
+    assert "init_checkpoint" not in stored["settings"]  # null are random weights
     assert alone["scores"]["cola"] == pytest.approx(best["scores"]["cola"])
 
 
