@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -430,10 +431,19 @@ class GlueTask(TextTask):
         lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
         name = self.glue.submission[split]
         tsv, archive = (Path(directory) / f"{name}.{end}" for end in ("tsv", "zip"))
-        atomic_write(tsv, "index\tprediction\n" + "".join(lines))
-        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
-            file.write(tsv, tsv.name)
+        content = "".join(["index\tprediction\n", *lines]).encode()
+        atomic_write(tsv, content)
+        atomic_write(archive, zipped({tsv.name: content}))
         return [*paths, str(tsv), str(archive)]
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    """An archive of files by their names."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return content.getvalue()
 
 
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:

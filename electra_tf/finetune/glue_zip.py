@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from electra_tf.finetune.classification import GLUE
+from electra_tf.finetune.classification import GLUE, zipped
 from electra_tf.paths import escape
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import expand, fetch
@@ -16,15 +14,6 @@ from electra_tf.storage.remote import expand, fetch
 NAMES = tuple(name for task in GLUE.values() for name in task.submission.values())
 # Nothing here learns WNLI, as in the original: the more frequent of its classes.
 WNLI, _WNLI_ROWS, _WNLI_CLASS = "WNLI", 146, "0"
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    """An archive of files by their names."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return content.getvalue()
 
 
 def write(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
