@@ -175,7 +175,11 @@ def freeze(model: FinetuningModel, layers: int) -> None:
 class TrainableFinetuningModel:
     """Trains a FinetuningModel (see `train.step.Trainable`)."""
 
-    metrics = (Metric("loss", "loss", "the mean loss of the examples", short="loss"),)
+    metrics = (
+        Metric(
+            "loss", "loss", "the loss, summed over the batch's examples", short="loss"
+        ),
+    )
 
     def __init__(self, model: FinetuningModel):
         self.model = model
