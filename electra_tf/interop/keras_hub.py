@@ -12,6 +12,7 @@ that put in, its outputs must be ours.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -288,43 +289,50 @@ def _run(backbone, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 # ------------------------------------------------------------------------- reading
 
 
-def read_network(folder: Path, written: ModelConfig | None = None) -> Network:
+def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
     """The encoder in a preset directory; the pooler is left out.
 
-    What others wrote must compute here what it does in KerasHub.
-
     Args:
-      written: the shape of what has just been written there.
+      shape: as it is known otherwise, since a preset has no activation; None: as the
+        manifest says, else gelu_tanh.
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """
-    import keras_hub
-
-    shape, embedding_size = _shape_in(folder)
-    shape = written or shape
-    if not (folder / WEIGHTS).is_file():
-        raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
-    try:
-        backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise UserError(
-            f"{folder} cannot be read: {str(error).splitlines()[0][:120]}\nIts files "
-            "are damaged or do not belong together; copy them again.",
-            EXIT_DAMAGED,
-        ) from None
+    said, embedding_size = _shape_in(folder)
+    shape = shape or said
+    backbone = _backbone_in(folder)
     tensors = {
         weight.path: np.asarray(weight, np.float32)
         for weight in backbone.weights
         if not weight.path.startswith(_POOLER)
     }
     ours = names.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
-    network = Network(shape, embedding_size, ours)
-    if format_of(folder) is None and written is None:
-        batch = verification.fixed_batch(shape, 0)
-        [computed] = networks.outputs([network], batch)
-        theirs = _run(backbone, batch)
-        verification.compare("keras_hub", computed, theirs, batch["input_mask"])
-    return network
+    return Network(shape, embedding_size, ours)
+
+
+def _backbone_in(folder: Path):
+    """KerasHub's model of a preset directory; `UserError` (65) for damaged files."""
+    import keras_hub
+
+    if not (folder / WEIGHTS).is_file():
+        raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
+    try:
+        return keras_hub.models.ElectraBackbone.from_preset(str(folder))
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+        raise UserError(
+            f"{folder} cannot be read: {str(error).splitlines()[0][:120]}\nIts files "
+            "are damaged or do not belong together; copy them again.",
+            EXIT_DAMAGED,
+        ) from None
+
+
+def _compared(folder: Path, network: Network) -> str:
+    """How far KerasHub is from what was read; `UserError` (65) if far."""
+    batch = verification.fixed_batch(network.shape, 0)
+    [ours] = networks.outputs([network], batch)
+    theirs = _run(_backbone_in(folder), batch)
+    [result] = verification.compare("keras_hub", ours, theirs, batch["input_mask"])
+    return f"computes what KerasHub does, max difference {result.difference:.3g}"
 
 
 def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
@@ -366,16 +374,21 @@ def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
 
 
 def read(folder: Path, settings: Settings) -> Contents:
-    """An encoder with its tokenizer."""
+    """An encoder with its tokenizer.
+
+    What others wrote is compared with what KerasHub computes of it.
+    """
+    network, is_foreign = read_network(folder), format_of(folder) is None
     return Contents(
         origin=str(folder),
-        tensors=read_network(folder).tensors,
+        tensors=network.tensors,
         slots={},
         step=0,
         settings=settings,
         notes=["left out: the pooler, which the original does not have"]
         + ["its gelu is the approximation by tanh, hidden_act gelu_tanh here"]
-        * (format_of(folder) is None),
+        * is_foreign,
+        compare=functools.partial(_compared, folder, network) if is_foreign else None,
     )
 
 

@@ -213,6 +213,10 @@ def outputs(stored: StoredModel, again: StoredModel) -> list[Result]:
     return results
 
 
+def _greatest(name: str, results: list[Result]) -> dict[str, float]:
+    return {name: max(r.difference for r in results)} if results else {}
+
+
 def write_manifest(
     folder: Path,
     stored: StoredModel,
@@ -221,7 +225,10 @@ def write_manifest(
     results: list[Result],
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes the manifest: what the folder is, how it was verified, every checksum."""
+    """Writes the manifest: what the folder is, how it was verified, every checksum.
+
+    What was only measured is no part of the greatest difference that was verified.
+    """
     content = {
         "format": kind,
         "what": what,
@@ -231,7 +238,10 @@ def write_manifest(
         "vocab_sha256": stored.vocab.sha256,
         **stored.tokenizer_config._asdict(),
         **(facts or {}),
-        "max_difference": max((r.difference for r in results), default=0.0),
+        **_greatest("max_difference", [r for r in results if r.tolerance is not None]),
+        **_greatest(
+            "max_difference_measured", [r for r in results if r.tolerance is None]
+        ),
         "verification": [r._asdict() for r in results],
     }
     manifest.write_manifest(folder, content, _PACKAGES)

@@ -71,6 +71,8 @@ def test_the_manifest_states_the_difference(exported):
     assert exact["difference"] < exact["tolerance"] < 1e-4
     measured = found["keras_hub as it is"]
     assert measured["tolerance"] is None and 1e-5 < measured["difference"] < 1e-3
+    assert content["max_difference"] == exact["difference"]
+    assert content["max_difference_measured"] == measured["difference"]
     assert "tanh" in content["gelu"]
 
 
@@ -99,6 +101,7 @@ def test_a_foreign_preset_computes_here_what_it_does_there(copy):
     lines = []
     stored = sources.read(copy, log=lines.append)
     assert any("hidden_act gelu_tanh" in line for line in lines)
+    assert any("computes what KerasHub does, max diff" in line for line in lines)
     assert stored.config.model_config().hidden_act == "gelu_tanh"
     record = recorded("electra_tiny")
     batch = inputs(record, True)
@@ -112,6 +115,13 @@ def test_a_foreign_preset_computes_here_what_it_does_there(copy):
     text = (again / "encoder" / "manifest.json").read_text()
     by = {check["read_by"] for check in json.loads(text)["verification"]}
     assert by == {"electra_tf", "keras_hub"}  # as it is, without another GELU
+
+
+def test_a_foreign_preset_that_computes_something_else_is_refused(copy, monkeypatch):
+    (copy / "manifest.json").unlink()
+    run = presets._run
+    monkeypatch.setattr(presets, "_run", lambda *of: {"hidden": run(*of)["hidden"] + 1})
+    refused(copy, 65, "as read by keras_hub")
 
 
 def test_heads_are_left_out_aloud(tmp_path):
