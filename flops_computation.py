@@ -150,8 +150,8 @@ def _phase_flops(phase: Phase) -> float:
     main, generator = _main_flops(config), _generator_flops(config)
     # The backward pass counts as much as the forward pass.
     cost = 2 * (main + generator)
-    if config.stage_one_steps is not None:  # One network learns in each.
-        cost = 2 * generator if phase.number == 1 else 2 * main + generator
+    if phase.stage:  # One network learns in each.
+        cost = 2 * generator if phase.stage == 1 else 2 * main + generator
     return config.train_batch_size * config.num_train_steps * cost
 
 

@@ -412,8 +412,9 @@ def evaluate(run: Run) -> int:
     placement.workers.copy_from_chief(state.weights())
     # The chief alone knows how far it was trained.
     made_by = int(placement.workers.gather([last_step_of(saved, config)])[0, 0])
-    task.model.objective.enter_stage(made_by)
-    part = config.phase_at(made_by).config
+    phase = config.phase_at(made_by)
+    task.model.objective.enter_stage(phase.stage)
+    part = phase.config
     console.heading("Running evaluation")
     started = time.time()
     metrics = Evaluation(task, placement)(

@@ -36,13 +36,15 @@ class Phase(NamedTuple):
     Attributes:
       number: of the phase, from 1.
       first, end: its steps are first ... end - 1, counted from 0.
-      config: the settings of these steps, without other phases.
+      config: the settings of these steps, without other phases and stages.
+      stage: of two_stage, 1 or 2; None where all learn at one time.
     """
 
     number: int
     first: int
     end: int
     config: PretrainingConfig
+    stage: int | None = None
 
     def __str__(self) -> str:
         c = self.config
@@ -55,24 +57,26 @@ class Phase(NamedTuple):
 
 def of(config: PretrainingConfig) -> list[Phase]:
     """The phases of a run, in order."""
+    configs, stages = [config], [None]
     if config.phases:
         configs = [_config_of(config, phase) for phase in config.phases]
-    elif config.stage_one_steps is None:
-        configs = [config]
-    else:
-        first = config.stage_one_steps
+        stages = [None] * len(configs)
+    elif (first := config.stage_one_steps) is not None:
+        whole = dataclasses.replace(config, stage_one_steps=None)
         parts = (first, config.num_train_steps - first)
-        configs = [dataclasses.replace(config, num_train_steps=n) for n in parts]
+        configs = [dataclasses.replace(whole, num_train_steps=n) for n in parts]
+        stages = [1, 2]
     ends = list(itertools.accumulate(c.num_train_steps for c in configs))
-    rows = zip([0, *ends], ends, configs, strict=False)
+    rows = zip([0, *ends], ends, configs, stages, strict=False)
     return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
 
 
 def notes(config: PretrainingConfig) -> list[str]:
     """What a user should be told of the phases of a run; not errors."""
     found, parts = [], of(config)
-    for number, _, _, part in parts:
-        where = f" in phase {number}" if len(parts) > 1 else ""
+    for phase in parts:
+        part = phase.config
+        where = f" in phase {phase.number}" if len(parts) > 1 else ""
         if part.num_warmup_steps > part.num_train_steps and not config.debug:
             found.append(
                 f"num_warmup_steps ({part.num_warmup_steps}) exceeds "

@@ -52,7 +52,6 @@ class Objective:
         becomes of the others.
       needs_log_q: whether the generator must have `log_q`.
       metrics: what is measured, in training and in evaluation.
-      first_step: of the stage, at which the training of its variables begins.
 
     Args:
       settings: `pretraining.PretrainerSettings`.
@@ -66,7 +65,6 @@ class Objective:
     masks_evenly = True
     needs_log_q = False
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
-    first_step = 0
 
     def __init__(self, settings):
         self.settings = settings
@@ -130,15 +128,17 @@ class Objective:
             loss += self.settings.disc_weight * discriminated.loss
         return loss
 
-    def enter_stage(self, step: int) -> None:
-        """Does as in the stage that `step` belongs to, the first being 0."""
+    def enter_stage(self, stage: int | None) -> None:
+        """Does as in a stage of the training; None where there is only one."""
 
-    def begin_stage(self, model, step: int) -> None:
-        """Prepares for the steps from `step` on; called before the first of a phase.
+    def begin_stage(self, model, stage: int | None, is_first: bool) -> None:
+        """Prepares for steps of a stage; called in the scope of the strategy.
 
-        In the scope of the strategy, and again where a run is resumed.
+        Args:
+          is_first: whether the next step is the first of its phase; where a run is
+            resumed there, this is called again.
         """
-        self.enter_stage(step)
+        self.enter_stage(stage)
 
     def trained_variables(self, model) -> list[keras.Variable]:
         """What the steps of this stage change."""

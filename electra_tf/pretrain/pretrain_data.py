@@ -407,7 +407,8 @@ def open_data(
 def token_counts_of(config, vocab: Vocabulary) -> np.ndarray:
     """How often each token is in what a run reads: whole numbers, float64 [V]."""
     found, skips = {}, config.on_bad_record == "skip"
-    for _, _, _, part in config.run_phases():
+    for phase in config.run_phases():
+        part = phase.config
         data, alpha = part.pretrain_tfrecords, part.sampling_alpha
         if str(data) not in found:
             options = part.max_seq_length, vocab, skips, alpha

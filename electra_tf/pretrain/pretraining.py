@@ -52,7 +52,7 @@ class PretrainerSettings:
         are computed at all positions; None: what suits the device.
       rare_mask_power: more than 0 where tokens are not masked equally often.
       electra_15_positions: what electra_15 learns from, "masked" or "other".
-      stage_one_steps, init_discriminator: of two_stage, see PretrainingConfig.
+      init_discriminator: of two_stage, see PretrainingConfig.
       generator_width: the generator's hidden_size.
     """
 
@@ -70,7 +70,6 @@ class PretrainerSettings:
     cloze_chunk_size: int | None = None
     rare_mask_power: float = 0.0
     electra_15_positions: str = "masked"
-    stage_one_steps: int | None = None
     init_discriminator: bool = True
     generator_width: int = 0
 

@@ -147,9 +147,10 @@ def check_data(
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
     """How many examples of a phase's data have been read after steps of the run."""
     data, rows = _files_of(phase.config), 0
-    for _, first, end, part in config.run_phases():
-        if _files_of(part) == data:
-            rows += part.train_batch_size * max(0, min(step, end) - first)
+    for one in config.run_phases():
+        if _files_of(one.config) == data:
+            steps = max(0, min(step, one.end) - one.first)
+            rows += one.config.train_batch_size * steps
     return rows
 
 
@@ -191,7 +192,7 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
     phase, part, objective = data.phase, data.phase.config, task.model.objective
     skipped = data.source.num_skipped
     with placement.strategy.scope():
-        objective.begin_stage(task.model, state.step)
+        objective.begin_stage(task.model, phase.stage, state.step == phase.first)
     if phase.end != config.num_train_steps:
         console.log(f"Phase {phase.number} ends at step {phase.end}.")
     step = TrainingStep(
@@ -201,7 +202,8 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
         variables=objective.trained_variables(task.model),
-        first_step=objective.first_step,
+        # Those of a variable begin in the stage in which it learns.
+        moments_begin_at=phase.first if phase.stage else 0,
     )
     # Of several data sets, those that are seen most often.
     before, epoch = _rows(config, phase, phase.first), min(data.source.epochs())
@@ -286,9 +288,9 @@ def _catch_up(run: PretrainingRun, stop: StopRequest) -> None:
     every = run.config.eval_every_steps, run.config.sample_steps
     if not step or all(not n or step % n for n in every):
         return
-    run.task.model.objective.enter_stage(step - 1)
-    workers = run.placement.workers
-    for pause in _pauses(run, run.config.phase_at(step - 1), stop):
+    phase, workers = run.config.phase_at(step - 1), run.placement.workers
+    run.task.model.objective.enter_stage(phase.stage)
+    for pause in _pauses(run, phase, stop):
         # Whether it was done is the chief's to know.
         due = step % pause.every == 0 and not pause.call.has(step)
         if workers.gather([bool(due)])[0, 0]:

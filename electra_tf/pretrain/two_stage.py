@@ -26,18 +26,17 @@ class TwoStage(Electra):
     )
     stage = 2
 
-    def enter_stage(self, step):
-        self.stage = 1 if step < self.settings.stage_one_steps else 2
-        self.first_step = 0 if self.stage == 1 else self.settings.stage_one_steps
+    def enter_stage(self, stage):
+        self.stage = stage
         self.metrics = Objective.metrics if self.stage == 1 else Electra.metrics
 
-    def begin_stage(self, model, step):
+    def begin_stage(self, model, stage, is_first):
         """At the first step of stage two, starts the discriminator.
 
         A run that is resumed there does the same again: nothing has changed since.
         """
-        self.enter_stage(step)
-        if step == self.settings.stage_one_steps and self.settings.init_discriminator:
+        self.enter_stage(stage)
+        if stage == 2 and is_first and self.settings.init_discriminator:
             theirs = {v.path: v for v in model.generator.encoder.variables}
             for variable in model.electra.variables:
                 name = variable.path.replace("electra/", "generator/", 1)

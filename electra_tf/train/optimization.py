@@ -228,7 +228,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.layer_factor = layer_factor
         self.bias_correction = bias_correction
         self.trust_ratio = trust_ratio
-        self.first_step = 0  # at which its moments began
+        self.moments_begin_at = 0  # the step, for bias correction
         self.global_norm = None  # of the last call's gradients, before clipping
         traced = tf.function(self._update, autograph=False)
         # Not an attribute by itself: every SavedModel would have its traces.
@@ -268,8 +268,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self._scale = scale
         self._number = None
         if self.bias_correction:
-            done = tf.convert_to_tensor(self.iterations.value) - self.first_step
-            self._number = tf.cast(done, tf.float32) + 1.0
+            now = tf.convert_to_tensor(self.iterations.value)
+            self._number = tf.cast(now - self.moments_begin_at, tf.float32) + 1.0
         return list(zip(dense, variables, strict=True))
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:

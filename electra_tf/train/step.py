@@ -118,7 +118,7 @@ class TrainingStep:
       accumulation: number of microbatches that each replica's batch is cut into.
       variables: what a step changes; None: all that can be trained. The others are
         frozen: no gradient, no decay, and their slots stay.
-      first_step: from which on they are trained.
+      moments_begin_at: the step from which on the optimizer has means of theirs.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class TrainingStep:
         seed: int,
         accumulation: int = 1,
         variables: Sequence[keras.Variable] | None = None,
-        first_step: int = 0,
+        moments_begin_at: int = 0,
     ):
         self.task = task
         self._variables = list(variables or task.model.trainable_variables)
         self.state = state
-        state.optimizer.first_step = first_step
+        state.optimizer.moments_begin_at = moments_begin_at
         self.seed = seed
         self.accumulation = accumulation
         self.strategy = placement.strategy

@@ -226,6 +226,11 @@ def test_where_a_run_switches():
     assert phases.switches(make().to_dict()) == []
     stages = make(objective="two_stage", num_train_steps=10, stage_one_steps=4)
     assert phases.switches(stages.to_dict()) == [4]
+    first, second = phases.of(stages)
+    assert (first.first, first.end, first.stage) == (0, 4, 1)
+    assert (second.first, second.end, second.stage) == (4, 10, 2)
+    assert first.config.stage_one_steps is second.config.stage_one_steps is None
+    assert [phase.stage for phase in phases.of(make(SHORT, LONG))] == [None, None]
 
 
 def test_chunks_that_hold_all_are_noted():

@@ -86,11 +86,11 @@ def test_only_the_chief_writes(vocab, tmp_path):
 
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
-    model = tiny_model("two_stage", stage_one_steps=5)
-    model.objective.enter_stage(0)
+    model = tiny_model("two_stage")
+    model.objective.enter_stage(1)
     look = sampler(model, vocab, tmp_path)
     assert not look(5) and not look.has(5)
-    model.objective.enter_stage(5)
+    model.objective.enter_stage(2)
     look = sampler(model, vocab, tmp_path)
     assert not look(10) and look.has(10)
 
