@@ -154,8 +154,11 @@ def write(
     lines = [f"## {comparison.title}", "", f"{comparison.source}. {head}."]
     lines += ["", *table(rows, fit), "", *(f"- {note}" for note in notes)]
     atomic_write(stem.with_suffix(".md"), "\n".join(lines) + "\n")
+    drawn = stem.with_suffix(".png")
     if fit and any(scores for row in rows for scores in row.scores.values()):
-        atomic_write(stem.with_suffix(".png"), picture(comparison, rows, fit))
+        atomic_write(drawn, picture(comparison, rows, fit))
+    else:
+        drawn.unlink(missing_ok=True)  # of fewer runs, and no part of this table
     return "\n".join(lines)
 
 

@@ -69,6 +69,7 @@ def test_what_cannot_tell_is_not_reported(tmp_path):
     assert (tmp_path / "c.md").read_text() == text + "\n"
     assert "| seeds | m | paper |" in text
     none = report.write(tmp_path / "c", comparison, rows, {"bad": "accuracy"}, "head")
+    assert not (tmp_path / "c.png").exists()
     assert "| ELECTRA | 2e+12 | 1,000 | 2 | 85.0 |" in none
     assert report.write(tmp_path / "c", comparison, rows, metrics, "head") == text
     assert "bad (accuracy): spread over seeds 56.57" in text
