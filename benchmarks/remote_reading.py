@@ -60,7 +60,8 @@ class SlowStore(AsyncFileSystem):
         return os.path.join(self.root, self._strip_protocol(path))
 
     def _facts(self, path):
-        return {"name": path, "size": os.path.getsize(self._local(path)), "ETag": "1"}
+        size = os.path.getsize(self._local(path))
+        return {"name": path, "size": size, "ETag": "1", "type": "file"}
 
     async def _cat_file(self, path, start=None, end=None, **_):
         await self._request()
@@ -79,7 +80,8 @@ class SlowStore(AsyncFileSystem):
         return {name: self._facts(name) for name in found}
 
     async def _glob(self, path, **_):
-        return [n for n in await self._find(os.path.dirname(path)) if "tfrecord" in n]
+        found = await self._find(os.path.dirname(path))
+        return {name: facts for name, facts in found.items() if "tfrecord" in name}
 
     async def _exists(self, path, **_):
         return os.path.exists(self._local(path))

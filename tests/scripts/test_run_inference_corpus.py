@@ -279,7 +279,7 @@ def test_the_line_that_cannot_be_predicted(
     [
         ("score", ["--workers=2"], "--workers is for --output-dir"),
         ("score", ["--runner=beam"], "--runner is for --output-dir"),
-        ("detect", ["--text-key=body"], "--text-key is for --output-dir"),
+        ("detect", ["--text-key=body"], "--text-key is for JSON Lines"),
         ("score", ["--output-dir=o"], "--output-dir needs a file or directory"),
         ("score", ["--output-dir=o", "--input=-"], "needs a file or directory"),
         ("score", ["--output-dir=o", "--output=f"], "--output is not for --output-dir"),
