@@ -8,7 +8,6 @@ no other position to restore.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,8 +79,7 @@ def train(
     pace, workers = Pace(iterations_per_loop), placement.workers
     with stop or StopRequest() as stop:
         try:
-            # Shows before the first hour whether the disk takes a checkpoint.
-            failure = failure_of(loop.save, saver.wait)
+            failure = failure_of(loop.save, saver.wait)  # Does the disk take it at all?
             decision = workers.decide(failure, stop.reason(), pace.count())
             batches = make_batches(loop.done)
             while not loop.is_over and not decision.reason:
@@ -233,7 +231,7 @@ class Pace:
     def __init__(self, limit: int):
         self._limit = limit
         self.seconds = LOOP_SECONDS  # that the last loop took
-        self.slowest = math.inf  # of all loops, once one was made
+        self.slowest = 0.0  # of all loops
         self._count = 1
         self._is_warm = False
 
@@ -245,7 +243,7 @@ class Pace:
         return _Stopwatch(lambda seconds: self._adapt(count, seconds))
 
     def _adapt(self, count: int, seconds: float) -> None:
-        self.slowest = max(seconds, self.slowest if self._is_warm else 0.0)
+        self.slowest = max(seconds, self.slowest)
         # The first loop builds the graph.
         if self._is_warm:
             self.seconds = seconds

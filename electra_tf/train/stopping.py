@@ -178,10 +178,13 @@ class StopRequest(_Handler):
     ):
         self.signal: signal.Signals | None = None
         self._is_watched = several_workers
-        self._patience = math.inf
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
+
+    def __enter__(self) -> Self:
+        self._patience = math.inf  # Nothing has been measured yet.
+        return super().__enter__()
 
     def _handle(self, number: signal.Signals) -> None:
         self.signal = number
@@ -198,11 +201,7 @@ class StopRequest(_Handler):
         )
 
     def expect(self, seconds: float) -> None:
-        """Says how long a loop and a save take, after which a signal is answered.
-
-        Args:
-          seconds: infinite where nothing is known yet.
-        """
+        """Says how long a loop and a save take, after which a signal is answered."""
         self._patience = max(PATIENCE_SECONDS, PATIENCE_FACTOR * seconds)
 
     def answered(self) -> None:
