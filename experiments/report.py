@@ -209,13 +209,16 @@ def picture(
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(comparison.title, fontsize=12)
-    draw = _draw_lines if comparison.x_label else _draw_points
+    # Steps are whole, so that equal budgets differ a little; they make no line.
+    budgets = {f"{row.flops:.1e}" for row in rows if row.flops}
+    has_lines = comparison.x_label and len(budgets) > 1
+    draw = _draw_lines if has_lines else _draw_points
     for number, name in enumerate(measures, start=1):
         axes = figure.add_subplot(math.ceil(count / columns), columns, number)
         draw(axes, [row for row in rows if row.scores[name]], name)
         axes.set_title(name, fontsize=10, loc="left")
         axes.set_axisbelow(True)
-        if comparison.x_label:
+        if has_lines:
             axes.set_xlabel(comparison.x_label, fontsize=9)
     file = io.BytesIO()
     figure.savefig(file, format="png")

@@ -108,6 +108,19 @@ def test_budgets_are_ticks_of_a_logarithmic_axis():
     assert labels == ["6.2e+10", "1e+12"]
 
 
+def test_one_budget_makes_no_lines(monkeypatch):
+    drawn = []
+    for kind in ("lines", "points"):
+        monkeypatch.setattr(
+            report, f"_draw_{kind}", lambda *_, kind=kind: drawn.append(kind)
+        )
+    comparison = Comparison("c", "Title", "Figure 3", [], x_label="FLOPs")
+    almost = BERT._replace(flops=ELECTRA.flops * 1.0001)
+    report.picture(comparison, [ELECTRA, almost, NOTHING], ["m"])
+    report.picture(comparison, [ELECTRA, BERT._replace(flops=1e12), NOTHING], ["m"])
+    assert drawn == ["points", "lines"]
+
+
 def test_words_carry_the_mark_that_follows_them():
     line = '"Yes, Watson\'s here;" he said. 42 -- Why?!'
     words = "yes watson's here he said why".split()
