@@ -6,6 +6,7 @@ Standard library only, so that a signal finds its handler before TensorFlow load
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import math
 import os
@@ -67,7 +68,7 @@ def plain_signals(seconds: float) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Handler:
+class _Handler(abc.ABC):
     """Handles SIGTERM, SIGINT and SIGHUP by `_handle` while it is entered.
 
     It may be entered again inside: what it has noted stays, until the outermost end.
@@ -83,8 +84,13 @@ class _Handler:
     _exit_code: int
     _depth = 0
 
+    @abc.abstractmethod
     def _last_words(self) -> str:
-        raise NotImplementedError
+        """What is printed where a signal was not answered."""
+
+    @abc.abstractmethod
+    def _handle(self, number: signal.Signals) -> None:
+        """What a signal does."""
 
     def __enter__(self) -> Self:
         self._depth += 1
