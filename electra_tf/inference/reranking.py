@@ -123,8 +123,7 @@ def word_errors(reference: str, hypothesis: str) -> int:
     except ImportError:
         raise MissingPackage(
             "word errors are counted by the package rapidfuzz, which is not installed."
-            '\nInstall it: pip install "electra-tf[rerank]"; in a checkout: '
-            'pip install -e ".[rerank]"'
+            '\nInstall it: pip install -e ".[rerank]"'
         ) from None
     return Levenshtein.distance(reference.split(), hypothesis.split())
 

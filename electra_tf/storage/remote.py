@@ -76,7 +76,7 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
     except ImportError:
         raise UserError(
             f"{scheme}://{key} needs the package {package}.\n"
-            f'pip install "electra-tf[{extra}]"'
+            f'Install it: pip install -e ".[{extra}]"'
         ) from None
     # absl shows what libraries log for their developers.
     for name in ("aiobotocore", "botocore", "s3fs"):

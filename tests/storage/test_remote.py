@@ -114,7 +114,7 @@ def test_a_package_that_is_missing(tmp_path):
         env=os.environ | {"ELECTRA_TF_CACHE": str(tmp_path)},
     )
     assert "gs://bucket/x needs the package gcsfs" in done.stderr
-    assert 'pip install "electra-tf[gcs]"' in done.stderr
+    assert 'pip install -e ".[gcs]"' in done.stderr
 
 
 def test_a_cache_without_flock(memory, monkeypatch):
