@@ -277,7 +277,7 @@ def prepare(row: Row, folder: Path) -> None:
     )
     if done.returncode:
         raise UserError(f"{row.name} could not be written.", 1)
-    (folder / "step.hlo").unlink()  # step.jax says the same in a twentieth of the room
+    (folder / "step.hlo").unlink()  # step.jax says the same in less room
     print(f"{folder}: {(folder / 'step.jax').stat().st_size / 1e6:.1f} MB", flush=True)
 
 
