@@ -184,8 +184,10 @@ def check_results(output, keys):
     is_fit = spread < gain / 3
     assert ("not reported" in table) != is_fit
     assert (f"{mean:.2f} ± {error:.2f}" in table) == is_fit
-    # As long as there was one seed of each, nothing spoke against a picture.
-    assert (output / "objectives.png").read_bytes().startswith(b"\x89PNG")
+    # A picture of fewer runs does not outlast the verdict on all of them.
+    drawn = output / "objectives.png"
+    assert drawn.exists() == is_fit
+    assert not is_fit or drawn.read_bytes().startswith(b"\x89PNG")
     assert "| BERT |" in table and "| Random weights | 0 | 0 |" in table
     steps = runs[keys[0]]["hparams"]["num_train_steps"]
     state = json.loads((output / "runs" / keys[0] / "model/config.json").read_text())
