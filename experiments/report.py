@@ -209,9 +209,7 @@ def picture(
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(comparison.title, fontsize=12)
-    # Steps are whole, so that equal budgets differ a little; they make no line.
-    budgets = {f"{row.flops:.1e}" for row in rows if row.flops}
-    has_lines = comparison.x_label and len(budgets) > 1
+    has_lines = comparison.x_label and _are_apart(rows)
     draw = _draw_lines if has_lines else _draw_points
     for number, name in enumerate(measures, start=1):
         axes = figure.add_subplot(math.ceil(count / columns), columns, number)
@@ -227,17 +225,18 @@ def picture(
 
 def _draw_points(axes, rows: Sequence[Row], measure: str) -> None:
     # Points, since bars would have to begin at 0; without an error for one seed.
-    for row in rows:
+    for place, row in enumerate(rows):
         scores = row.scores[measure]
         colour = "#9aa3ad" if row.variant == RANDOM else _PALETTE[0]
         axes.errorbar(
             statistics.fmean(scores),
-            row.variant.name,
+            place,
             xerr=standard_error(scores),
             fmt="o",
             color=colour,
             capsize=3,
         )
+    axes.set_yticks(range(len(rows)), [row.variant.name for row in rows])
     axes.invert_yaxis()
     axes.margins(0.1, 0.15)
     axes.grid(color="#d9dde3", linewidth=0.6)
@@ -245,6 +244,12 @@ def _draw_points(axes, rows: Sequence[Row], measure: str) -> None:
 
 def _place(row: Row) -> float:
     return row.flops if row.variant.x is None else row.variant.x
+
+
+def _are_apart(rows: Sequence[Row]) -> bool:
+    places = [_place(row) for row in rows if row.variant != RANDOM]
+    # Steps are whole, so that equal budgets differ a little.
+    return bool(places) and max(places) > 1.05 * min(places)
 
 
 def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:

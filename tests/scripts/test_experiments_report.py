@@ -10,6 +10,8 @@ from tests.helpers.runs import ROOT
 
 sys.path.append(str(ROOT / "experiments"))
 
+import generator_size  # noqa: E402
+import learning_rate  # noqa: E402
 import marks_task  # noqa: E402
 import report  # noqa: E402
 from report import RANDOM, Comparison, Row, Variant  # noqa: E402
@@ -114,11 +116,24 @@ def test_one_budget_makes_no_lines(monkeypatch):
         monkeypatch.setattr(
             report, f"_draw_{kind}", lambda *_, kind=kind: drawn.append(kind)
         )
-    comparison = Comparison("c", "Title", "Figure 3", [], x_label="FLOPs")
-    almost = BERT._replace(flops=ELECTRA.flops * 1.0001)
-    report.picture(comparison, [ELECTRA, almost, NOTHING], ["m"])
-    report.picture(comparison, [ELECTRA, BERT._replace(flops=1e12), NOTHING], ["m"])
+    figure = Comparison("c", "Title", "Figure 3", [], x_label="FLOPs")
+    one, two = (r._replace(variant=r.variant._replace(x=None)) for r in (ELECTRA, BERT))
+    almost = two._replace(flops=1.0001 * one.flops)
+    report.picture(figure, [one, almost, NOTHING], ["m"])
+    report.picture(figure, [one, two._replace(flops=1e12), NOTHING], ["m"])
     assert drawn == ["points", "lines"]
+    # Of equal compute, over what they differ in.
+    for figure in (generator_size.COMPARISON, learning_rate.COMPARISON):
+        rows = [ELECTRA._replace(variant=v) for v in figure.variants]
+        report.picture(figure, [*rows, NOTHING], ["m"])
+    assert drawn[2:] == ["lines", "lines"]
+
+
+def test_points_named_by_numbers_are_no_news_to_a_terminal(caplog):
+    caplog.set_level("INFO")
+    rows = [ELECTRA._replace(variant=Variant(name)) for name in ("1", "2")]
+    report.picture(Comparison("c", "Title", "Figure 3", []), rows, ["m"])
+    assert not caplog.records
 
 
 def test_words_carry_the_mark_that_follows_them():
