@@ -102,6 +102,16 @@ def main(_):
         measure(vocab)
 
 
+def wait_for_copies(iterator) -> None:
+    """Reads until nothing is asked for any more: copies are made in the background."""
+    deadline, quiet = time.monotonic() + 600, time.monotonic()
+    while time.monotonic() < quiet + FLAGS.seconds and time.monotonic() < deadline:
+        requests = SlowStore.requests
+        next(iterator)
+        if SlowStore.requests != requests:
+            quiet = time.monotonic()
+
+
 def measure(vocab) -> None:
     from electra_tf.pretrain import pretrain_data
 
@@ -118,8 +128,8 @@ def measure(vocab) -> None:
     iterator = iter(dataset)
     next(iterator)
     print(f"first batch after {time.perf_counter() - started:.2f} s")
-    # The copies are made in the background; what is measured comes after them.
-    time.sleep(FLAGS.seconds if FLAGS.copy else 0)
+    if FLAGS.copy:
+        wait_for_copies(iterator)
     before = memory = memory_now()
     requests, batches, started = SlowStore.requests, 0, time.perf_counter()
     processor = time.process_time()

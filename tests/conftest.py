@@ -14,12 +14,26 @@ from tests.helpers.runs import write_tiny_data
 startup.keep_triton_out()  # Tests import torch themselves.
 
 
+# What the one who runs the tests may have set for other work, and the project reads.
+_NOT_FOR_TESTS = (
+    *("TF_CONFIG", "XLA_FLAGS", "TF_XLA_FLAGS", "TF_NUM_INTRAOP_THREADS"),
+    *("ELECTRA_TF_COPY_GB", "HF_HUB_OFFLINE"),
+)
+
+
 def pytest_configure(config):
-    """What tests keep in the cache is not the user's, and goes with them."""
-    if "ELECTRA_TF_CACHE" not in os.environ:
-        folder = tempfile.TemporaryDirectory(prefix="electra_tf_cache_")
-        config.add_cleanup(folder.cleanup)
-        os.environ["ELECTRA_TF_CACHE"] = folder.name
+    """Tests run in the same environment everywhere: on CPUs, with a cache of their own.
+
+    What they keep in the cache is not the user's, and goes with them.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="electra_tf_cache_")
+    config.add_cleanup(folder.cleanup)
+    os.environ["ELECTRA_TF_CACHE"] = folder.name
+    for name in _NOT_FOR_TESTS:
+        os.environ.pop(name, None)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Servers that tests start are asked directly.
+    os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 
 
 def pytest_make_parametrize_id(val, argname):
@@ -30,14 +44,25 @@ def pytest_make_parametrize_id(val, argname):
     return argname if isinstance(val, bytes) else None
 
 
-def pytest_runtest_setup(item):
-    """A test and the fixtures it makes draw the same numbers in every run.
+def _seed(name: str) -> None:
+    import keras
+
+    keras.utils.set_random_seed(zlib.crc32(name.encode()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef, request):
+    """A fixture draws the same numbers whichever test asks for it first."""
+    _seed(f"{fixturedef.baseid}::{fixturedef.argname}[{request.param_index}]")
+    return (yield)
+
+
+def pytest_runtest_call(item):
+    """A test draws the same numbers in every run.
 
     What fails because of the numbers fails again when it is run again.
     """
-    import keras
-
-    keras.utils.set_random_seed(zlib.crc32(item.nodeid.encode()))
+    _seed(item.nodeid)
 
 
 @pytest.fixture(scope="module")

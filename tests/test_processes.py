@@ -14,6 +14,7 @@ import pytest
 
 from electra_tf import processes
 from electra_tf.errors import UserError
+from tests.helpers.process_tree import is_alive
 from tests.helpers.runs import ROOT
 
 SCRIPT = """
@@ -24,14 +25,6 @@ if __name__ == "__main__":
         print(*{pool.submit(os.getpid).result() for _ in range(20)}, flush=True)
         pool.submit(time.sleep, 1000).result()
 """
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def start(folder, script):

@@ -12,6 +12,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import formats
 from electra_tf.interop import networks, sources
 from tests.helpers.exporting import tiny_source, write_run
+from tests.helpers.runs import each_objective
 from tests.helpers.tiny_pretraining import VARIANTS
 
 NAMES = {name: name for name in OBJECTIVES} | {"two_tower": "two_tower_alone"}
@@ -19,7 +20,7 @@ NAMES = {name: name for name in OBJECTIVES} | {"two_tower": "two_tower_alone"}
 RUNS = {name: VARIANTS[variant] for name, variant in NAMES.items()} | {
     "two_stage": VARIANTS["two_stage"] | {"stage_one_steps": 5},
 }
-every_objective = pytest.mark.parametrize("name", OBJECTIVES)
+every_objective = pytest.mark.parametrize("name", each_objective(OBJECTIVES))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,9 @@ def test_two_towers_have_nothing_for_onnx(runs, tmp_path, what):
 
 
 @pytest.mark.parametrize("kind", ["huggingface", "tflite"])
-@pytest.mark.parametrize("name", ["replace_mlm", "all_tokens_mlm", "adversarial"])
+@pytest.mark.parametrize(
+    "name", each_objective(["replace_mlm", "all_tokens_mlm", "adversarial"])
+)
 def test_other_formats(runs, tmp_path, name, kind):
     if kind == "huggingface":
         pytest.importorskip("safetensors")

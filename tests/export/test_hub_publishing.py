@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The directory to publish, filled from a run; its upload to stand-ins of the hubs."""
 
+import contextlib
 import hashlib
 import importlib.machinery
 import json
@@ -207,20 +208,21 @@ def keeps_the_secret(run, directory, done):
 
 class TestUpload:
     def test_kaggle(self, run, directory):
-        try:
-            stand_in = hubs.running(hubs.Kaggle(), port=7777)
-            with stand_in as kaggle:
-                env = {
-                    "KAGGLE_API_ENVIRONMENT": "TEST",  # localhost:7777
-                    "KAGGLE_USERNAME": "me",
-                    "KAGGLE_KEY": SECRET,
-                }
-                flags = ("--handle=me/tiny", "--publish=kaggle")
-                for _ in range(2):
-                    done = export(run, directory, *flags, env=env)
-                    assert done.returncode == 0, done.stderr
-        except OSError as error:
-            pytest.skip(f"port 7777, where kagglehub expects a test server: {error}")
+        with contextlib.ExitStack() as stack:
+            try:
+                stand_in = hubs.running(hubs.Kaggle(), port=7777)
+                kaggle = stack.enter_context(stand_in)
+            except OSError as error:
+                pytest.skip(f"7777, where kagglehub expects a test server: {error}")
+            env = {
+                "KAGGLE_API_ENVIRONMENT": "TEST",  # localhost:7777
+                "KAGGLE_USERNAME": "me",
+                "KAGGLE_KEY": SECRET,
+            }
+            flags = ("--handle=me/tiny", "--publish=kaggle")
+            for _ in range(2):
+                done = export(run, directory, *flags, env=env)
+                assert done.returncode == 0, done.stderr
         assert "Uploaded: me/tiny/tensorFlow2/detector" in done.stdout
         assert kaggle.models == {"me/tiny"} and kaggle.licence == "Apache 2.0"
         assert set(kaggle.variations) == {f"me/tiny/{kind}" for kind in KINDS}

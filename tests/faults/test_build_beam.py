@@ -44,7 +44,9 @@ def start(text, output, args):
 
 
 def wait_for_shards(process, output, count):
+    deadline = time.monotonic() + 200
     while process.poll() is None and len(list(output.glob("pretrain*"))) < count:
+        assert time.monotonic() < deadline, "no more shards"
         time.sleep(0.002)
     return process.poll() is None
 

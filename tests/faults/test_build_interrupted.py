@@ -12,20 +12,13 @@ import pytest
 
 from electra_tf.storage.lock import RunLock
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
+from tests.helpers.process_tree import children_of, is_alive
 from tests.helpers.runs import ROOT
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
     return write_corpus(tmp_path_factory.mktemp("text"))
-
-
-def is_alive(pid):
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_a_killed_build_goes_on(tmp_path):
@@ -49,11 +42,11 @@ def test_a_killed_build_goes_on(tmp_path):
             stdout=subprocess.DEVNULL,
         )
         goal = len(finished) + 3
+        deadline = time.monotonic() + 100
         while process.poll() is None and len(list(output.glob("pretrain*"))) < goal:
+            assert time.monotonic() < deadline, "no more shards"
             time.sleep(0.002)
-        children = subprocess.run(
-            ["pgrep", "-P", str(process.pid)], capture_output=True, text=True
-        ).stdout.split()
+        children = children_of(process.pid)
         process.send_signal(signal.SIGKILL)
         if process.wait() == 0:
             break

@@ -4,7 +4,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 
 import pytest
@@ -21,6 +20,7 @@ from tests.helpers.corpus_runs import (
     write_model,
     write_texts,
 )
+from tests.helpers.process_tree import children_of, command_of
 
 SMALL = "--shard-mb=0.02"
 
@@ -81,13 +81,13 @@ def test_a_killed_worker(model, corpus, whole, tmp_path):
     output, flags = tmp_path / "out", (SMALL, "--workers=2")
     run = start(tmp_path / "logs", "score", model, corpus, output, *flags)
     wait_for_shards(run, output, 3)
-    children = subprocess.run(
-        ["pgrep", "-f", "-P", str(run.process.pid), "spawn_main"],
-        capture_output=True,
-        text=True,
-    ).stdout.split()
+    children = [
+        pid
+        for pid in children_of(run.process.pid)
+        if any("spawn_main" in word for word in command_of(pid))
+    ]
     assert len(children) == 2
-    os.kill(int(children[0]), signal.SIGKILL)
+    os.kill(children[0], signal.SIGKILL)
     result = run.wait()
     assert result.returncode == 2 and "a worker process was killed" in result.stderr
     done = made(output)

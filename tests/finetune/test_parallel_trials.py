@@ -35,7 +35,9 @@ def start(data, model, hparams, *flags):
     )
 
 
-def test_side_by_side_after_a_signal_and_one_by_one(data):
+def test_side_by_side_after_a_signal_and_one_by_one(data, monkeypatch):
+    # Side by side a trial has fewer threads, and sums end in another order.
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
     done = finetune(data, "in_turn", HPARAMS)
     assert done.returncode == 0, done.stderr
     expected, folder = results(data, "in_turn")
@@ -45,9 +47,8 @@ def test_side_by_side_after_a_signal_and_one_by_one(data):
     folder = data / "models" / "parallel" / "results"
     log = folder / "sts_results.trial_2.log"
     deadline = time.monotonic() + 200
-    while time.monotonic() < deadline:
-        if log.exists() and "%" in log.read_text():
-            break
+    while not log.exists() or "%" not in log.read_text():
+        assert time.monotonic() < deadline, run.stdout.read_text()
         time.sleep(0.2)
     os.kill(run.process.pid, signal.SIGTERM)
     ended = run.wait()
@@ -58,9 +59,7 @@ def test_side_by_side_after_a_signal_and_one_by_one(data):
     done = finetune(data, "alone", HPARAMS, "--parallel=2")
     assert done.returncode == 0, done.stdout
     found, folder = results(data, "alone")
-    assert found.keys() == expected.keys()
-    for trial, scores in expected.items():
-        assert found[trial]["sts"] == pytest.approx(scores["sts"], abs=1e-3)
+    assert found == expected
     names = {f"sts_results.trial_{k}.{e}" for k in (1, 2, 3) for e in ("json", "log")}
     assert names <= {path.name for path in folder.iterdir()}
     assert len(text.splitlines()) == 3

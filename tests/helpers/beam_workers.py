@@ -8,17 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+from tests.helpers.ports import free_port
+from tests.helpers.process_tree import children_of, command_of
 from tests.helpers.runs import ROOT
 
 TWO_PROCESSES = "--direct_num_workers=2 --direct_running_mode=multi_processing"
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("localhost", 0))
-        return s.getsockname()[1]
 
 
 @contextlib.contextmanager
@@ -72,13 +67,10 @@ def wait_for_port(port):
 def workers_below(pid):
     """Processes that work for Beam among the descendants of a process."""
     found = []
-    for child in subprocess.run(
-        ["pgrep", "-P", str(pid)], capture_output=True, text=True
-    ).stdout.split():
-        with contextlib.suppress(OSError):
-            command = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-            is_python = re.search(rb"python[\d.]*$", command[0])
-            if is_python and any(b"sdk_worker" in part for part in command):
-                found.append(int(child))
+    for child in children_of(pid):
+        program, *words = command_of(child) or [""]
+        is_python = re.search(r"python[\d.]*$", program)
+        if is_python and any("sdk_worker" in word for word in words):
+            found.append(child)
         found += workers_below(child)
     return found

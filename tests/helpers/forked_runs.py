@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the scripts in many new processes, without importing TensorFlow each time.
 
-A server process imports TensorFlow once, starts nothing of it, and is forked for every
-run: a process of its own that can be killed, from the script's first line on.
+A server process imports TensorFlow and what most runs need once, starts nothing of it,
+and is forked for every run: a process of its own that can be killed, from the script's
+first line on.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import types
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +29,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # TensorFlow reads it when it is imported: in the server, not in its copies.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tensorflow", "keras"])
+_PACKAGES = [
+    "tensorflow",
+    "keras",
+    "electra_tf.pretrain.run",
+    "electra_tf.finetune.trial",
+]
+_context.set_forkserver_preload(_PACKAGES)
 
 
 class Finished(NamedTuple):
@@ -151,6 +159,23 @@ def signal_at(step: int, number: int = signal.SIGTERM) -> None:
     training_step.TrainingStep.run = interrupted
 
 
+def time_over_at(step: int) -> None:
+    """Ends any --max-wall-time when this process makes the steps up to `step`."""
+    from electra_tf.train import step as training_step
+    from electra_tf.train import stopping
+
+    run = training_step.TrainingStep.run
+    later = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1e9)
+
+    @functools.wraps(run)
+    def timed(self, iterator, start, count):
+        if start + count >= step:
+            stopping.time = later
+        return run(self, iterator, start, count)
+
+    training_step.TrainingStep.run = timed
+
+
 def kill_in_save(save: int, operation: int) -> None:
     """kill -9 of this process before file operation `operation` of its n-th save.
 
@@ -201,14 +226,14 @@ def kill_when(run: Run, metrics: Path, rows: int, delay: float = 0.0) -> None:
     """kill -9 of a run when its metrics have so many rows; it may end before."""
     deadline = time.monotonic() + 200
     # Before that, the metrics are those of an earlier start.
-    while "Running training" not in run.stdout.read_text():
-        if not run.process.is_alive() or time.monotonic() > deadline:
-            break
+    while "Running training" not in run.stdout.read_text() and run.process.is_alive():
+        assert time.monotonic() < deadline, run.stdout.read_text()
         time.sleep(0.01)
-    while run.process.is_alive() and time.monotonic() < deadline:
+    while run.process.is_alive():
         with contextlib.suppress(FileNotFoundError):
             if metrics.read_bytes().count(b"\n") >= rows:
                 break
+        assert time.monotonic() < deadline, run.stdout.read_text()
         time.sleep(0.005)
     time.sleep(delay)
     run.process.kill()

@@ -5,9 +5,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.helpers import forked_runs
 from tests.helpers.forked_runs import ROOT
@@ -65,6 +67,19 @@ OF_OBJECTIVE = {
     "all_tokens_mlm": {"random_token_share": 0.1},
     "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
 }
+
+# The objectives that most runs are of, and those that differ most from them.
+_BY_DEFAULT = ("electra", "electric", "two_stage", "all_tokens_mlm", "electra_sentence")
+
+
+def each_objective(names: Iterable[str]) -> list:
+    """Parameters of a test that takes seconds for each: most of them thorough."""
+    thorough = pytest.mark.thorough
+    return [
+        pytest.param(name, marks=() if name in _BY_DEFAULT else thorough)
+        for name in names
+    ]
+
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 

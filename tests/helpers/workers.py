@@ -1,23 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of several workers on this machine: each a process, joined by TF_CONFIG."""
 
-import contextlib
 import json
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.helpers.forked_runs import Finished, Run, pretrain
+from tests.helpers.ports import free_port
 
 
 def tf_configs(count: int) -> list[str]:
     """The TF_CONFIG of each of `count` workers, at ports that are free now."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        places = [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
+    places = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     return [
         json.dumps(
             {"cluster": {"worker": places}, "task": {"type": "worker", "index": index}}

@@ -1,17 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """On which devices benchmarks make their steps."""
 
-import sys
-
+import preparation
 import pytest
 import tensorflow as tf
 
 from electra_tf.train import distribution
-from tests.helpers.runs import ROOT
-
-sys.path.append(str(ROOT / "benchmarks"))
-
-import preparation  # noqa: E402
 
 
 class Reached(Exception):

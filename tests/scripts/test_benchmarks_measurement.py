@@ -1,25 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """What benchmarks count: the operations of a step, the memory of a process."""
 
-import sys
-
 import pytest
 import tensorflow as tf
-
-from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.config.run import NO_DATA
-from electra_tf.pretrain import masking, pretraining
-from tests.helpers.runs import ROOT, TINY_STEP
-
-sys.path.append(str(ROOT / "benchmarks"))
-
-from measurement import (  # noqa: E402
+from measurement import (
     Encoder,
     Sizes,
     memory_now,
     peak_memory,
     reset_peak_memory,
 )
+
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.run import NO_DATA
+from electra_tf.pretrain import masking, pretraining
+from tests.helpers.runs import TINY_STEP
 
 
 def _operations(graph):

@@ -1,23 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step without variables computes what the step with them does."""
 
-import sys
-
 import numpy as np
 import pytest
 import tensorflow as tf
+from variable_free import without_variables
 
 from electra_tf.errors import UserError
+from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.train import distribution, optimization
 from electra_tf.train import step as training_step
-from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
-
-sys.path.append(str(ROOT / "benchmarks"))
-
-from variable_free import without_variables  # noqa: E402
-
-from electra_tf.pretrain.pretraining import TrainablePretrainer  # noqa: E402
 
 
 def make_step(variant, **hparams):

@@ -3,6 +3,7 @@
 
 import base64
 import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -33,29 +34,43 @@ TEXTS = ["the doctor opened the giraffe", "a good film!", "", "read it . " * 30]
 IDS = {"input_word_ids": [2, 7, 3], "input_mask": [1, 1, 1], "input_type_ids": [0] * 3}
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory):
-    exports = {what: shared_export("electra", what) for what in ("encoder", "detector")}
+SCRIPT = str(ROOT / "examples/serving/server.py")
+# The same with all the time that a client may want.
+PATIENT = f"""
+import runpy, sys
+sys.argv[0] = {SCRIPT!r}
+of_script = runpy.run_path(sys.argv[0])
+of_script["Handler"].timeout = 600
+of_script["main"]()
+"""
+
+
+@contextlib.contextmanager
+def serving(folder, *script, what=("encoder", "detector")):
+    """A server in another process: (the process, its address)."""
+    exports = {name: shared_export("electra", name) for name in what}
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
     process = subprocess.Popen(
-        [sys.executable, str(ROOT / "examples/serving/server.py"), "--port=0", *flags],
+        [sys.executable, *script, "--port=0", *flags],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=tmp_path_factory.mktemp("elsewhere"),
+        cwd=folder,
     )
     try:
-        yield process
+        line = process.stdout.readline()
+        names = ", ".join(what)
+        assert line.startswith(f"Serving {names} on http://127.0.0.1:"), line
+        yield process, line.split()[-1]
     finally:
         process.kill()
         process.wait(20)
 
 
 @pytest.fixture(scope="module")
-def server(process):
+def server(tmp_path_factory):
     """The address of a server in another process."""
-    line = process.stdout.readline()
-    assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
-    return line.split()[-1]
+    with serving(tmp_path_factory.mktemp("elsewhere"), SCRIPT) as (_, address):
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -215,15 +230,25 @@ def test_every_good_request_among_bad_ones_gets_its_own_answer(server, expected)
         assert all(pool.map(one, range(100)))
 
 
-def test_a_slow_client_does_not_keep_it_from_ending(process, server):
-    port = int(server.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as slow:
+def address_of(url):
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def test_a_slow_client_does_not_keep_it_from_ending(tmp_path):
+    patient = ("-c", PATIENT)
+    with (
+        serving(tmp_path, *patient, what=["detector"]) as (process, address),
+        socket.create_connection(
+            ("127.0.0.1", int(address.rpartition(":")[2]))
+        ) as slow,
+    ):
         slow.sendall(
             b"POST /v1/models/detector:predict HTTP/1.1\r\nContent-Length: 9\r\n"
         )
         time.sleep(0.2)
         process.terminate()
-        assert process.wait(8) == 0
+        assert process.wait(300) == 0
 
 
 # What TensorFlow Serving and KServe are told.

@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tests.helpers.process_tree import children_of, is_alive
 from tests.helpers.runs import ROOT
 
 COMPARISONS = sorted(
@@ -225,19 +226,6 @@ def start(output, flags, log):
         return subprocess.Popen(
             command("objectives", output, *flags), stdout=f, stderr=f
         )
-
-
-def children_of(pid):
-    done = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True)
-    return [int(child) for child in done.stdout.split()]
-
-
-def is_alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def wait_for(condition, process=None):

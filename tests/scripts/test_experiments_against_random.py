@@ -105,7 +105,6 @@ def test_mistakes(data, model, hparams, flags, text):
 
 def test_a_mean_that_is_undefined():
     """In the results of a task whose scores are no numbers it is null."""
-    sys.path.append(str(ROOT / "experiments"))
     import against_random as script
 
     known = {"mean": 12.0, "std": 2.0, "trials": 4}

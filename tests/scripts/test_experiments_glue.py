@@ -97,8 +97,6 @@ def test_mistakes(data, hparams, flags, text):
     ],
 )
 def test_the_learning_rate_is_the_papers(hparams, rate):
-    sys.path.append(str(ROOT / "experiments"))
-    sys.path.append(str(ROOT / "examples"))
     import glue as script
     import scales
 
@@ -111,8 +109,6 @@ def test_the_learning_rate_is_the_papers(hparams, rate):
 
 
 def test_the_mean_of_all_eight_is_the_papers():
-    sys.path.append(str(ROOT / "experiments"))
-    sys.path.append(str(ROOT / "examples"))
     import glue as script
     from scales import GLUE
 

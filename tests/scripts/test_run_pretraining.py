@@ -13,7 +13,15 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
-from tests.helpers.runs import OF_OBJECTIVE, ROOT, TINY, pretrain, run_script, tiny
+from tests.helpers.runs import (
+    OF_OBJECTIVE,
+    ROOT,
+    TINY,
+    each_objective,
+    pretrain,
+    run_script,
+    tiny,
+)
 
 EVALUATE = {"do_train": False, "do_eval": True}
 
@@ -244,7 +252,6 @@ METRIC_OF = {
     "two_tower": "masked_lm_accuracy",
     "electra_tt": "sampled_masked_lm_accuracy",
 }
-BY_DEFAULT = ("two_stage", "all_tokens_mlm", "electra_sentence")
 ELECTRA_TT = {"objective": "electra", "two_tower_generator": True}
 
 
@@ -252,13 +259,7 @@ def test_no_objective_is_forgotten():
     assert set(METRIC_OF) ^ set(OBJECTIVES) == {"electra", "electra_tt"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.thorough)
-        for name in METRIC_OF
-    ],
-)
+@pytest.mark.parametrize("name", each_objective(METRIC_OF))
 def test_an_objective_is_trained_and_evaluated(tiny_data, name):
     own = ELECTRA_TT if name == "electra_tt" else {"objective": name}
     hparams = TINY | own | OF_OBJECTIVE.get(name, {})

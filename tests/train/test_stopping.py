@@ -13,6 +13,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.stopping import StopRequest, parse_duration
+from tests.helpers import forked_runs
 from tests.helpers.forked_runs import ROOT, metrics_of, pretrain
 from tests.helpers.runs import TINY, tiny
 
@@ -177,11 +178,13 @@ def test_a_signal_before_training(tiny_data, number):
 
 def test_max_wall_time(tiny_data):
     hparams = tiny(num_train_steps=10**6, save_checkpoints_steps=10**6)
-    flag = "--max-wall-time=8s"
-    run = pretrain(tiny_data, "timed", hparams, flag).wait()
+    before = functools.partial(forked_runs.time_over_at, 20)
+    flag = "--max-wall-time=5h"
+    run = pretrain(tiny_data, "timed", hparams, flag, before=before).wait()
     assert run.returncode == 42, run.stderr
     directory = tiny_data / "models" / "timed"
     step = Checkpoints(directory).steps()[-1]
+    assert step >= 20
     assert f"max_wall_time: saved at step {step}." in run.stdout
     assert len(metrics_of(directory)) == step
     # It goes on, also when it is to end and to save at other steps than was said.
