@@ -127,8 +127,8 @@ def run(console: Console) -> int:
         return sweep(config, explicit, vocab, console)
     trained = None
     if not config.do_train:
-        trained, first = source.run, config.trial_dir(1)
-        if trained == Path(first).absolute() and config.init_checkpoint != first:
+        trained = source.run
+        if config.evaluates_its_trials:
             source = None  # Each trial has its own.
             check_trials_are_kept(config)
         # What the training of these trials brought stays beside it.

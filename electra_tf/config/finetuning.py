@@ -296,6 +296,12 @@ class FinetuningConfig(RunConfig):
         return json_beside(values.get("results_txt", usual))
 
     @property
+    def evaluates_its_trials(self) -> bool:
+        """Whether each trial is evaluated with its own weights, not with others."""
+        path = self.weights_of(self.data_dir, self.model_name, self.to_dict())
+        return path != self.init_checkpoint
+
+    @property
     def scores_dev(self) -> bool:
         """Whether the dev sets are read: for the results, or while a trial trains."""
         return self.do_eval or (self.do_train and self.eval_every_steps > 0)
