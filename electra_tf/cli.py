@@ -46,8 +46,8 @@ _EXIT_INTERRUPTED = 130  # The shell's convention for a process ended by Ctrl-C.
 _BOOLEANS = ("true", "false", "t", "f", "1", "0")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
-# Second names that switch a boolean flag off: {"no_lower_case": "do_lower_case"}.
-_negatives: dict[str, str] = {}
+# The original's names of boolean flags -> absl's: {"no_lower_case": "nodo_lower_case"}.
+_spellings: dict[str, str] = {}
 
 
 def run(
@@ -74,14 +74,18 @@ def run(
     )
 
 
-def define_pair(name: str, negative: str, default: bool, help: str) -> Any:
+def define_pair(
+    name: str, negative: str, default: bool, help: str, positive: str | None = None
+) -> Any:
     """Defines the boolean flag `--name` that `--negative` switches off.
 
     For the original's argparse pairs whose two names do not match, such as
-    `define_pair("do_lower_case", "no_lower_case", True, "...")`. Returns absl's
-    FlagHolder.
+    `define_pair("do_lower_case", "no_lower_case", True, "...")`. `--positive` is the
+    same as `--name`. Returns absl's FlagHolder.
     """
-    _negatives[negative] = name
+    _spellings[negative] = f"no{name}"
+    if positive:
+        _spellings[positive] = name
     return flags.DEFINE_boolean(name, default, help)
 
 
@@ -107,7 +111,8 @@ def define_building(encoding_errors: Sequence[str]) -> None:
     )
     usual = "Default: as the vocabulary was built, else true."
     define_pair("do_lower_case", "no_lower_case", None, f"Lower-case the text. {usual}")
-    define_pair("strip_accents", "no_strip_accents", None, f"Strip accents. {usual}")
+    accents = ("strip_accents", "no_strip_accents", None, f"Strip accents. {usual}")
+    define_pair(*accents, positive="do_strip_accents")
     flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
     flags.DEFINE_integer(
         "num_out_files", None, "Number of shards. Default: one for about 64 MB."
@@ -315,8 +320,8 @@ def _flag_name(name: str) -> str | None:
     name = name.replace("-", "_")
     if name in FLAGS:
         return name
-    if name in _negatives:
-        return "no" + _negatives[name]
+    if name in _spellings:
+        return _spellings[name]
     for prefix in ("no", "no_"):
         positive = name.removeprefix(prefix)
         if positive != name and positive in FLAGS and FLAGS[positive].boolean:
@@ -345,14 +350,15 @@ def _hyphens(name: str) -> str:
 def _help_text() -> str:
     """The script's docstring, then its flags with their defaults."""
     lines = [(sys.modules["__main__"].__doc__ or "").strip()]
-    off = {name: negative for negative, name in _negatives.items()}
+    others = {name: spelling for spelling, name in _spellings.items()}
     found = _script_flags()
     lines += ["", "Flags:"] if found else []
     for flag in found:
-        spelling = f"--{_hyphens(flag.name)}"
+        names = [flag.name]
         if flag.boolean:
-            negative = off.get(flag.name, f"no_{flag.name}")
-            spelling += f" / --{_hyphens(negative)}"
+            names += [others[flag.name]] if flag.name in others else []
+            names.append(others.get(f"no{flag.name}", f"no_{flag.name}"))
+        spelling = " / ".join(f"--{_hyphens(name)}" for name in names)
         default = "" if flag.default is None else f" (default: {flag.default})"
         lines.append(f"  {spelling}")
         lines += textwrap.wrap(

@@ -70,7 +70,7 @@ def test_the_command_line_of_the_original(text, tmp_path):
         text,
         tmp_path / "out",
         *"--max-seq-length 64 --num-processes 1 --blanks-separate-docs True".split(),
-        "--do-lower-case",
+        *("--do-lower-case", "--do-strip-accents"),
     )
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     ids, mask, segments = examples_in(tmp_path / "out")
@@ -316,10 +316,12 @@ def test_openwebtext(tmp_path):
                 tar.addfile(info, io.BytesIO(data))
                 pages += 1
     script = "build_openwebtext_pretraining_dataset.py"
-    result = run_script(script, "--data-dir", str(tmp_path), "--num-processes", "2")
+    flags = ("--data-dir", str(tmp_path), "--num-processes", "2", "--do-strip-accents")
+    result = run_script(script, *flags)
     assert result.returncode == 0, result.stderr
     folder = tmp_path / "pretrain_tfrecords"
     manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["tokenizer"]["strip_accents"] is True
     assert manifest["corpus"]["texts"] == pages
     assert manifest["corpus"]["kind"] == "archive"
     # Each page is one document, its blank lines no boundaries.
