@@ -39,7 +39,6 @@ def text_classifier(task: ExportedTask) -> Servable:
     """
     source, facts = task.source, task.facts
     tokenizer = source.tf_tokenizer()
-    room = source.max_seq_length - 1 - facts.num_texts
     names = tf.constant(list(facts.labels), tf.string)
     shares = tf.nn.sigmoid if facts.kind == "multilabel" else tf.nn.softmax
 
@@ -73,7 +72,8 @@ def text_classifier(task: ExportedTask) -> Servable:
         )
         with tf.control_dependencies([same]):
             texts = [tf.identity(text) for text in texts]
-        segments = truncate([tokenizer.tokenize(text) for text in texts], room)
+        segments = [tokenizer.tokenize(text) for text in texts]
+        segments = truncate(segments, source.max_seq_length)
         width = max(1, len(facts.labels))
         return answer(map_rows(numbers, segments, source.vocab, width))
 
@@ -176,7 +176,7 @@ def _packed_in_python(task: ExportedTask, first, second=None) -> EncoderInputs:
         return EncoderInputs(*map(tf.constant, packed))
     tokenizer, vocab = source.tokenizer(), source.vocab
     pairs = [map(tokenizer.encode, texts) for texts in zip(first, second, strict=True)]
-    rows = [packing.join(vocab, *truncate_pair(*pair, length - 3)) for pair in pairs]
+    rows = [packing.join(vocab, *truncate_pair(*pair, length)) for pair in pairs]
     packed = packing.pad(rows, vocab.pad_id, length)
     return EncoderInputs(*map(tf.constant, packed))
 

@@ -130,7 +130,7 @@ def preprocessor(source: ExportedModel) -> Servable:
         with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
             seq_length = tf.identity(seq_length)
             segments = [_of_unknown_rows(segment) for segment in segments]
-            kept = truncate(segments, seq_length - _tokens_beside(segments))
+            kept = truncate(segments, seq_length)
         return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
 
     root = reusable_root()
@@ -184,14 +184,9 @@ def _of_unknown_rows(segment: tf.RaggedTensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_splits(segment.values, splits, validate=False)
 
 
-def _tokens_beside(segments) -> int:
-    """How many tokens the packing adds: [CLS], and a [SEP] for each segment."""
-    return 1 + len(segments)
-
-
 def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
     """What `bert_pack_inputs` refuses: unknown ids, no room, different batch sizes."""
-    least = _tokens_beside(segments)
+    least = 1 + len(segments)  # [CLS], and a [SEP] for each segment
     found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
     what = f"seq_length must be at least {least}; it is"
     found.append(require(seq_length >= least, what, seq_length))

@@ -25,6 +25,8 @@ def pack(
 ) -> EncoderInputs:
     """[CLS] first segment [SEP] (second segment [SEP]), padded.
 
+    As in `text.packing.join`, a second segment without tokens is none.
+
     Args:
       segments: one or two RaggedTensors int32 [B, (tokens)] that fit.
       length: of the result; None: that of the longest row.
@@ -32,8 +34,11 @@ def pack(
     rows = segments[0].nrows()
     parts = [tf.fill([rows, 1], vocab.cls_id)]
     types = [tf.zeros([rows, 1], tf.int32)]
-    for number, segment in enumerate(segments):
-        part = tf.concat([segment, tf.fill([rows, 1], vocab.sep_id)], axis=1)
+    counts = zip(segments, _ends(segments), strict=True)
+    for number, (segment, count) in enumerate(counts):
+        ends = tf.fill(tf.reduce_sum(count)[None], vocab.sep_id)
+        ends = tf.RaggedTensor.from_row_lengths(ends, count, validate=False)
+        part = tf.concat([segment, ends], axis=1)
         parts.append(part)
         types.append(tf.fill(tf.shape(part.flat_values), number))
         types[-1] = part.with_flat_values(types[-1])
@@ -47,16 +52,27 @@ def pack(
     )
 
 
+def _ends(segments: Sequence[tf.RaggedTensor]) -> list[tf.Tensor]:
+    """How many [SEP] follow each segment in each row, [B]: 1, or 0 where it is none."""
+    lengths = [segment.row_lengths() for segment in segments]
+    others = [tf.minimum(one, 1) for one in lengths[1:]]
+    return [tf.ones_like(lengths[0]), *others]
+
+
 def truncate(
-    segments: Sequence[tf.RaggedTensor], budget: tf.Tensor
+    segments: Sequence[tf.RaggedTensor], length: tf.Tensor | int
 ) -> list[tf.RaggedTensor]:
-    """Shortens one or two segments to `budget` tokens: from the longer one's end."""
-    if len(segments) == 1:
-        return [segments[0][:, :budget]]
-    first, second = (segment.row_lengths() for segment in segments)
-    budget = tf.cast(budget, first.dtype)
-    keep_second = tf.minimum(second, tf.maximum(budget // 2, budget - first))
-    keep_first = tf.minimum(first, budget - keep_second)
+    """Shortens one or two segments, from the longer one's end.
+
+    Args:
+      length: tokens that `pack` may make of them.
+    """
+    first, *others = (segment.row_lengths() for segment in segments)
+    room = tf.cast(length, first.dtype) - 1 - tf.add_n(_ends(segments))
+    if not others:
+        return [_heads(segments[0], tf.minimum(first, room))]
+    keep_second = tf.minimum(others[0], tf.maximum(room // 2, room - first))
+    keep_first = tf.minimum(first, room - keep_second)
     return [_heads(segments[0], keep_first), _heads(segments[1], keep_second)]
 
 
@@ -140,9 +156,10 @@ def map_rows(
       segments: one or two RaggedTensors int32 [B, (tokens)] that fit.
       least_length: to which shorter rows are padded.
     """
-    lengths = tf.add_n([segment.row_lengths() for segment in segments])
+    lengths = [segment.row_lengths() for segment in segments]
+    lengths = 1 + tf.add_n([*lengths, *_ends(segments)])
     order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    lengths = tf.gather(lengths, order) + 1 + len(segments)
+    lengths = tf.gather(lengths, order)
     count = tf.cast(segments[0].nrows(), tf.int32)
     steps = -(-count // rows_per_step)
 

@@ -266,13 +266,10 @@ class TextTask(Task):
         self, example: InputExample, is_training: bool
     ) -> Iterator[dict[str, Any]]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
-        length = self.config.max_seq_length
-        a, b = self.tokenizer.encode(example.text_a), None
-        if example.text_b is not None:
-            b = self.tokenizer.encode(example.text_b)
-            a, b = truncate_pair(a, b, length - 3)
-        else:
-            a = a[: length - 2]
+        texts = (example.text_a, example.text_b or "")
+        a, b = truncate_pair(
+            *map(self.tokenizer.encode, texts), self.config.max_seq_length
+        )
         features = packing.join(self.tokenizer.vocab, a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 
@@ -447,8 +444,13 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
-    """Drops from the end of the longer one until both fit; b where they are equal."""
+    """Drops from the end of the longer one until both fit; b where they are equal.
+
+    Args:
+      length: of what `packing.join` makes of them; b may be empty.
+    """
     a, b = list(a), list(b)
-    while len(a) + len(b) > length:
+    room = length - (3 if b else 2)
+    while len(a) + len(b) > room:
         (a if len(a) > len(b) else b).pop()
     return a, b

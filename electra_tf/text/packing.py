@@ -29,13 +29,14 @@ class PackedTexts(NamedTuple):
     segment_ids: np.ndarray
 
 
-def join(
-    vocab: Vocabulary, first: Sequence[int], second: Sequence[int] | None = None
-) -> Row:
-    """[CLS] first [SEP], in segment 0, and second [SEP], in segment 1."""
+def join(vocab: Vocabulary, first: Sequence[int], second: Sequence[int] = ()) -> Row:
+    """[CLS] first [SEP], in segment 0, and second [SEP], in segment 1.
+
+    A second without tokens is none, as the original has it.
+    """
     ids = [vocab.cls_id, *first, vocab.sep_id]
     segments = [0] * len(ids)
-    if second is not None:
+    if second:
         ids += [*second, vocab.sep_id]
         segments += [1] * (len(second) + 1)
     return Row(ids, segments)

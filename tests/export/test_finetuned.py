@@ -38,6 +38,8 @@ from tests.helpers.tiny_trials import (
 TASKS = ("cola", "sts", "chunk", "squad")
 WORDS = tiny_finetuning.WORDS
 LONG = " ".join(WORDS * 50)
+# Pairs with an empty text, one as long as the model reads; none is as long as them.
+EMPTY = (["waa wab", LONG, "", "\u200b"], ["", "\u200b", "waa wab", LONG])
 BAD_UTF8 = b"waa \xff wab\xfe waz".decode("utf-8", "surrogateescape")
 
 
@@ -118,6 +120,7 @@ def answers(exports, data, tmp_path_factory):
         columns(text=odd, text_b=odd[::-1]),
         ("serving_default", empty | {"text_b": ("string", [], [0])}),
         columns(text=["waa"], text_b=["waa", "wab"]),
+        columns(text=EMPTY[0], text_b=EMPTY[1]),
     ]
     none = {"question": ("string", [], [0]), "context": ("string", [], [0])}
     of_questions = [
@@ -189,6 +192,9 @@ def test_numbers_are_those_of_evaluation(runs, answers):
         assert value == pytest.approx(float(runs["sts"][1].answer(row)), abs=6e-4)
     assert len({round(value, 2) for value in values}) > 2
     assert "as many rows" in found["sts"][3]["message"]
+    for value, a, b in zip(found["sts"][4]["ok"]["value"], *EMPTY, strict=True):
+        [row] = head_outputs(runs["sts"], InputExample(0, a, b, "0"))
+        assert value == pytest.approx(float(runs["sts"][1].answer(row)), abs=6e-4)
 
 
 def test_tags_are_those_of_evaluation(runs, answers):

@@ -55,8 +55,8 @@ def packed(source, texts, length=12):
 
 
 TOKENIZATION = str(GOLDEN / "tokenization")
-FIRST = ["the good book", "a film", "", "read " * 40]
-SECOND = ["it is bad", "", "the", "good " * 9]
+FIRST = ["the good book", "a film", "", "read " * 40, "read " * 40]
+SECOND = ["it is bad", "", "the", "good " * 9, ""]
 FILMS = ["a good film", "a bad film", "the book is good", "it is bad"]
 
 
@@ -152,10 +152,12 @@ class TestPreprocessor:
             inputs = found[f"two {length}"]["ok"]
             for row, texts in enumerate(zip(FIRST, SECOND, strict=True)):
                 a, b = map(tokenizer.encode, texts)
-                while len(a) + len(b) > length - 3:
+                room = length - (3 if b else 2)
+                while len(a) + len(b) > room:
                     (a if len(a) > len(b) else b).pop()
-                ids = [vocab.cls_id, *a, vocab.sep_id, *b, vocab.sep_id]
-                types = [0] * (len(a) + 2) + [1] * (len(b) + 1)
+                ids = [vocab.cls_id, *a, vocab.sep_id]
+                ids += [*b, vocab.sep_id] if b else []  # as fine-tuning has it
+                types = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
                 padding = [0] * (length - len(ids))
                 assert inputs["input_word_ids"][row] == ids + padding
                 assert inputs["input_mask"][row] == [1] * len(ids) + padding

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE's own files: their headers, and the indices of their test sets."""
+"""GLUE's own files: headers, the indices of their test sets, pairs of one text."""
 
 import pytest
 
@@ -18,12 +18,16 @@ TEST = "0\tthe dog\n1\tthe cat\n2\tran\n"
 HEADER = "index\tsentence\n"
 
 
-def read(folder, task, split, text, **hparams):
+def task_of(folder, task, split, text, **hparams):
     write_files(folder, {f"finetuning_data/{task}/{split}.tsv": text})
     hparams |= {"task_names": [task], "max_seq_length": 16}
     config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
     [found] = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
-    return found.read(split)
+    return found
+
+
+def read(folder, task, split, text, **hparams):
+    return task_of(folder, task, split, text, **hparams).read(split)
 
 
 @pytest.mark.parametrize(
@@ -61,3 +65,15 @@ def test_the_lines_of_a_test_file_are_where_their_indices_say(
             read(tmp_path, "cola", "test", HEADER + text, on_bad_example=choice)
         assert f"test.tsv, line {line}: the index is '{index}'" in str(caught.value)
         assert str(caught.value).count("\n") <= 2
+
+
+@pytest.mark.parametrize("second", ["", " ", "\u200b"])
+def test_a_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
+    lines = [f"{i}\t{'the ' * 40**i}\t{second}\tentailment\n" for i in (0, 1)]
+    task = task_of(tmp_path, "rte", "train", "".join(["header\n", *lines]))
+    vocab = task.tokenizer.vocab
+    for example, count in zip(task.read("train"), (1, 14), strict=True):
+        [features] = task.featurize(example, True)
+        the = task.tokenizer.encode("the") * count
+        assert features["input_ids"] == [vocab.cls_id, *the, vocab.sep_id]
+        assert set(features["segment_ids"]) == {0}
