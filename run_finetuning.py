@@ -4,8 +4,9 @@
   python3 run_finetuning.py --data-dir $DATA_DIR --model-name electra_small_owt \
       --hparams '{"model_size": "small", "task_names": ["cola"]}'
 
-Expects $DATA_DIR/vocab.txt, $DATA_DIR/finetuning_data/<task> and the pre-trained model
-in $DATA_DIR/models/<model-name>. The same command again continues an interrupted run.
+Expects $DATA_DIR/finetuning_data/<task>, the pre-trained model in
+$DATA_DIR/models/<model-name> and its vocab.txt there, or else in $DATA_DIR. The same
+command again continues an interrupted run.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, processes, startup
-from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.config.hparams import read_hparams
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
@@ -256,7 +257,7 @@ def resolve(explicit: dict[str, Any], console: Console):
         ):
             check_is_kept(path, 1, "be evaluated", "num_trials")
         source = initial_weights.find(path, console.log)
-        usual = os.path.join(data_dir, "vocab.txt")
+        usual = vocabulary_of(data_dir, model_name)
         known = initial_weights.hparams_of(source, explicit, usual, console.log)
     config = FinetuningConfig.from_hparams(data_dir, model_name, explicit, None, known)
     if source is not None and source.settings.vocab_file is None:

@@ -28,6 +28,13 @@ DEBUG_PRESET = {
 }
 
 
+def vocabulary_of(data_dir: str, model_name: str) -> str:
+    """Where a model's vocabulary is: beside it, or else in the data directory."""
+    own = os.path.join(run_directory(data_dir, model_name), "vocab.txt")
+    is_there = os.path.isfile(fetch_once(own))
+    return own if is_there else os.path.join(data_dir, "vocab.txt")
+
+
 @dataclasses.dataclass(frozen=True)
 class FinetuningConfig(RunConfig):
     """All hparams of one fine-tuning run; make it with `from_hparams`."""
@@ -391,7 +398,7 @@ class FinetuningConfig(RunConfig):
         if values.get("model_dir", model_dir) != model_dir:
             results = f"{values['model_dir']}_results"
         return {
-            "vocab_file": os.path.join(values["data_dir"], "vocab.txt"),
+            "vocab_file": vocabulary_of(values["data_dir"], values["model_name"]),
             "init_checkpoint": run,
             "model_dir": model_dir,
             "preprocessed_data_dir": os.path.join(

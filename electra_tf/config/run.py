@@ -97,7 +97,12 @@ class RunConfig(ABC):
     do_lower_case: bool = hparam(
         True, "The data and its vocabulary are lower-cased.", IDENTITY
     )
-    vocab_file: str = hparam("<data-dir>/vocab.txt", "WordPiece vocabulary.", PLACE)
+    vocab_file: str = hparam(
+        "<data-dir>/vocab.txt",
+        "WordPiece vocabulary; fine-tuning prefers <data-dir>/models/<model-name>/"
+        "vocab.txt, where there is one.",
+        PLACE,
+    )
 
     # TPU.
     use_tpu: bool = hparam(False, "Run on a TPU.", SETTING)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf import startup
-from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
@@ -113,7 +113,7 @@ def read(
     place = [*folder.parents, *[folder] * 4]
     data_dir, model_name = data_dir or str(place[3]), place[1].name or "model"
     if "vocab_file" not in hparams:
-        usual = os.path.join(data_dir, "vocab.txt")
+        usual = vocabulary_of(data_dir, model_name)
         if not os.path.isfile(fetch_once(usual)):
             raise UserError(
                 f"{usual}, the vocabulary of {folder}, does not exist.\nSay where it "

@@ -381,14 +381,15 @@ def _trained_length(hparams: Mapping[str, Any], manifest: Mapping[str, Any]):
 
 
 def _settings_of_run(run: Path, beside: Settings) -> Settings:
-    """The hparams of a run, and the vocabulary of its data directory."""
+    """The hparams of a run, and the vocabulary where it usually is."""
     if not (run / _CONFIG).is_file():
         return beside
     hparams = read_json(run / _CONFIG)
     usual = _above(run, 2) / tf1.VOCABULARY
     if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
-        usual = _above(run, 4) / tf1.VOCABULARY
-        hparams = _of_finetuned(run, hparams)
+        place = str(_above(run, 4)), _above(run, 2).name or "model"
+        config = FinetuningConfig.from_hparams(*place, dict(hparams))
+        usual, hparams = config.vocab_file, _of_finetuned(config, hparams)
     vocab_file = hparams.pop("vocab_file", None)
     vocab_file = local_of(vocab_file) if vocab_file else beside.vocab_file
     if vocab_file is None and Path(fetch_once(str(usual))).is_file():
@@ -402,10 +403,8 @@ def _above(folder: Path, levels: int) -> Path:
     return [folder, *folder.parents][: levels + 1][-1]
 
 
-def _of_finetuned(run: Path, hparams: Mapping[str, Any]) -> dict[str, Any]:
+def _of_finetuned(config: FinetuningConfig, hparams) -> dict[str, Any]:
     """The hparams of a fine-tuned model's encoder."""
-    data_dir, model_name = str(_above(run, 4)), _above(run, 2).name or "model"
-    config = FinetuningConfig.from_hparams(data_dir, model_name, dict(hparams))
     overrides = dataclasses.asdict(config.model_config())
     del overrides["vocab_size"]
     return {

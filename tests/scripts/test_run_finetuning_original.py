@@ -57,8 +57,24 @@ def test_each_trial_is_evaluated_with_its_own_weights(trained, tmp_path):
 
 def test_a_trial_that_is_not_there_is_said(trained, tmp_path):
     shutil.copytree(trained[0], tmp_path / "data")
-    second = tmp_path / "data/models/theirs/finetuning_models/cola_model_2"
-    shutil.rmtree(second)
+    shutil.rmtree(tmp_path / "data/models/theirs/finetuning_models/cola_model_2")
     run = fork(tmp_path / "data", "theirs", ALONE)
     assert run.returncode == 2, run.stdout + run.stderr
     assert "the model of trial 2" in run.stderr and "Traceback" not in run.stderr
+
+
+def test_the_vocabulary_beside_the_model_is_taken(trained, tmp_path):
+    """Another of as many tokens lies in the data directory: no shape would tell."""
+    data, before = trained
+    shutil.copytree(data, tmp_path / "data")
+    data = tmp_path / "data"
+    shutil.copy(data / "vocab.txt", data / "models" / "theirs" / "vocab.txt")
+    *special, last = (data / "vocab.txt").read_text().splitlines(keepends=True)
+    (data / "vocab.txt").write_text("".join([*special[:5], last, *special[5:]]))
+    run = fork(data, "theirs", ALONE)
+    assert run.returncode == 0, run.stdout + run.stderr
+    for then, now in zip(
+        before, trials_of(data, "theirs", "cola_eval_results.json"), strict=True
+    ):
+        for name, value in then["scores"]["cola"].items():
+            assert now["scores"]["cola"][name] == pytest.approx(value)

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tuned models are read with the vocabulary that they were trained with."""
+
+from pathlib import Path
+
+from electra_tf.finetune import trained
+from electra_tf.interop import sources
+from tests.helpers.tiny_trials import write_data, write_run
+
+
+def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
+    """It is preferred to that of the data directory, in training and afterwards."""
+    data = write_data(tmp_path)
+    own, other = data / "models" / "m" / "vocab.txt", data / "vocab.txt"
+    own.parent.mkdir(parents=True)
+    own.write_text(other.read_text())
+    other.write_text(own.read_text() + "more\n")
+    config, _, _ = write_run(data, {"task_names": ["cola"]})
+    assert (config.vocab_file, config.vocab_size) == (str(own), 60)
+    folder = Path(config.trial_dir(1))
+    assert sources.find(folder, print).settings.vocab_file == str(own)
+    assert trained.read(folder, "cola").vocab.path == str(own)
