@@ -45,7 +45,10 @@ class FinetuningConfig(RunConfig):
 
     # What is run.
     debug: bool = hparam(
-        False, "Logs examples, at most 3 epochs of features made anew.", SETTING
+        False,
+        "Logs examples and makes features anew, 3 epochs; model and data keep their "
+        "size.",
+        SETTING,
     )
     do_train: bool = hparam(True, "Fine-tune.", PLACE)
     do_eval: bool = hparam(

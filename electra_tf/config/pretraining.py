@@ -40,7 +40,10 @@ class PretrainingConfig(RunConfig):
 
     # What is run.
     debug: bool = hparam(
-        False, "A few steps on small batches, to see that it runs.", SETTING
+        False,
+        "A few steps on small batches, to see that it runs; the model keeps its size "
+        "(configs/debug.json has a tiny one).",
+        SETTING,
     )
     do_train: bool = hparam(True, "Pre-train.", PLACE)
     do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.", PLACE)
