@@ -393,7 +393,8 @@ class PretrainingConfig(RunConfig):
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
-        if self.objective_kind == "two_stage":
+        # One network's weights become the other's, or there is no other.
+        if self.objective_kind in ("two_stage", "two_tower"):
             return self.model_config()
         return generator_config(
             self.model_config(), self.generator_hidden_size, self.generator_layers

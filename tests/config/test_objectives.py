@@ -3,6 +3,7 @@
 
 import pytest
 
+import flops_computation
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import read_hparams
 from tests.config.test_pretraining import make, refused
@@ -38,6 +39,24 @@ def test_the_switch_of_stages_is_written_down(tmp_path):
     saved = read_hparams(str(tmp_path / "c.json"))
     assert make({"num_train_steps": 99}, saved).stage_one_steps == 5
     assert "stage_one_steps" not in make().identity()
+
+
+def test_towers_that_are_the_whole_model_have_its_shape():
+    """Heads and feed-forward width that were set by hand, too."""
+    overrides = {
+        "hidden_size": 128,
+        "num_attention_heads": 4,
+        "intermediate_size": 256,
+    }
+    hparams = {"objective": "two_tower", "model_hparam_overrides": overrides}
+    config = make(hparams)
+    assert config.generator_config() == config.model_config()
+    shape = vars(config.generator_config())
+    assert {name: shape[name] for name in overrides} == overrides
+    # Fewer operations than with the usual 4 x 128.
+    hparams["model_hparam_overrides"] = {"hidden_size": 128, "num_attention_heads": 4}
+    flops = [flops_computation.get_recipe_flops(c) for c in (config, make(hparams))]
+    assert flops[0] < flops[1]
 
 
 @pytest.mark.parametrize(

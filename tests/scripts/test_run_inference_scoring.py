@@ -13,7 +13,7 @@ import pytest
 
 import electra_tf
 from electra_tf.inference.reranking import rank
-from tests.helpers.runs import ROOT, TINY, pretrain, run_script
+from tests.helpers.runs import ROOT, TINY, pretrain, run_script, tiny
 
 STEPS = TINY | {"num_train_steps": 2, "num_warmup_steps": 1}
 ELECTRIC = {"electra_objective": False, "electric_objective": True}
@@ -104,6 +104,28 @@ def test_score_tokens_of_a_file_into_a_file(runs, model, tmp_path):
         for ours, expected in zip(row["tokens"], tokens, strict=True):
             assert row["text"][ours["start"] : ours["end"]] == ours["token"]
             assert ours["score"] == pytest.approx(expected.score, abs=1e-4)
+
+
+def test_towers_alone_of_a_shape_of_their_own_are_read(tiny_data):
+    """Its heads are in no weight: the model has to be the one that was trained."""
+    shape = {"num_attention_heads": 4, "intermediate_size": 48}
+    hparams = tiny(
+        objective="two_tower",
+        generator_hidden_size=1.0,
+        num_train_steps=1,
+        num_warmup_steps=0,
+        overrides=shape,
+    )
+    done = pretrain(tiny_data, "towers", hparams)
+    assert done.returncode == 0, done.stderr
+    found = pretrain(
+        tiny_data, "towers", hparams | {"do_train": False, "do_eval": True}
+    )
+    assert found.returncode == 0, found.stderr
+    model = electra_tf.load(tiny_data / "models" / "towers")
+    assert vars(model.config.generator_config()).items() >= shape.items()
+    [score] = model.score_texts(["w1 w2"], "two_tower")
+    assert score.num_tokens == 2
 
 
 def test_score_stops_quietly_when_nobody_reads(runs):
