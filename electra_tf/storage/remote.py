@@ -375,12 +375,19 @@ def _remove_others(path: str, there, state, scope) -> None:
 
 
 def put(
-    path: str | os.PathLike, names: Sequence[str] = ("",), all_of_them: bool = False
+    path: str | os.PathLike,
+    names: Sequence[str] = ("",),
+    all_of_them: bool = False,
+    may_grow: bool = False,
 ) -> None:
     """Brings copies up to their bucket, one after the other; nothing for local paths.
 
     Unless it is `all_of_them`, those that have not changed since they were brought up
     or down are left out.
+
+    Args:
+      may_grow: whether somebody may append to them meanwhile; what they are now goes
+        up, by way of this process's memory.
 
     Raises `UserError` (73).
     """
@@ -396,9 +403,15 @@ def put(
                 continue
             store, key = open_store(place)
             with in_words(place, writes=True):
-                store.put_file(place, key)
+                if may_grow:
+                    # Stores take a file's size first, and fail at what comes then.
+                    with open(place, "rb") as f:
+                        stat = os.fstat(f.fileno())
+                        store.pipe_file(key, f.read(stat.st_size))
+                else:
+                    store.put_file(place, key)
                 facts = store.info(key)
-            if facts["size"] == stat.st_size:  # else it has grown in between
+            if facts["size"] == stat.st_size:  # else it has changed in between
                 state[name] = [facts["size"], version_of(facts), stat.st_mtime_ns]
 
 

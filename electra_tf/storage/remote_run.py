@@ -218,7 +218,8 @@ class RunFolder:
         names = [name for name in remote.names_below(folder) if _is_ours(name)]
         steps = _complete(names)
         left = {POINTER, *(n for n in names if _step_of(n) in steps)}
-        remote.put(folder, [n for n in names if n not in left])
+        # Training writes on meanwhile, to metrics and events.
+        remote.put(folder, [n for n in names if n not in left], may_grow=True)
         there = set(remote.listing(folder))
         for step in steps:
             files = _files_of(step, names)

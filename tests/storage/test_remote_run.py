@@ -238,6 +238,44 @@ def test_a_store_that_is_silent_for_a_moment(run, failures, monkeypatch):
         assert (files_of(1) <= there()) == (failures < 4)
 
 
+def test_a_file_that_grows_while_it_goes_up(run, monkeypatch):
+    """Training writes on, and gcsfs sends `Content-Range: bytes a-b/size`."""
+    memory = fsspec.filesystem("memory")
+
+    def put_file(source, key):
+        size = os.path.getsize(source)
+        if source == str(metrics):
+            write_on()
+        with open(source, "rb") as f:
+            data = f.read()
+        if len(data) > size:
+            raise OSError(f"invalid range bytes 0-{len(data) - 1}/{size}")
+        plain(key, data)
+
+    def pipe_file(key, data, **mode):
+        if "metrics" in key:
+            write_on()
+        plain(key, data, **mode)
+
+    def write_on():
+        with open(metrics, "a") as f:
+            f.write('{"step": 2}\n')
+
+    plain, metrics = memory.pipe_file, Path(run, "metrics.jsonl")
+    monkeypatch.setattr(memory, "put_file", put_file)
+    monkeypatch.setattr(memory, "pipe_file", pipe_file)
+    monkeypatch.setattr(remote_run, "_WAITS", ())
+    with RunFolder(run, writes=True, log=lambda _: None) as folder:
+        Checkpoints(run, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
+        metrics.write_text('{"step": 1}\n')
+        folder.upload()
+        assert there() == files_of(1) | {"checkpoint", "metrics.jsonl"}
+        assert memory.cat_file("bucket/run/metrics.jsonl") == b'{"step": 1}\n'
+        folder.upload()  # what has been written since
+        found = memory.cat_file("bucket/run/metrics.jsonl")
+        assert found == b'{"step": 1}\n{"step": 2}\n'
+
+
 def test_a_run_that_was_killed_here_is_brought_again(run):
     """Its copy was ahead of the bucket, and nobody writes to it any more."""
     train(run, 1)
