@@ -18,6 +18,7 @@ from electra_tf.storage.manifest import read_json
 
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = ".index.json"  # of a file in parts
 # As safetensors names them; whole numbers are in buffers.
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -41,6 +42,30 @@ def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
     if not isinstance(places, dict) or not places:
         raise UserError(f"{index} has no weight_map.", EXIT_DAMAGED)
     return [folder / Path(str(name)).name for name in sorted(set(places.values()))]
+
+
+def pickle_in(folder: Path) -> Path | None:
+    """A file of PyTorch's in a folder."""
+    files = sorted(folder.iterdir())
+    return next((f for f in files if f.suffix in _PICKLES), None)
+
+
+def is_pickle(path: Path) -> bool:
+    """Whether a file is one of PyTorch's, by its name or its beginning."""
+    if path.suffix in _PICKLES:
+        return True
+    with open(path, "rb") as f:
+        head = f.read(2)
+    return head in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05")
+
+
+def pickle_refused(path: Path) -> UserError:
+    """Loading a pickle runs the program that is in it."""
+    return UserError(
+        f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
+        "not read.\nexport_model.py --allow-pytorch-bin converts it, reading nothing "
+        "but weights; or save_pretrained of transformers (model.safetensors)."
+    )
 
 
 def safetensors_library():

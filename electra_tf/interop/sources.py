@@ -58,7 +58,6 @@ SHAPE = (
 )
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _CONFIG = "config.json"  # the hparams of a run
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
 _OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
@@ -299,6 +298,11 @@ def _finder(
     path: str, allow_pytorch_bin: bool
 ) -> Callable[[Callable[[str], None]], FoundModel]:
     """What finds the model at a path, when called with a log."""
+    try:
+        # An init_checkpoint stays as it was typed, in the settings of its run.
+        path = local_of(path)
+    except ValueError as error:
+        raise UserError(f"{path}: {error}.") from None
     bring_model(path)
     if tf1.is_prefix(path):
         return lambda log: _checkpoint(path)
@@ -311,9 +315,9 @@ def _finder(
         return lambda log: _exported(folder, prefix, log)
     for part in (folder, *_parts(folder)):
         if huggingface.is_directory_of(part):
-            missing = not huggingface_weights.files_in(part)
-            if missing and not allow_pytorch_bin and (found := _pickle(part)):
-                raise pickle_refused(found)
+            weights = huggingface_weights.files_in(part) or allow_pytorch_bin
+            if not weights and (found := huggingface_weights.pickle_in(part)):
+                raise huggingface_weights.pickle_refused(found)
             options = {"allow_pytorch_bin": True} if allow_pytorch_bin else {}
             return lambda log: _directory(folder, huggingface, log, **options)
     if keras_hub.is_directory_of(folder):
@@ -442,8 +446,8 @@ def _parts(folder: Path) -> list[Path]:
 def _no_model(path: Path) -> UserError:
     """Why a path is no model that can be read."""
     if path.is_file():
-        if path.suffix in _PICKLES or _starts_as_pickle(path):
-            return pickle_refused(path)
+        if huggingface_weights.is_pickle(path):
+            return huggingface_weights.pickle_refused(path)
         if path.suffix == ".index" or ".data-" in path.name:
             prefix = re.sub(r"\.(index|data-.*)$", "", str(path))
             return UserError(
@@ -463,8 +467,8 @@ def _no_model(path: Path) -> UserError:
         return NoModelError(
             f"{path} is neither a directory nor the prefix of a checkpoint."
         )
-    if found := _pickle(path):
-        return pickle_refused(found)
+    if found := huggingface_weights.pickle_in(path):
+        return huggingface_weights.pickle_refused(found)
     if found := saved_model_in(path):
         return UserError(
             f"{found} is a SavedModel, whose weights cannot be read.\nOf run_inference"
@@ -475,25 +479,4 @@ def _no_model(path: Path) -> UserError:
         f"{path} holds no model that can be read.\nKnown are checkpoints of the "
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "
         "(config.json, model.safetensors) or KerasHub."
-    )
-
-
-def _pickle(folder: Path) -> Path | None:
-    """A file of PyTorch's in a folder."""
-    files = sorted(folder.iterdir())
-    return next((f for f in files if f.suffix in _PICKLES), None)
-
-
-def _starts_as_pickle(path: Path) -> bool:
-    with open(path, "rb") as f:
-        head = f.read(2)
-    return head in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05")
-
-
-def pickle_refused(path: Path) -> UserError:
-    """Loading a pickle runs the program that is in it."""
-    return UserError(
-        f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
-        "not read.\nexport_model.py --allow-pytorch-bin converts it, reading nothing "
-        "but weights; or save_pretrained of transformers (model.safetensors)."
     )

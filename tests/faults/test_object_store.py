@@ -254,6 +254,13 @@ def test_everything_in_a_bucket(store, tmp_path):
     run = {"data_dir": url, "model_name": "tiny"}
     hparams = tiny(num_train_steps=2, generator="unigram")
     run_there("run_pretraining.py", **run, hparams=json.dumps(hparams))
+    hparams |= {"init_checkpoint": f"{url}/models/tiny", "num_train_steps": 1}
+    begun = {"data_dir": url, "model_name": "begun", "hparams": json.dumps(hparams)}
+    out = run_there("run_pretraining.py", **begun)
+    assert f"Weights initialised from {url}/models/tiny/model.ckpt-2;" in out
+    saved = json.loads(store.files.cat_file("bucket/all/models/begun/config.json"))
+    assert saved["init_checkpoint"] == f"{url}/models/tiny"
+    assert "nothing to do" in run_there("run_pretraining.py", **begun)
     hparams = TINY_TASK | {
         "init_checkpoint": f"{url}/models/tiny",
         "task_names": ["cola"],
