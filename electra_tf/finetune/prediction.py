@@ -28,6 +28,7 @@ from electra_tf.storage.files import (
     line_writer,
 )
 from electra_tf.storage.manifest import read_json, saved_model_in
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.json_lines import json_line
 
 # Without a terminal, the progress is said at least this often.
@@ -77,6 +78,7 @@ def load_predictor(
 def _predictor(
     folder: Path, name: str | None, data_dir: str | None
 ) -> Predictor | None:
+    bring_model(folder)
     if names := trained.hparams_in(folder).get("task_names"):
         if name is None and len(names) > 1:
             raise UserError(

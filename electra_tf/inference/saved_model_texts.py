@@ -23,6 +23,7 @@ from electra_tf.inference.corpus_texts import (
 )
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import saved_model_in, verify_folder
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.tf_tokenization import encoded
 from electra_tf.text.units import Unit
 
@@ -122,15 +123,18 @@ class SavedModelTexts(TextJob):
 
 def scores(options: dict[str, Any]) -> corpus_run.Job:
     """The job of score, by whatever model there is."""
-    folder = saved_model_in(Path(options["model"]))
-    if folder:
+    if folder := _saved_model(options):
         return SavedModelTexts(options, folder, "token_scores")
     return Scores(options)
 
 
 def detections(options: dict[str, Any]) -> corpus_run.Job:
     """The job of detect, by whatever model there is."""
-    folder = saved_model_in(Path(options["model"]))
-    if folder:
+    if folder := _saved_model(options):
         return SavedModelTexts(options, folder, "probabilities")
     return Detections(options)
+
+
+def _saved_model(options: dict[str, Any]) -> Path | None:
+    bring_model(options["model"])
+    return saved_model_in(Path(options["model"]))

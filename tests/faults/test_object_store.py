@@ -277,6 +277,10 @@ def test_everything_in_a_bucket(store, tmp_path):
         run_there("export_model.py", **run, format=form, output_dir=output, **flags)
     names = store.names("bucket/all/exported")
     assert "saved_model/cola/1/manifest.json" in names
+    model, files = f"{url}/exported/saved_model/cola", {"input": f"{url}/texts/0.txt"}
+    files["output"] = f"{url}/predictions.jsonl"
+    run_there("run_inference.py", "predict", model=model, **files)
+    assert store.files.cat_file("bucket/all/predictions.jsonl").count(b"\n") == 60
     model = f"{url}/exported/tf1"
     files = {"input": f"{url}/texts/0.txt", "output": f"{url}/scores.jsonl"}
     run_there("run_inference.py", "score", model=model, method="discriminator", **files)

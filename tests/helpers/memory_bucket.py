@@ -10,12 +10,17 @@ from electra_tf.storage import remote, remote_run
 def empty(tmp_path, monkeypatch):
     """fsspec's file system in memory, with nothing but the bucket."""
     monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
-    remote.fetch_once.cache_clear()
-    remote_run._bring_model.cache_clear()
+    forget_answers()
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     memory.pipe_file("bucket/there", b"")
     return memory
+
+
+def forget_answers():
+    """As a new process, which asks the store again."""
+    remote.fetch_once.cache_clear()
+    remote_run._bring_model.cache_clear()
 
 
 def place(key):
