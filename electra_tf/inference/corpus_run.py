@@ -35,6 +35,7 @@ from electra_tf.storage.manifest import (
     read_json,
     sha256,
 )
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import corpus
 from electra_tf.text.json_lines import json_line
 from electra_tf.text.units import Corpus, Unit
@@ -204,6 +205,7 @@ def _begun_with(folder: str, options: dict[str, Any]) -> dict[str, Any]:
     begun = (settings.get("options") or {}).get("model") or ""
     if os.path.dirname(begun) != options["model"]:
         return options
+    bring_model(begun)
     if not glob.glob(f"{glob.escape(begun)}*"):
         raise UserError(
             f"{folder} was begun with {begun}, which is not there any more.\nRestore "

@@ -10,7 +10,6 @@ from typing import Any
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.inference import corpus_run, pretrained_model, rendering, scoring
 from electra_tf.inference.pretrained_model import TokenPrediction
-from electra_tf.storage.remote import is_remote
 from electra_tf.text import archives, corpus, units
 from electra_tf.text.units import Corpus, Unit
 
@@ -81,9 +80,8 @@ class _OfPretrained(TextJob):
             tokenizer=self._model.tokenizer.config._asdict(),
             max_seq_length=self._model.config.max_seq_length,
         )
-        if not is_remote(origin):
-            # A run may go on; the checkpoint is that of now for all workers.
-            self.options = {**options, "model": origin}
+        # A run may go on; the checkpoint is that of now for all workers.
+        self.options = {**options, "model": origin}
 
 
 class Scores(_OfPretrained):
