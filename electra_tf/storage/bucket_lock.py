@@ -5,7 +5,8 @@ The holder makes the object `run.lock.N` and writes it again every few seconds; 
 the holders, and only the greatest one counts. Who comes next makes N + 1, which the
 store lets only one do (`If-None-Match: *`, generation 0): when the holder N said that
 it has ended, is known to be dead (same machine, no such process), or was silent for a
-minute by the store's clock. A holder that finds a greater number ends.
+minute by the store's clock; until then the next one waits for a sign of it. A holder
+that finds a greater number ends.
 
 Weaker where a store ignores that condition: whoever made the object waits two seconds
 and reads it again; the last of several who made it at the same moment has it. And a
@@ -24,7 +25,7 @@ from typing import Any
 
 from electra_tf.errors import EXIT_LOCKED, UserError
 from electra_tf.paths import url_of
-from electra_tf.storage.lease import STALE_SECONDS, is_dead, this_process
+from electra_tf.storage.lease import STALE_SECONDS, Seen, is_dead, take, this_process
 from electra_tf.storage.remote import in_words, listing, open_store
 
 BEAT_SECONDS = 10.0
@@ -53,26 +54,29 @@ class BucketLock:
     def __enter__(self) -> BucketLock:
         """Raises `UserError`: 75 when it is another's, 73 when it cannot be written."""
         with in_words(self.directory, writes=True):
-            for _ in range(10):
-                number, age, holder = self._last()
-                if not (
-                    number == 0
-                    or holder.get("released")
-                    or is_dead(holder)
-                    or age > STALE_SECONDS
-                ):
-                    break
-                if self._create(number + 1):
-                    self._thread = threading.Thread(target=self._beat, daemon=True)
-                    self._thread.start()
-                    return self
+            holder = take(self._acquire, self.directory)
+        if holder is None:
+            self._thread = threading.Thread(target=self._beat, daemon=True)
+            self._thread.start()
+            return self
         name = "process {pid} on {host}".format(**{"pid": "?", "host": "?"} | holder)
         raise UserError(
             f"{url_of(self.directory)} is in use by {name}.\nWait for it, stop it, or "
-            f"choose another {self._flag}. One that was killed on another machine is\n"
-            f"forgotten after {STALE_SECONDS:.0f} seconds.",
+            f"choose another {self._flag}.",
             EXIT_LOCKED,
         )
+
+    def _acquire(self) -> Seen | None:
+        """Takes the lock; returns None, or what was seen of who has it."""
+        seen = Seen({}, 0.0, None)
+        for _ in range(10):
+            number, seen = self._last()
+            is_over = seen.holder.get("released") or is_dead(seen.holder)
+            if number and not (is_over or seen.age > STALE_SECONDS):
+                return seen
+            if self._create(number + 1):
+                return None
+        return seen
 
     def check(self) -> None:
         """Raises `UserError` (75) when somebody else has taken over."""
@@ -112,11 +116,11 @@ class BucketLock:
         store, key = self._key(number)
         store.pipe_file(key, json.dumps(holder).encode(), **mode)
 
-    def _last(self) -> tuple[int, float, dict[str, Any]]:
-        """Number of the last holder (0: none), seconds it was silent, what it said."""
+    def _last(self) -> tuple[int, Seen]:
+        """Number of the last holder (0: none), and what was seen of it."""
         numbers = self._numbers()
         if not numbers:
-            return 0, 0.0, {}
+            return 0, Seen({}, 0.0, None)
         store, key = self._key(numbers[-1])
         try:
             holder = json.loads(store.cat_file(key))
@@ -124,10 +128,10 @@ class BucketLock:
             holder = {}
         probe = f"try-{self._holder['token']}"
         self._write(probe, {})
-        now = store.modified(self._key(probe)[1])
-        age = (now - store.modified(key)).total_seconds()
+        now, beat = (store.modified(k) for k in (self._key(probe)[1], key))
         store.rm_file(self._key(probe)[1])
-        return numbers[-1], age, holder
+        age = (now - beat).total_seconds()
+        return numbers[-1], Seen(holder, age, (numbers[-1], beat))
 
     def _create(self, number: int) -> bool:
         """Makes an object that is not there yet; False when another was faster."""

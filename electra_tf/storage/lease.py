@@ -21,15 +21,33 @@ import contextlib
 import json
 import os
 import socket
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from electra_tf.paths import shown
 
 BEAT_SECONDS = 5.0
 STALE_SECONDS = 60.0
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class Seen(NamedTuple):
+    """What was seen of who has a lock.
+
+    Attributes:
+      holder: what it says of itself.
+      age: seconds since its last beat.
+      beat: another one after each beat, and of each holder.
+    """
+
+    holder: dict[str, Any]
+    age: float
+    beat: Any
 
 
 def this_process() -> dict[str, Any]:
@@ -68,11 +86,49 @@ def _start_of(pid: int) -> str:
 
 def is_dead(holder: dict[str, Any]) -> bool:
     """Whether it is certain that the process has ended; False when in doubt."""
+    return _is_seen(holder) and _start_of(holder["pid"]) != holder.get("started")
+
+
+def _is_seen(holder: dict[str, Any]) -> bool:
+    """Whether the life of a process can be seen from here."""
     here = this_process()
     places = ("host", "boot", "namespace")
-    if not here["started"] or any(holder.get(k) != here[k] for k in places):
-        return False
-    return _start_of(holder["pid"]) != holder.get("started")
+    return bool(here["started"]) and all(holder.get(k) == here[k] for k in places)
+
+
+def take(attempt: Callable[[], Seen | None], place: str) -> dict[str, Any] | None:
+    """Takes a lock, if need be when its holder has not been heard of for a minute.
+
+    Whoever comes after a kill finds a lock that is fresh, and cannot tell the dead from
+    the living, unless they were on this machine: it waits for the next beat. So a
+    start that is refused was refused by a living process.
+
+    Args:
+      attempt: takes it and returns None, or what it has seen.
+      place: what is locked, for a line on the console.
+
+    Returns: None, or the holder, which lives.
+    """
+    first, began = None, time.monotonic()
+    while (seen := attempt()) is not None:
+        first = first or seen
+        # No clock may keep us here.
+        is_late = time.monotonic() - began > 2 * STALE_SECONDS
+        if seen.beat != first.beat or _is_seen(seen.holder) or is_late:
+            return seen.holder
+        if seen is first:
+            unknown = {"pid": "?", "host": "?"}
+            name = "process {pid} on {host}".format(**unknown | seen.holder)
+            seconds = max(0, round(STALE_SECONDS - seen.age))
+            print(
+                shown(f"{place} is locked by {name}, which may have been killed: "),
+                f"waiting for a sign of it, at most {seconds} seconds.",
+                sep="",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return None
 
 
 class Lease:
@@ -90,24 +146,29 @@ class Lease:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def acquire(self) -> dict[str, Any] | None:
-        """Takes the lease; returns None, or what is known of who has it.
+    def acquire(self) -> Seen | None:
+        """Takes the lease; returns None, or what was seen of who has it.
 
         Raises `OSError` when the file cannot be written.
         """
-        holder: dict[str, Any] = {}
+        seen = Seen({}, 0.0, None)
         for _ in range(10):
             if self._create(self.path):
                 return self._hold()
             last, holder = self._last()
+            try:
+                beat = holder.get("token"), last.stat().st_mtime_ns
+            except FileNotFoundError:
+                continue  # gone in between
             age = self._age(last)
             if age is None:
-                continue  # gone in between
+                continue
+            seen = Seen(holder, age, beat)
             if not (is_dead(holder) or age > STALE_SECONDS):
-                return holder
+                return seen
             if self._succeed(self._after(holder)):
                 return self._hold()
-        return holder
+        return seen
 
     def release(self) -> None:
         """Gives the lease back."""

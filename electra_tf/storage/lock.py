@@ -16,7 +16,7 @@ from typing import Any
 
 from electra_tf.errors import EXIT_LOCKED, UserError
 from electra_tf.storage.files import cannot_write, flock
-from electra_tf.storage.lease import Lease, this_process
+from electra_tf.storage.lease import Lease, take, this_process
 
 NAME = "run.lock"  # all names of the lock, and of the lease beside it, begin so
 
@@ -26,8 +26,9 @@ class RunLock:
 
     The kernel frees the lock when its process ends, however it ends, so a lock left by
     a dead process is simply taken over. Where the file system has no flock, a lease
-    (`lease.Lease`) stands in. Use as a context manager; entering raises `UserError`
-    (75) when another process holds the lock.
+    (`lease.Lease`) stands in, and a holder that may be dead is waited for. Use as a
+    context manager; entering raises `UserError` (75) when another process holds the
+    lock.
 
     Args:
       flag: that which chooses another directory.
@@ -91,7 +92,7 @@ class RunLock:
     def _take_lease(self) -> None:
         self._lease = Lease(self.path.with_name(f"{NAME}.lease"), self._end_process)
         try:
-            holder = self._lease.acquire()
+            holder = take(self._lease.acquire, str(self.path.parent))
         except OSError as error:
             self._file.close()
             raise cannot_write(self.path, error) from error

@@ -117,12 +117,27 @@ def test_a_lease_of_another_machine_holds_while_it_is_touched(tmp_path, monkeypa
     without_flock(monkeypatch)
     path = tmp_path / "run.lock.lease"
     of_another_machine(path, age=lease.STALE_SECONDS - 5)
-    refusal(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(lease.time, "sleep", lambda _: os.utime(path))  # a beat
+        refusal(tmp_path)
     assert json.loads(path.read_text())["host"] == "far"
     of_another_machine(path, age=lease.STALE_SECONDS + 5)
     with RunLock(tmp_path):
         assert json.loads(path.read_text())["pid"] == os.getpid()
     assert os.listdir(tmp_path) == ["run.lock"]
+
+
+def test_one_who_was_killed_elsewhere_is_waited_for(tmp_path, monkeypatch, capsys):
+    """A pod's successor is in another namespace; 75 would end the job for good."""
+    without_flock(monkeypatch)
+    monkeypatch.setattr(lease, "STALE_SECONDS", 3.0)
+    path = tmp_path / "run.lock.lease"
+    of_another_machine(path, age=0)
+    with RunLock(tmp_path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path} is locked by process {os.getpid()} on far, which may" in line
+    assert "at most 3 seconds" in line
 
 
 @pytest.mark.parametrize("change", [{"boot": "x"}, {"namespace": "x"}, {"host": "x"}])
@@ -138,8 +153,12 @@ def test_in_doubt_a_holder_is_alive(change):
 
 def test_a_broken_lease_is_not_taken_at_once(tmp_path, monkeypatch):
     without_flock(monkeypatch)
-    (tmp_path / "run.lock.lease").write_text('{"pid": ')
-    refusal(tmp_path)
+    path = tmp_path / "run.lock.lease"
+    path.write_text('{"pid": ')
+    assert lease.Lease(path, lambda: None).acquire() is not None
+    os.utime(path, (1, 1))
+    with RunLock(tmp_path):
+        pass
 
 
 def take_at_once(path, count=8):
@@ -183,7 +202,7 @@ def test_a_slow_successor_finds_the_lease_replaced(tmp_path, monkeypatch):
         return succeed(after)
 
     monkeypatch.setattr(slow, "_succeed", succeed_late)
-    assert slow.acquire()["token"] == fast._holder["token"]
+    assert slow.acquire().holder["token"] == fast._holder["token"]
     assert json.loads(path.read_text())["token"] == fast._holder["token"]
     fast.release()
     assert os.listdir(tmp_path) == []

@@ -14,7 +14,7 @@ import pytest
 
 from electra_tf import paths
 from electra_tf.errors import UserError
-from electra_tf.storage import bucket_lock, remote, remote_run
+from electra_tf.storage import bucket_lock, lease, remote, remote_run
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lease import this_process
 from electra_tf.storage.lock import RunLock
@@ -174,6 +174,26 @@ def test_the_dead_and_the_silent_are_forgotten(run, monkeypatch, name, value):
             monkeypatch.setattr(bucket_lock, name, value)
             train(run, 1)
     assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("beats", [False, True])
+def test_one_who_may_have_been_killed_elsewhere(run, monkeypatch, capsys, beats):
+    """It is waited for until it is stale, or is heard of."""
+    memory = fsspec.filesystem("memory")
+    holder = json.dumps(this_process() | {"host": "far", "token": "t"}).encode()
+    memory.pipe_file("bucket/run/run.lock.1", holder)
+    if beats:
+        beat = functools.partial(memory.pipe_file, "bucket/run/run.lock.1", holder)
+        monkeypatch.setattr(lease.time, "sleep", lambda _: beat())
+        assert refused(run) == 75
+    else:
+        for module in (lease, bucket_lock):
+            monkeypatch.setattr(module, "STALE_SECONDS", 3.0)
+        train(run, 1)
+        assert files_of(1) <= there()
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("memory://bucket/run is locked by process ")
+    assert "on far, which may have been killed" in line
 
 
 def test_a_store_that_lets_two_make_an_object(run, monkeypatch):
