@@ -117,7 +117,7 @@ def main(argv: list[str]) -> int:
         console.heading("Config:")
         for name, value in sorted(config.to_dict().items()):
             console.log(f"{name} {value}")
-        for note in config.notes():
+        for note in config.notes() + vocab.notes():
             console.log(f"Note: {note}.")
         if config.do_eval and limit is not None:
             console.log("Note: --max-wall-time is for training: without effect here.")

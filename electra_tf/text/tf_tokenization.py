@@ -11,6 +11,7 @@ Importing this module does not import TensorFlow; making a TFTokenizer does.
 
 import re
 
+from electra_tf.errors import UserError
 from electra_tf.text import unicode_classes
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
@@ -63,11 +64,18 @@ class TFTokenizer:
 
     Takes the arguments of `Tokenizer` and gives its ids. A SavedModel that holds it
     needs `import tensorflow_text` where it is loaded.
+
+    Raises UserError for a vocabulary with a token of more than 256 bytes.
     """
 
     def __init__(
         self, vocab: Vocabulary, do_lower_case: bool = True, strip_accents: bool = True
     ):
+        if vocab.too_long:
+            raise UserError(
+                f"{vocab.too_long}.\nSo it cannot be in a SavedModel of texts; "
+                "--what encoder, which reads ids, and other formats can be exported."
+            )
         import tensorflow as tf
         import tensorflow_text
 

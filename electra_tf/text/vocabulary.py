@@ -30,9 +30,11 @@ from electra_tf.text.tokenizer_config import (
 )
 
 __all__ = ["CLS", "MASK", "MAX_CHARS_PER_WORD", "PAD", "SEP", "SPECIAL_TOKENS", "UNK"]
-__all__ += ["TokenizerConfig", "Vocabulary", "read_settings", "resolve_settings"]
-__all__ += ["settings_path", "write_settings", "write_tokens"]
+__all__ += ["TokenizerConfig", "Vocabulary", "is_too_long", "read_settings"]
+__all__ += ["resolve_settings", "settings_path", "write_settings", "write_tokens"]
 
+# Of a token without its "##": tensorflow_text takes no longer ones.
+_MAX_TOKEN_BYTES = 256
 _SENTENCEPIECE_LINE = re.compile(r"[^\t]*\t-?\d+(\.\d+)?(e-?\d+)?$")
 
 
@@ -106,6 +108,24 @@ class Vocabulary:
         """Of each token, whether it continues a word ("##ing")."""
         return [len(t) > 2 and t.startswith("##") for t in self.tokens]
 
+    @property
+    def too_long(self) -> str | None:
+        """Names a token that is too long for tensorflow_text; None: there is none."""
+        number = next((i for i, t in enumerate(self.tokens) if is_too_long(t)), None)
+        if number is None:
+            return None
+        token = self.tokens[number].removeprefix("##")
+        return (
+            f"{self.path}: token {number}, {token[:20]!r}..., has "
+            f"{len(token.encode())} bytes; tensorflow_text takes {_MAX_TOKEN_BYTES}"
+        )
+
+    def notes(self) -> list[str]:
+        """What a user should be told before it is used; not errors."""
+        if not self.too_long:
+            return []
+        return [f"{self.too_long}, so that no SavedModel of texts can be exported"]
+
     def check_words(self) -> None:
         """Raises UserError unless there are words of several tokens."""
         if not any(self.continuations):
@@ -135,6 +155,11 @@ class Vocabulary:
                 f"{user} with another vocabulary than {self.path}:\nsha256 "
                 f"{sha256!s:.16}... there, {self.sha256:.16}... here.\n{advice}"
             )
+
+
+def is_too_long(token: str) -> bool:
+    """Whether no SavedModel with a tokenizer can have a token."""
+    return len(token.removeprefix("##").encode()) > _MAX_TOKEN_BYTES
 
 
 def _read_tokens(path: str) -> list[str]:

@@ -35,6 +35,7 @@ from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
     UNK,
     TokenizerConfig,
+    is_too_long,
 )
 
 # Bounds of memory, some 100 bytes a word. Beyond them the rarest words are forgotten.
@@ -264,34 +265,52 @@ def train(
 
     Returns:
         Special tokens, unused ones, characters, pieces "##x" of one character, longer
-        pieces in the order they were learned. Printable ASCII is always spelled, so
-        that no plain English word is [UNK].
+        pieces in the order they were learned, none of them too long to be exported.
+        Printable ASCII is always spelled, so that no plain English word is [UNK].
     """
-    import tokenizers
-
     unused = [f"[unused{i}]" for i in range(num_unused)]
     room = vocab_size - len(SPECIAL_TOKENS) - len(unused)
     chars, inner = _alphabet(words, config, min_frequency, room)
     inner_pieces = [f"##{c}" for c in inner]
+    tokens = [*SPECIAL_TOKENS, *unused, *chars, *inner_pieces]
+    wanted = asked = vocab_size - len(tokens)
+    while True:
+        learned = _learn(words, chars, inner_pieces, asked, min_frequency)
+        kept = [token for token in learned if not is_too_long(token)][:wanted]
+        if len(kept) == wanted or len(learned) < asked:
+            break
+        # With more room the same pieces are learned, and then others.
+        asked = wanted + 2 * (len(learned) - len(kept))
+    tokens += kept
+    num_padding = wanted - len(kept)
+    tokens += [f"[unused{num_unused + i}]" for i in range(num_padding)]
+    return Trained(tokens, num_padding)
+
+
+def _learn(
+    words: Counter,
+    chars: Sequence[str],
+    inner_pieces: Sequence[str],
+    count: int,
+    min_frequency: int,
+) -> list[str]:
+    """Pieces of more than one character, in their order; `count`, if there are."""
+    import tokenizers
+
     scale = max(1.0, sum(words.values()) / _MAX_REPEATED)
+    short = {*SPECIAL_TOKENS, *chars, *inner_pieces}
     trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size - len(unused),
+        vocab_size=len(short) + count,
         min_frequency=max(1, round(min_frequency / scale)),
         special_tokens=[*SPECIAL_TOKENS, *inner_pieces],
-        initial_alphabet=chars,
+        initial_alphabet=list(chars),
         show_progress=False,
     )
     learner = tokenizers.Tokenizer(tokenizers.models.WordPiece(unk_token=UNK))
     learner.pre_tokenizer = tokenizers.pre_tokenizers.CharDelimiterSplit(" ")
-    spelled = set(chars)
-    learner.train_from_iterator(_repeated(words, spelled, scale), trainer)
+    learner.train_from_iterator(_repeated(words, set(chars), scale), trainer)
     numbered = learner.get_vocab()
-    short = {*SPECIAL_TOKENS, *chars, *inner_pieces}
-    learned = sorted((t for t in numbered if t not in short), key=numbered.get)
-    tokens = [*SPECIAL_TOKENS, *unused, *chars, *inner_pieces, *learned]
-    num_padding = vocab_size - len(tokens)
-    tokens += [f"[unused{num_unused + i}]" for i in range(num_padding)]
-    return Trained(tokens, num_padding)
+    return sorted((t for t in numbered if t not in short), key=numbered.get)
 
 
 def _repeated(words: Counter, spelled: set[str], scale: float) -> Iterator[str]:

@@ -4,6 +4,7 @@
 import io
 import json
 import os
+import random
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,12 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.text import units, vocabulary, vocabulary_training
 from electra_tf.text.corpus import TextReader
-from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
+from electra_tf.text.tokenization import (
+    TFTokenizer,
+    Tokenizer,
+    TokenizerConfig,
+    Vocabulary,
+)
 from tests.helpers.runs import ROOT
 
 # 12 KB in which every rule of the tokenizer has something to do.
@@ -326,6 +332,31 @@ class TestTraining:
         assert ideographs == [chr(0x4E00 + i) for i in range(len(ideographs))]
         assert 400 < len(ideographs) <= 500
         assert "then" in tokens
+
+    def test_learns_no_token_that_is_too_long_for_a_saved_model(self):
+        """A phrase of a script without spaces, often enough to become a token."""
+        letters = [chr(c) for c in range(0x0E01, 0x0E2F)]
+        rng = random.Random(1)
+        words = Counter({"".join(rng.choices(letters, k=110)): 2000})
+        for _ in range(3000):
+            words["".join(rng.choices(letters, k=rng.randint(5, 60)))] += 10
+        tokens, padding = vocabulary_training.train(words, self.CONFIG, 4000)
+        assert len(tokens) == len(set(tokens)) == 4000 and padding == 0
+        sizes = [len(token.removeprefix("##").encode()) for token in tokens]
+        assert 200 < max(sizes) <= 256
+        ops = TFTokenizer(Vocabulary(tuple(tokens)))
+        text = max(words, key=len)
+        found = ops.tokenize([text]).to_list()
+        assert found == [Tokenizer(ops.vocab).encode(text)]
+
+    def test_what_is_learned_instead_comes_after_the_rest(self):
+        """A vocabulary with room for all of it, and a smaller one."""
+        words = Counter({"ก" * 30 + "ข" * 70: 50, "zqx": 9, "zq": 3, "jk": 6, "vw": 4})
+        tokens, padding = vocabulary_training.train(words, self.CONFIG, 300)
+        assert padding and max(len(token) for token in tokens) <= 85 + 2
+        for size in range(120, 300 - padding):
+            smaller = vocabulary_training.train(words, self.CONFIG, size)
+            assert smaller == (tokens[:size], 0)
 
     def test_too_small(self):
         with pytest.raises(UserError, match="ASCII alone"):

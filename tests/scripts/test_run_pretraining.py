@@ -239,6 +239,20 @@ def test_a_dry_run_writes_nothing(tiny_data, trained):
     assert not (tiny_data / "models" / "dry").exists()
 
 
+def test_a_vocabulary_that_no_saved_model_can_have_is_told_before_the_first_step(
+    tiny_data, tmp_path
+):
+    tokens = (tiny_data / "vocab.txt").read_text().split()
+    vocab = tmp_path / "vocab.txt"
+    vocab.write_text("\n".join([*tokens[:-1], "##" + "ก" * 86]))
+    named = TINY | {"vocab_file": str(vocab)}
+    new = pretrain(tiny_data, "long_token", named, "--dry-run")
+    assert new.returncode == 0, new.stderr
+    note, _, after = new.stdout.partition("so that no SavedModel of texts can be ")
+    assert f"Note: {vocab}: token 59, " in note and "has 258 bytes;" in note
+    assert "Model:" in after and "would start anew" in after
+
+
 # Every objective but ELECTRA, which TINY is, and a metric that belongs to it.
 METRIC_OF = {
     "two_stage": "disc_auc",

@@ -13,6 +13,7 @@ import unicodedata
 import numpy as np
 import pytest
 
+from electra_tf.errors import UserError
 from electra_tf.text import tokenization, unicode_classes, vocabulary
 from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
 from tests.helpers.runs import GOLDEN, ROOT
@@ -271,6 +272,15 @@ class TestFastPaths:
         with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
             found = pool.submit(tokenizer.encode, "The old man and the sea.").result()
         assert found == expected
+
+    def test_a_token_that_tensorflow_does_not_take(self, tiny):
+        for token, size in (("##" + "ก" * 85, 255), ("q" * 256, 256)):
+            assert tokenization.TFTokenizer(Vocabulary((*tiny.tokens, token)))
+            longer = Vocabulary((*tiny.tokens, token, token + token[-1]), "v.txt")
+            size += len(token[-1].encode())
+            says = f"v.txt: token {len(tiny) + 1}, .*has {size} bytes"
+            with pytest.raises(UserError, match=f"{says}.*\n.*--what encoder"):
+                tokenization.TFTokenizer(longer)
 
     def test_in_a_graph_and_a_saved_model(self, tiny, tmp_path):
         import tensorflow as tf
