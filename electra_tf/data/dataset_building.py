@@ -131,7 +131,7 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """What makes two builds the same, in JSON."""
-    optional = {"text_key": settings.reading.text_key} if text.is_keyed else {}
+    optional = text.identity_of_key(settings.reading.text_key)
     if filters := settings.filters.identity():
         optional["filters"] = filters
     return {

@@ -28,6 +28,7 @@ _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 _KEYED = ("json", "compressed json", *_TABLES.values())
+_MAY_BE_KEYED = ("archive", "compressed text")  # which may be an archive after all
 _DOCUMENTS = (*_KEYED, "tfds")
 
 
@@ -108,10 +109,17 @@ class Corpus(NamedTuple):
         """The kinds of its units."""
         return ", ".join(sorted({unit.kind for unit in self.units}))
 
-    @property
-    def is_keyed(self) -> bool:
-        """Whether any of its texts are found by their key."""
-        return any(unit.kind in _KEYED for unit in self.units)
+    def identity_of_key(self, text_key: str) -> dict[str, Any]:
+        """What of the texts' key makes two readings the same, in JSON.
+
+        Archives say only while they are read whether they hold JSON Lines. Of them the
+        usual key is not named, as earlier versions named none.
+        """
+        kinds = _KEYED
+        if text_key != Reading().text_key:
+            kinds += _MAY_BE_KEYED
+        is_keyed = any(unit.kind in kinds for unit in self.units)
+        return {"text_key": text_key} if is_keyed else {}
 
     def facts(self) -> dict[str, Any]:
         """What makes two corpora the same, in JSON."""

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What changes around a build of pre-training data, and what it warns of."""
 
+import io
 import json
 import os
 import shutil
 import signal
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,40 @@ def test_a_finished_build_names_newer_text(tmp_path):
     again = succeed(text, output)
     assert f"warning: {text}/3.txt is newer than this data" in again
     assert "is complete already" in again
+
+
+def pack_records(path):
+    """A tar archive of JSON Lines, each record with two texts."""
+    rows = [{"text": f"{w} {w}", "raw": f"the {w} of {w}"} for w in WORDS * 20]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    member = tarfile.TarInfo("a.jsonl")
+    member.size = len(data)
+    path.parent.mkdir()
+    with tarfile.open(path, "w:gz") as archive:
+        archive.addfile(member, io.BytesIO(data))
+
+
+@pytest.mark.parametrize("name", ["a.tar.gz", "a.gz"])
+def test_archives_are_read_by_one_key(tmp_path, name):
+    text, output = tmp_path / "in", tmp_path / "out"
+    pack_records(text / name)
+    succeed(text, output, "--text-key=raw")
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert manifest["settings"]["text_key"] == "raw"
+    assert "is complete already" in succeed(text, output, "--text-key=raw")
+    error, code = fail(text, output)
+    assert 'text_key "raw", now null' in error and code == 2
+
+
+def test_what_an_earlier_version_made_of_archives_is_known(tmp_path):
+    """It did not say by which key: the usual one goes on."""
+    text, output = tmp_path / "in", tmp_path / "out"
+    pack_records(text / "a.tar.gz")
+    succeed(text, output)
+    manifest = json.loads((output / "manifest.json").read_text())
+    assert "text_key" not in manifest["settings"]
+    error, code = fail(text, output, "--text-key=raw")
+    assert 'text_key null, now "raw"' in error and code == 2
 
 
 def test_rests_of_a_kill_are_no_obstacle(tmp_path):
