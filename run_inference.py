@@ -13,11 +13,12 @@
         --workers 16
 
 detect reads each line or record of its input as it stands, or with --corrupt after the
-generator replaced tokens as in pre-training. report writes an HTML page with the run's
-curves, its evaluation and, with --input, such passages; with --model-name A,B,C one
-that compares runs. score writes the
-pseudo-log-likelihood of each text as a JSON object, in order, blank lines too. rerank
-orders n-best lists by their own score + weight x that; docs/electric.md has the forms.
+generator replaced tokens as in pre-training (but without rare_mask_power, which needs
+the counts of its data). report writes an HTML page with the run's curves, its
+evaluation and, with --input, such passages; with --model-name A,B,C one that compares
+runs. score writes the pseudo-log-likelihood of each text as a JSON object, in order,
+blank lines too. rerank orders n-best lists by their own score + weight x that;
+docs/electric.md has the forms.
 predict writes labels, numbers, tags or answers of a fine-tuned model (the directory of
 a trial, or an exported SavedModel), a JSON object a line; docs/prediction.md.
 With --output-dir, score, detect and predict read a corpus, in many processes or by

@@ -32,7 +32,7 @@ from electra_tf.interop import sources
 from electra_tf.interop.stored_model import HEADS, empty_pretrainer
 from electra_tf.paths import local_of
 from electra_tf.storage.stored_tensors import of_arrays
-from electra_tf.text import packing
+from electra_tf.text import packing, word_list
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
 
@@ -121,8 +121,10 @@ class PretrainedModel:
     ) -> list[list[TokenPrediction]]:
         """Lets the generator replace tokens as in training, and detects them.
 
-        Tokens whose sample is the original stay as they are.  Raises `UserError` as
-        `detect` does, and for a model without generator.
+        Places are distinct, though, and drawn without `rare_mask_power`, which needs
+        the counts of the training data; no text is left intact. Tokens whose sample is
+        the original stay as they are.  Raises `UserError` as `detect` does, and for a
+        model without generator.
         """
         texts = self._texts(texts)
         if not self.has_generator:
@@ -137,7 +139,8 @@ class PretrainedModel:
         for number, (windows, packed) in enumerate(parts):
             # For each new number of Python's there would be a new graph.
             key = np.int64(seed), np.int64(number)
-            ids, probs = (x.numpy() for x in self._corrupt(packed._asdict(), *key))
+            found = self._corrupt(packed._asdict(), self._words, *key)
+            ids, probs = (x.numpy() for x in found)
             for row, (window, offsets) in enumerate(windows):
                 for place, (start, end) in enumerate(offsets, start=1):
                     replaced = ids[row, place] != window.ids[place - 1]
@@ -209,7 +212,25 @@ class PretrainedModel:
             for window in windows_of(number, ids, size, overlap=0):
                 yield window, offsets[window.start : window.start + len(window.ids)]
 
-    def _masked(self, batch, seed, number):
+    @functools.cached_property
+    def _words(self):
+        """The config's list of words; None, and a line on stderr, if it is gone."""
+        from electra_tf.pretrain.word_masking import WordTables
+
+        if self.config.word_list is None:
+            return None
+        try:
+            return WordTables.of(
+                word_list.load(
+                    self.config.word_list, self.vocab, self.config.do_lower_case
+                )
+            )
+        except UserError as error:
+            why = " ".join(str(error).split())
+            _to_stderr(f"Note: {why} Words are masked by their ## pieces only.")
+            return None
+
+    def _masked(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
 
         return masking.mask_batch(
@@ -221,12 +242,13 @@ class PretrainedModel:
             mask_id=self.vocab.mask_id,
             vocab_size=len(self.vocab),
             continuations=self.vocab.continuations,
+            words=words,
             **self.config.masking_settings()
             | {"repeated_masks": "fixed", "intact_share": 0.0},
         )
 
-    def _corrupted(self, batch, seed, number):
-        output = self.pretrainer(self._masked(batch, seed, number))
+    def _corrupted(self, batch, words, seed, number):
+        output = self.pretrainer(self._masked(batch, words, seed, number))
         return output.corrupted_ids, output.discriminated.probs
 
     def _probabilities(self, input_ids, input_mask, segment_ids):

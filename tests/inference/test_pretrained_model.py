@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 import electra_tf
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import rendering
-from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
 from electra_tf.interop import huggingface, sources, tf1
+from electra_tf.interop.stored_model import empty_pretrainer
 from electra_tf.storage.checkpoint_manifest import name_of
-from tests.helpers.runs import TINY, pretrain
+from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers.runs import SPECIAL, TINY, pretrain
 
 STEPS = TINY | {"num_train_steps": 2}
 TEXT = "w1 W2, w3 w4"  # "," is not in the vocabulary
@@ -88,6 +91,45 @@ def test_corrupt_replaces_some_tokens_as_in_training(model):
     assert model.corrupt(texts, seed=4) != found
     model.corrupt(["w1 w2"] * 6, batch_size=1)
     assert model._corrupt.experimental_get_tracing_count() <= 3  # of 9 calls
+
+
+def model_of_words(words):
+    """A model of single characters, whose every sample is a fake, and its texts."""
+    characters = "东京大学生活方法"
+    vocab = Vocabulary((*SPECIAL, *characters))
+    hparams = STEPS | {"vocab_size": len(vocab), "disallow_correct": True}
+    hparams |= {"mask_unit": "word", "word_list": str(words)}
+    config = PretrainingConfig.from_hparams("/nowhere", "words", hparams)
+    model = PretrainedModel(config, vocab, empty_pretrainer(config, vocab))
+    rng = np.random.default_rng(1)
+    pairs = [characters[i : i + 2] for i in range(0, 8, 2)]
+    return model, pairs, ["".join(rng.choice(pairs, 14)) for _ in range(40)]
+
+
+def halves_replaced(model, texts):
+    """Of each pair of characters, how many are replaced."""
+    at = [[t.is_replaced for t in tokens] for tokens in model.corrupt(texts)]
+    return np.reshape(at, (-1, 2)).sum(axis=1)
+
+
+def test_corrupt_replaces_whole_words_of_a_list(tmp_path, capsys):
+    """Where two characters are a word, both are masked or neither, as in training."""
+    words = tmp_path / "words.txt"
+    model, pairs, texts = model_of_words(words)
+    words.write_text("\n".join(pairs))
+    found = halves_replaced(model, texts)
+    assert (found == 2).sum() == 80 and not (found == 1).any()  # 4 of 28 tokens each
+    assert capsys.readouterr().err == ""
+
+
+def test_a_list_of_words_that_is_gone_is_told(tmp_path, capsys):
+    model, _, texts = model_of_words(tmp_path / "gone.txt")
+    assert (halves_replaced(model, texts) == 1).any()
+    model.corrupt(texts)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"cannot read the word_list {tmp_path}/gone.txt" in said
+    assert "Words are masked by their ## pieces only." in said
 
 
 def test_a_masked_language_model_detects_nothing(tiny_data):

@@ -281,3 +281,10 @@ def test_the_script(chinese, tmp_path):
     done = pretrain(folder, "words", changed)
     assert done.returncode == 0, done.stderr
     assert f"word_list_sha256 '{sha256}' -> '" in done.stdout
+    # Where it is gone, a model at work says so.
+    named = (f"--data-dir={folder}", "--model-name=words", "--corrupt")
+    for is_there in (True, False):
+        done = run_script("run_inference.py", "detect", *named, text="一丁七\n")
+        assert done.returncode == 0, done.stderr
+        assert ("cannot read the word_list" in done.stderr) != is_there
+        other.unlink(missing_ok=True)
