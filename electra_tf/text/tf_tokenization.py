@@ -20,6 +20,10 @@ from electra_tf.text.vocabulary import (
     Vocabulary,
 )
 
+_NO_TEXTS = (
+    "So it cannot be in a SavedModel of texts; --what encoder, which reads ids, and "
+    "other formats can be exported."
+)
 _CAPITAL_SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = "\u03a3", "\u03c3", "\u03c2"
 
 
@@ -65,31 +69,34 @@ class TFTokenizer:
     Takes the arguments of `Tokenizer` and gives its ids. A SavedModel that holds it
     needs `import tensorflow_text` where it is loaded.
 
-    Raises UserError for a vocabulary with a token of more than 256 bytes.
+    Raises UserError for a vocabulary that tensorflow_text does not take: one with a
+    token of more than 256 bytes, or with very many long ones.
     """
 
     def __init__(
         self, vocab: Vocabulary, do_lower_case: bool = True, strip_accents: bool = True
     ):
         if vocab.too_long:
-            raise UserError(
-                f"{vocab.too_long}.\nSo it cannot be in a SavedModel of texts; "
-                "--what encoder, which reads ids, and other formats can be exported."
-            )
+            raise UserError(f"{vocab.too_long}.\n{_NO_TEXTS}")
         import tensorflow as tf
         import tensorflow_text
 
         self.vocab = vocab
         self.config = TokenizerConfig(do_lower_case, strip_accents)
         self._normalize_utf8 = tensorflow_text.normalize_utf8
-        self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
-            list(vocab.tokens),
-            token_out_type=tf.int32,
-            unknown_token=UNK,
-            no_pretokenization=True,
-            max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
-            support_detokenization=False,
-        )
+        try:
+            self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
+                list(vocab.tokens),
+                token_out_type=tf.int32,
+                unknown_token=UNK,
+                no_pretokenization=True,
+                max_bytes_per_word=4 * MAX_CHARS_PER_WORD,
+                support_detokenization=False,
+            )
+        except RuntimeError as e:
+            why = str(e).splitlines()[0]
+            message = f"{vocab.path}: tensorflow_text does not take it ({why:.200})."
+            raise UserError(f"{message}\n{_NO_TEXTS}") from None
 
     def tokenize(self, texts):
         """Returns the ids of a batch of texts.

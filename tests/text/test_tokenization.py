@@ -282,6 +282,16 @@ class TestFastPaths:
             with pytest.raises(UserError, match=f"{says}.*\n.*--what encoder"):
                 tokenization.TFTokenizer(longer)
 
+    def test_a_vocabulary_that_tensorflow_does_not_take(self):
+        """Long tokens of which all parts are single letters: too many for its trie."""
+        rng, letters = random.Random(1), "abcdefgh"
+        tokens = ["".join(rng.choices(letters, k=256)) for _ in range(600)]
+        pieces = [*letters, *(f"##{c}" for c in letters)]
+        vocab = Vocabulary((*SPECIAL, *pieces, *tokens), "v.txt")
+        assert not vocab.too_long
+        with pytest.raises(UserError, match="v.txt: tensorflow_text .*\n.*encoder"):
+            tokenization.TFTokenizer(vocab)
+
     def test_in_a_graph_and_a_saved_model(self, tiny, tmp_path):
         import tensorflow as tf
 
