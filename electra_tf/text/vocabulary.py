@@ -240,8 +240,9 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
             raise ValueError("another model than WordPiece")
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("ids with gaps")
-        if any(token != token.strip() or not token for token in tokens):
-            raise ValueError("a blank token")
+        "".join(tokens).encode()  # Half a pair of surrogates is no character.
+        if any(t != t.strip() or not t or "\n" in t for t in tokens):
+            raise ValueError("a token that is blank, or has line ends or blanks around")
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UserError(
             f"{path} is JSON, and no tokenizer.json with a WordPiece vocabulary ({e})."

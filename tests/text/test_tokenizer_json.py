@@ -49,6 +49,18 @@ def test_the_settings_are_those_of_the_file(tmp_path, config):
         resolve_settings(vocab, do_lower_case=other)
 
 
+@pytest.mark.parametrize("token", ["a\nb", "\ud800", " a", ""])
+def test_tokens_that_no_line_can_hold_are_refused(tmp_path, token):
+    """As vocab.txt, which every export writes, they would shift the ids after them."""
+
+    def with_token(model):
+        return model | {"vocab": model["vocab"] | {token: len(model["vocab"])}}
+
+    path = write(tmp_path / "tokenizer.json", TokenizerConfig(), model=with_token)
+    with pytest.raises(UserError, match="no tokenizer.json with a WordPiece"):
+        Vocabulary.load(path)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
