@@ -58,6 +58,7 @@ SHAPE = (
 )
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _CONFIG = "config.json"  # the hparams of a run
+_MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
 _OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
@@ -369,19 +370,18 @@ def _checkpoint(prefix: str) -> FoundModel:
         return FoundModel(prefix, settings, None, {})
     content, run = read_json(manifest), manifest.parent.absolute()
     settings = _settings_of_run(run, settings)
-    if length := _trained_length(settings.hparams, content):
-        settings.hparams["max_seq_length"] = length
+    settings.hparams.update(_made_with(settings.hparams, content))
     return FoundModel(prefix, settings, run, content.get("identity", {}))
 
 
-def _trained_length(hparams: Mapping[str, Any], manifest: Mapping[str, Any]):
-    """Tokens of the sequences that made a checkpoint.
+def _made_with(hparams: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict:
+    """Length of the sequences and their noise, by a checkpoint's manifest.
 
-    A run's config.json has those of its last phase, or of a start that has saved
-    nothing yet; the checkpoint's manifest has the settings that it was made with.
+    A run's config.json has those of its last phase, or of a later start.
     """
     said = {**hparams, **manifest.get("settings", {})}
-    return phases.begun(said, manifest.get("step", 0))[-1].get("max_seq_length")
+    found = phases.begun(said, manifest.get("step", 0))[-1]
+    return {k: found[k] for k in _MADE_WITH if found.get(k) is not None}
 
 
 def _settings_of_run(run: Path, beside: Settings) -> Settings:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a trained model says about tokens: load, detect, corrupt, and the marks."""
 
+import json
 import re
 import shutil
 
@@ -91,6 +92,18 @@ def test_corrupt_replaces_some_tokens_as_in_training(model):
     assert model.corrupt(texts, seed=4) != found
     model.corrupt(["w1 w2"] * 6, batch_size=1)
     assert model._corrupt.experimental_get_tracing_count() <= 3  # of 9 calls
+
+
+def test_a_checkpoint_keeps_the_noise_that_it_was_made_with(run, tmp_path):
+    """config.json has that of a later start; Electric's answers depend on it."""
+    copy = shutil.copytree(run, tmp_path / "models" / "later")
+    config = json.loads((copy / "config.json").read_text())
+    config |= {"vocab_file": str(run.parent.parent / "vocab.txt")}
+    config |= {"mask_prob": 0.5, "temperature": 2.0, "disallow_correct": True}
+    (copy / "config.json").write_text(json.dumps(config))
+    found = electra_tf.load(copy / "model.ckpt-2").config
+    assert (found.mask_prob, found.temperature) == (0.15, 1.0)
+    assert not found.disallow_correct
 
 
 def model_of_words(words):
