@@ -23,7 +23,8 @@ from electra_tf.export.exported import (
 from electra_tf.export.finetuned import ExportedTask
 from electra_tf.export.inputs import TEXT, EncoderInputs, require
 from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
-from electra_tf.finetune.classification import columns_of, truncate_pair
+from electra_tf.finetune.classification import truncate_pair
+from electra_tf.finetune.own_tasks import table_of
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import tokenize_with_offsets
 
@@ -162,8 +163,7 @@ def _servable(task, of_texts, ids_answer, texts, expected) -> Servable:
         Check("serving_default", inputs, expected),
         ids_check(task.source, ids_answer),
     ]
-    columns = columns_of(task.facts.name, task.config, task.facts.num_texts)
-    facts = {"labels": list(task.facts.labels), "columns": columns}
+    facts = {"labels": list(task.facts.labels)} | table_of(task.facts, task.config)
     return servable(task.source, task.variables, of_texts, ids_answer, checks, facts)
 
 

@@ -18,7 +18,6 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import own_tasks
-from electra_tf.finetune.classification import columns_of
 from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.predictor import TaskPredictor
@@ -57,8 +56,7 @@ def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
     """What a manifest says of a task, so that it is predicted for as by its trial."""
     found: dict[str, Any] = {"hparams": {"max_seq_length": config.max_seq_length}}
     if facts.kind != "qa":
-        columns = columns_of(facts.name, config, facts.num_texts)
-        return found | {"columns": columns if facts.kind in PROBLEMS else []}
+        return found | own_tasks.table_of(facts, config)
     usual = "offsets" if facts.name in config.tasks else "original"
     found["hparams"] |= {name: getattr(config, name) for name in _QA_HPARAMS}
     found["hparams"]["answer_text"] = config.answer_text or usual
@@ -159,6 +157,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     config = FinetuningConfig.from_hparams(str(folder), "model", hparams)
     task = _TASKS[kind](kind, config, Tokenizer(vocab, *found.tokenizer_config))
     task.choices = choices
+    task.identity = tuple(said.get("identity", ("id",)))
+    task.word_column = said.get("words", "words")
     facts = TaskFacts(kind, kind, labels, getattr(task, "num_texts", 1))
     task.stored = facts
     startup.import_tensorflow()

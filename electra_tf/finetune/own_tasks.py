@@ -21,13 +21,18 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, tag_schemes
-from electra_tf.finetune.classification import InputExample, TextTask, example_of
+from electra_tf.finetune.classification import (
+    InputExample,
+    TextTask,
+    columns_of,
+    example_of,
+)
 from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.run_settings import FILES
 from electra_tf.finetune.tagging import Sentence, TaggingTask
-from electra_tf.finetune.task import Task
+from electra_tf.finetune.task import Task, TaskFacts
 from electra_tf.storage.remote import fetch_once
 
 METRICS = ("accuracy", "mcc", "f1")
@@ -115,6 +120,18 @@ def metrics_of(description: dict[str, Any]) -> list[Any]:
     """The metrics of a description, the main one first."""
     found = description.get("metric", "accuracy")
     return found if isinstance(found, list) else [found]
+
+
+def table_of(facts: TaskFacts, config) -> dict[str, Any]:
+    """Where a table has a task's texts or words, and ids: for an export's manifest."""
+    if facts.kind == "qa":
+        return {}
+    said = config.tasks.get(facts.name, {})
+    usual = TaggingTask if facts.kind == "tagging" else TextTask
+    found = {"identity": (said.get("id", "id"),) if said else usual.identity}
+    if facts.kind == "tagging":
+        return found | {"words": said.get("words", usual.word_column)}
+    return found | {"columns": columns_of(facts.name, config, facts.num_texts)}
 
 
 def _number(label: Any) -> float | None:
@@ -308,6 +325,8 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         said = self.description.get("scheme")
         self._said = said and tag_schemes.scheme_named(said)
         self.is_plain = self._said == tag_schemes.PLAIN
+        self.word_column = self.description.get("words", "words")
+        self.identity = (self.description.get("id", "id"),)
 
     def reading(self, tags: Sequence[str]) -> list[tag_schemes.Span]:
         """The spans in tags, as far as the scheme can tell them apart."""
@@ -350,20 +369,13 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         if self.path("train").is_file() and self.scheme:
             self.data_labels()
 
-    def asked(self, source: Source) -> Iterator[inputs.Asked]:
-        """Sentences in words."""
-        columns = (self.description.get(key, key) for key in ("words", "id"))
-        words, identity = columns
-        return inputs.words(source, words, (identity,))
-
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
         if inputs.form_of(self.path(split)) not in ("jsonl", "parquet"):
             yield from super().sentences(split)
             return
-        words, tags, identity = (
-            self.description.get(key, key) for key in ("words", "tags", "id")
-        )
+        words, [identity] = self.word_column, self.identity
+        tags = self.description.get("tags", "tags")
         for where, row in inputs.records(Source.of(self.required(split))):
             found = [row.get(key) for key in (words, tags)]
             lists = [x for x in found if isinstance(x, list)]

@@ -59,13 +59,16 @@ class SavedModelPredictor(Predictor):
             len(self._takes),
         )
         self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
+        self._identity = tuple(manifest.get("identity", ("id", "index")))
+        self._word_column = manifest.get("words", "words")
 
     def asked(self, source: Source) -> Iterator[Asked]:
-        """What is to be predicted; texts in the columns of the task's description."""
+        """What is to be predicted, in the columns of the task's description."""
         if self.reads == "texts":
-            return inputs.texts(source, self._choices, ("id", "index"))
-        kinds = {"words": inputs.words, "questions": question_inputs.questions}
-        return kinds[self.reads](source)
+            return inputs.texts(source, self._choices, self._identity)
+        if self.reads == "words":
+            return inputs.words(source, self._word_column, self._identity)
+        return question_inputs.questions(source)
 
     def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""

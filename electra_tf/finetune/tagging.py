@@ -17,7 +17,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs
-from electra_tf.finetune.inputs import Asked, Source, shown
+from electra_tf.finetune.inputs import Asked, Columns, Source, shown
 from electra_tf.finetune.tag_schemes import Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
@@ -180,9 +180,13 @@ class TaggingTask(Task):
       is_frugal: stop early in long sentences with tags, as the original, which counts
         all words and not those that are left; what was cut off is not scored.
       is_plain: labels are the tags as they are, one per word.
+      word_column: where a table has the list of words.
+      identity: where it has the user's own id.
     """
 
     reads = "words"
+    word_column = "words"
+    identity: Columns = ("id",)
     reading = staticmethod(spans_of)
     is_frugal = True
     is_plain = False
@@ -280,7 +284,7 @@ class TaggingTask(Task):
 
     def asked(self, source: Source) -> Iterator[Asked]:
         """Sentences in words."""
-        return inputs.words(source)
+        return inputs.words(source, self.word_column, self.identity)
 
     def example_of(self, number: int, given: dict[str, Any]) -> TaggingExample:
         """Without tags."""

@@ -18,7 +18,7 @@ from electra_tf.export import (
     saved_models,
 )
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import qa, qa_scorer
+from electra_tf.finetune import inputs, qa, qa_scorer
 from electra_tf.finetune.classification import InputExample
 from electra_tf.finetune.tagging import TaggingExample, spans_of
 from electra_tf.finetune.task import FACTS_FILE, read_facts
@@ -427,3 +427,44 @@ def test_what_hugging_face_reads_predicts_as_the_trial(runs, tmp_path, name):
             assert row[key] == wanted, key
     with pytest.raises(UserError, match="input 0"):
         model.predict([("a", "b", "c")])
+
+
+@pytest.mark.parametrize("kind", ["classification", "tagging"])
+def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
+    """By the columns of the description, the user's own ids with them."""
+    pytest.importorskip("safetensors")
+    row = {"nr": "n7", "id": "no", "index": 3, "words": ["no"]}
+    row |= {"tokens": WORDS[:3], "tags": ["B-A", "O", "O"], "said": "waa", "class": "y"}
+    file = tmp_path / "own.jsonl"
+    other = row | {"class": "n", "nr": "n8", "tokens": WORDS[1:3], "tags": ["O"] * 2}
+    file.write_text(json.dumps(row) + "\n" + json.dumps(other) + "\n")
+    description = {"type": kind, "train": str(file), "dev": str(file), "id": "nr"}
+    if kind == "tagging":
+        description |= {"words": "tokens", "tags": "tags"}
+    else:
+        description |= {"text_a": "said", "label": "class"}
+    hparams = {"task_names": ["own"], "tasks": {"own": description}}
+    config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
+    task = finetuned.read_task(_path(config), "own")
+    made = saved_models.TASKS[kind](task)
+    saved = saved_models.write_saved_model(made, task.source, "own", tmp_path / "s")
+    conversions.write_task(task, _path(config), tmp_path / "hf", log=lambda line: None)
+    found = []
+    for path in (config.trial_dir(1), saved, tmp_path / "hf" / "own"):
+        model = electra_tf.load(path)
+        rows = model.rows(model.asked(inputs.Source.of(file)))
+        keys = ("id", "text", "words")
+        found.append([{k: row[k] for k in keys if k in row} for row in rows])
+    assert [row["id"] for row in found[0]] == ["n7", "n8"]
+    assert found[1] == found[0] and found[2] == found[0]
+
+
+def test_the_index_of_glue_is_an_id_in_every_export(data, runs, exports, tmp_path):
+    pytest.importorskip("safetensors")
+    config = runs["cola"][0]
+    task = finetuned.read_task(_path(config), "cola")
+    conversions.write_task(task, _path(config), tmp_path / "hf", log=lambda line: None)
+    asked = [{"index": 4, "sentence": "waa"}]
+    for path in (exports["cola"], tmp_path / "hf" / "cola"):
+        [row] = electra_tf.load(path).predict(asked)
+        assert row["id"] == 4 and row["text"] == "waa"
