@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the self-check of an exported classifier or tagger compares."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.export import finetuned, saved_models
+from tests.helpers.tiny_trials import write_data, write_run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    data = write_data(tmp_path_factory.mktemp("data"))
+    config, _, _ = write_run(data, {"task_names": ["cola", "chunk"]})
+    return Path(config.trial_dir(1))
+
+
+def with_a_tie(folder, name, precision):
+    """A model for which the first label and the last are equally good, and its bias."""
+    task = finetuned.read_task(folder, name, precision)
+    values = {v.path.rpartition("/")[2]: v for v in task.variables if name in v.path}
+    values["kernel"].assign(np.zeros(values["kernel"].shape))
+    values["bias"].assign([0.0, *[-1.0] * (len(task.facts.labels) - 2), 0.0])
+    return task, values["bias"]
+
+
+@pytest.mark.parametrize(("name", "best"), [("cola", "label"), ("chunk", "labels")])
+def test_in_half_precision_a_near_tie_may_go_either_way(folder, tmp_path, name, best):
+    """The last label gets ahead by less than what bfloat16 rounds off at 1."""
+    for precision in ("mixed_bfloat16", "float32"):
+        task, bias = with_a_tie(folder, name, precision)
+        made = saved_models.TASKS[task.facts.kind](task)
+        bias.assign([*bias.numpy()[:-1], 2.0**-9])
+        place = tmp_path / precision
+        if precision == "float32":
+            with pytest.raises(UserError, match="differ"):
+                saved_models.write_saved_model(made, task.source, name, place)
+            return
+        written = saved_models.write_saved_model(made, task.source, name, place)
+        loaded = tf.saved_model.load(str(written)).signatures["serving_default"]
+        [check] = [c for c in made.checks if c.signature == "serving_default"]
+        found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()
+        assert {*found.ravel()} - {b""} == {task.facts.labels[-1].encode()}
