@@ -26,6 +26,7 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import NAMES
 from electra_tf.export.onnx_graph import Graph, encode
 from electra_tf.export.onnx_heads import POSITIONS
+from electra_tf.finetune import huggingface_heads
 from electra_tf.interop import networks, sources, verification
 from electra_tf.interop.stored_model import StoredModel
 from electra_tf.storage.new_folder import new_folder, require_room
@@ -51,8 +52,15 @@ batch = {{"input_word_ids": ids, "input_mask": ids * 0 + 1, "input_type_ids": id
 found = dict(zip(names, session.run(None, batch)))
 print(found)
 ```
-
+{meaning}
 `manifest.json` holds the checksums and how far the outputs are from the model's.
+"""
+_LABELS = """
+The last axis of `logits` and `probabilities` is the labels, in the order of `labels` in
+`manifest.json`.
+"""
+_SETTINGS = """
+`task` in `manifest.json` says how windows on a text are cut and which answers count.
 """
 
 
@@ -161,11 +169,13 @@ def export_onnx(request: ExportRequest) -> str:
     for package in ("onnx", "onnxruntime"):
         _need(package)
     parts: dict[str, Part]
+    facts = {"precision": request.precision, "opset": OPSET}
     if request.what in (None, *WHAT):
         stored = request.read_model()
         parts = _parts(stored, request.what)
     else:
-        stored, parts = _task(request)
+        stored, parts, meaning = _task(request)
+        facts |= meaning
     results = []
     with new_folder(request.output_dir) as folder:
         for what, part in parts.items():
@@ -177,16 +187,19 @@ def export_onnx(request: ExportRequest) -> str:
             write_tokens(folder / "vocab.txt", stored.vocab.tokens),
             stored.tokenizer_config,
         )
-        (folder / "README.md").write_text(_card(stored, parts), encoding="utf-8")
-        facts = {"precision": request.precision, "opset": OPSET}
+        card = _card(stored, parts, facts)
+        (folder / "README.md").write_text(card, encoding="utf-8")
         what = request.what or "all"
         verification.write_manifest(folder, stored, "onnx", what, results, facts)
     verification.show(results, print)
     return request.output_dir
 
 
-def _card(stored: StoredModel, parts: Mapping[str, Part]) -> str:
+def _card(
+    stored: StoredModel, parts: Mapping[str, Part], facts: Mapping[str, Any]
+) -> str:
     what, part = next(iter(parts.items()))
+    is_qa = "has_impossible" in facts.get("task", {})
     more = f'batch["{POSITIONS}"] = ids[:, :1] * 0\n' if what == "generator" else ""
     cls, sep = stored.vocab.cls_id, stored.vocab.sep_id
     ids = [cls, *[sep] * (part.least_length - 1)]
@@ -196,6 +209,7 @@ def _card(stored: StoredModel, parts: Mapping[str, Part]) -> str:
         length=part.shape.max_position_embeddings,
         ids=f"[{cls}] + [{sep}] * {len(ids) - 1}" if len(ids) > 3 else ids,
         more=more,
+        meaning=_LABELS if facts.get("labels") else _SETTINGS if is_qa else "",
     )
 
 
@@ -226,8 +240,10 @@ def _part(stored: StoredModel, source, kind: str) -> Part:
     return Part(network.tensors, network.shape, head, check)
 
 
-def _task(request: ExportRequest) -> tuple[StoredModel, dict[str, Part]]:
-    """(the encoder with its facts, the part) of a fine-tuned model."""
+def _task(
+    request: ExportRequest,
+) -> tuple[StoredModel, dict[str, Part], dict[str, Any]]:
+    """(the encoder with its facts, the part, what it means) of a fine-tuned model."""
     folder = finetuned.trial_dir_of(request)
     task = finetuned.read_task(folder, request.what, vocab_file=request.vocab_file)
     stored = sources.read(folder, task.config.vocab_file)
@@ -242,7 +258,9 @@ def _task(request: ExportRequest) -> tuple[StoredModel, dict[str, Part]]:
         part = part._replace(types=NAMES[1])
     if kind == "qa" and config.joint_prediction:
         part = part._replace(least_length=max(2, config.beam_size))
-    return stored, {request.what.replace(":", "."): part}
+    settings = huggingface_heads.settings_of(task.facts, config)
+    meaning = {"labels": list(task.facts.labels), "task": settings}
+    return stored, {request.what.replace(":", "."): part}, meaning
 
 
 def _check_of(served: Servable) -> Check:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads of fine-tuned models answer in onnxruntime as they do here."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,13 @@ import pytest
 from electra_tf.export import finetuned, formats
 from electra_tf.export.formats import ExportRequest
 from tests.helpers.cards import run_snippets
-from tests.helpers.tiny_trials import answers, batch_of, write_data, write_trials
+from tests.helpers.tiny_trials import (
+    SQUAD,
+    answers,
+    batch_of,
+    write_data,
+    write_trials,
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +64,21 @@ def test_onnxruntime_answers_as_the_model(sessions, tasks, name):
         np.testing.assert_allclose(found[key][real], array[real], **gap, err_msg=key)
     if name == "topics":
         assert (found["probabilities"].sum(1) > 1.01).any()  # each by itself
+
+
+@pytest.mark.parametrize("name", ONNX)
+def test_the_manifest_says_what_the_outputs_are(sessions, tasks, name):
+    folder, facts = Path(sessions[name]._model_path).parent, tasks[name].facts
+    manifest = json.loads((folder / "manifest.json").read_text())
+    card = (folder / "README.md").read_text()
+    assert manifest["labels"] == list(facts.labels)
+    assert ("`labels`" in card) == bool(facts.labels)
+    settings = manifest["task"]["hparams"]
+    if facts.kind == "qa":
+        for key in ("doc_stride", "max_query_length", "max_answer_length"):
+            assert settings[key] == SQUAD[key]
+        assert settings["qa_na_threshold"] == tasks[name].config.qa_na_threshold
+        assert "`task`" in card
 
 
 def test_the_snippets_of_onnx_cards_run(sessions, tmp_path):
