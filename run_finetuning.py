@@ -399,7 +399,12 @@ def sweep(
         raise UserError("--sweep needs do_train and do_eval.")
     placement = prepare_devices(config, console)
     scores: sweep_lib.Scores = {}
-    runs, all_tasks = [], task_names.make_tasks(config, vocab)
+    # What a single task implies holds for each, such as longer texts of questions.
+    singles = {
+        name: resolve({**explicit, "task_names": [name]}, Console(silent=True))[0]
+        for name in config.task_names
+    }
+    runs, all_tasks = [], task_names.make_tasks(config, vocab, own=singles)
     if config.write_test_outputs:
         check_test_sets(all_tasks)
     # All data are read, and found right, before the first task is trained.

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
@@ -35,6 +36,7 @@ def make_tasks(
     vocab: Vocabulary,
     trained: Path | None = None,
     reads_data: bool = True,
+    own: Mapping[str, FinetuningConfig] = MappingProxyType({}),
 ) -> list[Task]:
     """The tasks that `task_names` names, their data checked as far as it is read.
 
@@ -42,6 +44,7 @@ def make_tasks(
       trained: the directory of the fine-tuned model that is not trained further; what
         it was trained for rules over the data, above all the names of labels.
       reads_data: false where the tasks' own files are not needed.
+      own: what tasks are made with, by their names, that have another config.
 
     Raises `UserError` for a name that is none, with the nearest that is, and for a task
     that is not the one of the model.
@@ -53,7 +56,7 @@ def make_tasks(
     tokenizer = Tokenizer(vocab, *settings)
     tasks = []
     for name in config.task_names:
-        task = _make_task(name, config, tokenizer, reads_data)
+        task = _make_task(name, own.get(name, config), tokenizer, reads_data)
         tasks.append(task)
         for other, known_task in zip(config.task_names, tasks[:-1], strict=False):
             if known_task.name == task.name:
@@ -61,7 +64,7 @@ def make_tasks(
                     f"task_names: {other} and {name} are both called {task.name!r}, "
                     "as which their heads and files are known.\nGive one another name."
                 )
-        _check_answerability(task, config)
+        _check_answerability(task, task.config)
         if task.name in stored:
             task.stored = stored[task.name]
             check_facts(task, task.stored, str(trained / FACTS_FILE))
