@@ -33,6 +33,7 @@ from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.run_settings import FILES
 from electra_tf.finetune.tagging import Sentence, TaggingTask
 from electra_tf.finetune.task import Task, TaskFacts
+from electra_tf.interop import networks
 from electra_tf.storage.remote import fetch_once
 
 METRICS = ("accuracy", "mcc", "f1")
@@ -76,6 +77,12 @@ def check_description(name: str, description: dict[str, Any]) -> None:
     if not _NAME.fullmatch(name):
         raise UserError(
             f"task {name!r}: a name has letters, digits and the signs _ . - only."
+        )
+    if name in networks.PARTS:
+        raise UserError(
+            f"task {name!r}: export_model.py has that name for a part of a pre-trained "
+            f"model, as it has {', '.join(p for p in networks.PARTS if p != name)}.\n"
+            "Give the task another name."
         )
     kind = description.get("type")
     if not isinstance(kind, str) or kind not in KEYS:

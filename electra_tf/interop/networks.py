@@ -32,6 +32,8 @@ TASK_HEADS = (TEXT_CLASSIFIER, CLASSIFIER, SPANS)  # the first found is meant
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
 FOLDERS = (DISCRIMINATOR, GENERATOR, "encoder")  # of the networks of a model
 WHAT = ("all", *FOLDERS)
+# What --what of export_model.py takes for a part of a pre-trained model, in any format.
+PARTS = (*WHAT, "detector", "preprocessor", "scorer")
 
 
 class Network(NamedTuple):

@@ -7,7 +7,8 @@ import keras
 import pytest
 import tensorflow as tf
 
-from electra_tf.export import formats
+from electra_tf.export import formats, onnx, saved_models, tflite
+from electra_tf.interop import networks
 from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.tiny_pretraining import VOCAB_SIZE
 
@@ -32,6 +33,12 @@ def embeddings_made(monkeypatch):
 
     monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", counting)
     return made
+
+
+def test_the_parts_that_any_format_knows_are_those_that_no_task_may_be_called():
+    """`finetune.own_tasks` refuses them."""
+    known = saved_models.WHAT, onnx.WHAT, tflite.WHAT, networks.WHAT
+    assert {name for names in known for name in names} == {*networks.PARTS}
 
 
 @pytest.mark.parametrize("name", formats.FORMATS)

@@ -11,7 +11,9 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, label_counts, preprocessing
+from electra_tf.finetune.own_tasks import check_description
 from electra_tf.finetune.task import write_facts
+from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.own_task import own_tasks, write_files
 
@@ -327,6 +329,14 @@ def test_a_directory_is_no_file(tmp_path):
     files = {"train.csv": CLASSES}
     [task] = own_tasks(tmp_path, files, dev="folder.csv")
     refused(lambda: task.read("dev"), "folder.csv", "is a directory")
+
+
+@pytest.mark.parametrize("name", networks.PARTS)
+def test_a_name_that_exports_have_for_a_part_of_a_model(name):
+    """--what of export_model.py would take the part for the task."""
+    keys = {"type": "tagging", "train": "a.txt", "dev": "a.txt"}
+    refused(lambda: check_description(name, keys), repr(name), "another name")
+    check_description(f"my_{name}", keys)
 
 
 def test_two_classes_in_python_that_have_one_name(tmp_path, monkeypatch):
