@@ -148,8 +148,9 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
 
         def setup(self, config: dict) -> None:
             command = commands[config["learning_rate"], config["decay"]]
-            place = json.loads(command[-1].removeprefix("--hparams="))["model_dir"]
-            trial = f"{place}_{config['trial']}"
+            hparams = json.loads(command[-1].removeprefix("--hparams="))
+            self.keeps_best = hparams.get("keep") == "best"
+            trial = f"{hparams['model_dir']}_{config['trial']}"
             self.rows, self.path = 0, Path(trial, "evaluations.jsonl")
             self.log = Path(f"{trial}.log")
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -174,9 +175,12 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
                 # The last evaluation comes before the end of the process.
                 if len(rows) > self.rows or (code == 0 and rows):
                     self.rows = min(self.rows + 1, len(rows))
-                    score = json.loads(rows[self.rows - 1])["score"]
                     finished = code == 0 and self.rows == len(rows)
-                    score = float("-inf") if score is None else score
+                    # What is kept of a trial is what its results are of.
+                    first = 0 if finished and self.keeps_best else self.rows - 1
+                    found = map(json.loads, rows[first : self.rows])
+                    scores = [row["score"] for row in found]
+                    score = max(float("-inf") if x is None else x for x in scores)
                     return {"score": score, "finished": finished, "done": finished}
                 if code is not None:
                     said = self.log.read_text(errors="replace").splitlines()[-1:]

@@ -28,6 +28,23 @@ trial.cleanup()
 print(json.dumps([trial.process.returncode, *rows]))
 """
 
+BEST = """
+import json, pathlib, runpy, sys, types
+from absl import flags
+script, data, hparams = sys.argv[1:]
+sweep = runpy.run_path(script)
+flags.FLAGS(["x", f"--data_dir={data}", "--model_name=m", "--seeds=1"])
+command = sweep["command_of"](json.loads(hparams), pathlib.Path(data, "p"), 1e-3, 0.9)
+commands = {(1e-3, 0.9): command}
+trial = sweep["trainable"](object, commands)()
+config = {"learning_rate": 1e-3, "decay": 0.9, "trial": 1}
+trial.setup(config)
+row = trial.step()
+while not row["done"]:
+    row = trial.step()
+sweep["report"]([types.SimpleNamespace(config=config, metrics=row)], commands)
+"""
+
 
 def search(data, hparams, *flags):
     return subprocess.run(
@@ -76,6 +93,37 @@ def test_a_trial_that_is_ended_is_saved(tmp_path):
     told = [json.loads(line)["score"] for line in path.read_text().splitlines()]
     assert [row["score"] for row in rows] == told[:2]
     assert not any(row["finished"] for row in rows)
+
+
+def test_a_trial_is_worth_what_is_kept_of_it(tmp_path):
+    """As Ray calls it. The more is learnt, the worse is a dev set of turned scores."""
+    data = write_data(tmp_path / "data")
+    dev = data / "finetuning_data" / "sts" / "dev.tsv"
+    header, *lines = dev.read_text().splitlines()
+    cells = [line.rpartition("\t") for line in lines]
+    lines = [f"{left}\t{5 - float(score):.3f}" for left, _, score in cells]
+    dev.write_text("\n".join([header, *lines, ""]))
+    (tmp_path / "best.py").write_text(BEST)
+    hparams = {"num_train_epochs": 4.0, "eval_every_steps": 24, "keep": "best"}
+    done = subprocess.run(
+        [
+            sys.executable,
+            tmp_path / "best.py",
+            SCRIPT,
+            data,
+            json.dumps(HPARAMS | hparams),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    path = data / "p" / "rate_0.001_decay_0.9_1" / "evaluations.jsonl"
+    scores = [json.loads(line)["score"] for line in path.read_text().splitlines()]
+    assert scores[-1] < max(scores) - 1
+    [path] = (data / "p").glob("*_results/sts_results.json")
+    merged = json.loads(path.read_text())["statistics"]["sts"]["pearson"]["mean"]
+    [line] = [x for x in done.stdout.splitlines() if x.lstrip().startswith("0.001")]
+    assert line.split()[3:] == [f"{merged:.2f}"] * 2
 
 
 @pytest.mark.parametrize(
