@@ -101,7 +101,8 @@ def hparams_of(
         found["do_lower_case"] = cased
     theirs = model.settings.vocab_file
     if "vocab_file" not in explicit and theirs and not os.path.isfile(vocab_file):
-        found["vocab_file"] = theirs
+        # A trial says it to whoever reads it, from whatever directory.
+        found["vocab_file"] = os.path.abspath(theirs)
         log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
     return found
 

@@ -81,6 +81,19 @@ def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
         )
 
 
+def _vocabulary(folder: Path, hparams: dict[str, Any], usual: str) -> str:
+    """The file that a trial names, or the usual one where that is gone."""
+    places = list(dict.fromkeys([hparams.get("vocab_file", usual), usual]))
+    for path in places:
+        if os.path.isfile(fetch_once(path)):
+            return path
+    raise UserError(
+        f"{places[0]}, the vocabulary of {folder}, does not exist"
+        f"{''.join(f', nor does {path}' for path in places[1:])}.\nSay where it is: "
+        "predict by --data-dir, export_model.py by --vocab-file."
+    )
+
+
 def read(
     folder: Path,
     task: str | None,
@@ -102,8 +115,6 @@ def read(
     folder = folder.absolute()
     bring_model(folder)
     hparams = hparams_in(folder)
-    if vocab_file:
-        hparams["vocab_file"] = vocab_file
     names = hparams.get("task_names", [])
     if not names or (task is not None and task not in names):
         raise UserError(
@@ -112,13 +123,8 @@ def read(
         )
     place = [*folder.parents, *[folder] * 4]
     data_dir, model_name = data_dir or str(place[3]), place[1].name or "model"
-    if "vocab_file" not in hparams:
-        usual = vocabulary_of(data_dir, model_name)
-        if not os.path.isfile(fetch_once(usual)):
-            raise UserError(
-                f"{usual}, the vocabulary of {folder}, does not exist.\nSay where it "
-                "is: predict by --data-dir, export_model.py by --vocab-file."
-            )
+    usual = vocabulary_of(data_dir, model_name)
+    hparams["vocab_file"] = vocab_file or _vocabulary(folder, hparams, usual)
     config = FinetuningConfig.from_hparams(data_dir, model_name, hparams)
     vocab = Vocabulary.load(config.vocab_file)
     if (folder / FACTS_FILE).is_file():

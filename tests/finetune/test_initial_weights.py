@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
@@ -64,6 +65,31 @@ def test_the_scores_do_not_depend_on_the_format(data, expected, path):
     said, scores = trained(data, path.replace("/", "_"), data / path)
     assert f"Encoder's weights from {data / path}" in said
     assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_trial_finds_its_vocabulary_from_everywhere(data, tmp_path, monkeypatch):
+    """Also where the file that it was trained with has gone."""
+    place = tmp_path / "data"
+    place.mkdir()
+    (place / "finetuning_data").symlink_to(data / "finetuning_data")
+    shutil.copytree(data / "huggingface", tmp_path / "hf")
+    monkeypatch.chdir(tmp_path)
+    trained(place, "m", "hf")
+    trial = place / "models" / "m" / "finetuning_models" / "sts_model_1"
+    monkeypatch.chdir(data)
+    [row] = electra_tf.load(trial).predict([("waa", "wab")])
+    (tmp_path / "hf").rename(tmp_path / "gone")
+    with pytest.raises(UserError, match="hf/.*vocab.txt.*, nor does .*\n.*--data-dir"):
+        electra_tf.load(trial)
+    assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
+    other = (data / "vocab.txt").read_text().replace("waa", "new")
+    (place / "vocab.txt").write_text(other)
+    with pytest.raises(UserError, match="was trained with another"):
+        electra_tf.load(trial)
+    config = json.loads((trial / "config.json").read_text())
+    config["vocab_file"] = "hf/vocab.txt"  # as an earlier version has left it
+    (trial / "config.json").write_text(json.dumps(config))
+    assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
 
 
 @pytest.fixture(scope="module")
