@@ -134,7 +134,11 @@ _BEST = flags.DEFINE_boolean(
     "best", False, "rerank writes lines of id and best text, not lists."
 )
 
-_TASK = flags.DEFINE_string("task", None, "Of a fine-tuned model that has several.")
+_TASK = flags.DEFINE_string(
+    "task",
+    None,
+    "Of a fine-tuned model that has several; of an export the one that it is of.",
+)
 _INPUT_FORMAT = flags.DEFINE_enum(
     "input_format",
     None,

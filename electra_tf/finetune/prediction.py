@@ -27,7 +27,7 @@ from electra_tf.storage.files import (
     keep_others_out,
     line_writer,
 )
-from electra_tf.storage.manifest import read_json, saved_model_in
+from electra_tf.storage.manifest import MANIFEST, read_json, saved_model_in
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.json_lines import json_line
 
@@ -45,12 +45,14 @@ def load(
         kept) weights are taken; an exported SavedModel of a task; a directory of
         Hugging Face with the head of one; or what
         `inference.pretrained_model.load` takes.
-      task: of a trial with several.
+      task: of a trial with several; of an export the one that it is of.
       data_dir: where the vocabulary of a trial is that lies elsewhere.
 
     Raises `UserError` if there is no model, or if its files do not fit each other.
     """
     found = _predictor(Path(local_of(os.fspath(path))), task, data_dir)
+    if not found and task is not None:
+        raise UserError(f"{path} is no fine-tuned model: it has no task {task!r}.")
     return found or pretrained_model.load(path)
 
 
@@ -86,8 +88,27 @@ def _predictor(
             )
         return _trial(folder, name, data_dir)
     if saved := saved_model_in(folder):
+        _check_task(saved, "task", name)
         return SavedModelPredictor(saved)
-    return huggingface_heads.read(folder)
+    if found := huggingface_heads.read(folder):
+        _check_task(folder, "what", name)
+    return found
+
+
+def _check_task(folder: Path, key: str, name: str | None) -> None:
+    """Refuses an export that is of another task than the one that is meant.
+
+    Args:
+      key: of the manifest, which says its task.
+    """
+    path = folder / MANIFEST
+    said = read_json(path).get(key) if path.is_file() else None
+    if name not in (None, said):
+        theirs = f"is of the task {said!r}" if said else "does not say what task it has"
+        raise UserError(
+            f"--task {name}: {folder} {theirs}.\nLeave --task out, or give the model "
+            "of that task."
+        )
 
 
 def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:

@@ -18,7 +18,7 @@ from electra_tf.export import (
     saved_models,
 )
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import inputs, qa, qa_scorer
+from electra_tf.finetune import inputs, prediction, qa, qa_scorer
 from electra_tf.finetune.classification import InputExample
 from electra_tf.finetune.tagging import TaggingExample, spans_of
 from electra_tf.finetune.task import FACTS_FILE, read_facts
@@ -459,12 +459,19 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     assert found[1] == found[0] and found[2] == found[0]
 
 
-def test_the_index_of_glue_is_an_id_in_every_export(data, runs, exports, tmp_path):
+def test_exports_know_their_task_and_the_ids_of_glue(data, runs, exports, tmp_path):
     pytest.importorskip("safetensors")
     config = runs["cola"][0]
     task = finetuned.read_task(_path(config), "cola")
     conversions.write_task(task, _path(config), tmp_path / "hf", log=lambda line: None)
     asked = [{"index": 4, "sentence": "waa"}]
     for path in (exports["cola"], tmp_path / "hf" / "cola"):
-        [row] = electra_tf.load(path).predict(asked)
+        [row] = electra_tf.load(path, task="cola").predict(asked)
         assert row["id"] == 4 and row["text"] == "waa"
+        with pytest.raises(UserError, match="--task sts: .* is of the task 'cola'"):
+            electra_tf.load(path, task="sts")
+        with pytest.raises(UserError, match="is of the task 'cola'"):
+            prediction.load_predictor(str(path), task="classification")
+    (tmp_path / "hf" / "cola" / "manifest.json").unlink()
+    with pytest.raises(UserError, match="does not say what task it has"):
+        electra_tf.load(tmp_path / "hf" / "cola", task="cola")
