@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config import from_shapes, objectives
+from electra_tf.config import from_shapes, objectives, same_run
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
@@ -142,6 +143,7 @@ def assemble(
     name = path.parent.name if split_name(path.name) else path.name
     name = merged.pop("model_name", None) or name
     config = PretrainingConfig.from_hparams(str(path.parent), name, merged)
+    _check_as_said(config, settings.hparams, origin)
     stored = StoredModel(
         config,
         vocab,
@@ -155,6 +157,19 @@ def assemble(
     _check_complete(stored)
     check_trained(origin, config.stage_one_steps, stored.step)
     return stored
+
+
+def _check_as_said(config, from_files: Mapping[str, Any], origin: str) -> None:
+    """Refuses a model that is another one than its files say.
+
+    No shape shows heads, activation or casing, so nothing else would notice.
+    """
+    told = same_run.identity_told(config, from_files, f"the files of {origin}")
+    if found := differences(told, config.identity()):
+        raise UserError(
+            f"the files of {origin} are of another model: {as_text(found)}."
+            "\nWhat they say, no hparams can change: leave it out."
+        )
 
 
 def _tokenizer_config(vocab, found, given) -> TokenizerConfig:

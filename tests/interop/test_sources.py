@@ -201,6 +201,35 @@ def test_a_model_is_taken_as_it_is_for_its_own_run_alone(run, taken, changes, tm
         taken.check_fits(changed(changes | action | fitting | back), vocab)
 
 
+@pytest.mark.parametrize("form", ["run", "tf1", "huggingface"])
+def test_hparams_cannot_say_otherwise_than_the_files(run, form, tmp_path):
+    """Of what no shape shows; what is no part of the model may be chosen."""
+    config, place = run
+    stored, shape = sources.read(place, **quiet), config.model_config()
+    changes = {"do_lower_case": False}
+    if form == "huggingface":  # says nothing of the objective
+        place = tmp_path / "hf"
+        huggingface.write_huggingface(stored, "discriminator", place, **quiet)
+    else:
+        changes["objective"] = "electra_15"
+        if form == "tf1":
+            place = tf1.write_tf1(stored, "all", tmp_path / "export", **quiet)
+    heads = 1 if shape.num_attention_heads > 1 else shape.hidden_size
+    overrides = {"num_attention_heads": heads, "hidden_act": "linear"}
+    for name, value in (changes | overrides).items():
+        given = {OVERRIDES: {name: value}} if name in overrides else {name: value}
+        there = getattr(shape if name in overrides else config, name)
+        with pytest.raises(UserError, match=name) as error:
+            sources.read(place, hparams=given, **quiet)
+        said = str(error.value)
+        assert str(there) in said and str(value) in said, said
+        assert error.value.exit_code == EXIT_CONFIG and len(said.splitlines()) <= 3
+    free = {"max_seq_length": 8, OVERRIDES: {"hidden_dropout_prob": 0.25}}
+    found = sources.read(place, hparams=free, **quiet).config
+    assert found.max_seq_length == 8
+    assert found.model_config().hidden_dropout_prob == 0.25
+
+
 def test_capitals_that_nothing_says_are_read(run, tmp_path):
     """Of a checkpoint of the original, whose files say nothing of it."""
     stored = sources.read(run[1], **quiet)
