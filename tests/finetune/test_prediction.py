@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that are in a bucket: what is there is brought before it is looked at."""
+
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+
+from electra_tf.finetune import prediction
+from tests.helpers import memory_bucket
+
+
+class Regression(tf.Module):
+    """A SavedModel with the signature of a task."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, name="text")])
+    def __call__(self, text):
+        return {"value": tf.fill(tf.shape(text), 0.5)}
+
+
+def write_saved_model(folder):
+    module = Regression()
+    tf.saved_model.save(module, str(folder / "1"), module.__call__)
+
+
+def write_huggingface(folder):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from tests.finetune import test_huggingface_heads
+
+    test_huggingface_heads.write(folder, "SequenceClassification", num_labels=2)
+
+
+@pytest.mark.parametrize("write", [write_saved_model, write_huggingface])
+def test_a_model_in_a_bucket(tmp_path, monkeypatch, write):
+    """Where the cache has nothing of it, and where it has files of an older one."""
+    write(tmp_path / "model")
+    memory = memory_bucket.empty(tmp_path, monkeypatch)
+    for path in (tmp_path / "model").rglob("*"):
+        if path.is_file():
+            key = path.relative_to(tmp_path)
+            memory.pipe_file(f"bucket/new/{key}", path.read_bytes())
+            memory.pipe_file(f"bucket/old/{key}", path.read_bytes())
+            older = Path(memory_bucket.place(f"old/{key}"))
+            older.parent.mkdir(parents=True, exist_ok=True)
+            older.write_text("{}")
+    for place in ("new/model", "old/model"):
+        model = prediction.load_predictor(memory_bucket.place(place))
+        [row] = model.predict(["the dog ran"])
+        assert row.get("value", row.get("label")) in (0.5, "LABEL_0", "LABEL_1")
