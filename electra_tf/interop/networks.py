@@ -30,7 +30,8 @@ TEXT_CLASSIFIER = "classifier/out_proj/"  # after classifier/dense/ and GELU, at
 SPANS = "qa_outputs/"  # scores of an answer's start and end
 TASK_HEADS = (TEXT_CLASSIFIER, CLASSIFIER, SPANS)  # the first found is meant
 DISCRIMINATOR, GENERATOR = "discriminator", "generator"
-FOLDERS = (DISCRIMINATOR, GENERATOR, "encoder")  # of the networks of a model
+# Of the networks of a model; the first that is there is its main network.
+FOLDERS = (DISCRIMINATOR, "encoder", GENERATOR)
 WHAT = ("all", *FOLDERS)
 # What --what of export_model.py takes for a part of a pre-trained model, in any format.
 PARTS = (*WHAT, "detector", "preprocessor", "scorer")

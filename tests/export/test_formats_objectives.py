@@ -116,6 +116,25 @@ def test_other_formats(runs, tmp_path, name, kind):
     assert any((tmp_path / "out").rglob("*"))
 
 
+def test_all_of_a_model_without_discriminator_has_the_shape_of_its_encoder(
+    runs, tmp_path
+):
+    """Its main network is the model, not the smaller generator beside it.
+
+    So runs that start from the folder get its encoder.
+    """
+    pytest.importorskip("safetensors")
+    data, weights = runs("replace_mlm")
+    out = export(data, tmp_path / "out", "huggingface")
+    run = sources.find(data / "models" / "tiny", print)
+    assert sources.find(out, print).shape() == run.shape()
+    config = run.read().config
+    assert config.generator_config().hidden_size < config.model_config().hidden_size
+    encoder = {k: v for k, v in weights.items() if k.startswith("electra/")}
+    found = sources.find(out, print).tensors(print)
+    same({k: found.get(k) for k in encoder}, encoder)
+
+
 @every_objective
 def test_texts_can_be_looked_at(runs, name):
     data, _ = runs(name)
