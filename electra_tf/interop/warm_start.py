@@ -12,6 +12,7 @@ that the other model lacks stay as initialised; anything else is an error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ _BY_TOKEN = (
     "/token_counts",
 )
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
+_LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 # What no shape gives away, and what must be equal for the weights to mean the same.
 _SAME = ("num_attention_heads", "hidden_act")
 
@@ -210,7 +212,15 @@ def _plan(
 
 
 def _check_parts(tensors, variables, path: str) -> None:
-    """The encoder must be there, and no part by half."""
+    """The encoder must be there, and no part by half, here or there."""
+    loaded = {_part(name) for name in variables if name in tensors}
+    for name in sorted(tensors.keys() - variables.keys()):
+        if _LAYER.match(name) and _part(name) in loaded:
+            raise UserError(
+                f"init_checkpoint {path} has {name}, a layer more than this run's "
+                f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
+                "generator_layers as they were there."
+            )
     for name in variables:
         part = _part(name)
         if name in tensors:

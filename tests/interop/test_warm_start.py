@@ -154,6 +154,21 @@ def test_parts_are_taken_whole_or_not_at_all(tmp_path):
     started.fresh(set(started.after) - tensors)
 
 
+@pytest.mark.parametrize(
+    ("scope", "overrides", "changes"),
+    [
+        ("electra", {"num_hidden_layers": 1}, {}),
+        ("generator", {}, {"generator_layers": 0.5}),
+    ],
+)
+def test_the_lower_layers_of_a_deeper_network_are_no_part(scope, overrides, changes):
+    with pytest.raises(UserError, match=f"{scope}/encoder/layer_[12]/") as error:
+        Started(prefix_of("electra_tiny"), overrides=overrides, **changes)
+    message = str(error.value)
+    assert "num_hidden_layers" in message and "generator_layers" in message
+    assert len(message.splitlines()) <= 3
+
+
 def test_another_size_is_an_error_naming_both(tmp_path):
     with pytest.raises(UserError) as error:
         Started(prefix_of("electra_tiny"), overrides={"hidden_size": 128})
