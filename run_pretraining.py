@@ -24,7 +24,7 @@ from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import record_index, token_counts
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.interop import sources
+from electra_tf.interop import sources, warm_start
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import joined
 from electra_tf.storage.checkpoint_manifest import Manifest
@@ -194,8 +194,8 @@ def find_start(
                 console.log(note)
     if config.do_eval and not (saved or original):
         original = model_to_evaluate(config, console)
-    if config.init_checkpoint and not saved:
-        sources.check(config.init_checkpoint)
+    if config.init_checkpoint and not (saved or original):
+        warm_start.check(config.init_checkpoint, config)
     if original:
         original.check_fits(config, vocab)
     if config.do_train and not (saved or original):
@@ -374,7 +374,6 @@ def draw_curves(run: Run, task, step: int) -> None:
 
 def load_start(run: Run, task, state) -> None:
     """Assigns what the run starts from."""
-    from electra_tf.interop import warm_start
     from electra_tf.pretrain import pretrain_data
 
     config, vocab, _, checkpoints, (saved, original), console = run
@@ -395,7 +394,6 @@ def load_start(run: Run, task, state) -> None:
 
 def evaluate(run: Run) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
-    from electra_tf.interop import warm_start
     from electra_tf.pretrain.run import batches_of
     from electra_tf.train.evaluation import Evaluation
 
@@ -458,13 +456,15 @@ def describe_run(run: Run) -> int:
     from flops_computation import get_recipe_flops
 
     config, vocab, _, _, (saved, original), console = run
-    placement, _, state = build(run)
+    placement, task, state = build(run)
     parts = [config.phase_at(last_step_of(saved, config))]
     if config.do_train:
         done = saved.step if saved else 0
         parts = [data.phase for data in check_data(config, vocab, done, console)]
     for part in parts:
         next(batches_of(part.config, vocab, placement, training=config.do_train))
+    if config.do_train and run.cluster.is_chief:
+        load_start(run, task, state)
     size = sum(
         v.shape.num_elements() * v.dtype.size for v in state.variables().values()
     )

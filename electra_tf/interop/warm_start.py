@@ -75,6 +75,23 @@ class WeightReport(NamedTuple):
         return found
 
 
+def check(path: str, config) -> None:
+    """Refuses what `load` would, as far as files say it: without TensorFlow.
+
+    Raises `UserError`; all else that there is to say, `load` says.
+    """
+    _check_settings(sources.find(path, lambda line: None), config)
+
+
+def _check_settings(model: FoundModel, config) -> None:
+    for name, there, here in model.differences_from(config):
+        if name in _SAME:
+            raise UserError(
+                f"{name} is {there} in init_checkpoint {model.origin}, {here} here.\n"
+                "Set it in model_hparam_overrides."
+            )
+
+
 def load(
     path: str,
     config,
@@ -96,7 +113,7 @@ def load(
     contents = model.contents(log, slots=False)
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
-    _check_settings(model, config, path)
+    _check_settings(model, config)
     tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
@@ -162,15 +179,6 @@ def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
         )
     log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
     return vocab
-
-
-def _check_settings(model: sources.FoundModel, config, path: str) -> None:
-    for name, there, here in model.differences_from(config):
-        if name in _SAME:
-            raise UserError(
-                f"{name} is {there} in init_checkpoint {path}, {here} here.\nSet it in "
-                "model_hparam_overrides."
-            )
 
 
 def _plan(

@@ -11,6 +11,7 @@ from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, tf1, warm_start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
+from tests.helpers import without_tensorflow
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of
 from tests.helpers.runs import TINY, pretrain, tiny
 
@@ -199,14 +200,25 @@ def test_a_run_starts_from_a_run_with_a_schedule_of_its_own(tiny_data, tmp_path)
     run = pretrain(tiny_data, "before", TINY | {"num_train_steps": 2})
     assert run.returncode == 0, run.stderr
     before = {"init_checkpoint": str(tiny_data / "models" / "before")}
+    env = without_tensorflow.environment(tmp_path / "env")
     for name, value, theirs in (
         ("num_attention_heads", 1, "2"),
         ("hidden_act", "relu", "gelu"),
     ):
         other = tiny(overrides={name: value}) | before
-        run = pretrain(tiny_data, f"other_{name}", other)
+        run = pretrain(tiny_data, f"other_{name}", other, env=env)
         assert run.returncode == 2, run.stdout
         assert f"{name} is {theirs} in init_checkpoint" in run.stderr
+    # What the weights alone say, a dry run finds as well.
+    other = tiny(overrides={"intermediate_size": 64}) | before
+    for flags in ([], ["--dry-run"]):
+        run = pretrain(tiny_data, "other_width", other, *flags)
+        assert run.returncode == 2, run.stdout
+        assert "intermediate/dense/kernel has shape [32, 128]" in run.stderr
+    run = pretrain(tiny_data, "dry", TINY | before, "--dry-run")
+    assert run.returncode == 0, run.stderr
+    assert f"would start with the weights of {before['init_checkpoint']}" in run.stdout
+    assert not (tiny_data / "models" / "dry").exists()
     tokens = (tiny_data / "vocab.txt").read_text().split()
     (tmp_path / "vocab.txt").write_text(
         "".join(f"{t}\n" for t in [*tokens[:30], *tokens[31:], "w99", "w98"])
