@@ -404,7 +404,7 @@ def evaluate(run: Run) -> int:
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
     elif original:
         checkpoint = original.origin
-        step = warm_start.evaluated(original, state.weights())
+        step = warm_start.evaluated(original, state.weights(), console.log)
     if placement.is_chief:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())

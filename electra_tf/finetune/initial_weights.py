@@ -19,6 +19,8 @@ from electra_tf.config.model import SIZES, model_config
 from electra_tf.errors import UserError
 from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.stored_model import note_capitals
+from electra_tf.storage.remote import fetch_once
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 ENCODER = "electra/"
@@ -104,6 +106,10 @@ def hparams_of(
         # A trial says it to whoever reads it, from whatever directory.
         found["vocab_file"] = os.path.abspath(theirs)
         log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
+    words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
+    words = fetch_once(words)
+    if "do_lower_case" not in explicit and os.path.isfile(words):
+        note_capitals(model.settings, Vocabulary.load(words), model.origin, log)
     return found
 
 
@@ -146,21 +152,25 @@ def _hparams_for(shape: Mapping[str, Any], size: str | None = None) -> dict[str,
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def load_encoder(model: FoundModel, variables: Mapping[str, Any]) -> None:
+def load_encoder(
+    model: FoundModel, variables: Mapping[str, Any], log: Callable[[str], None]
+) -> None:
     """Assigns the encoder's weights; heads keep theirs.
 
     Raises `UserError` naming the first variable that is absent or of another shape.
     """
     encoder = {k: v for k, v in variables.items() if k.startswith(ENCODER)}
-    model.tensors().assign_to(encoder)
+    model.tensors(log).assign_to(encoder)
 
 
-def load_all(model: FoundModel, variables: Mapping[str, Any]) -> None:
+def load_all(
+    model: FoundModel, variables: Mapping[str, Any], log: Callable[[str], None]
+) -> None:
     """Assigns encoder and heads, from a fine-tuned model.
 
     Raises `UserError` as `load_encoder` does.
     """
-    stored = model.tensors()
+    stored = model.tensors(log)
     if not any(name.startswith("task_specific/") for name in stored.shapes):
         raise UserError(
             f"{model.origin} is not fine-tuned: it has no task_specific/ variables.\n"

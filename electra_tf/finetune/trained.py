@@ -131,12 +131,16 @@ def read(
         facts = read_facts(folder)
     else:
         facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
-    found = initial_weights.find(str(folder), lambda line: None)
+    found = initial_weights.find(str(folder), _nothing)
     initial_weights.check(found, config, vocab)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    initial_weights.load_all(found, weights)
+    initial_weights.load_all(found, weights, _nothing)
     return Trained(config, vocab, facts, model, found.origin)
+
+
+def _nothing(line: str) -> None:
+    del line

@@ -241,7 +241,7 @@ def _load(run: Run, trial: int, source: FoundModel | None):
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
     initial_weights.check(source, config, run.vocab)
-    initial_weights.load_all(source, state.weights())
+    initial_weights.load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)
 
@@ -313,7 +313,7 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif run.source:
-        initial_weights.load_encoder(run.source, state.weights())
+        initial_weights.load_encoder(run.source, state.weights(), console.log)
         console.log(f"Encoder's weights from {run.source.origin}; new heads.")
     else:
         console.log("All weights are random: init_checkpoint is null.")

@@ -31,7 +31,13 @@ from electra_tf.interop import (
     networks,
     tf1,
 )
-from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
+from electra_tf.interop.stored_model import (
+    Contents,
+    Settings,
+    StoredModel,
+    assemble,
+    note_capitals,
+)
 from electra_tf.paths import local_of
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints, as_text, differences
@@ -56,7 +62,6 @@ SHAPE = (
     "num_attention_heads",
     "hidden_act",
 )
-_FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 # Files of weights: of directories, and of a checkpoint behind its prefix.
@@ -144,7 +149,8 @@ class FoundModel(NamedTuple):
         hparams = self.settings.hparams
         if "embedding_size" not in hparams:
             startup.import_tensorflow()
-            found = from_shapes.hparams_of(self.tensors().shapes, self.origin)
+            shapes = tf1.tensors_of(self.origin).shapes
+            found = from_shapes.hparams_of(shapes, self.origin)
             overrides = found["model_hparam_overrides"]
             return overrides | {"embedding_size": found["embedding_size"]}
         overrides = hparams.get("model_hparam_overrides", {})
@@ -153,13 +159,12 @@ class FoundModel(NamedTuple):
         shape["embedding_size"] = hparams["embedding_size"] or config.hidden_size
         return {name: shape[name] for name in SHAPE}
 
-    def tensors(self) -> stored_tensors.StoredTensors:
+    def tensors(self, log: Callable[[str], None]) -> stored_tensors.StoredTensors:
         """Its weights by the original's names; of a fine-tuned run also its heads."""
         if self.read_directory is None:
             return tf1.tensors_of(self.origin)
-        contents = self.read_directory(self.settings)
-        if contents.compare:
-            contents.compare()
+        contents = self.contents(log)
+        contents.compare_with_library(log)
         return stored_tensors.of_arrays(self.origin, contents.tensors)
 
     def contents(self, log: Callable[[str], None], slots: bool = True) -> Contents:
@@ -202,9 +207,9 @@ class FoundModel(NamedTuple):
             found = self.with_vocabulary(vocab_file)
         contents = found.contents(log, slots)
         stored = assemble(contents, vocab_file, hparams)
-        self._note_capitals(stored, hparams, log)
-        if contents.compare:
-            log(f"Note: {self.origin}: {contents.compare()}.")
+        if "do_lower_case" not in hparams:
+            note_capitals(self.settings, stored.vocab, self.origin, log)
+        contents.compare_with_library(log)
         said = (self.settings.hparams, hparams)
         overrides = [x.get("model_hparam_overrides", {}) for x in said]
         # Where a size is given, the heads follow from the width.
@@ -217,23 +222,6 @@ class FoundModel(NamedTuple):
                 f"{heads} taken."
             )
         return stored
-
-    def _note_capitals(self, stored: StoredModel, hparams, log) -> None:
-        """What is not said of the casing is the original's default: lower case."""
-        said = self.settings.tokenizer_config or read_settings(stored.vocab.path)
-        if said or "do_lower_case" in {**self.settings.hparams, **hparams}:
-            return
-        capitals = sum(
-            token != token.lower() and not token.startswith("[")
-            for token in stored.vocab.tokens
-        )
-        if capitals > _FEW_CAPITALS * len(stored.vocab):
-            log(
-                f"Note: {self.origin} does not say whether it reads capitals, and "
-                f"{capitals:,} tokens of its vocabulary have some: they are taken for "
-                'unused, all text is lower-cased. {"do_lower_case": false} in '
-                f"{stored.vocab.path}.json says otherwise."
-            )
 
 
 def find(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
 GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
 TRAINED_LENGTH = "trained_length"  # in manifests
+_FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 HEADS = (
     *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
     *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
@@ -53,6 +54,11 @@ class Contents(NamedTuple):
     # Compares with the library that the files are of, once they are known to be whole;
     # says how far it is, `UserError` (65) if too far.
     compare: Callable[[], str] | None = None
+
+    def compare_with_library(self, log: Callable[[str], None]) -> None:
+        """Says how far that library is, if there is one; `UserError` (65) if far."""
+        if self.compare:
+            log(f"Note: {self.origin}: {self.compare()}.")
 
 
 class StoredModel(NamedTuple):
@@ -185,6 +191,27 @@ def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
             "files of the model."
         )
     return found
+
+
+def note_capitals(
+    settings: Settings, vocab: Vocabulary, origin: str, log: Callable[[str], None]
+) -> None:
+    """What is not said of the casing is the original's default: lower case."""
+    from electra_tf.text.vocabulary import read_settings
+
+    said = settings.tokenizer_config or read_settings(vocab.path)
+    if said or "do_lower_case" in settings.hparams:
+        return
+    capitals = sum(
+        token != token.lower() and not token.startswith("[") for token in vocab.tokens
+    )
+    if capitals > _FEW_CAPITALS * len(vocab):
+        log(
+            f"Note: {origin} does not say whether it reads capitals, and "
+            f"{capitals:,} tokens of its vocabulary have some: they are taken for "
+            'unused, all text is lower-cased. {"do_lower_case": false} in '
+            f"{vocab.path}.json says otherwise."
+        )
 
 
 def check_trained(origin: str, stage_one_steps: int | None, step: int | None) -> None:

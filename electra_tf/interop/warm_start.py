@@ -23,7 +23,7 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import sources, tf1
 from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import check_trained
+from electra_tf.interop.stored_model import check_trained, note_capitals
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -114,6 +114,8 @@ def load(
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
     _check_settings(model, config)
+    if config.do_lower_case:
+        note_capitals(contents.settings, theirs, path, log)
     tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
@@ -121,8 +123,7 @@ def load(
     stored = tf1.as_residuals(of_arrays(path, contents.tensors), variables)
     tensors = {name: stored.get(name) for name in stored.shapes}
     values, report = _plan(tensors, variables, theirs, vocab, path)
-    if contents.compare:
-        log(f"{path}: {contents.compare()}")
+    contents.compare_with_library(log)
     for name, value in values.items():
         variables[name].assign(value)
     log(f"Weights initialised from {path}; the optimizer starts anew.")
@@ -140,17 +141,19 @@ def resume(model: FoundModel, variables: Mapping[str, Any]) -> None:
     Raises `UserError` when one of them is missing, or of another shape.
     """
     theirs = {k: v for k, v in variables.items() if not tf1.is_ours_alone(k)}
-    model.tensors().assign_to(theirs)
+    tf1.tensors_of(model.origin).assign_to(theirs)
 
 
-def evaluated(model: FoundModel, weights: Mapping[str, Any]) -> int | None:
+def evaluated(
+    model: FoundModel, weights: Mapping[str, Any], log: Callable[[str], None]
+) -> int | None:
     """Assigns the weights of a model that is evaluated as it is.
 
     Returns: its step, None where it does not say it.
 
     Raises `UserError` when one of them is missing, or of another shape.
     """
-    tensors = model.tensors()
+    tensors = model.tensors(log)
     step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
     stages = {**model.settings.hparams, **model.identity}
     check_trained(model.origin, stages.get("stage_one_steps"), step)

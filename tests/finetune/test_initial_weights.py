@@ -10,11 +10,11 @@ import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
-from electra_tf.interop import sources
+from electra_tf.interop import huggingface, sources
 from electra_tf.interop.stored_model import Settings
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import forked_runs
-from tests.helpers.runs import tiny, write_tiny_data
+from tests.helpers.runs import SPECIAL, tiny, write_tiny_data
 from tests.helpers.tiny_finetuning import TINY, finetune, fork, write_data
 
 # Format -> the directory below what export_model.py writes.
@@ -90,6 +90,43 @@ def test_a_trial_finds_its_vocabulary_from_everywhere(data, tmp_path, monkeypatc
     config["vocab_file"] = "hf/vocab.txt"  # as an earlier version has left it
     (trial / "config.json").write_text(json.dumps(config))
     assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
+
+
+def without_peers():
+    """As where transformers is not installed."""
+    huggingface._peer_installed = lambda: False
+
+
+def test_what_is_left_out_or_not_understood_is_said(data, tmp_path):
+    """Of what others wrote, as in all that read it."""
+    foreign = tmp_path / "foreign"
+    shutil.copytree(data / "huggingface" / "discriminator", foreign)
+    (foreign / "manifest.json").unlink()
+    config = json.loads((foreign / "config.json").read_text())
+    (foreign / "config.json").write_text(json.dumps(config | {"novelty": 1}))
+    given = {"task_names": ["sts"], "num_train_epochs": 0.1}
+    given["init_checkpoint"] = str(foreign)
+    run = fork(data, "from_foreign", given, before=without_peers)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"Note: {foreign}: transformers and torch are not installed" in run.stdout
+    assert "not understood in config.json: novelty" in run.stdout
+    preset = sources.find(str(data / "keras_hub" / "discriminator"), print)
+    said = []
+    initial_weights.load_encoder(preset, {}, said.append)
+    assert any("left out: the pooler" in line for line in said)
+
+
+def test_capitals_that_nothing_says_are_read(data, tmp_path):
+    words = (data / "vocab.txt").read_text().split()
+    words = [word if word in SPECIAL else f"{word}A" for word in words]
+    cased = write_tokens(tmp_path / "vocab.txt", words).path
+    found = sources.find(str(data / "tf1"), print)
+    found = found._replace(settings=Settings({}, None, None))
+    for explicit, is_said in (({}, True), ({"do_lower_case": True}, False)):
+        said = []
+        initial_weights.hparams_of(found, explicit, cased, said.append)
+        note = "does not say whether it reads capitals"
+        assert any(note in line for line in said) == is_said
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import huggingface, tf1, warm_start
 from electra_tf.pretrain.pretraining import build_pretrainer
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import without_tensorflow
 from tests.helpers.interop_models import VOCAB, config_of, golden, prefix_of
-from tests.helpers.runs import TINY, pretrain, tiny
+from tests.helpers.runs import SPECIAL, TINY, pretrain, tiny
 
 quiet = {"log": lambda line: None}
 WORDS = "electra/embeddings/word_embeddings"
@@ -168,6 +168,16 @@ def test_the_lower_layers_of_a_deeper_network_are_no_part(scope, overrides, chan
     message = str(error.value)
     assert "num_hidden_layers" in message and "generator_layers" in message
     assert len(message.splitlines()) <= 3
+
+
+def test_capitals_that_nothing_says_are_read(tmp_path):
+    """As in all readers; a run that reads them has said so itself."""
+    words = [t if t in SPECIAL else f"{t}A" for t in golden("mlm").vocab.tokens]
+    cased = write_tokens(tmp_path / "vocab.txt", words).path
+    note = "does not say whether it reads capitals"
+    for lower in (True, False):
+        started = Started(prefix_of("electra_tiny"), vocab=cased, do_lower_case=lower)
+        assert any(note in line for line in started.log) == lower
 
 
 def test_another_size_is_an_error_naming_both(tmp_path):

@@ -201,7 +201,7 @@ def test_fine_tuning_starts_from_the_sum(run):
     folder, model = run
     variable = tf.Variable(tf.zeros([97, 8]))
     found = sources.find(folder, **quiet)
-    initial_weights.load_encoder(found, {OURS + "word_embeddings": variable})
+    initial_weights.load_encoder(found, {OURS + "word_embeddings": variable}, print)
     np.testing.assert_array_equal(variable, summed(values(model)))
 
 
