@@ -63,8 +63,9 @@ def pickle_refused(path: Path) -> UserError:
     """Loading a pickle runs the program that is in it."""
     return UserError(
         f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
-        "not read.\nexport_model.py --allow-pytorch-bin converts it, reading nothing "
-        "but weights; or save_pretrained of transformers (model.safetensors)."
+        "not read.\nexport_model.py --allow-pytorch-bin converts all but the head of a "
+        "task, reading nothing but weights.\nsave_pretrained of transformers converts "
+        "that as well (model.safetensors)."
     )
 
 
