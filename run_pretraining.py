@@ -311,9 +311,7 @@ def build(run: Run):
     distribution.set_precision(config.precision)
     run.cluster.meet(run.facts())
     placement = distribution.create_strategy(config, run.cluster)
-    for phase in config.run_phases():
-        distribution.check_training_batch(phase.config, placement.num_replicas)
-        distribution.check_evaluation_batch(phase.config, placement.num_replicas)
+    distribution.check_evaluation_batch(config, placement.num_replicas)
     console.log(distribution.describe(placement, config.precision))
     keras.utils.set_random_seed(config.seed)  # the initial weights
     with placement.strategy.scope():
@@ -459,8 +457,10 @@ def describe_run(run: Run) -> int:
     placement, task, state = build(run)
     parts = [config.phase_at(last_step_of(saved, config))]
     if config.do_train:
-        done = saved.step if saved else 0
-        parts = [data.phase for data in check_data(config, vocab, done, console)]
+        # The chief alone knows how far the run is.
+        done = placement.workers.gather([saved.step if saved else 0])[0, 0]
+        found = check_data(config, vocab, placement, int(done), console)
+        parts = [data.phase for data in found]
     for part in parts:
         next(batches_of(part.config, vocab, placement, training=config.do_train))
     if config.do_train and run.cluster.is_chief:

@@ -71,6 +71,12 @@ def of(config: PretrainingConfig) -> list[Phase]:
     return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
 
 
+def ahead(config: PretrainingConfig, step: int) -> list[Phase]:
+    """The phases that are not over at a step; the last of a run never is."""
+    parts = of(config)
+    return [phase for phase in parts if phase.end > step or phase is parts[-1]]
+
+
 def notes(config: PretrainingConfig) -> list[str]:
     """What a user should be told of the phases of a run; not errors."""
     found, parts = [], of(config)

@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from electra_tf.config import phases
 from electra_tf.config.phases import Phase
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
@@ -27,7 +28,7 @@ from electra_tf.storage.remote import expand
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import evaluation, loop, reporting
-from electra_tf.train.distribution import Placement
+from electra_tf.train.distribution import Placement, check_training_batch
 from electra_tf.train.step import TrainingStep, TrainState
 from electra_tf.train.stopping import StopRequest
 
@@ -107,16 +108,23 @@ class PhaseData(NamedTuple):
 
 
 def check_data(
-    config: PretrainingConfig, vocab: Vocabulary, done: int, console: Console
+    config: PretrainingConfig,
+    vocab: Vocabulary,
+    placement: Placement,
+    done: int,
+    console: Console,
 ) -> list[PhaseData]:
-    """Looks at the data of all phases that are not over, and says what there is.
+    """Looks at batches and data of all phases that are not over; says what there is.
 
-    Raises `UserError` for data that are not there, damaged or do not fit.
+    Raises `UserError` for a batch that the devices cannot divide, and for data that
+    are not there, damaged, do not fit or cannot be read where they are to be read.
 
     Args:
       done: the steps that the run has behind it.
     """
-    phases, sources = config.run_phases(), {}
+    ahead, sources = phases.ahead(config, done), {}
+    for phase in ahead:
+        check_training_batch(phase.config, placement.num_replicas)
 
     def source_of(part: PretrainingConfig, place: str | list | dict):
         key = str(place), part.max_seq_length
@@ -127,11 +135,9 @@ def check_data(
         return sources[key]
 
     found = []
-    for phase in phases:
-        if phase.end <= done and phase is not phases[-1]:
-            continue
+    for phase in ahead:
         part = phase.config
-        if len(phases) > 1:
+        if len(config.run_phases()) > 1:
             console.log(f"{phase}, {joined(part.pretrain_tfrecords)}")
         data = PhaseData(phase, source_of(part, part.pretrain_tfrecords))
         found.append(data)
@@ -171,7 +177,8 @@ def _expanded(pattern: str) -> tuple[str, ...]:
 
 def train(run: PretrainingRun, stop: StopRequest) -> bool:
     """Trains phase by phase from the state's step on; whether the end was reached."""
-    data = check_data(run.config, run.vocab, run.state.step, run.console)
+    config, placement, done = run.config, run.placement, run.state.step
+    data = check_data(config, run.vocab, placement, done, run.console)
     _catch_up(run, stop)
     total = run.config.num_train_steps
     if run.state.step >= total:

@@ -17,7 +17,7 @@ from electra_tf.errors import UserError
 from electra_tf.pretrain.run import check_data
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
-from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
+from electra_tf.train.distribution import CPU_DEVICES_VARIABLE, create_strategy
 from electra_tf.train.reporting import EVALUATIONS, SAMPLES
 from tests.helpers.forked_runs import (
     digest,
@@ -174,11 +174,29 @@ def test_all_phases_are_checked_before_the_first_step(two_lengths):
     assert "train_batch_size 10 does not divide by 4" in run.stderr
 
 
+def test_a_phase_that_is_over_needs_not_fit_the_devices(two_lengths):
+    """An allocation may have fewer; the batch of what is over cannot be changed."""
+    odd = [PHASES[0] | {"train_batch_size": 15}, PHASES[1]]
+    hparams = HPARAMS | {"phases": odd, "num_train_steps": STEPS}
+    env = {CPU_DEVICES_VARIABLE: "2"}
+    run = finish(two_lengths, "fewer", hparams, code=2, env=env)
+    assert "train_batch_size 15 does not divide by 2" in run.stderr
+    assert not (two_lengths / "models" / "fewer" / "metrics.jsonl").exists()
+    stopped = functools.partial(signal_at, SWITCH + 2)
+    finish(two_lengths, "fewer", hparams, before=stopped, code=42)
+    dry = finish(two_lengths, "fewer", hparams, "--dry-run", env=env).stdout
+    assert "this command would continue at step" in dry
+    run = finish(two_lengths, "fewer", hparams, env=env)
+    assert "Devices: 2 x CPU" in run.stdout
+    assert metrics_of(two_lengths / "models" / "fewer")[-1]["step"] == STEPS
+
+
 def refused(data, hparams, *words):
     config = PretrainingConfig.from_hparams(str(data), "m", hparams)
     with pytest.raises(UserError) as caught:
         vocab = Vocabulary.load(config.vocab_file)
-        check_data(config, vocab, 0, Console(silent=True))
+        placement = create_strategy(config)
+        check_data(config, vocab, placement, 0, Console(silent=True))
     assert all(word in str(caught.value) for word in words), caught.value
 
 
