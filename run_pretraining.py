@@ -32,7 +32,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.manifest import code_sha256, installed_versions
-from electra_tf.storage.remote import check_writable, put, stats_of
+from electra_tf.storage.remote import check_writable, put
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -261,23 +261,17 @@ class Run(NamedTuple):
         """What all workers of a run must have in common."""
         import tensorflow as tf
 
-        from electra_tf.pretrain import shards
-
-        config = self.config
-        files = shards.find_shards(data_files(config))
-        sizes = [size for size, _ in stats_of(files)]
-        evaluated = []
-        if config.eval_every_steps and config.do_train:
+        config, evaluated = self.config, []
+        if config.eval_every_steps or config.do_eval:
             data = (phase.config.eval_tfrecords for phase in config.run_phases())
             evaluated = [record_index.describe(place) for place in data]
         return {
-            **self.checkpoints.settings,
+            **self.checkpoints.settings,  # with the data of each phase to learn from
             **self.checkpoints.identity,
             "init_checkpoint": config.init_checkpoint,  # The chief may know another.
             "GPUs": len(tf.config.list_physical_devices("GPU")),
             "do_train": config.do_train,
             "dry_run": _DRY_RUN.value,
-            "data": f"{len(sizes)} files, {sum(sizes)} bytes",
             "evaluation data": evaluated,
             "code_sha256": code_sha256(),
             **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),

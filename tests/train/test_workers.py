@@ -122,6 +122,45 @@ def test_a_run_goes_on_after_whatever_happens_to_a_worker(
     assert digest(directory, STEPS) == digest(straight, STEPS)
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param("weights"),
+        pytest.param("order", marks=pytest.mark.thorough),
+        pytest.param("phases", marks=pytest.mark.thorough),
+        pytest.param("evaluated", marks=pytest.mark.thorough),
+    ],
+)
+def test_workers_that_mix_their_data_differently_are_refused(
+    tiny_data, written, tmp_path
+):
+    """They have the same files, and would train on different streams."""
+    folders = tiny_data, write_tiny_data(tmp_path / "other", examples=40)
+    a, b = (str(folder / "pretrain_tfrecords" / "*") for folder in folders)
+
+    def of(first, second):
+        parts = [{"num_train_steps": 30, "pretrain_tfrecords": x} for x in (a, b)]
+        return {
+            "weights": {"pretrain_tfrecords": {a: first, b: second}},
+            "order": {"pretrain_tfrecords": [a, b][:: second - first]},
+            "phases": {"phases": parts[:: second - first]},
+            "evaluated": {
+                "eval_tfrecords": {a: first, b: second},
+                "do_train": False,
+                "do_eval": True,
+            },
+        }[written]
+
+    model = f"mixed_{written}"
+    if written == "evaluated":
+        short = HPARAMS | {"num_train_steps": 1}
+        assert pretrain(tiny_data, model, short).wait().returncode == 0
+    own = {0: of(1, 2), 1: of(2, 1)}
+    for one in ended_with(train(tiny_data, model, HPARAMS, own_hparams=own), 2, 2):
+        assert "error: worker 1 (127.0.0.1:" in one.stderr
+        assert "data [" in one.stderr
+
+
 def test_workers_that_differ_are_refused(tiny_data, elsewhere):
     ended = train(
         tiny_data,
