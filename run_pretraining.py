@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
         read_hparams(_CONFIG.value) if _CONFIG.value else None,
     )
     vocab, words = read_vocabulary(config)
-    cluster = Cluster.from_environment(config.peer_timeout)
+    cluster = Cluster.from_environment(config.peer_timeout, config.use_tpu)
     chief = cluster.is_chief
     console = Console(silent=not chief)
     writes = config.do_train and chief and not _DRY_RUN.value

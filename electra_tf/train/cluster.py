@@ -55,8 +55,14 @@ class Cluster(NamedTuple):
         return int(task) + (self.num_chiefs if job == "worker" else 0)
 
     @classmethod
-    def from_environment(cls, timeout: float = timeout) -> Cluster:
-        """Reads TF_CONFIG; raises `UserError` (2) for one that is no TF_CONFIG."""
+    def from_environment(
+        cls, timeout: float = timeout, use_tpu: bool = False
+    ) -> Cluster:
+        """Reads TF_CONFIG; raises `UserError` (2) for one that is no TF_CONFIG.
+
+        With `use_tpu` also for one of several workers: each would train by itself, on
+        the TPU that it finds.
+        """
         text = os.environ.get("TF_CONFIG")
         if not text:
             return cls()
@@ -80,6 +86,12 @@ class Cluster(NamedTuple):
                 '{"cluster": {"worker": ["host0:port", "host1:port"]}, '
                 '"task": {"type": "worker", "index": 0}}.'
             ) from None
+        if use_tpu and cluster.has_peers:
+            raise UserError(
+                f"use_tpu is set and TF_CONFIG names {len(places)} workers: TPU pods "
+                "are not supported.\nLeave TF_CONFIG out: one process uses all cores "
+                "of one TPU (docs/tpu.md)."
+            )
         return cluster._replace(index=index)
 
     def meet(self, facts: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ from tests.helpers.runs import (
     run_script,
     tiny,
 )
+from tests.helpers.workers import tf_configs
 
 EVALUATE = {"do_train": False, "do_eval": True}
 
@@ -85,6 +86,15 @@ def test_config_errors_need_no_tensorflow(
     run = pretrain(tiny_data, "wrong", hparams, env=no_tensorflow)
     refused(run, code, text)
     assert not (tiny_data / "models" / "wrong" / "config.json").exists()
+
+
+def test_tpus_of_several_workers_are_refused(tiny_data, no_tensorflow):
+    """Each would train alone, and the steps of all but one would be lost."""
+    for config in tf_configs(2):
+        env = no_tensorflow | {"TF_CONFIG": config}
+        run = pretrain(tiny_data, "pod", tiny(use_tpu=True), env=env)
+        refused(run, 2, "use_tpu", "TF_CONFIG names 2 workers", "Leave TF_CONFIG out")
+    assert not (tiny_data / "models" / "pod").exists()
 
 
 def test_flag_errors_need_no_tensorflow(tiny_data, no_tensorflow):
