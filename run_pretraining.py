@@ -190,7 +190,8 @@ def find_start(
             phases.check_passed(saved.settings, config, saved.step)
             if note := phases.batch_size_note(saved.settings, config, saved.step):
                 console.log(note)
-            if note := other_data_note(saved, checkpoints.settings):
+            told = saved.settings, checkpoints.settings
+            if note := phases.other_data_note(*told, config, saved.step):
                 console.log(note)
     if config.do_eval and not (saved or original):
         original = model_to_evaluate(config, console)
@@ -224,17 +225,6 @@ def keep_init_checkpoint(
             "effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
-
-
-def other_data_note(saved: Manifest, settings: dict[str, Any]) -> str | None:
-    """What other data, or other shares of them, do to the reading of a begun run."""
-    names = [name for name in ("data", "sampling_alpha") if name in saved.settings]
-    if not saved.step or all(saved.settings[n] == settings[n] for n in names):
-        return None
-    return (
-        "Note: the data were others up to here. Epochs, and the examples that come "
-        "next, are counted as if they had been these from the beginning."
-    )
 
 
 def model_to_evaluate(config: PretrainingConfig, console: Console) -> FoundModel:

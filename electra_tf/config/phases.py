@@ -301,3 +301,29 @@ def batch_size_note(
         f"{max(here, there):,} {what}. A new phase goes on where this one stops "
         "(docs/phases.md)."
     )
+
+
+def other_data_note(
+    stored: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    config: PretrainingConfig,
+    step: int,
+) -> str | None:
+    """What other data, or other shares of them, do to the reading of a begun phase.
+
+    None where they are what they were. Data of phases that are over are not read any
+    more, those of later ones were not yet.
+
+    Args:
+      stored, settings: in the checkpoint of `step`, and of this start; their "data"
+        tell of the data of each phase.
+    """
+    began = [phase.number - 1 for phase in ahead(config, step) if phase.first < step]
+    alpha, data = "sampling_alpha", stored.get("data", settings["data"])
+    same = all(data[i] == settings["data"][i] for i in began if i < len(data))
+    if not step or same and stored.get(alpha, settings[alpha]) == settings[alpha]:
+        return None
+    return (
+        "Note: the data were others up to here. Epochs, and the examples that come "
+        "next, are counted as if they had been these from the beginning."
+    )

@@ -204,6 +204,35 @@ def test_another_batch_size_in_a_phase_that_has_begun():
     assert phases.batch_size_note(whole, make(*parts), 100) is None
 
 
+def test_other_data_are_told_of_the_phase_that_has_begun():
+    whole = make(num_train_steps=1000)
+    two = make(SHORT, LONG)
+    three = make(SHORT, LONG, LONG)
+
+    def told(config, before, now, step, **changes):
+        stored = {"data": before, "sampling_alpha": 1.0}
+        settings = {"data": now, "sampling_alpha": 1.0} | changes
+        return phases.other_data_note(stored, settings, config, step) is not None
+
+    assert not told(whole, ["a"], ["a"], 5)
+    assert told(whole, ["a"], ["b"], 5) and not told(whole, ["a"], ["b"], 0)
+    assert told(whole, ["a"], ["b"], 5, phases=["they are compared elsewhere"])
+    assert told(whole, ["a"], ["a"], 5, sampling_alpha=0.5)
+    # A run of 900 steps goes on: as one, or with another phase.
+    assert told(whole, ["a"], ["b"], 900)
+    assert not told(two, ["a"], ["a", "b"], 900)
+    # Of a phase that is over they may be gone, of another nothing was read.
+    assert not told(two, ["a", "b"], ["", "b"], 901)
+    assert not told(two, ["a", "b"], ["", "c"], 900)
+    assert not told(two, ["a", "b"], ["a", "c"], 899)
+    assert not told(three, ["a", "b"], ["", "b", "c"], 950)
+    assert told(two, ["a", "b"], ["c", "b"], 899)
+    assert told(two, ["a", "b"], ["a", "c"], 901)
+    # An earlier version did not say it.
+    settings = {"data": ["a"], "sampling_alpha": 1.0}
+    assert phases.other_data_note({}, settings, whole, 5) is None
+
+
 def test_checkpoints_store_phases_without_their_places():
     stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
     assert [sorted(part) for part in stored] == [sorted(phases.SETTINGS)] * 2

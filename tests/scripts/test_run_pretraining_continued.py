@@ -93,6 +93,10 @@ def test_other_data_are_told(tiny_data, run_again, tmp_path):
     assert settings_at(folder, 5)["data"] != settings_at(folder, 4)["data"]
     printed, _ = run_again(0, num_train_steps=5)
     assert "data" not in printed.split("Config:")[0]
+    # What is read further on was not read yet.
+    parts = [{"num_train_steps": 4}, {"num_train_steps": 1} | place]
+    printed, _ = run_again(0, num_train_steps=5, phases=parts)
+    assert "counted as if" not in printed.split("Config:")[0]
 
 
 def test_data_go_on_however_their_place_is_written(tiny_data, run_again):
