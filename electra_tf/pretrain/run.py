@@ -179,7 +179,8 @@ def train(run: PretrainingRun, stop: StopRequest) -> bool:
     """Trains phase by phase from the state's step on; whether the end was reached."""
     config, placement, done = run.config, run.placement, run.state.step
     data = check_data(config, run.vocab, placement, done, run.console)
-    _catch_up(run, stop)
+    if not _catch_up(run, stop):
+        return False
     total = run.config.num_train_steps
     if run.state.step >= total:
         run.console.log(
@@ -252,13 +253,14 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
     """What looks at the weights from time to time in a phase.
 
     Args:
-      stop: leaves an evaluation out, but for the last; `_catch_up` makes up for it.
+      stop: leaves an evaluation out; `_catch_up` makes up for it.
     """
     config, vocab, placement, task, state, _, console = run
     part, pauses = phase.config, []
 
     def is_stopped() -> bool:
-        if state.step >= config.num_train_steps:
+        # By itself a process ends what is its last work; others would wait for it.
+        if placement.workers.count == 1 and state.step >= config.num_train_steps:
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
 
@@ -289,16 +291,25 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
     return pauses
 
 
-def _catch_up(run: PretrainingRun, stop: StopRequest) -> None:
-    """Does what was due at the state's step, where a kill prevented it."""
+def _catch_up(run: PretrainingRun, stop: StopRequest) -> bool:
+    """Does what was due at the state's step, where a kill prevented it.
+
+    Returns whether it is done; False where `stop` has left it to the next start.
+    """
     step = run.state.step
     every = run.config.eval_every_steps, run.config.sample_steps
     if not step or all(not n or step % n for n in every):
-        return
+        return True
     phase, workers = run.config.phase_at(step - 1), run.placement.workers
     run.task.model.objective.enter_stage(phase.stage)
+    results = []
     for pause in _pauses(run, phase, stop):
+
+        def catch_up(call=pause.call):
+            results.append(call(step))
+
         # Whether it was done is the chief's to know.
         due = step % pause.every == 0 and not pause.call.has(step)
         if workers.gather([bool(due)])[0, 0]:
-            workers.decide(loop.failure_of(functools.partial(pause.call, step)))
+            workers.decide(loop.failure_of(catch_up))
+    return None not in results

@@ -96,15 +96,15 @@ class PeriodicEvaluation:
         self._journal = Journal(directory, EVALUATIONS, "eval", **journal)
         self.has = self._journal.has
 
-    def __call__(self, step: int) -> bool:
-        """Evaluates this step's weights; the training goes on."""
+    def __call__(self, step: int) -> bool | None:
+        """Evaluates this step's weights; the training goes on. None if stopped."""
         quiet = Console(silent=True)
         metrics = self._evaluation(
             self._batches(), *self._size, quiet, self._is_stopped
         )
         if metrics is None:
             self._console.log(f"Evaluation at step {step:,} is left to the next start.")
-            return False
+            return None
         shown = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         self._console.log(f"Evaluation at step {step:,}: {shown}")
         row = {"step": step} | metrics

@@ -105,12 +105,12 @@ def train(
 class Pause(NamedTuple):
     """A pause of the training every so many steps.
 
-    `call` gets the step; True ends the training there. `is_saved`: the state is saved
-    before.
+    `call` gets the step; True ends the training there, None says that a stop has left
+    it to the next start. `is_saved`: the state is saved before.
     """
 
     every: int
-    call: Callable[[int], bool]
+    call: Callable[[int], bool | None]
     is_saved: bool = True
 
 
@@ -195,7 +195,8 @@ class _Loop:
     def pause(self) -> None:
         """Does what is due at this step; the state is saved where it asks for that."""
         ends = [pause.call(self.done) for pause in self._due(self.done)]
-        self.is_over |= any(ends)
+        # What is left to the next start is a part of the run, at its last step, too.
+        self.is_over = None not in ends and (self.is_over or any(ends))
 
     def _due(self, step: int) -> list[Pause]:
         return [pause for pause in self._plan.pauses if step % pause.every == 0]

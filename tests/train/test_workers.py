@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
+from electra_tf.train.reporting import EVALUATIONS
 from tests.helpers.forked_runs import (
     digest,
     kill_in_save,
@@ -234,18 +235,23 @@ def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere, evaluates):
 
 
 @pytest.mark.thorough
-def test_an_evaluation_of_workers_is_left_by_a_signal(tiny_data, elsewhere):
-    hparams = HPARAMS | {"eval_every_steps": 5, "num_eval_steps": 10**6}
-    own = {1: elsewhere}
-    with Cluster(tiny_data, "evaluated", hparams, own_data=own) as cluster:
-        while 5 not in Checkpoints(cluster.directory, read_only=True).steps():
-            assert cluster.runs[0].process.is_alive()
-            time.sleep(0.1)
-        time.sleep(3)  # in the evaluation
-        os.kill(cluster.runs[1].process.pid, signal.SIGTERM)
-        chief, _ = ended_with(cluster.wait(60), 42, 42)
+@pytest.mark.parametrize("steps", [STEPS, 5])
+def test_an_evaluation_of_workers_is_left_by_a_signal(tiny_data, elsewhere, steps):
+    """The last one, too; the next start makes it."""
+    hparams = HPARAMS | {"eval_every_steps": 5, "num_train_steps": steps}
+    model, own = f"evaluated_{steps}", {"own_data": {1: elsewhere}}
+    longer, before = hparams | {"num_eval_steps": 10**6}, {1: signal_in_evaluation}
+    ended = train(tiny_data, model, longer, before=before, **own)
+    chief, _ = ended_with(ended, 42, 42)
     assert "Evaluation at step 5 is left to the next start." in chief.stdout
-    assert "saved at step 5." in chief.stdout
+    assert "SIGTERM at worker 1" in chief.stdout and "saved at step 5." in chief.stdout
+    folder = tiny_data / "models" / model
+    assert not (folder / EVALUATIONS).read_text()
+    for flags, codes in ((["--max-wall-time=0"], [42, 42]), ([], [0, 0])):
+        ended = train(tiny_data, model, hparams, flags={1: flags}, **own)
+        ended_with(ended, *codes)
+    rows = [json.loads(line) for line in (folder / EVALUATIONS).open()]
+    assert [row["step"] for row in rows] == list(range(5, steps + 1, 5))
 
 
 def test_other_evaluation_data_are_refused(tiny_data, elsewhere, tmp_path):
@@ -378,6 +384,19 @@ def poison(step):
 def evaluation(directory, name):
     settings = {"do_train": False, "do_eval": True}
     return HPARAMS | settings | {"results_txt": str(directory / f"{name}.txt")}
+
+
+def signal_in_evaluation():
+    """Sends this process SIGTERM in its first evaluation, behind the second batch."""
+    from electra_tf.train import evaluation
+
+    class Interrupting(evaluation.Progress):
+        def update(self, done, *args):
+            if done == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+            super().update(done, *args)
+
+    evaluation.Progress = Interrupting
 
 
 def be_impatient():
