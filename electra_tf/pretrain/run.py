@@ -132,6 +132,8 @@ def check_data(
             skips, alpha = config.on_bad_record == "skip", config.sampling_alpha
             options = key[1], vocab, skips, alpha, config.model_config().type_vocab_size
             sources[key] = pretrain_data.open_data(place, *options)
+            if placement.is_read_elsewhere:
+                sources[key].only_part()
         return sources[key]
 
     found = []
