@@ -27,6 +27,7 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.interop import sources, warm_start
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import joined
+from electra_tf.pretrain import shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
@@ -35,7 +36,7 @@ from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.storage.remote import check_writable, put
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text import word_list
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text.vocabulary import Vocabulary, recorded_settings, resolve_settings
 from electra_tf.train import compilation_cache
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
@@ -98,7 +99,7 @@ def main(argv: list[str]) -> int:
         config.model_dir,
         keep=config.keep_checkpoint_max,
         identity=config.identity() | {"vocab_sha256": vocab.sha256},
-        settings=settings_of(config, words),
+        settings=settings_of(config, vocab, words),
         read_only=config.do_eval or _DRY_RUN.value or not chief,
         before_save=before_save,
         after_save=folder.upload,
@@ -139,10 +140,12 @@ def main(argv: list[str]) -> int:
 
 
 def settings_of(
-    config: PretrainingConfig, words: word_list.WordList | None
+    config: PretrainingConfig, vocab: Vocabulary, words: word_list.WordList | None
 ) -> dict[str, Any]:
-    """What is stored with each checkpoint, and may change."""
+    """What is stored with each checkpoint; all but the tokenizer's may change."""
     found = config.settings() | record_index.manifest_sha256(data_files(config))
+    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    found["tokenizer"] = tokenizer._asdict()
     if config.do_train:
         data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
         found["data"] = [record_index.describe(place) for place in data]
@@ -184,8 +187,11 @@ def find_start(
     saved = None if original else checkpoints.newest_intact()
     if saved or original:
         keep_init_checkpoint(Start(saved, original), config, checkpoints)
+    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if saved:
         checkpoints.check_identity(saved)
+        prefix = checkpoints.prefix(saved.step)
+        recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
         if config.do_train:
             phases.check_passed(saved.settings, config, saved.step)
             if note := phases.batch_size_note(saved.settings, config, saved.step):
@@ -199,9 +205,10 @@ def find_start(
         warm_start.check(config.init_checkpoint, config)
     if original:
         original.check_fits(config, vocab)
-    if config.do_train and not (saved or original):
-        settings = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-        record_index.check_tokenizer(data_files(config), settings)
+    parts = phases.ahead(config, saved.step if saved else 0)
+    if config.do_eval:
+        parts = [config.phase_at(last_step_of(saved, config))]
+    shards.check_tokenizers(parts, tokenizer)
     masks_rare = config.rare_mask_power and config.do_train
     if config.needs_token_counts and not (saved or original) or masks_rare:
         token_counts.files_beside(data_files(config))

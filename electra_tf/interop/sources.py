@@ -357,7 +357,7 @@ def _checkpoint(prefix: str) -> FoundModel:
     if not manifest.is_file():
         return FoundModel(prefix, settings, None, {})
     content, run = read_json(manifest), manifest.parent.absolute()
-    settings = _settings_of_run(run, settings)
+    settings = _settings_of_run(run, settings).as_recorded(content, prefix)
     settings.hparams.update(_made_with(settings.hparams, content))
     return FoundModel(prefix, settings, run, content.get("identity", {}))
 

@@ -19,7 +19,11 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.manifest import MANIFEST, read_json
-from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+from electra_tf.text.vocabulary import (
+    TokenizerConfig,
+    Vocabulary,
+    recorded_settings,
+)
 
 if TYPE_CHECKING:
     from electra_tf.pretrain.pretraining import ElectraPretrainer
@@ -40,6 +44,15 @@ class Settings(NamedTuple):
     hparams: dict[str, Any]  # what they say beyond the shapes of the weights
     tokenizer_config: TokenizerConfig | None
     vocab_file: str | None
+
+    def as_recorded(self, manifest: Mapping[str, Any], prefix: str) -> Settings:
+        """The same with what a run's checkpoint has recorded of its tokenizer.
+
+        The file beside the vocabulary may be lost where the vocabulary was copied.
+        """
+        found = self.tokenizer_config, self.vocab_file
+        told = recorded_settings(manifest.get("settings", {}), *found, prefix)
+        return self._replace(tokenizer_config=told)
 
 
 class Contents(NamedTuple):

@@ -5,12 +5,27 @@ from __future__ import annotations
 
 import fnmatch
 import os
+from collections.abc import Sequence
 
+from electra_tf.config.phases import Phase
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.paths import escape, globs_in
+from electra_tf.paths import escape, globs_in, joined
 from electra_tf.storage.remote import expand, fetch_once, is_remote, size_of
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+
+
+def check_tokenizers(phases: Sequence[Phase], ours: TokenizerConfig) -> None:
+    """Raises `UserError` for data that were built with other tokenizer settings.
+
+    Args:
+      phases: those whose data are to be read.
+    """
+    for config in (phase.config for phase in phases):
+        if config.do_train:
+            record_index.check_tokenizer(joined(config.pretrain_tfrecords), ours)
+        if config.do_eval or config.eval_every_steps or config.sample_steps:
+            record_index.check_tokenizer(joined(config.eval_tfrecords), ours)
 
 
 def find_shards(pattern: str) -> list[str]:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from electra_tf.errors import UserError
@@ -350,6 +350,31 @@ def resolve_settings(
             )
         )
     return config
+
+
+def recorded_settings(
+    stored: Mapping[str, Any],
+    found: TokenizerConfig | None,
+    vocab_file: str | None,
+    user: str,
+) -> TokenizerConfig | None:
+    """The settings that a run has learned by, as its checkpoint or its vocabulary says.
+
+    Args:
+      stored: the settings of the checkpoint; those of earlier versions say nothing.
+      found: what the vocabulary is used with now; None where nothing says it.
+      vocab_file: the vocabulary.
+      user: names the checkpoint in the `UserError` where the two differ.
+    """
+    told = stored.get("tokenizer")
+    told = TokenizerConfig(*map(told.get, TokenizerConfig._fields)) if told else found
+    if told and found and not told.equivalent(found):
+        raise UserError(
+            f"{user} was trained on text that is {told},\nbut {vocab_file} is used "
+            f"now for text that is {found}.\nPut this into {vocab_file}.json: "
+            f"{json.dumps(told._asdict())}"
+        )
+    return told
 
 
 def write_tokens(path: str | os.PathLike, tokens: Sequence[str]) -> Vocabulary:
