@@ -181,8 +181,11 @@ def _packed_in_python(task: ExportedTask, first, second=None) -> EncoderInputs:
         packed = python_pack(source, first, length)
         return EncoderInputs(*map(tf.constant, packed))
     tokenizer, vocab = source.tokenizer(), source.vocab
-    pairs = [map(tokenizer.encode, texts) for texts in zip(first, second, strict=True)]
-    rows = [packing.join(vocab, *truncate_pair(*pair, length)) for pair in pairs]
+    rows = []
+    for texts in zip(first, second, strict=True):
+        a, b = map(tokenizer.encode, texts)
+        pair = truncate_pair(a, b, packing.room(length, b))
+        rows.append(packing.join(vocab, *pair))
     packed = packing.pad(rows, vocab.pad_id, length)
     return EncoderInputs(*map(tf.constant, packed))
 

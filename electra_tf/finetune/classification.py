@@ -266,10 +266,9 @@ class TextTask(Task):
         self, example: InputExample, is_training: bool
     ) -> Iterator[dict[str, Any]]:
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
-        texts = (example.text_a, example.text_b or "")
-        a, b = truncate_pair(
-            *map(self.tokenizer.encode, texts), self.config.max_seq_length
-        )
+        a = self.tokenizer.encode(example.text_a)
+        b = self.tokenizer.encode(example.text_b or "")
+        a, b = truncate_pair(a, b, packing.room(self.config.max_seq_length, b))
         features = packing.join(self.tokenizer.vocab, a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 
@@ -444,13 +443,8 @@ def zipped(files: dict[str, bytes]) -> bytes:
 
 
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
-    """Drops from the end of the longer one until both fit; b where they are equal.
-
-    Args:
-      length: of what `packing.join` makes of them; b may be empty.
-    """
+    """Drops from the end of the longer one until both fit; b where they are equal."""
     a, b = list(a), list(b)
-    room = length - (3 if b else 2)
-    while len(a) + len(b) > room:
+    while len(a) + len(b) > length:
         (a if len(a) > len(b) else b).pop()
     return a, b

@@ -29,6 +29,11 @@ class PackedTexts(NamedTuple):
     segment_ids: np.ndarray
 
 
+def room(length: int, second: Sequence[int] = ()) -> int:
+    """How many tokens of two texts `join` has a place for in so many."""
+    return length - (3 if second else 2)
+
+
 def join(vocab: Vocabulary, first: Sequence[int], second: Sequence[int] = ()) -> Row:
     """[CLS] first [SEP], in segment 0, and second [SEP], in segment 1.
 

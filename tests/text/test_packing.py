@@ -14,7 +14,7 @@ PAD, CLS, SEP = 4, 1, 2
 def test_a_text_and_a_pair():
     one = packing.join(VOCAB, [5, 6])
     assert one == ([CLS, 5, 6, SEP], [0, 0, 0, 0])
-    assert packing.join(VOCAB, [5], []) == ([CLS, 5, SEP, SEP], [0, 0, 0, 1])
+    assert packing.join(VOCAB, [5], []) == ([CLS, 5, SEP], [0, 0, 0])
     pair = packing.join(VOCAB, [5], [6, 6])
     assert pair == ([CLS, 5, SEP, 6, 6, SEP], [0, 0, 0, 1, 1, 1])
     ids, mask, segments = packing.pad([one, pair], PAD, 7)
