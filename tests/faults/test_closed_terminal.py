@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers.forked_runs import metrics_of
 from tests.helpers.runs import ROOT, tiny
@@ -30,6 +32,7 @@ def wait_for_steps(directory, count):
         time.sleep(0.1)
 
 
+@pytest.mark.thorough
 def test_a_pipe_that_is_closed_does_not_end_a_run(tiny_data):
     hparams = LONG | {"num_train_steps": 300}
     run = subprocess.Popen(

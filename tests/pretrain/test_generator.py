@@ -143,6 +143,7 @@ def test_chunk_size_changes_nothing(chunk_size):
         )
 
 
+@pytest.mark.thorough
 def test_gradient_of_the_cloze_loss_by_finite_differences():
     model, batch = tiny_model("electric"), tiny_batch()
     found = gradients(model, lambda out: out.generated.loss, batch)

@@ -174,6 +174,7 @@ def test_all_phases_are_checked_before_the_first_step(two_lengths):
     assert "train_batch_size 10 does not divide by 4" in run.stderr
 
 
+@pytest.mark.thorough
 def test_a_phase_that_is_over_needs_not_fit_the_devices(two_lengths):
     """An allocation may have fewer; the batch of what is over cannot be changed."""
     odd = [PHASES[0] | {"train_batch_size": 15}, PHASES[1]]

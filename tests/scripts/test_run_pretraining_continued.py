@@ -129,8 +129,10 @@ def test_evaluations_of_steps_that_are_undone_go(tiny_data):
     assert steps_in(rows) == [2]
 
 
-@pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("name, value", [("segment_ids", 3), ("input_mask", 7)])
+@pytest.mark.parametrize(
+    "name, value, compiled",
+    [("segment_ids", 3, True), ("segment_ids", 3, False), ("input_mask", 7, False)],
+)
 def test_records_with_values_that_no_model_has(tmp_path, name, value, compiled):
     data = write_tiny_data(tmp_path / "data")
     path = sorted((data / "pretrain_tfrecords").iterdir())[1]

@@ -74,6 +74,7 @@ class Trained:
         return {k: v.numpy() for k, v in self.state.variables().items()}
 
 
+@pytest.mark.thorough
 def test_the_graph_hardly_grows_with_the_layers(tiny_data):
     """Each operation costs time before the first step."""
     counts = {}
