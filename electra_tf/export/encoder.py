@@ -26,6 +26,7 @@ from electra_tf.export.inputs import (
     require,
 )
 from electra_tf.export.packing import pack, truncate
+from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.text import packing
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
@@ -43,8 +44,7 @@ def kinds_of(source: ExportedModel) -> list[str]:
     if model.discriminator_predictions is not None:
         kinds.append("detector")
         kinds += ["scorer"] * (model.objective.scoring == "electric")
-    fills_masks = model.generator is not None and model.generator.fills_masks
-    return kinds + ["generator"] * fills_masks
+    return kinds + ["generator"] * isinstance(model.generator, FillsMasks)
 
 
 def need_encoder(source: ExportedModel) -> None:

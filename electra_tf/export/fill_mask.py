@@ -29,6 +29,7 @@ from electra_tf.export.inputs import (
     require,
 )
 from electra_tf.export.packing import pack
+from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.text import packing
 from electra_tf.text.vocabulary import MASK
 
@@ -53,7 +54,7 @@ def generator(source: ExportedModel) -> Servable:
     float32 [B, N, V].
     """
     network = source.pretrainer.generator
-    if network is None or not network.fills_masks:
+    if not isinstance(network, FillsMasks):
         raise UserError(
             f"{source.name} has no generator to export: there is no network that "
             "predicts tokens."

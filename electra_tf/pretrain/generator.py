@@ -9,11 +9,11 @@ Shapes: B batch, L length, N masked positions, E embedding width, V vocabulary.
 
 from __future__ import annotations
 
+import abc
 import importlib
 from typing import NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.generators import GENERATORS
@@ -87,21 +87,19 @@ def weighted_mean(values: tf.Tensor, weights: tf.Tensor, total) -> tf.Tensor:
     return tf.reduce_sum(values * weights) / (total + EPSILON)
 
 
-class Generator(keras.layers.Layer):
+class Generator(keras.layers.Layer, abc.ABC):
     """Proposes tokens for the masked positions; the contract of all kinds.
+
+    Those that can do more are `FillsMasks` or `HasLogQ` as well.
 
     What must be known of a kind before TensorFlow is imported (hparams, names of
     weights, cost) is its row in config/generators.py.
 
     Attributes:
-      fills_masks: whether `logits_at` can be asked for.
-      has_log_q: whether `log_q` can be asked for; Electric needs it.
       scoring: the name in `pseudo_likelihood` of the scores that its own predictions
         give, None if they give none.
     """
 
-    fills_masks = False
-    has_log_q = False
     scoring: str | None = None
 
     def __init__(self, **kwargs):
@@ -109,6 +107,7 @@ class Generator(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
 
     @classmethod
+    @abc.abstractmethod
     def create(
         cls, encoder: TextEncoder, config: ModelConfig, settings, dtype
     ) -> Generator:
@@ -119,8 +118,8 @@ class Generator(keras.layers.Layer):
           config: ModelConfig of the generator's own encoders, if it has any.
           settings: `pretraining.PretrainerSettings`.
         """
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def call(
         self, inputs: MaskedInputs, seed: tf.Tensor | None = None, weight=None
     ) -> GeneratorOutput:
@@ -130,7 +129,6 @@ class Generator(keras.layers.Layer):
           seed: int32 [2], decides the dropout; None: no dropout.
           weight: `loss_weight` of the global batch; None: of this one.
         """
-        raise NotImplementedError
 
     def loss_weight(self, inputs: MaskedInputs) -> tf.Tensor:
         """How many positions the loss is a mean over, a scalar."""
@@ -154,6 +152,11 @@ class Generator(keras.layers.Layer):
             disallowed_ids=disallowed_ids,
         )
 
+
+class FillsMasks(abc.ABC):
+    """A generator that fills the masks of any text."""
+
+    @abc.abstractmethod
     def logits_at(
         self,
         input_ids: tf.Tensor,
@@ -162,15 +165,14 @@ class Generator(keras.layers.Layer):
         positions: tf.Tensor,
     ) -> tf.Tensor:
         """Scores of all tokens at `positions` [B, N] of a text: float32 [B, N, V]."""
-        raise NotImplementedError
 
+
+class HasLogQ(abc.ABC):
+    """A generator that knows how likely it was to draw a token; Electric needs it."""
+
+    @abc.abstractmethod
     def log_q(self, generated: GeneratorOutput, token_ids: tf.Tensor) -> tf.Tensor:
         """log q(token | context) for one token per position, float32 [B, L]."""
-        raise NotImplementedError
-
-    def adapt(self, token_counts: np.ndarray) -> None:
-        """Takes over how often each token is in the training data, [V]."""
-        raise NotImplementedError
 
 
 def generator_class(kind: str) -> type[Generator]:

@@ -13,6 +13,7 @@ from electra_tf.model.encoder import TextEncoder
 from electra_tf.model.transformer_layer import LayerNorm, activation, initializer
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
+    FillsMasks,
     Generator,
     GeneratorOutput,
     MaskedInputs,
@@ -111,14 +112,13 @@ def masked_lm_output(
     return GeneratorOutput(logits, per_token, loss, predictions, loss)
 
 
-class MaskedLMGenerator(Generator):
+class MaskedLMGenerator(Generator, FillsMasks):
     """A small masked language model (section 2 of the ELECTRA paper).
 
     Args:
       encoder: a built TextEncoder.
     """
 
-    fills_masks = True
     scoring = "mask_each"
 
     def __init__(self, encoder: TextEncoder, vocab_size: int, **kwargs):

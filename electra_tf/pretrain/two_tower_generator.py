@@ -13,15 +13,17 @@ from electra_tf.model.encoder import TextEncoder
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
     Cloze,
+    FillsMasks,
     Generator,
     GeneratorOutput,
+    HasLogQ,
     MaskedInputs,
     weighted_mean,
 )
 from electra_tf.pretrain.masked_lm_generator import MaskedLMHead, masked_lm_output
 
 
-class TwoTowerGenerator(Generator):
+class TwoTowerGenerator(Generator, FillsMasks, HasLogQ):
     """Predicts each token from what is before it and what is after it.
 
     A left-to-right and a right-to-left transformer read the unmasked text; the state
@@ -37,8 +39,6 @@ class TwoTowerGenerator(Generator):
       chunk_size: see `log_normalizer`.
     """
 
-    fills_masks = True
-    has_log_q = True
     scoring = "two_tower"
 
     def __init__(

@@ -11,13 +11,16 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.pretrain import masking
-from electra_tf.pretrain.generator import Generator, GeneratorOutput, weighted_mean
+from electra_tf.pretrain.generator import (
+    Generator,
+    GeneratorOutput,
+    HasLogQ,
+    weighted_mean,
+)
 
 
-class UnigramGenerator(Generator):
+class UnigramGenerator(Generator, HasLogQ):
     """q(token) is proportional to its count, whatever is around it."""
-
-    has_log_q = True
 
     def __init__(self, vocab_size: int, **kwargs):
         super().__init__(**kwargs)
@@ -42,6 +45,7 @@ class UnigramGenerator(Generator):
         )
 
     def adapt(self, token_counts: np.ndarray) -> None:
+        """Takes over how often each token is in the training data, [V]."""
         self.token_counts.assign(token_counts.astype(np.float32))
 
     def call(self, inputs, seed=None, weight=None) -> GeneratorOutput:

@@ -5,8 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.model import model_config
 from electra_tf.model.dropout import fold_in
-from electra_tf.pretrain.generator import MaskedInputs, weighted_mean
+from electra_tf.pretrain.generator import (
+    Generator,
+    HasLogQ,
+    MaskedInputs,
+    weighted_mean,
+)
+from electra_tf.pretrain.uniform_generator import UniformGenerator
 from tests.helpers.tiny_pretraining import (
     CLS,
     LENGTH,
@@ -17,6 +24,20 @@ from tests.helpers.tiny_pretraining import (
     tiny_batch,
     tiny_model,
 )
+
+
+def test_a_kind_that_leaves_out_a_part_cannot_be_made():
+    class WithoutCall(Generator):
+        @classmethod
+        def create(cls, encoder, config, settings, dtype):
+            return cls()
+
+    class WithoutLogQ(UniformGenerator, HasLogQ):
+        pass
+
+    for kind, missing in ((WithoutCall, "call"), (WithoutLogQ, "log_q")):
+        with pytest.raises(TypeError, match=f"abstract method '?{missing}"):
+            kind.create(None, model_config("small", 100, {}), None, "float32")
 
 
 def inputs_of(batch) -> MaskedInputs:
