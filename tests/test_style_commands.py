@@ -47,7 +47,9 @@ def value_of(arguments, flag):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_flags_and_hparams_of_a_documented_command_exist(command, monkeypatch):
+def test_flags_and_hparams_of_a_documented_command_exist(
+    command, monkeypatch, tmp_path
+):
     script, arguments = COMMANDS[command]
     assert os.path.exists(os.path.join(ROOT, script))
     for flag in re.findall(r"(?<=\s)--([a-z][\w-]*)", QUOTED.sub("", arguments)):
@@ -61,7 +63,8 @@ def test_flags_and_hparams_of_a_documented_command_exist(command, monkeypatch):
     if text.startswith("{"):
         # What the pages leave open.
         hparams = json.loads(text.replace("[TASK]", '["rte"]').replace("EPOCHS", "3"))
-        CONFIGS[script].from_hparams("D", "M", hparams, config and read_hparams(config))
+        place = str(tmp_path), "M"
+        CONFIGS[script].from_hparams(*place, hparams, config and read_hparams(config))
 
 
 def test_flags_are_seen():
