@@ -78,14 +78,10 @@ class ReplaceMLM(Objective):
         head.build((None, config.hidden_size))
         return [head]
 
-    def discriminate(
-        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
-    ):
-        encoded = model.electra(
-            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
-        )
+    def discriminate(self, model, text, seed, weights):
+        inputs, states = text.inputs, text.states(model.electra, seed)
         positions, targets = inputs.masked_lm_positions, inputs.masked_lm_ids
-        hidden = masking.gather_positions(encoded.sequence_output, positions)
+        hidden = masking.gather_positions(states, positions)
         head = model.token_predictions
         table = model.electra.embeddings.table("word_embeddings")
         logits = head.logits(head(hidden), table)
@@ -94,7 +90,7 @@ class ReplaceMLM(Objective):
             losses,
             tf.argmax(logits, axis=-1, output_type=tf.int32),
             targets,
-            masking.gather_positions(is_replaced, positions),
+            masking.gather_positions(text.is_replaced, positions),
             inputs.masked_lm_weights,
             weighted_mean(losses, inputs.masked_lm_weights, weights.discriminator),
         )
@@ -124,31 +120,27 @@ class AllTokensMLM(ReplaceMLM):
     def heads(self, config, dtype):
         return [*super().heads(config, dtype), discriminator_head(config, dtype)]
 
-    def discriminate(
-        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
-    ):
-        encoded = model.electra(
-            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
-        )
-        head, targets = model.token_predictions, inputs.input_ids
+    def discriminate(self, model, text, seed, weights):
+        states = text.states(model.electra, seed)
+        head, targets = model.token_predictions, text.inputs.input_ids
         table = model.electra.embeddings.table("word_embeddings")
-        hidden = head(encoded.sequence_output)  # [B, L, E]
+        hidden = head(states)  # [B, L, E]
         normalizer, best = head.log_normalizer(
             hidden, table, self.settings.cloze_chunk_size
         )
-        new_logits = model.discriminator_predictions(encoded.sequence_output)
+        new_logits = model.discriminator_predictions(states)
 
         def log_p(ids):
             log_softmax = head.scores(hidden, ids, table) - normalizer
-            return log_with_copying(new_logits, log_softmax, ids == corrupted_ids)
+            return log_with_copying(new_logits, log_softmax, ids == text.ids)
 
-        losses, counted = -log_p(targets), self.positions(inputs)
-        copies = log_p(corrupted_ids) >= log_p(best)
+        losses, counted = -log_p(targets), self.positions(text.inputs)
+        copies = log_p(text.ids) >= log_p(best)
         return TokenPredictions(
             losses,
-            tf.where(copies, corrupted_ids, best),
+            tf.where(copies, text.ids, best),
             targets,
-            targets != corrupted_ids,
+            targets != text.ids,
             counted,
             weighted_mean(losses, counted, weights.discriminator),
             tf.sigmoid(new_logits),

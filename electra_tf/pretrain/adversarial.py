@@ -56,21 +56,18 @@ class Adversarial(Electra):
         baseline.build((None, self.settings.generator_width))
         return [*super().heads(config, dtype), baseline]
 
-    def discriminate(
-        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
-    ):
-        found = super().discriminate(
-            model, corrupted_ids, is_replaced, inputs, generated, seed, weights
-        )
+    def discriminate(self, model, text, seed, weights):
+        found = super().discriminate(model, text, seed, weights)
+        inputs, generated = text.inputs, text.generated
         at = inputs.masked_lm_positions
         losses = tf.nn.sigmoid_cross_entropy_with_logits(
-            labels=tf.cast(is_replaced, tf.float32), logits=found.logits
+            labels=tf.cast(text.is_replaced, tf.float32), logits=found.logits
         )
         # Only the baseline's own weights learn from its loss.
         hidden = tf.stop_gradient(tf.cast(generated.hidden, tf.float32))
         policy = policy_of(
             generated.logits / self.settings.temperature,
-            masking.gather_positions(corrupted_ids, at),
+            masking.gather_positions(text.ids, at),
             masking.gather_positions(losses, at),
             tf.squeeze(model.generator_baseline(hidden), -1),
             inputs.masked_lm_weights,

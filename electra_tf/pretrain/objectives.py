@@ -36,6 +36,21 @@ class LossWeights(NamedTuple):
     discriminator: tf.Tensor | None = None  # those that the main network's counts
 
 
+class CorruptedText(NamedTuple):
+    """A text with the generator's samples in it, and what it was made from."""
+
+    ids: tf.Tensor  # int32 [B, L]
+    is_replaced: tf.Tensor  # bool [B, L], the labels
+    inputs: MaskedInputs
+    generated: GeneratorOutput
+
+    def states(self, encoder, seed: tf.Tensor | None) -> tf.Tensor:
+        """The hidden states that an encoder gives it, [B, L, H]."""
+        inputs = self.inputs
+        found = encoder(self.ids, inputs.input_mask, inputs.segment_ids, seed)
+        return found.sequence_output
+
+
 class Objective:
     """What the main network learns; the contract of all objectives.
 
@@ -88,10 +103,7 @@ class Objective:
     def discriminate(
         self,
         model,
-        corrupted_ids: tf.Tensor,
-        is_replaced: tf.Tensor,
-        inputs: MaskedInputs,
-        generated: GeneratorOutput,
+        text: CorruptedText,
         seed: tf.Tensor | None,
         weights: LossWeights,
     ) -> DiscriminatorOutput | None:
@@ -101,6 +113,7 @@ class Objective:
 
         Args:
           model: the ElectraPretrainer.
+          seed: int32 [2], decides the dropout; None: no dropout.
         """
         return None
 
@@ -173,21 +186,12 @@ class Electra(Objective):
     def heads(self, config, dtype):
         return [discriminator_head(config, dtype)]
 
-    def discriminate(
-        self, model, corrupted_ids, is_replaced, inputs, generated, seed, weights
-    ):
-        encoded = model.electra(
-            corrupted_ids, inputs.input_mask, inputs.segment_ids, seed
-        )
-        hidden, total = encoded.sequence_output, weights.discriminator
-        return self.judge(
-            model, hidden, corrupted_ids, is_replaced, inputs, generated, total
-        )
+    def discriminate(self, model, text, seed, weights):
+        hidden = text.states(model.electra, seed)
+        return self.judge(model, hidden, text, weights.discriminator)
 
-    def judge(
-        self, model, hidden, corrupted_ids, is_replaced, inputs, generated, total
-    ):
-        """What the heads say of the corrupted text, by its hidden states [B, L, H].
+    def judge(self, model, hidden, text, total):
+        """What the heads say of a CorruptedText, by its hidden states [B, L, H].
 
         Args:
           total: `loss_weight` of the global batch; None: of this one.
@@ -195,9 +199,9 @@ class Electra(Objective):
         net_logits = model.discriminator_predictions(hidden)
         return discriminator_output(
             net_logits,
-            self.logits(model, net_logits, generated, corrupted_ids),
-            is_replaced,
-            self.positions(inputs),
+            self.logits(model, net_logits, text.generated, text.ids),
+            text.is_replaced,
+            self.positions(text.inputs),
             total,
             metrics.EPSILON,
         )

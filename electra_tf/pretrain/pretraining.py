@@ -31,7 +31,7 @@ from electra_tf.pretrain.generator import (
     MaskedInputs,
     generator_class,
 )
-from electra_tf.pretrain.objectives import LossWeights, objective_class
+from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,14 +189,9 @@ class ElectraPretrainer(keras.Model):
         )
 
         # Discriminate: which tokens were replaced?
+        text = CorruptedText(corrupted_ids, is_replaced, inputs, generated)
         discriminated = self.objective.discriminate(
-            self,
-            corrupted_ids,
-            is_replaced,
-            inputs,
-            generated,
-            fold_in(seed, 1),
-            weights,
+            self, text, fold_in(seed, 1), weights
         )
         return PretrainingOutput(
             self.objective.total_loss(generated, discriminated),

@@ -73,15 +73,11 @@ class ElectraSentence(Electra):
         rows = tf.cast(tf.shape(inputs.input_ids)[0], tf.float32)
         return tf.stack([super().loss_weight(inputs), rows])
 
-    def judge(
-        self, model, hidden, corrupted_ids, is_replaced, inputs, generated, total
-    ):
+    def judge(self, model, hidden, text, total):
         tokens, rows = (None, None) if total is None else tf.unstack(total)
-        found = super().judge(
-            model, hidden, corrupted_ids, is_replaced, inputs, generated, tokens
-        )
+        found = super().judge(model, hidden, text, tokens)
         logits = model.sentence_predictions(hidden[:, :1])[:, 0]
-        return found._replace(sentences=judged(logits, is_replaced, rows))
+        return found._replace(sentences=judged(logits, text.is_replaced, rows))
 
     def total_loss(self, generated, discriminated):
         loss = super().total_loss(generated, discriminated)

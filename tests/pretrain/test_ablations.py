@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from electra_tf.pretrain import ablations
 from electra_tf.pretrain.generator import MaskedInputs
-from electra_tf.pretrain.objectives import LossWeights, objective_class
+from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 from tests.helpers.tiny_pretraining import gradients, tiny_batch, tiny_model
 
 log = np.log
@@ -58,9 +58,8 @@ def outputs(name, states, batch, corrupted, new_logits=None, **settings):
     )
     corrupted = tf.constant([corrupted])
     replaced = corrupted != batch.input_ids
-    return objective.discriminate(
-        model, corrupted, replaced, batch, None, None, LossWeights()
-    )
+    text = CorruptedText(corrupted, replaced, batch, None)
+    return objective.discriminate(model, text, None, LossWeights())
 
 
 def test_electra_15_by_hand():
