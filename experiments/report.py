@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,9 +12,8 @@ from typing import Any, NamedTuple
 import checkout  # noqa: F401
 
 from electra_tf.storage.files import atomic_write
+from electra_tf.train.curves import PALETTE, new_figure, png_of
 
-# Told apart without colour vision, too (Okabe and Ito).
-_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 # A measure is fit if its spread is below this part of what pre-training brings.
 _FIT = 1 / 3
 
@@ -199,15 +197,10 @@ def picture(
     comparison: Comparison, rows: Sequence[Row], measures: Sequence[str]
 ) -> bytes:
     """A PNG with a panel for each measure: points, or lines as the paper has them."""
-    # The Agg canvas draws without a display and leaves pyplot's global state alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     count = len(measures)
     columns = min(count, 3)
     size = (1 + 4.5 * columns, 0.6 + 3.6 * math.ceil(count / columns))
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(size)
     figure.suptitle(comparison.title, fontsize=12)
     has_lines = comparison.x_label and _are_apart(rows)
     draw = _draw_lines if has_lines else _draw_points
@@ -218,16 +211,14 @@ def picture(
         axes.set_axisbelow(True)
         if has_lines:
             axes.set_xlabel(comparison.x_label, fontsize=9)
-    file = io.BytesIO()
-    figure.savefig(file, format="png")
-    return file.getvalue()
+    return png_of(figure)
 
 
 def _draw_points(axes, rows: Sequence[Row], measure: str) -> None:
     # Points, since bars would have to begin at 0; without an error for one seed.
     for place, row in enumerate(rows):
         scores = row.scores[measure]
-        colour = "#9aa3ad" if row.variant == RANDOM else _PALETTE[0]
+        colour = "#9aa3ad" if row.variant == RANDOM else PALETTE[0]
         axes.errorbar(
             statistics.fmean(scores),
             place,
@@ -264,7 +255,7 @@ def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
             continue
         places = [_place(row) for row in own]
         errors = [standard_error(row.scores[measure]) or 0.0 for row in own]
-        colour = _PALETTE[number % len(_PALETTE)]
+        colour = PALETTE[number % len(PALETTE)]
         style = {"color": colour, "marker": "o", "capsize": 3, "label": line}
         axes.errorbar(places, means, errors, **style)
     if all(row.variant.x is None for row in rows):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -17,7 +16,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import evaluations
 from electra_tf.finetune.results import TrialResult
 from electra_tf.storage.files import atomic_write
-from electra_tf.train.curves import smooth
+from electra_tf.train.curves import new_figure, png_of, smooth
 from electra_tf.train.reporting import read_metrics
 
 # Up to so many classes numbers can be read in the cells, and names beside them.
@@ -56,7 +55,7 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
     labels, matrix = found["labels"], np.asarray(found["matrix"], float)
     count = len(labels)
     side = 2.5 + min(0.55 * count, 12)
-    figure, save = _figure((side + 1.2, side))
+    figure = new_figure((side + 1.2, side))
     axes = figure.add_subplot()
     totals = np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     picture = axes.imshow(matrix / totals, cmap="Blues", vmin=0, vmax=1)
@@ -78,7 +77,7 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
     bar = figure.colorbar(picture, ax=axes, fraction=0.046)
     bar.set_label("share of the right class", fontsize=8)
     bar.ax.tick_params(labelsize=8)
-    save(path)
+    atomic_write(path, png_of(figure))
 
 
 def draw_curves(trial: Path, path: Path, title: str) -> None:
@@ -94,7 +93,7 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
     if not panels:
         return
     rows = math.ceil(len(panels) / 2)
-    figure, save = _figure((11 if len(panels) > 1 else 6, 3.4 * rows))
+    figure = new_figure((11 if len(panels) > 1 else 6, 3.4 * rows))
     figure.suptitle(title, fontsize=12)
     for number, (name, curves) in enumerate(panels, start=1):
         axes = figure.add_subplot(rows, min(2, len(panels)), number)
@@ -108,7 +107,7 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
         axes.set_axisbelow(True)
         if len(curves) > 1:
             axes.legend(fontsize=8, frameon=False)
-    save(path)
+    atomic_write(path, png_of(figure))
 
 
 Curves = dict[str, tuple[Sequence[float], Sequence[float]]]  # name -> steps, values
@@ -150,19 +149,3 @@ def _short(label: Any) -> str:
     """A name that leaves room for the picture."""
     text = str(label)
     return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
-
-
-def _figure(size: tuple[float, float]) -> tuple[Any, Callable[[Path], None]]:
-    # The Agg canvas draws without a display and leaves pyplot's global state alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-
-    def save(path: Path) -> None:
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png")
-        atomic_write(path, picture.getvalue())
-
-    return figure, save

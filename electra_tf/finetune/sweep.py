@@ -7,7 +7,6 @@ Whether longer pre-training still pays is seen here, not in the pre-training los
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from electra_tf.finetune.task import SMOOTHED, Task
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.remote_run import bring_model
+from electra_tf.train.curves import new_figure, png_of
 
 Scores = dict[str, dict[int, Statistics]]  # "task: metric" -> step -> statistics
 
@@ -108,12 +108,7 @@ def write(scores: Scores, json_path: Path, title: str) -> Path:
 
 
 def _plot(scores: Scores, title: str) -> bytes:
-    # The Agg canvas draws without a display and leaves pyplot's global state alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((8, 5))
     axes = figure.add_subplot()
     for name, by_step in scores.items():
         steps = sorted(by_step)
@@ -126,9 +121,7 @@ def _plot(scores: Scores, title: str) -> bytes:
     axes.grid(color="#d9dde3", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.legend(fontsize=8, frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(figure)
 
 
 def table(scores: Scores) -> str:

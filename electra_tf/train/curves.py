@@ -15,6 +15,22 @@ from electra_tf.train.reporting import EVALUATIONS, read_metrics
 
 # More points than this cannot be told apart in the picture.
 _MAX_POINTS = 2000
+# Told apart without colour vision, too (Okabe and Ito).
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def new_figure(size: tuple[float, float]):
+    """An empty figure, of inches; drawn without a display or pyplot's global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, dpi=120, layout="constrained")
+
+
+def png_of(figure) -> bytes:
+    """The picture that a figure is."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
 
 
 def plot_curves(
@@ -37,12 +53,7 @@ def plot_curves(
     steps, missing, columns = _read(metrics_path, {metric.name for metric in drawn})
     if not len(steps):
         return 0
-    # The Agg canvas draws without a display and leaves pyplot's global state alone.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 7), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((11, 7))
     figure.suptitle(title, fontsize=13)
     panels: dict[str, list[Metric]] = {}
     for metric in drawn:
@@ -58,14 +69,8 @@ def plot_curves(
         for metric in (metric for metric in own if metric.name in found):
             ring = {"color": metric.curve.colour, "fillstyle": "none"}
             axes.plot(evaluated, found[metric.name], "o", markersize=5, **ring)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    atomic_write(png_path, picture.getvalue())
+    atomic_write(png_path, png_of(figure))
     return missing
-
-
-# Told apart without colour vision, too (Okabe and Ito).
-_PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 
 
 def comparison(
@@ -76,9 +81,6 @@ def comparison(
     Args:
       runs: the name of a run -> its metrics.jsonl; one without that file is left out.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     wanted = {m.name: m for m in (*metrics, *STEP_METRICS) if m.curve}
     read = {
         name: _read(path, set(wanted))
@@ -88,24 +90,21 @@ def comparison(
     drawn = [m for m in wanted if any(m in columns for *_, columns in read.values())]
     if not drawn:
         return None
-    height = 3 * ((len(drawn) + 1) // 2)
-    figure = Figure(figsize=(11, height), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
+    rows = (len(drawn) + 1) // 2
+    figure = new_figure((11, 3 * rows))
     for number, name in enumerate(drawn, start=1):
-        axes = figure.add_subplot((len(drawn) + 1) // 2, 2, number)
+        axes = figure.add_subplot(rows, 2, number)
         for place, (run, (steps, _, columns)) in enumerate(read.items()):
             if name not in columns:
                 continue
             smoothed = smooth(columns[name], max(1, len(steps) // 40))
-            colour = _PALETTE[place % len(_PALETTE)]
-            style = "-" if place < len(_PALETTE) else "--"
+            colour = PALETTE[place % len(PALETTE)]
+            style = "-" if place < len(PALETTE) else "--"
             axes.plot(steps, smoothed, style, color=colour, linewidth=1.4, label=run)
         _dress(axes, wanted[name].label)
         if number == 1 or len(axes.lines) < len(read):
             axes.legend(fontsize=8, frameon=False)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(figure)
 
 
 def _draw(axes, name, steps, columns, metrics) -> None:
