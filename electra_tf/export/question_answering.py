@@ -288,7 +288,7 @@ def _checks(task: ExportedTask, of_ids) -> list[Check]:
     is_exact = task.source.facts["precision"] == "float32"
     pairs = list(zip(_QUESTIONS, _CONTEXTS, strict=True))
     # The graph cuts answers by characters, whatever the trial does.
-    found = [_in_python(task, *pair, answer_text="offsets") for pair in pairs]
+    found = [in_python(task, *pair, answer_text="offsets") for pair in pairs]
     scores = np.array([_score(answers.best) for answers in found], np.float32)
     checks = [_check_of(pairs, {"score": scores})]
     if _has_null(task):
@@ -315,16 +315,14 @@ def _checks(task: ExportedTask, of_ids) -> list[Check]:
     return [*checks, check._replace(expected=logits)]
 
 
-def answer_in_python(
-    task: ExportedTask, question: str, context: str
-) -> qa_decoding.Answer:
-    """The best answer as `run_finetuning.py` finds it, window by window."""
-    return _in_python(task, question, context).best
-
-
-def _in_python(
+def in_python(
     task: ExportedTask, question: str, context: str, answer_text: str | None = None
 ) -> Answers:
+    """What `run_finetuning.py` answers, window by window.
+
+    Args:
+      answer_text: how the text is found, if not as the task does it.
+    """
     source = task.source
     reader = qa.QATask(task.facts.name, task.config, source.tokenizer())
     reader.answer_text = answer_text or reader.answer_text

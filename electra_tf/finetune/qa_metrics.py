@@ -28,7 +28,12 @@ def exact(gold: str, predicted: str) -> float:
 
 
 def f1(gold: str, predicted: str, empty_counts: bool) -> float:
-    """F1 of the words; `empty_counts`: two empty answers are the same (SQuAD 2.0)."""
+    """F1 of the words.
+
+    Args:
+      empty_counts: whether two empty answers are the same: in SQuAD 2.0, but neither in
+        1.1 nor in MRQA.
+    """
     theirs, ours = normalize(gold).split(), normalize(predicted).split()
     if empty_counts and not (theirs and ours):
         return float(theirs == ours)
@@ -37,16 +42,6 @@ def f1(gold: str, predicted: str, empty_counts: bool) -> float:
         return 0.0
     precision, recall = shared / len(ours), shared / len(theirs)
     return 2 * precision * recall / (precision + recall)
-
-
-def f1_v1(gold: str, predicted: str) -> float:
-    """F1 in SQuAD 1.1 and MRQA."""
-    return f1(gold, predicted, empty_counts=False)
-
-
-def f1_v2(gold: str, predicted: str) -> float:
-    """F1 in SQuAD 2.0."""
-    return f1(gold, predicted, empty_counts=True)
 
 
 def evaluate_v1(
@@ -69,7 +64,7 @@ def evaluate_v1(
         count += 1
         ours = predictions[question]
         totals["exact_match"] += max((exact(gold, ours) for gold in golds), default=0.0)
-        totals["f1"] += max((f1_v1(gold, ours) for gold in golds), default=0.0)
+        totals["f1"] += max((f1(gold, ours, False) for gold in golds), default=0.0)
     return {name: 100.0 * total / max(count, 1) for name, total in totals.items()}
 
 
@@ -93,7 +88,7 @@ def evaluate_v2(
             golds = [gold for gold in golds if normalize(gold)] or [""]
             ours = predictions[question]
             scores["exact"][question] = max(exact(gold, ours) for gold in golds)
-            scores["f1"][question] = max(f1_v2(gold, ours) for gold in golds)
+            scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
     decided = {
         name: {
             question: float(not has_answer[question])

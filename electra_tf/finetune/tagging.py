@@ -67,11 +67,6 @@ def spans_of(tags: list[str]) -> list[Span]:
     return spans
 
 
-def bioes(spans: list[Span], length: int) -> list[str]:
-    """The tags of spans."""
-    return tags_of(spans, length)
-
-
 class SpanScorer(Scorer):
     """Precision, recall and F1 of whole spans.
 

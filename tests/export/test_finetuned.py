@@ -225,7 +225,7 @@ def test_answers_are_those_of_evaluation(runs, answers, name):
         words, _ = qa.split_words(context)
         example = qa.QAExample(0, "q", question, words, None, None, "", False)
         rows = head_outputs(runs[name], example)
-        best = question_answering.answer_in_python(source, question, context)
+        best = question_answering.in_python(source, question, context).best
         assert outputs["answer"][row].replace("\n", " ") == best.text
         score = best.start_logit + best.end_logit
         assert outputs["score"][row] == pytest.approx(score, rel=1e-5, abs=1e-4)

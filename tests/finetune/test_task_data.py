@@ -12,6 +12,7 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import batches, preprocessing, tagging
+from electra_tf.finetune.tag_schemes import tags_of
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL
@@ -177,7 +178,7 @@ def test_long_texts_are_cut_to_the_length(data):
 )
 def test_spans_and_back(tags, spans):
     assert tagging.spans_of(tags) == spans
-    assert tagging.spans_of(tagging.bioes(spans, len(tags))) == spans
+    assert tagging.spans_of(tags_of(spans, len(tags))) == spans
 
 
 # Tasks of one's own.

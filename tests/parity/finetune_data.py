@@ -11,6 +11,7 @@ classification is scikit-learn's.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
@@ -22,6 +23,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import classification, qa, qa_decoding, qa_metrics, tagging
+from electra_tf.finetune.tag_schemes import tags_of
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
@@ -203,7 +205,7 @@ def _tagging_scores(golden) -> Iterator[Row]:
         yield Row(f"spans/{number}", float(spans != case["spans"]), 0.0)
     for number, case in enumerate(golden["get_tags"]):
         if case["encoding"] == "BIOES":
-            tags = tagging.bioes([tuple(s) for s in case["spans"]], case["length"])
+            tags = tags_of([tuple(s) for s in case["spans"]], case["length"])
             yield Row(f"tags/{number}", float(tags != case["tags"]), 0.0)
     for number, case in enumerate(golden["entity_f1"]):
         mapping = case["label_mapping"]
@@ -217,8 +219,8 @@ def _tagging_scores(golden) -> Iterator[Row]:
 
 
 def _text_metrics(golden) -> Iterator[Row]:
-    functions = {"v2_f1": qa_metrics.f1_v2, "v1_f1": qa_metrics.f1_v1}
-    functions |= {"mrqa_f1": qa_metrics.f1_v1}
+    v1, v2 = (functools.partial(qa_metrics.f1, empty_counts=x) for x in (False, True))
+    functions = {"v2_f1": v2, "v1_f1": v1, "mrqa_f1": v1}
     functions |= {f"{name}_exact": qa_metrics.exact for name in ("v2", "v1", "mrqa")}
     for number, pair in enumerate(golden["pairs"]):
         same = qa_metrics.normalize(pair["gold"]) == pair["normalized_gold"]
