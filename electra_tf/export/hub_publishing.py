@@ -13,6 +13,7 @@ nothing here reads, prints or stores them.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import importlib
 import importlib.util
@@ -308,21 +309,15 @@ def _again(request: ExportRequest) -> str:
     return " ".join(words + ["--private"] * request.private)
 
 
-class _reported:
+@contextlib.contextmanager
+def _reported(request: ExportRequest, what: str) -> Iterator[None]:
     """Turns what a library raises into a UserError that says what failed."""
-
-    def __init__(self, request: ExportRequest, what: str):
-        self.request, self.what = request, what
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if error is None or not isinstance(error, Exception):
-            return
-        reason = str(error).strip() or kind.__name__
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).strip() or type(error).__name__
         raise UserError(
-            f"the {self.what} failed: {reason.splitlines()[0][:300]}\nThe directory is "
-            f"intact; upload it as it is: {_again(self.request)}",
+            f"the {what} failed: {reason.splitlines()[0][:300]}\nThe directory is "
+            f"intact; upload it as it is: {_again(request)}",
             EXIT_CANNOT_WRITE,
         ) from error

@@ -8,6 +8,7 @@ no other position to restore.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -239,9 +240,12 @@ class Pace:
     def count(self) -> int:
         return self._count
 
-    def measure(self, count: int) -> _Stopwatch:
+    @contextlib.contextmanager
+    def measure(self, count: int) -> Iterator[None]:
         """Context manager around a loop of `count` steps."""
-        return _Stopwatch(lambda seconds: self._adapt(count, seconds))
+        since = time.monotonic()
+        yield
+        self._adapt(count, time.monotonic() - since)
 
     def _adapt(self, count: int, seconds: float) -> None:
         self.slowest = max(seconds, self.slowest)
@@ -252,14 +256,3 @@ class Pace:
             # Never from one to hundreds at once: one fast loop may be chance.
             self._count = max(1, min(wanted, 4 * count, self._limit))
         self._is_warm = True
-
-
-class _Stopwatch:
-    def __init__(self, report: Callable[[float], None]):
-        self._report = report
-
-    def __enter__(self) -> None:
-        self._since = time.monotonic()
-
-    def __exit__(self, *_) -> None:
-        self._report(time.monotonic() - self._since)
