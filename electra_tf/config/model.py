@@ -51,6 +51,12 @@ class ModelConfig:
         minimum=0,
     )
 
+    def overrides(self) -> dict[str, Any]:
+        """As `model_hparam_overrides`; the vocabulary's size is an hparam by itself."""
+        fields = dataclasses.asdict(self)
+        del fields["vocab_size"]
+        return fields
+
 
 # Widths and depths of the paper, Table 6.
 SIZES = {

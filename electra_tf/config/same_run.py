@@ -78,8 +78,7 @@ def identity_told(
     else:
         shape = dataclasses.replace(config.model_config(), **overrides)
     told = {k: v for k, v in told.items() if v is not None or k in _KINDS}
-    told[_OVERRIDES] = dataclasses.asdict(shape)
-    del told[_OVERRIDES]["vocab_size"]  # an hparam of its own
+    told[_OVERRIDES] = shape.overrides()
     there = in_one_spelling(dataclasses.replace(config, **told))
     if _sizes(there) == _sizes(config):
         # Fractions are equal if they give the same size.

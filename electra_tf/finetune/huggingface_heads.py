@@ -7,7 +7,6 @@ windows are cut) stands in the manifest of what `export_model.py` writes.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,16 +135,14 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = folder / MANIFEST
     said = read_json(manifest).get("task", {}) if manifest.is_file() else {}
     choices = [tuple(columns) for columns in said.get("columns", ())]
-    shape = dataclasses.asdict(network.shape)
-    del shape["vocab_size"]
-    length = min(_max_length(folder), shape["max_position_embeddings"])
+    length = min(_max_length(folder), network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],
         "tasks": {kind: _description(kind, said, choices)},
         "vocab_file": found.vocab_file,
         "do_lower_case": found.tokenizer_config.do_lower_case,
         "embedding_size": network.embedding_size,
-        "model_hparam_overrides": shape,
+        "model_hparam_overrides": network.shape.overrides(),
         "max_seq_length": length,
         "max_query_length": min(64, length // 4),
         "n_best_size": min(20, length),

@@ -373,9 +373,8 @@ def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
     for part in (first, *others):
         verify_folder(part, log)
     shape, embedding_size = shape_of(read_json(first / CONFIG), first)
-    overrides = dataclasses.asdict(shape)
-    del overrides["vocab_size"]
-    hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
+    hparams: dict[str, Any] = {"embedding_size": embedding_size}
+    hparams["model_hparam_overrides"] = shape.overrides()
     lengths = [_trained_length(part, shape) for part in (first, *others)]
     if any(lengths):
         hparams["max_seq_length"] = min(filter(None, lengths))

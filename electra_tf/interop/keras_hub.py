@@ -16,6 +16,7 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -363,9 +364,8 @@ def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
     """What the JSON files of a preset say, once all its files are verified."""
     verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
-    overrides = dataclasses.asdict(shape)
-    del overrides["vocab_size"]
-    hparams = {"embedding_size": embedding_size, "model_hparam_overrides": overrides}
+    hparams: dict[str, Any] = {"embedding_size": embedding_size}
+    hparams["model_hparam_overrides"] = shape.overrides()
     if length := trained_length_in(folder):  # Presets have no place for it.
         hparams["max_seq_length"] = length
     vocab_file = folder / VOCABULARY

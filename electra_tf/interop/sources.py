@@ -397,14 +397,12 @@ def _above(folder: Path, levels: int) -> Path:
 
 def _of_finetuned(config: FinetuningConfig, hparams) -> dict[str, Any]:
     """The hparams of a fine-tuned model's encoder."""
-    overrides = dataclasses.asdict(config.model_config())
-    del overrides["vocab_size"]
     return {
         "vocab_file": hparams.get("vocab_file"),
         "embedding_size": config.embedding_size,
         "do_lower_case": config.do_lower_case,
         "max_seq_length": config.max_seq_length,
-        "model_hparam_overrides": overrides,
+        "model_hparam_overrides": config.model_config().overrides(),
     }
 
 
