@@ -65,6 +65,10 @@ def silence(stream: TextIO) -> None:
         os.dup2(nowhere.fileno(), stream.fileno())
 
 
+def say_nothing(message: str) -> None:
+    """A log of what nobody needs to read."""
+
+
 def say(message: str, stream: TextIO) -> None:
     """Prints a process's last words, if there is somebody who reads them.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import own_tasks
 from electra_tf.finetune.inputs import Columns, shown
@@ -123,12 +124,12 @@ def read(folder: Path) -> TaskPredictor | None:
 
 
 def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
-    found = huggingface.settings_of(folder, lambda line: None)
+    found = huggingface.settings_of(folder, say_nothing)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
     vocab = Vocabulary.load(found.vocab_file)
     network = huggingface.read_network(folder)
-    network = huggingface.cut(network, len(vocab), lambda line: None)
+    network = huggingface.cut(network, len(vocab), say_nothing)
     kind = _kind_of(folder, network, config)
     count = len(network.tensors[f"{network.head()}bias"])
     labels = () if kind in ("regression", "qa") else _labels(folder, config, count)

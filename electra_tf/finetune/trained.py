@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
+from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
@@ -131,16 +132,12 @@ def read(
         facts = read_facts(folder)
     else:
         facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
-    found = initial_weights.find(str(folder), _nothing)
+    found = initial_weights.find(str(folder), say_nothing)
     initial_weights.check(found, config, vocab)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
-    initial_weights.load_all(found, weights, _nothing)
+    initial_weights.load_all(found, weights, say_nothing)
     return Trained(config, vocab, facts, model, found.origin)
-
-
-def _nothing(line: str) -> None:
-    del line

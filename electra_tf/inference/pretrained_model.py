@@ -20,6 +20,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference.scoring import (
     TextScore,
@@ -271,11 +272,11 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     """
     path = os.path.abspath(local_of(os.fspath(path)))
     try:
-        found = sources.find(path, log=_nothing)
+        found = sources.find(path, log=say_nothing)
     except sources.NoModelError:
         raise _no_model(path) from None
     startup.import_tensorflow()
-    stored = found.read(log=_nothing if found.run else _to_stderr, slots=False)
+    stored = found.read(log=say_nothing if found.run else _to_stderr, slots=False)
     if not any(name.startswith(HEADS) for name in stored.tensors):
         raise UserError(
             f"{path} holds an encoder without heads; this needs a discriminator or a "
@@ -306,10 +307,6 @@ def _no_model(path: str) -> UserError:
         "<data-dir>/models/<model-name> of run_pretraining.py; docs/checkpoints.md "
         "names other models that can be read."
     )
-
-
-def _nothing(line: str) -> None:
-    del line
 
 
 def _to_stderr(line: str) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.model import ModelConfig
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
     huggingface_card,
@@ -278,7 +279,7 @@ def _peer_outputs(
 
 def read_network(
     folder: Path,
-    note: Callable[[str], None] = lambda line: None,
+    note: Callable[[str], None] = say_nothing,
     allow_pytorch_bin: bool = False,
 ) -> Network:
     """The network in a directory, complete with its head.

@@ -20,6 +20,7 @@ import numpy as np
 
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import sources, tf1
 from electra_tf.interop.sources import FoundModel
@@ -80,7 +81,7 @@ def check(path: str, config) -> None:
 
     Raises `UserError`; all else that there is to say, `load` says.
     """
-    _check_settings(sources.find(path, lambda line: None), config)
+    _check_settings(sources.find(path, say_nothing), config)
 
 
 def _check_settings(model: FoundModel, config) -> None:
