@@ -9,14 +9,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from electra_tf import startup
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, question_inputs
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.predictor import Predictor
 from electra_tf.finetune.task import rounded
-from electra_tf.paths import readable_by_tensorflow
-from electra_tf.storage.manifest import verify_folder
+from electra_tf.inference.saved_model_texts import open_saved_model
 from electra_tf.text.tf_tokenization import encoded
 
 _BATCH = 64
@@ -35,13 +33,7 @@ class SavedModelPredictor(Predictor):
     """
 
     def __init__(self, folder: Path):
-        manifest = verify_folder(folder, lambda line: None)
-        startup.import_tensorflow()
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401 - its ops are in the graph
-
-        self._model = tf.saved_model.load(readable_by_tensorflow(folder))
-        self._call = self._model.signatures.get("serving_default")
+        self._model, self._call, manifest = open_saved_model(folder)
         taken = self._call.structured_input_signature[1] if self._call else {}
         self._takes = tuple(sorted(taken))
         given = set(self._call.structured_outputs) if self._call else set()

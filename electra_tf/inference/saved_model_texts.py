@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from electra_tf import startup
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.inference import corpus_run
 from electra_tf.inference.corpus_texts import (
@@ -30,6 +31,20 @@ from electra_tf.text.units import Unit
 _BATCH = 32
 
 
+def open_saved_model(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
+    """(the model, what it is called by if anything, its manifest) of a SavedModel.
+
+    Raises `UserError` (65) for a damaged one.
+    """
+    manifest = verify_folder(folder, say_nothing)
+    startup.import_tensorflow()
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 - its ops are in the graph
+
+    model = tf.saved_model.load(readable_by_tensorflow(folder))
+    return model, model.signatures.get("serving_default"), manifest
+
+
 class SavedModelTexts(TextJob):
     """A scorer or detector that `export_model.py` has written.
 
@@ -43,13 +58,7 @@ class SavedModelTexts(TextJob):
 
     def __init__(self, options: dict[str, Any], folder: Path, output: str):
         super().__init__(options)
-        manifest = verify_folder(folder, lambda line: None)
-        startup.import_tensorflow()
-        import tensorflow as tf
-        import tensorflow_text  # noqa: F401 - its ops are in the graph
-
-        self._model = tf.saved_model.load(readable_by_tensorflow(folder))
-        self._call = self._model.signatures.get("serving_default")
+        self._model, self._call, manifest = open_saved_model(folder)
         self._output = output
         gives = self._call.structured_outputs if self._call else {}
         if not {output, "num_tokens"} <= gives.keys():
