@@ -22,13 +22,11 @@ from electra_tf import cli, processes, startup
 from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
-from electra_tf.data import record_index, token_counts
-from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
-from electra_tf.interop import sources, warm_start
-from electra_tf.interop.sources import FoundModel
-from electra_tf.paths import joined
+from electra_tf.data import record_index
+from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
+from electra_tf.interop import run_start
+from electra_tf.interop.run_start import Start
 from electra_tf.pretrain import shards
-from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
@@ -36,7 +34,7 @@ from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.storage.remote import check_writable, put
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text import word_list
-from electra_tf.text.vocabulary import Vocabulary, recorded_settings, resolve_settings
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train import compilation_cache
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
@@ -113,8 +111,9 @@ def main(argv: list[str]) -> int:
         lock if writes else nothing,
         folder if chief else nothing,
     ):
-        # What the others need of these files the chief gives them.
-        start = find_start(config, vocab, checkpoints, console) if chief else NO_START
+        start = Start()
+        if chief:  # What the others need of these files it gives them.
+            start = run_start.find(config, vocab, checkpoints, console.log)
         console.heading("Config:")
         for name, value in sorted(config.to_dict().items()):
             console.log(f"{name} {value}")
@@ -143,7 +142,7 @@ def settings_of(
     config: PretrainingConfig, vocab: Vocabulary, words: word_list.WordList | None
 ) -> dict[str, Any]:
     """What is stored with each checkpoint; all but the tokenizer's may change."""
-    found = config.settings() | record_index.manifest_sha256(data_files(config))
+    found = config.settings() | record_index.manifest_sha256(shards.pattern_of(config))
     tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     found["tokenizer"] = tokenizer._asdict()
     if config.do_train:
@@ -160,88 +159,6 @@ def save_config(config: PretrainingConfig, checkpoints: Checkpoints) -> None:
         dataclasses.replace(config, **start).save(str(path))
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def data_files(config: PretrainingConfig) -> str:
-    """The pattern of what is read in all phases."""
-    name = "pretrain_tfrecords" if config.do_train else "eval_tfrecords"
-    places = [joined(getattr(phase.config, name)) for phase in config.run_phases()]
-    return ",".join(dict.fromkeys(places))
-
-
-class Start(NamedTuple):
-    """What a run begins with; with neither, init_checkpoint or random weights."""
-
-    saved: Manifest | None = None  # the newest checkpoint
-    original: FoundModel | None = None  # another model to continue from or to evaluate
-
-
-NO_START = Start()  # of workers that are not the chief
-
-
-def find_start(
-    config: PretrainingConfig, vocab: Vocabulary, checkpoints: Checkpoints, console
-) -> Start:
-    """What there is to begin with, checked."""
-    original = sources.original_in(config.model_dir, console.log)
-    saved = None if original else checkpoints.newest_intact()
-    if saved or original:
-        keep_init_checkpoint(Start(saved, original), config, checkpoints)
-    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    if saved:
-        checkpoints.check_identity(saved)
-        prefix = checkpoints.prefix(saved.step)
-        recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
-        if config.do_train:
-            phases.check_passed(saved.settings, config, saved.step)
-            if note := phases.batch_size_note(saved.settings, config, saved.step):
-                console.log(note)
-            told = saved.settings, checkpoints.settings
-            if note := phases.other_data_note(*told, config, saved.step):
-                console.log(note)
-    if config.do_eval and not (saved or original):
-        original = model_to_evaluate(config, console)
-    if config.init_checkpoint and not (saved or original):
-        warm_start.check(config.init_checkpoint, config)
-    if original:
-        original.check_fits(config, vocab)
-    parts = phases.ahead(config, saved.step if saved else 0)
-    if config.do_eval:
-        parts = [config.phase_at(last_step_of(saved, config))]
-    shards.check_tokenizers(parts, tokenizer)
-    masks_rare = config.rare_mask_power and config.do_train
-    if config.needs_token_counts and not (saved or original) or masks_rare:
-        token_counts.files_beside(data_files(config))
-    return Start(saved, original)
-
-
-def keep_init_checkpoint(
-    start: Start, config: PretrainingConfig, checkpoints: Checkpoints
-) -> None:
-    """A run that has begun keeps what it began with; UserError for something else."""
-    here, there = config.init_checkpoint, None
-    if saved := start.saved:
-        there = saved.settings.get("init_checkpoint")
-        began = f"the weights of {there}" if there else "random weights"
-        found = f"is at step {saved.step} and began with {began}"
-    else:
-        found = f"holds the original's {start.original.origin}"
-    if here not in (None, there):
-        raise UserError(
-            f"{config.model_dir} {found}; init_checkpoint {here!r} would have no "
-            "effect.\nLeave it out, or choose another --model-name."
-        )
-    checkpoints.settings["init_checkpoint"] = there
-
-
-def model_to_evaluate(config: PretrainingConfig, console: Console) -> FoundModel:
-    """The init_checkpoint, where the run has no checkpoint of its own."""
-    if config.init_checkpoint is None:
-        raise UserError(
-            f"{config.model_dir} has no checkpoint to evaluate.\n"
-            "Check --data-dir and --model-name, set init_checkpoint, or train first."
-        )
-    return sources.find(config.init_checkpoint, console.log)
 
 
 class Run(NamedTuple):
@@ -322,10 +239,10 @@ def train(run: Run, stop: StopRequest) -> int:
     from electra_tf.pretrain.run import PretrainingRun
     from electra_tf.pretrain.run import train as train_phases
 
-    config, vocab, cluster, checkpoints, _, console = run
+    config, vocab, cluster, checkpoints, start, console = run
     placement, task, state = build(run)
     if cluster.is_chief:
-        load_start(run, task, state)
+        start.load(config, vocab, checkpoints, task, state, console.log)
     placement.workers.copy_from_chief(state.variables())
     running = PretrainingRun(
         config, vocab, placement, task, state, checkpoints, console
@@ -361,44 +278,25 @@ def draw_curves(run: Run, task, step: int) -> None:
     console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
 
 
-def load_start(run: Run, task, state) -> None:
-    """Assigns what the run starts from."""
-    from electra_tf.pretrain import pretrain_data
-
-    config, vocab, _, checkpoints, (saved, original), console = run
-    if saved:
-        checkpoints.restore(saved, state.variables())
-        console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
-    elif original:
-        warm_start.resume(original, state.variables())
-        checkpoints.last_saved_step = state.step  # Its files stay as they are.
-        console.log(f"Continuing from the original's {original.origin}.")
-    elif config.init_checkpoint:
-        warm_start.load(
-            config.init_checkpoint, config, vocab, state.weights(), console.log
-        )
-    if config.needs_token_counts and not (saved or original):
-        task.model.generator.adapt(pretrain_data.token_counts_of(config, vocab))
-
-
 def evaluate(run: Run) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
     from electra_tf.pretrain.run import batches_of
     from electra_tf.train.evaluation import Evaluation
 
-    config, vocab, _, checkpoints, (saved, original), console = run
-    (placement, task, state), step = build(run), None
+    config, vocab, _, checkpoints, start, console = run
+    (placement, task, state), step, saved = build(run), None, start.saved
     if saved:
         saved = checkpoints.restore_newest(saved, state.weights())
         checkpoint, step = checkpoints.prefix(saved.step), saved.step
-    elif original:
-        checkpoint = original.origin
-        step = warm_start.evaluated(original, state.weights(), console.log)
+    elif start.original:
+        checkpoint = start.original.origin
+        step = run_start.evaluated(start.original, state.weights(), console.log)
     if placement.is_chief:
         console.log(f"Evaluating {checkpoint}.")
     placement.workers.copy_from_chief(state.weights())
     # The chief alone knows how far it was trained.
-    made_by = int(placement.workers.gather([last_step_of(saved, config)])[0, 0])
+    last = run_start.last_step_of(saved, config)
+    made_by = int(placement.workers.gather([last])[0, 0])
     phase = config.phase_at(made_by)
     task.model.objective.enter_stage(phase.stage)
     part = phase.config
@@ -430,23 +328,15 @@ def evaluate(run: Run) -> int:
     return EXIT_OK
 
 
-def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
-    """The step, from 0, whose stage and phase a model is evaluated in.
-
-    The steps of another run say nothing of the stages and phases here: its model is
-    taken for a finished one.
-    """
-    return max(0, saved.step - 1) if saved else config.num_train_steps - 1
-
-
 def describe_run(run: Run) -> int:
     """Checks data and model and prints what a run would be; writes nothing."""
     from electra_tf.pretrain.run import batches_of, check_data
     from flops_computation import get_recipe_flops
 
-    config, vocab, _, _, (saved, original), console = run
+    config, vocab, _, checkpoints, start, console = run
     placement, task, state = build(run)
-    parts = [config.phase_at(last_step_of(saved, config))]
+    saved = start.saved
+    parts = [config.phase_at(run_start.last_step_of(saved, config))]
     if config.do_train:
         # The chief alone knows how far the run is.
         done = placement.workers.gather([saved.step if saved else 0])[0, 0]
@@ -455,7 +345,7 @@ def describe_run(run: Run) -> int:
     for part in parts:
         next(batches_of(part.config, vocab, placement, training=config.do_train))
     if config.do_train and run.cluster.is_chief:
-        load_start(run, task, state)
+        start.load(config, vocab, checkpoints, task, state, console.log)
     size = sum(
         v.shape.num_elements() * v.dtype.size for v in state.variables().values()
     )
@@ -471,7 +361,7 @@ def describe_run(run: Run) -> int:
 
 def what_comes(run: Run) -> str:
     """What the command of a dry run would do."""
-    config, (saved, original) = run.config, run.start
+    config, (saved, original, _) = run.config, run.start
     if config.do_eval:
         # Other workers than the chief know neither, and print nothing.
         found = original and original.origin

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting a pre-training run from the weights of another model, or going on with one.
+"""Starting a pre-training run from the weights of another model.
 
 The other model may have been trained for another objective, with another vocabulary or
 for shorter texts. Whatever fits is loaded, what is stated below is changed, whole parts
@@ -20,11 +20,10 @@ import numpy as np
 
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import sources, tf1
+from electra_tf.interop import tf1
 from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import check_trained, note_capitals
+from electra_tf.interop.stored_model import note_capitals
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -76,15 +75,11 @@ class WeightReport(NamedTuple):
         return found
 
 
-def check(path: str, config) -> None:
-    """Refuses what `load` would, as far as files say it: without TensorFlow.
+def check_settings(model: FoundModel, config) -> None:
+    """Refuses a model whose weights would mean something else: without TensorFlow.
 
     Raises `UserError`; all else that there is to say, `load` says.
     """
-    _check_settings(sources.find(path, say_nothing), config)
-
-
-def _check_settings(model: FoundModel, config) -> None:
     for name, there, here in model.differences_from(config):
         if name in _SAME:
             raise UserError(
@@ -94,7 +89,7 @@ def _check_settings(model: FoundModel, config) -> None:
 
 
 def load(
-    path: str,
+    model: FoundModel,
     config,
     vocab: Vocabulary,
     variables: Mapping[str, Any],
@@ -103,18 +98,16 @@ def load(
     """Assigns what a model offers to the variables of a new run, and logs it.
 
     Args:
-      path: what `interop.sources.read` takes.
+      model: that `check_settings` has nothing against.
       config, vocab: PretrainingConfig and vocabulary of the new run.
       variables: name -> tf.Variable, initialised.
 
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    model = sources.find(path, log)
     contents = model.contents(log, slots=False)
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
-    _check_settings(model, config)
     if config.do_lower_case:
         note_capitals(contents.settings, theirs, path, log)
     tokenizer = contents.settings.tokenizer_config
@@ -131,35 +124,6 @@ def load(
     for line in report.lines():
         log(line)
     return report
-
-
-def resume(model: FoundModel, variables: Mapping[str, Any]) -> None:
-    """Assigns weights, slots and step of a run of the original.
-
-    Args:
-      variables: name -> tf.Variable, all of a run's.
-
-    Raises `UserError` when one of them is missing, or of another shape.
-    """
-    theirs = {k: v for k, v in variables.items() if not tf1.is_ours_alone(k)}
-    tf1.tensors_of(model.origin).assign_to(theirs)
-
-
-def evaluated(
-    model: FoundModel, weights: Mapping[str, Any], log: Callable[[str], None]
-) -> int | None:
-    """Assigns the weights of a model that is evaluated as it is.
-
-    Returns: its step, None where it does not say it.
-
-    Raises `UserError` when one of them is missing, or of another shape.
-    """
-    tensors = model.tensors(log)
-    step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
-    stages = {**model.settings.hparams, **model.identity}
-    check_trained(model.origin, stages.get("stage_one_steps"), step)
-    tf1.as_residuals(tensors, weights).assign_to(weights)
-    return step
 
 
 def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:

@@ -8,11 +8,19 @@ import os
 from collections.abc import Sequence
 
 from electra_tf.config.phases import Phase
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import escape, globs_in, joined
 from electra_tf.storage.remote import expand, fetch_once, is_remote, size_of
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+
+
+def pattern_of(config: PretrainingConfig) -> str:
+    """The files that a run reads in all phases, as a list of globs."""
+    name = "pretrain_tfrecords" if config.do_train else "eval_tfrecords"
+    places = [joined(getattr(phase.config, name)) for phase in config.run_phases()]
+    return ",".join(dict.fromkeys(places))
 
 
 def check_tokenizers(phases: Sequence[Phase], ours: TokenizerConfig) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.interop import huggingface, tf1, warm_start
+from electra_tf.interop import huggingface, sources, tf1, warm_start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import without_tensorflow
@@ -36,9 +36,9 @@ class Started:
         variables = {v.path: v.value for v in model.variables}
         self.before = {k: v.numpy() for k, v in variables.items()}
         self.log = []
-        self.report = warm_start.load(
-            str(path), config, vocab, variables, self.log.append
-        )
+        found = sources.find(path, self.log.append)
+        warm_start.check_settings(found, config)
+        self.report = warm_start.load(found, config, vocab, variables, self.log.append)
         self.after = {k: v.numpy() for k, v in variables.items()}
 
     def equal(self, tensors, names):
@@ -199,9 +199,8 @@ def test_nothing_is_assigned_when_something_does_not_fit():
     variables = {v.path: v.value for v in model.variables}
     before = variables[WORDS].numpy()
     with pytest.raises(UserError, match="generator"):
-        warm_start.load(
-            prefix_of("electra_tiny"), config, vocab, variables, lambda line: None
-        )
+        found = sources.find(prefix_of("electra_tiny"), **quiet)
+        warm_start.load(found, config, vocab, variables, **quiet)
     np.testing.assert_array_equal(variables[WORDS].numpy(), before)
 
 

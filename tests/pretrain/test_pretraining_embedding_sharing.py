@@ -213,7 +213,8 @@ def warm_started(path, **hparams):
     model = build_pretrainer(config, SPECIAL_IDS)
     variables = {v.path: v.value for v in model.variables}
     vocab = Vocabulary.load(f"{path.parents[1]}/vocab.txt")
-    report = warm_start.load(str(path), config, vocab, variables, lambda line: None)
+    found = sources.find(path, **quiet)
+    report = warm_start.load(found, config, vocab, variables, **quiet)
     return values(model), report
 
 

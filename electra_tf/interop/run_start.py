@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of pre-training begins with: found and checked, and loaded later.
+
+The newest checkpoint in its directory, or one of the original that lies there; for a
+new run the weights of the model that `init_checkpoint` names, or random ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from electra_tf.config import phases
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.data import token_counts
+from electra_tf.errors import UserError
+from electra_tf.interop import sources, tf1, warm_start
+from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.stored_model import check_trained
+from electra_tf.pretrain import shards
+from electra_tf.storage.checkpoint_manifest import Manifest
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text.vocabulary import (
+    TokenizerConfig,
+    Vocabulary,
+    recorded_settings,
+    resolve_settings,
+)
+
+
+class Start(NamedTuple):
+    """What a run begins with: one of these, or random weights."""
+
+    saved: Manifest | None = None  # the newest checkpoint
+    original: FoundModel | None = None  # another model to continue from or to evaluate
+    initial: FoundModel | None = None  # whose weights a new run takes over
+
+    def load(
+        self,
+        config: PretrainingConfig,
+        vocab: Vocabulary,
+        checkpoints: Checkpoints,
+        task,
+        state,
+        log: Callable[[str], None],
+    ) -> None:
+        """Assigns it to the state of a run that trains (`train.step.TrainState`).
+
+        Raises `UserError` for a variable that is missing, or of another shape.
+        """
+        if self.saved:
+            checkpoints.restore(self.saved, state.variables())
+            log(f"Continuing from {checkpoints.prefix(self.saved.step)}.")
+            return
+        if self.original:
+            variables = state.variables().items()
+            theirs = {k: v for k, v in variables if not tf1.is_ours_alone(k)}
+            tf1.tensors_of(self.original.origin).assign_to(theirs)
+            checkpoints.last_saved_step = state.step  # Its files stay as they are.
+            log(f"Continuing from the original's {self.original.origin}.")
+            return
+        if self.initial:
+            warm_start.load(self.initial, config, vocab, state.weights(), log)
+        if config.needs_token_counts:
+            from electra_tf.pretrain import pretrain_data
+
+            task.model.generator.adapt(pretrain_data.token_counts_of(config, vocab))
+
+
+def find(
+    config: PretrainingConfig,
+    vocab: Vocabulary,
+    checkpoints: Checkpoints,
+    log: Callable[[str], None],
+) -> Start:
+    """What there is to begin with, checked as far as files say it.
+
+    Raises `UserError` for what the run cannot begin or go on with.
+    """
+    original = sources.original_in(config.model_dir, log)
+    saved = None if original else checkpoints.newest_intact()
+    start = Start(saved, original)
+    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    if saved or original:
+        _keep_init_checkpoint(start, config, checkpoints)
+    if saved:
+        _check_saved(saved, config, tokenizer, vocab, checkpoints, log)
+    elif config.do_eval and not original:
+        start = Start(original=_to_evaluate(config, log))
+    elif config.init_checkpoint and not original:
+        start = Start(initial=sources.find(config.init_checkpoint, log))
+        warm_start.check_settings(start.initial, config)
+    if start.original:
+        start.original.check_fits(config, vocab)
+    parts = phases.ahead(config, saved.step if saved else 0)
+    if config.do_eval:
+        parts = [config.phase_at(last_step_of(saved, config))]
+    shards.check_tokenizers(parts, tokenizer)
+    masks_rare = config.rare_mask_power and config.do_train
+    if masks_rare or config.needs_token_counts and not (saved or start.original):
+        token_counts.files_beside(shards.pattern_of(config))
+    return start
+
+
+def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
+    """The step, from 0, whose stage and phase a model is evaluated in.
+
+    The steps of another run say nothing of the stages and phases here: its model is
+    taken for a finished one.
+    """
+    return max(0, saved.step - 1) if saved else config.num_train_steps - 1
+
+
+def evaluated(
+    model: FoundModel, weights: Mapping[str, Any], log: Callable[[str], None]
+) -> int | None:
+    """Assigns the weights of a model that is evaluated as it is.
+
+    Returns: its step, None where it does not say it.
+
+    Raises `UserError` when one of them is missing, or of another shape.
+    """
+    tensors = model.tensors(log)
+    step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+    stages = {**model.settings.hparams, **model.identity}
+    check_trained(model.origin, stages.get("stage_one_steps"), step)
+    tf1.as_residuals(tensors, weights).assign_to(weights)
+    return step
+
+
+def _check_saved(
+    saved: Manifest,
+    config: PretrainingConfig,
+    tokenizer: TokenizerConfig,
+    vocab: Vocabulary,
+    checkpoints: Checkpoints,
+    log: Callable[[str], None],
+) -> None:
+    """Refuses a checkpoint of another run; says what is changed since it was saved."""
+    checkpoints.check_identity(saved)
+    prefix = checkpoints.prefix(saved.step)
+    recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
+    if not config.do_train:
+        return
+    phases.check_passed(saved.settings, config, saved.step)
+    ours = checkpoints.settings
+    for note in (
+        phases.batch_size_note(saved.settings, config, saved.step),
+        phases.other_data_note(saved.settings, ours, config, saved.step),
+    ):
+        if note:
+            log(note)
+
+
+def _keep_init_checkpoint(
+    start: Start, config: PretrainingConfig, checkpoints: Checkpoints
+) -> None:
+    """A run that has begun keeps what it began with; UserError for something else."""
+    here, there = config.init_checkpoint, None
+    if saved := start.saved:
+        there = saved.settings.get("init_checkpoint")
+        began = f"the weights of {there}" if there else "random weights"
+        found = f"is at step {saved.step} and began with {began}"
+    else:
+        found = f"holds the original's {start.original.origin}"
+    if here not in (None, there):
+        raise UserError(
+            f"{config.model_dir} {found}; init_checkpoint {here!r} would have no "
+            "effect.\nLeave it out, or choose another --model-name."
+        )
+    checkpoints.settings["init_checkpoint"] = there
+
+
+def _to_evaluate(config: PretrainingConfig, log: Callable[[str], None]) -> FoundModel:
+    """The init_checkpoint, where the run has no checkpoint of its own."""
+    if config.init_checkpoint is None:
+        raise UserError(
+            f"{config.model_dir} has no checkpoint to evaluate.\n"
+            "Check --data-dir and --model-name, set init_checkpoint, or train first."
+        )
+    return sources.find(config.init_checkpoint, log)
