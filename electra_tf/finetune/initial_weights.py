@@ -21,6 +21,7 @@ from electra_tf.interop import sources
 from electra_tf.interop.sources import FoundModel
 from electra_tf.interop.stored_model import note_capitals
 from electra_tf.storage.remote import fetch_once
+from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 ENCODER = "electra/"
@@ -152,15 +153,13 @@ def _hparams_for(shape: Mapping[str, Any], size: str | None = None) -> dict[str,
     return min(found, key=lambda pair: pair[0])[1]
 
 
-def load_encoder(
-    model: FoundModel, variables: Mapping[str, Any], log: Callable[[str], None]
-) -> None:
+def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
     """Assigns the encoder's weights; heads keep theirs.
 
     Raises `UserError` naming the first variable that is absent or of another shape.
     """
     encoder = {k: v for k, v in variables.items() if k.startswith(ENCODER)}
-    model.tensors(log).assign_to(encoder)
+    tensors.assign_to(encoder)
 
 
 def load_all(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 
@@ -38,6 +39,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.remote import fetch, put_folder
 from electra_tf.storage.remote_run import RunFolder, remove_run
+from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
@@ -52,7 +54,8 @@ TRAINING = "training"
 _CHANGEABLE = ("model_size", "model_hparam_overrides", "on_nonfinite")
 
 
-class Run(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Run:
     """What all trials of a run share."""
 
     config: FinetuningConfig
@@ -62,6 +65,11 @@ class Run(NamedTuple):
     placement: Placement
     console: Console
     stop: StopRequest  # entered for as long as the run works
+
+    @functools.cached_property
+    def initial_tensors(self) -> StoredTensors:
+        """The weights of `source`; what is to be said of foreign ones is said once."""
+        return self.source.tensors(self.console.log)
 
     def check_stop(self) -> None:
         """Raises `Interrupted` when a signal has asked to stop."""
@@ -313,7 +321,7 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
         checkpoints.restore(saved, state.variables())
         console.log(f"Continuing from {checkpoints.prefix(saved.step)}.")
     elif run.source:
-        initial_weights.load_encoder(run.source, state.weights(), console.log)
+        initial_weights.load_encoder(run.initial_tensors, state.weights())
         console.log(f"Encoder's weights from {run.source.origin}; new heads.")
     else:
         console.log("All weights are random: init_checkpoint is null.")

@@ -201,7 +201,8 @@ def test_fine_tuning_starts_from_the_sum(run):
     folder, model = run
     variable = tf.Variable(tf.zeros([97, 8]))
     found = sources.find(folder, **quiet)
-    initial_weights.load_encoder(found, {OURS + "word_embeddings": variable}, print)
+    tensors = found.tensors(print)
+    initial_weights.load_encoder(tensors, {OURS + "word_embeddings": variable})
     np.testing.assert_array_equal(variable, summed(values(model)))
 
 
