@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ from electra_tf.interop.stored_model import Contents, Settings, StoredModel, ass
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.manifest import format_of, read_json
 from electra_tf.storage.new_folder import new_folder
-from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_checkpoint
+from electra_tf.storage.stored_tensors import (
+    SLOTS,
+    StoredTensors,
+    of_checkpoint,
+    write_tensors,
+)
 from electra_tf.text.vocabulary import read_settings, write_settings, write_tokens
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
@@ -281,22 +286,6 @@ def _hparams_for_original(stored: StoredModel) -> dict[str, Any]:
 
 
 def save_tensors(prefix: str | os.PathLike, stored: StoredModel) -> None:
-    """Writes weights, slots and step in TensorFlow's V2 format."""
-    import tensorflow as tf
-
-    named: Mapping[str, np.ndarray] = {
-        **stored.tensors,
-        **stored.slots,
-        STEP: np.asarray(stored.step, np.int64),
-    }
-    names = sorted(named)
-    try:
-        with tf.device("CPU:0"):
-            tf.raw_ops.SaveV2(
-                prefix=str(prefix),
-                tensor_names=names,
-                shape_and_slices=[""] * len(names),
-                tensors=[tf.constant(named[name]) for name in names],
-            )
-    except tf.errors.OpError as error:
-        raise OSError(None, error.message.splitlines()[0]) from error
+    """Writes weights, slots and step; raises `OSError`."""
+    step = {STEP: np.asarray(stored.step, np.int64)}
+    write_tensors(prefix, {**stored.tensors, **stored.slots, **step})

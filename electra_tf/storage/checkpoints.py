@@ -21,7 +21,6 @@ checkpoints works without it.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -45,7 +44,7 @@ from electra_tf.storage.checkpoint_manifest import (
     split_name,
 )
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
-from electra_tf.storage.stored_tensors import of_checkpoint
+from electra_tf.storage.stored_tensors import of_checkpoint, write_tensors
 
 CORRUPT = ".corrupt"
 
@@ -280,7 +279,7 @@ class Checkpoints:
         partial = self._partial(step)
         try:
             partial.mkdir(parents=True)
-            self._write_tensors(partial, step, variables)
+            write_tensors(partial / name_of(step), variables)
             checkpoint_manifest.write(partial, step, self.identity, self.settings)
             self._move_into_place(partial, step)
         except OSError as error:
@@ -290,24 +289,6 @@ class Checkpoints:
         self._remove_old()
         self._write_pointer()
         self._after_save()
-
-    def _write_tensors(
-        self, partial: Path, step: int, variables: Mapping[str, Any]
-    ) -> None:
-        import tensorflow as tf
-
-        names = sorted(variables)
-        with tf.device("CPU:0"):
-            tensors = [tf.identity(variables[name]) for name in names]
-            try:
-                tf.raw_ops.SaveV2(
-                    prefix=str(partial / name_of(step)),
-                    tensor_names=names,
-                    shape_and_slices=[""] * len(names),
-                    tensors=tensors,
-                )
-            except tf.errors.OpError as error:
-                raise OSError(errno.EIO, error.message.splitlines()[0]) from error
 
     def _move_into_place(self, partial: Path, step: int) -> None:
         """Moves the files, the manifest last and after the others are durable."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -69,3 +71,24 @@ def of_checkpoint(prefix: str) -> StoredTensors:
         reason = str(error).splitlines()[0]
         raise UserError(f"cannot read {prefix}: {reason}", EXIT_DAMAGED) from error
     return StoredTensors(prefix, reader.get_variable_to_shape_map(), reader.get_tensor)
+
+
+def write_tensors(prefix: str | os.PathLike, named: Mapping[str, Any]) -> None:
+    """Writes tensors, arrays or variables by name, in TensorFlow's V2 format.
+
+    Raises `OSError`.
+    """
+    import tensorflow as tf
+
+    names = sorted(named)
+    with tf.device("CPU:0"):
+        tensors = [tf.identity(named[name]) for name in names]
+        try:
+            tf.raw_ops.SaveV2(
+                prefix=str(prefix),
+                tensor_names=names,
+                shape_and_slices=[""] * len(names),
+                tensors=tensors,
+            )
+        except tf.errors.OpError as error:
+            raise OSError(errno.EIO, error.message.splitlines()[0]) from error

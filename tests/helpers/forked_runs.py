@@ -185,7 +185,7 @@ def kill_in_save(save: int, operation: int) -> None:
 
     state = {"saves": 0, "left": None}
     whole_save = checkpoints.Checkpoints.save
-    write_tensors = checkpoints.Checkpoints._write_tensors
+    write_tensors = checkpoints.write_tensors
 
     def counted_save(self, step, variables):
         if step != self.last_saved_step:
@@ -194,10 +194,10 @@ def kill_in_save(save: int, operation: int) -> None:
         whole_save(self, step, variables)
         state["left"] = None
 
-    def timed_write(self, *args):
+    def timed_write(*args):
         if state["left"] == 0:
             threading.Thread(target=_die_after, args=(0.0005,), daemon=True).start()
-        write_tensors(self, *args)
+        write_tensors(*args)
 
     def guarded(function):
         @functools.wraps(function)
@@ -211,7 +211,7 @@ def kill_in_save(save: int, operation: int) -> None:
         return call
 
     checkpoints.Checkpoints.save = counted_save
-    checkpoints.Checkpoints._write_tensors = timed_write
+    checkpoints.write_tensors = timed_write
     for name in ("replace", "fsync", "mkdir", "rmdir", "unlink"):
         setattr(os, name, guarded(getattr(os, name)))
     checkpoints.shutil.rmtree = guarded(checkpoints.shutil.rmtree)
