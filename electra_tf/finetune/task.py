@@ -20,6 +20,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.manifest import sha256
 from electra_tf.text.json_lines import json_line
 from electra_tf.text.tokenization import Tokenizer
 
@@ -178,8 +179,7 @@ class Task(ABC):
 
     def data_hash(self, split: str) -> str:
         """Of the data of a split; features are made anew when it changes."""
-        with open(self.required(split), "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(self.required(split))
 
     @abstractmethod
     def examples(self, split: str) -> list[Any]:

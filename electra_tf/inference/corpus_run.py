@@ -120,7 +120,7 @@ def model_facts(origin: str, **others: Any) -> dict[str, Any]:
     digest = hashlib.sha256()
     for path in sorted(filter(os.path.isfile, files)):
         name = os.path.relpath(path, origin)
-        digest.update(f"{name} {sha256(Path(path))}\n".encode())
+        digest.update(f"{name} {sha256(path)}\n".encode())
     return {"path": origin, "sha256": digest.hexdigest(), **others}
 
 

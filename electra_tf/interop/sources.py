@@ -45,6 +45,7 @@ from electra_tf.storage.manifest import (
     format_of,
     read_json,
     saved_model_in,
+    sha256,
     verify_folder,
 )
 from electra_tf.storage.remote import fetch_once
@@ -419,8 +420,7 @@ def _state_of(path: Path) -> tuple[int, int]:
 @functools.cache
 def _file_sha256(path: Path, *state: int) -> str:
     del state  # part of the key
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(path)
 
 
 def _parts(folder: Path) -> list[Path]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.storage.files import sync_directory
-from electra_tf.storage.manifest import installed_versions
+from electra_tf.storage.manifest import installed_versions, record_of, sha256
 
 FORMAT = 1
 POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
@@ -89,7 +89,7 @@ def write(
     for path in sorted(directory.iterdir()):
         with open(path, "rb") as f:
             os.fsync(f.fileno())
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+        files[path.name] = record_of(path)
     packages = installed_versions("electra-tf", "tensorflow", "keras", "numpy")
     content = Manifest(
         step=step,
@@ -144,16 +144,11 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
                 raise DamagedCheckpointError(
                     f"{name} has {size} bytes instead of {record['bytes']}"
                 )
-            if _sha256(path) != record["sha256"]:
+            if sha256(path) != record["sha256"]:
                 raise DamagedCheckpointError(f"{name} does not match its checksum")
         except OSError as error:
             reason = error.strerror
             raise DamagedCheckpointError(f"{name} cannot be read: {reason}") from error
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -41,7 +42,7 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-def sha256(path: Path) -> str:
+def sha256(path: str | os.PathLike) -> str:
     """The sha256 of a file, in hexadecimal."""
     with open(path, "rb") as f:
         return hashlib.file_digest(f, "sha256").hexdigest()
@@ -59,7 +60,7 @@ def write_manifest(
         **content,
         "versions": installed_versions(*packages),
         "created": now.isoformat(timespec="seconds"),
-        "files": {name: _record(path) for name, path in _files(folder).items()},
+        "files": {name: record_of(path) for name, path in _files(folder).items()},
     }
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
@@ -114,7 +115,7 @@ def verify_folder(
             state = "is missing"
         elif name not in promised:
             state = "is new"
-        elif _record(there[name]) != promised[name]:
+        elif record_of(there[name]) != promised[name]:
             state = "is not what was written: its checksum differs"
         else:
             continue
@@ -134,5 +135,6 @@ def _files(folder: Path) -> dict[str, Path]:
     return {p.relative_to(folder).as_posix(): p for p in paths if p.name != MANIFEST}
 
 
-def _record(path: Path) -> dict[str, Any]:
+def record_of(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
