@@ -409,7 +409,6 @@ class QATask(Task):
         Of 2.0 also the answers to submit: those whose null odds are low enough.
         """
         folder = Path(directory)
-        folder.mkdir(parents=True, exist_ok=True)
         best = {
             question: [
                 {"text": a.text, "probability": p, "start_logit": a.start_logit,

@@ -19,7 +19,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.results import Statistics, finite
 from electra_tf.finetune.task import SMOOTHED, Task
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.files import atomic_write, cannot_write
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.train.curves import new_figure, png_of
 
@@ -96,10 +96,6 @@ def write(scores: Scores, json_path: Path, title: str) -> Path:
         name: {str(step): value._asdict() for step, value in by_step.items()}
         for name, by_step in scores.items()
     }
-    try:
-        json_path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(json_path, error) from error
     text = json.dumps(finite(content), indent=2, allow_nan=False)
     atomic_write(json_path, text + "\n")
     picture = json_path.with_suffix(".png")

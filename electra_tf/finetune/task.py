@@ -350,7 +350,6 @@ def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, An
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:
     """Writes a JSON object per line; returns the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, "".join(f"{json_line(row)}\n" for row in rows))
     return str(path)
 

@@ -315,11 +315,6 @@ def write_results(
 
     Raises `UserError` (73) when they cannot be written.
     """
-    txt_path = Path(txt_path)
-    try:
-        txt_path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(txt_path, error) from error
     known = {} if step is None else {"global_step": step}
     values = {**metrics, **known}
     text = "".join(f"{name} = {values[name]}\n" for name in sorted(values))

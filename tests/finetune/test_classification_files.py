@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE's own files: headers, the indices of their test sets, pairs of one text."""
+"""GLUE's own files: headers, indices of test sets, pairs of one text; predictions."""
 
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.finetune.task import write_jsonl
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import write_files
@@ -77,3 +78,10 @@ def test_a_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
         the = task.tokenizer.encode("the") * count
         assert features["input_ids"] == [vocab.cls_id, *the, vocab.sep_id]
         assert set(features["segment_ids"]) == {0}
+
+
+def test_predictions_that_have_no_place(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError) as error:
+        write_jsonl(tmp_path / "file" / "rte_dev.jsonl", [])
+    assert error.value.exit_code == EXIT_CANNOT_WRITE
