@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What model lies at this path? And the formats of other programs, both ways.
+"""What model lies at this path? What does a run begin with? Others' formats, both ways.
 
 Nothing is skipped: a name that is missing or left over is an error.
 """
