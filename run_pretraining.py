@@ -318,6 +318,7 @@ def evaluate(run: Run) -> int:
             step,
             checkpoint=checkpoint,
             data=part.eval_tfrecords,
+            is_training_data=part.eval_tfrecords == part.pretrain_tfrecords,
             num_eval_steps=config.num_eval_steps,
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),

@@ -144,13 +144,11 @@ def _check_masking(config) -> None:
                 f'mask_unit "word" and repeated_masks {show(config.repeated_masks)} '
                 "exclude each other: words are distinct. Leave repeated_masks out"
             )
-        said = f'mask_unit "word", {said}'
     elif config.word_list is not None:
         raise UserError(
             f"word_list {show(config.word_list)} says what words are, but mask_unit is "
             '"token": set "mask_unit": "word", or leave word_list out'
         )
-    usual = [type(config).mask_token_share, type(config).random_token_share]
     power, kind = config.rare_mask_power, config.generator_kind
     if power and config.repeated_masks != "fixed":
         raise UserError(
@@ -171,11 +169,13 @@ def _check_masking(config) -> None:
             f"rare_mask_power {show(power)} does not go with objective "
             f"{config.objective_kind}, which {reason}: leave it out"
         )
-    is_own = shares != usual or config.mask_unit == "word"
-    if is_own and GENERATORS[kind].predicts != "masked":
+    names = ("mask_unit", *names)
+    own = [n for n in names if getattr(config, n) != getattr(type(config), n)]
+    if own and GENERATORS[kind].predicts != "masked":
+        said = ", ".join(f"{name} {show(getattr(config, name))}" for name in own)
         raise UserError(
-            f"{said} say what a masked text looks like, but no network reads one: the "
-            f"generator is {show(kind)}. Leave them out"
+            f"{said}: no network reads a masked text, since the generator is "
+            f"{show(kind)}. Leave {', '.join(own)} out"
         )
 
 

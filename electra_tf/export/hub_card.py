@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.config import phases
+from electra_tf.inference.html_report import data_of
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.pretrain.objectives import objective_class
 
@@ -354,7 +355,5 @@ def _evaluation(facts: RunFacts) -> str:
         if isinstance(metrics.get(metric.name), (int, float))
     ]
     step = facts.results.get("global_step")
-    head = (
-        f"Pre-training metrics at step {step}, on the data that the run evaluates on."
-    )
+    head = f"Pre-training metrics at step {step}, on {data_of(facts.results)}."
     return "\n".join([head, "", "| metric | value |", "|---|---|", *rows])

@@ -100,7 +100,7 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
         for label, (steps, values) in sorted(curves.items()):
             marker = "o" if len(steps) <= 40 else None
             axes.plot(steps, values, label=label, marker=marker, ms=3, linewidth=1.6)
-        axes.set_title(name, fontsize=11, loc="left")
+        axes.set_title(_title(name, curves), fontsize=11, loc="left")
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(color="#d9dde3", linewidth=0.6)
@@ -111,6 +111,11 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
 
 
 Curves = dict[str, tuple[Sequence[float], Sequence[float]]]  # name -> steps, values
+
+
+def _title(panel: str, curves: Curves) -> str:
+    """Says what is drawn where there is no legend: a single curve has none."""
+    return panel if len(curves) > 1 else f"{panel}: {', '.join(curves)}"
 
 
 def _losses(trial: Path) -> Curves:

@@ -67,14 +67,22 @@ def load_predictor(
     if found:
         return found
     trials = Path(path).glob(f"finetuning_models/*/{trained.CONFIG}")
-    names = ", ".join(sorted(str(trial.parent) for trial in trials))
+    names = sorted({str(trial.parent) for trial in trials} | set(_exported_below(path)))
     advice = "Give the directory of a trial, finetuning_models/<tasks>_model_1."
     if names:
-        advice = f"Its fine-tuned models: {names}."
+        advice = f"Its fine-tuned models: {', '.join(names)}."
     raise UserError(
         f"{path} is no fine-tuned model: no trial of run_finetuning.py, no SavedModel "
         f"of a task, no model of Hugging Face with the head of one.\n{advice}"
     )
+
+
+def _exported_below(path: str) -> Iterator[str]:
+    """The tasks in the --output-dir of an export, which has a folder for each part."""
+    for depth in ("*", "*/*"):  # A SavedModel has a version between.
+        for manifest in Path(path).glob(f"{depth}/{MANIFEST}"):
+            if "task" in read_json(manifest):
+                yield str(Path(path, manifest.relative_to(path).parts[0]))
 
 
 def _predictor(

@@ -135,6 +135,16 @@ def results_of(model_dir: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def data_of(results: dict[str, Any]) -> str:
+    """Which data an evaluation is of: metrics of text that was learnt say little."""
+    known = results.get("is_training_data")  # Older results do not say it.
+    if known is None:
+        return "the data that the run evaluates on"
+    if known:
+        return "the data that it was trained on"
+    return "the data that eval_tfrecords names besides"
+
+
 def _metrics_table(results: dict) -> str:
     rows = []
     for metric in ALL_METRICS:
@@ -145,7 +155,8 @@ def _metrics_table(results: dict) -> str:
                 f"<tr><td>{metric.name}</td><td>{value}</td><td>{metric.label}</td></tr>"
             )
     step = results.get("global_step", "")
-    caption = f'<p class="summary">Checkpoint of step {step}.</p>' if step else ""
+    made_by = f"Checkpoint of step {step}, on" if step else "On"
+    caption = f'<p class="summary">{made_by} {data_of(results)}.</p>'
     return f"{caption}<table>{''.join(rows)}</table>"
 
 

@@ -46,7 +46,7 @@ _OUTPUTS = {
     "ElectraForPreTraining": """\
 replaced = torch.sigmoid(output.logits)  # of each token, [CLS] and [SEP] among them
 tokens = tokenizer.tokenize(TEXT)
-print(dict(zip(tokens, replaced[0, 1:-1].tolist())))
+print(list(zip(tokens, replaced[0, 1:-1].tolist())))
 """,
     "ElectraModel": """\
 print(output.last_hidden_state.shape)  # texts, tokens, width

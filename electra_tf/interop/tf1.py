@@ -105,7 +105,11 @@ def read(prefix: str, slots: bool = True) -> Contents:
     notes = []
     tasks = sorted(k for k in tensors if k.startswith(_TASKS))
     if tasks:
-        notes.append(f"left out: {tasks[0]} and the rest of the fine-tuned heads")
+        # An export of a task reads them by itself: "left out" would be wrong there.
+        notes.append(
+            f"{tasks[0]} and the other fine-tuned heads are no part of the pre-trained "
+            "model"
+        )
     weights = {
         k: v
         for k, v in tensors.items()

@@ -12,17 +12,19 @@ that the other model lacks stay as initialised; anything else is an error.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from electra_tf.config import same_run
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import tf1
-from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.sources import SHAPE, FoundModel
 from electra_tf.interop.stored_model import note_capitals
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -49,8 +51,9 @@ _BY_TOKEN = (
 )
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
-# What no shape gives away, and what must be equal for the weights to mean the same.
-_SAME = ("num_attention_heads", "hidden_act")
+# What must be equal for the weights to mean the same. A longer table of positions can
+# be filled; of heads and activation no weight tells that they differ.
+_SAME = tuple(name for name in SHAPE if name != "max_position_embeddings")
 
 
 class WeightReport(NamedTuple):
@@ -80,12 +83,14 @@ def check_settings(model: FoundModel, config) -> None:
 
     Raises `UserError`; all else that there is to say, `load` says.
     """
-    for name, there, here in model.differences_from(config):
-        if name in _SAME:
-            raise UserError(
-                f"{name} is {there} in init_checkpoint {model.origin}, {here} here.\n"
-                "Set it in model_hparam_overrides."
-            )
+    differ = [one for one in model.differences_from(config) if one[0] in _SAME]
+    if differ:
+        name, there, here = differ[0]
+        fitting = same_run.hparams_of((name, there) for name, there, _ in differ)
+        raise UserError(
+            f"{name} is {there} in init_checkpoint {model.origin}, {here} here.\n"
+            f"These hparams fit it: {json.dumps(fitting)}"
+        )
 
 
 def load(

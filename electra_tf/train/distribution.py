@@ -150,10 +150,11 @@ def _tpu_strategy(config) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     # A name is looked up on Google's servers, through packages that may be missing.
     except (ValueError, OSError, ImportError, tf.errors.OpError) as error:
+        name = f" {config.tpu_name}" if config.tpu_name else ""
         raise UserError(
-            f"use_tpu is set, but no TPU {config.tpu_name or ''} answers: "
-            f"{str(error).splitlines()[0]}\nInstall tensorflow-tpu in place of "
-            "tensorflow (docs/tpu.md) and set tpu_name, or use_tpu to false."
+            f"use_tpu is set, but no TPU{name} answers: {str(error).splitlines()[0]}\n"
+            "Install tensorflow-tpu in place of tensorflow (docs/tpu.md), set tpu_name "
+            "if the TPU is not this machine's, or set use_tpu to false."
         ) from error
     strategy = tf.distribute.TPUStrategy(resolver)
     cores = strategy.num_replicas_in_sync

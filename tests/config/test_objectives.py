@@ -68,7 +68,11 @@ def test_towers_that_are_the_whole_model_have_its_shape():
         ),
         (
             {"random_token_share": 0.1, "electric_objective": True},
-            ["random_token_share 0.1", "two_tower"],
+            ["random_token_share 0.1: no", "two_tower", "Leave random_token_share out"],
+        ),
+        (  # What is not set is not named.
+            {"mask_unit": "word", "electric_objective": True},
+            ['mask_unit "word": no', "two_tower", "Leave mask_unit out"],
         ),
         (
             {"objective": "two_stage", "generator_hidden_size": 0.25},

@@ -56,6 +56,21 @@ def test_card_names_the_weights_that_a_run_began_with():
         assert ("trained on before" in card) == bool(given["init_checkpoint"])
 
 
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"is_training_data": True}, "on the data that it was trained on."),
+        ({"is_training_data": False}, "on the data that eval_tfrecords names besides."),
+        ({}, "on the data that the run evaluates on."),
+    ],
+)
+def test_card_says_whether_metrics_are_of_text_that_was_learnt(said, words):
+    results = {"global_step": 7, "metrics": {"loss": 20.5}} | said
+    facts = hub_directory.facts_of(tiny_source())._replace(results=results)
+    gaps = dict.fromkeys(KINDS, 0.0)
+    assert words in hub_card.model_card("m", "a/b", facts, "mit", KINDS, gaps)
+
+
 def test_card_of_two_towers_has_the_program_of_their_generator():
     source = tiny_source("two_tower_alone")
     facts = hub_directory.facts_of(source)

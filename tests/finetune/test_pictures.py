@@ -42,5 +42,9 @@ def test_curves_of_what_is_there(tmp_path):
     found = pictures._scores(tmp_path)
     assert set(found) == {"Dev loss", "Dev set of mine"}
     assert found["Dev set of mine"] == {"f1": ([4, 8], [50.0, 50.0])}
+    assert pictures._title("Dev set of mine", found["Dev set of mine"]) == (
+        "Dev set of mine: f1"
+    )
+    assert pictures._title("Dev loss", {"a": ([], []), "b": ([], [])}) == "Dev loss"
     pictures.draw_curves(tmp_path, path, "title")
     assert path.read_bytes() != alone and colours(path) > 20

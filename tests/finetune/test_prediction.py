@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that are in a bucket: what is there is brought before it is looked at."""
+"""Which model is at a path: in a bucket, and in the folders of an export."""
 
+import json
 from pathlib import Path
 
 import pytest
 import tensorflow as tf
 
+from electra_tf.errors import UserError
 from electra_tf.finetune import prediction
 from tests.helpers import memory_bucket
 
@@ -48,3 +50,15 @@ def test_a_model_in_a_bucket(tmp_path, monkeypatch, write):
         model = prediction.load_predictor(memory_bucket.place(place))
         [row] = model.predict(["the dog ran"])
         assert row.get("value", row.get("label")) in (0.5, "LABEL_0", "LABEL_1")
+
+
+@pytest.mark.parametrize("depth", ["reviews", "reviews/1"])
+def test_the_output_directory_of_an_export_is_answered_with_its_tasks(tmp_path, depth):
+    """Parts of a model have folders of their own, each with a manifest."""
+    manifests = {depth: {"task": "reviews"}, "encoder": {"what": "encoder"}}
+    for folder, said in manifests.items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(UserError) as refused:
+        prediction.load_predictor(str(tmp_path))
+    assert str(refused.value).endswith(f"models: {tmp_path / 'reviews'}.")

@@ -229,7 +229,8 @@ def test_the_snippets_of_the_cards_run(exported, tmp_path):
     folders.append(exported("electra_tiny", "encoder") / "encoder")
     printed = run_snippets(tmp_path, [folder / "README.md" for folder in folders])
     assert "'token_str': '" in printed["generator"]
-    assert printed["discriminator"].startswith("{'the': 0.")
+    # The text has this word twice.
+    assert printed["discriminator"].count("('the', 0.") == 2
     assert printed["encoder"].startswith("torch.Size([1, ")
 
 

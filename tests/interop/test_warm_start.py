@@ -213,17 +213,24 @@ def test_a_run_starts_from_a_run_with_a_schedule_of_its_own(tiny_data, tmp_path)
     for name, value, theirs in (
         ("num_attention_heads", 1, "2"),
         ("hidden_act", "relu", "gelu"),
+        ("intermediate_size", 64, "128"),
     ):
         other = tiny(overrides={name: value}) | before
         run = pretrain(tiny_data, f"other_{name}", other, env=env)
         assert run.returncode == 2, run.stdout
         assert f"{name} is {theirs} in init_checkpoint" in run.stderr
+    # All that differs is told at once.
+    sizes = {"intermediate_size": 128, "num_attention_heads": 2}
+    wrong = dict.fromkeys(sizes, 1)
+    run = pretrain(tiny_data, "other_sizes", tiny(overrides=wrong) | before, env=env)
+    fitting = {"model_hparam_overrides": sizes}
+    assert json.loads(run.stderr.partition("fit it: ")[2]) == fitting, run.stderr
     # What the weights alone say, a dry run finds as well.
-    other = tiny(overrides={"intermediate_size": 64}) | before
+    other = TINY | {"generator_hidden_size": 1.0} | before
     for flags in ([], ["--dry-run"]):
         run = pretrain(tiny_data, "other_width", other, *flags)
         assert run.returncode == 2, run.stdout
-        assert "intermediate/dense/kernel has shape [32, 128]" in run.stderr
+        assert "which this run's generator/ needs" in run.stderr
     run = pretrain(tiny_data, "dry", TINY | before, "--dry-run")
     assert run.returncode == 0, run.stderr
     assert f"would start with the weights of {before['init_checkpoint']}" in run.stdout

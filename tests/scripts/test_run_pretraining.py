@@ -208,7 +208,7 @@ def test_evaluation_prints_and_writes_the_originals_metrics(tiny_data, trained):
         assert done.returncode == 0, done.stderr
         written = json.loads((run / "results" / "unsup_results.json").read_text())
         results[devices] = written["metrics"]
-        assert written["global_step"] == 12
+        assert written["global_step"] == 12 and written["is_training_data"]
     assert set(os.listdir(run)) - before == {"results"}
     names = {
         "loss",

@@ -65,5 +65,6 @@ def test_another_number_of_cores_is_refused(tiny_data):
 def test_without_a_tpu_the_error_says_what_to_install(tiny_data, name):
     done = pretrain(tiny_data, "no_tpu", tiny(use_tpu=True, tpu_name=name))
     assert done.returncode == 2, done.stderr
-    assert "use_tpu is set, but no TPU" in done.stderr
+    said = f"no TPU {name} answers" if name else "no TPU answers"
+    assert f"use_tpu is set, but {said}" in done.stderr
     assert "tensorflow-tpu" in done.stderr and "Traceback" not in done.stderr
