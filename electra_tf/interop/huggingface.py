@@ -362,9 +362,12 @@ def cut(network: Network, rows: int, note: Callable[[str], None]) -> Network:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A directory, or those below it that `write` makes."""
+    """A directory, or those below it that `write` makes.
+
+    One of them that lost a file is not passed over: the others are another model.
+    """
     parts = [folder / name for name in networks.FOLDERS]
-    return [part for part in parts if (part / CONFIG).is_file()] or [folder]
+    return [part for part in parts if is_directory_of(part)] or [folder]
 
 
 def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
