@@ -463,8 +463,10 @@ def _compared(folder: Path, network: Network) -> str:
     architecture = ARCHITECTURES[network.head()]
     try:
         theirs = _peer_outputs(folder, architecture, batch, ours, False)
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0][:100]
+    except UserError:
+        raise
+    except Exception as error:  # What it does not check, it fails with in many ways.
+        reason = (str(error).strip() or repr(error)).splitlines()[0][:100]
         return f"transformers cannot read it ({reason}): not compared"
     results = verification.compare("transformers", ours, theirs)
     gap = max(result.difference for result in results)

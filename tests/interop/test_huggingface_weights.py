@@ -192,6 +192,16 @@ def test_what_is_read_is_compared_with_transformers(foreign, monkeypatch):
     assert "not compared" in said and "not understood in config.json: novelty" in said
 
 
+@pytest.mark.parametrize("wrong", [{"use_cache": "yes"}, {"dtype": []}])
+def test_what_transformers_cannot_read_is_not_compared(foreign, wrong):
+    """Whatever it fails with: errors of its checks, or of what it does unchecked."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    path = foreign / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert "transformers cannot read it" in read(foreign)[1]
+
+
 @pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_model_of_which_a_file_is_lost_is_no_other(foreign, tmp_path, lost, is_ours):
