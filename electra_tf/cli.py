@@ -30,6 +30,7 @@ from electra_tf import startup
 from electra_tf.console import open_closed_streams, printable, say
 from electra_tf.errors import (
     EXIT_CANNOT_WRITE,
+    EXIT_CONFIG,
     EXIT_FLAGS,
     EXIT_PEER_LOST,
     EXIT_PREEMPTED,
@@ -45,6 +46,9 @@ FLAGS = flags.FLAGS
 _EXIT_INTERRUPTED = 130  # The shell's convention for a process ended by Ctrl-C.
 _BOOLEANS = ("true", "false", "t", "f", "1", "0")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+# What a path of the user's, or its file system, is at fault for wherever it is opened.
+_CANNOT_OPEN = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
+_CANNOT_OPEN += (errno.EIO, errno.ESTALE)
 
 # The original's names of boolean flags -> absl's: {"no_lower_case": "nodo_lower_case"}.
 _spellings: dict[str, str] = {}
@@ -210,6 +214,10 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
         except KeyboardInterrupt:
             _exit("interrupted", _EXIT_INTERRUPTED)
         except OSError as e:
+            if e.errno in _CANNOT_OPEN and e.filename is not None:
+                place = str(e.filename)
+                place = place if len(place) <= 200 else f"{place[:197]}..."
+                _exit(f"cannot open {place}: {e.strerror}", EXIT_CONFIG)
             if e.errno not in _CANNOT_WRITE:
                 raise
             _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)

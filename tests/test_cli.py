@@ -45,6 +45,11 @@ def main(argv):
     if what == "full":
         with open("/dev/full", "w") as f:
             f.write("x")
+    if what == "loop":
+        os.symlink("loop", "loop")
+        os.listdir("loop")
+    if what == "long":
+        os.stat("x" * 300)
     if what == "file":
         with open("file", "w") as f:
             f.write("ours")
@@ -143,9 +148,12 @@ def test_wrong_command_lines(script, args, words):
         ("interrupt", 130, "error: interrupted\n"),
         ("full", 73, None),
         ("code", 42, ""),
+        ("loop", 2, "error: cannot open loop: Too many levels of symbolic links\n"),
+        ("long", 2, f"error: cannot open {'x' * 197}...: File name too long\n"),
     ],
 )
-def test_exit_codes(script, what, code, stderr):
+def test_exit_codes(script, what, code, stderr, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     done = run(script, "--data-dir", what)
     assert done.returncode == code
     assert "Traceback" not in done.stderr

@@ -351,8 +351,8 @@ class FinetuningConfig(RunConfig):
         return notes
 
     @classmethod
-    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
-        result = super()._checked(hparams, source)
+    def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        result = super().checked(hparams, source)
         names = result.get("task_names", ["chunk"])
         if not names or not all(type(n) is str and n for n in names):
             raise UserError(

@@ -444,13 +444,13 @@ class PretrainingConfig(RunConfig):
         return same_run.in_one_spelling(staged)
 
     @classmethod
-    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+    def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         if "max_predictions_per_seq" in hparams:
             raise UserError(
                 f"unknown hparam max_predictions_per_seq in {source}: it follows from "
                 "mask_prob and max_seq_length"
             )
-        result = super()._checked(hparams, source)
+        result = super().checked(hparams, source)
         if parts := result.get("phases"):
             result["phases"] = phases.checked(cls, parts, source)
         return result

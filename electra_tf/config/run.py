@@ -167,8 +167,8 @@ class RunConfig(ABC):
         cls, hparams: dict[str, Any] | None, config: dict[str, Any] | None
     ) -> dict[str, Any]:
         """What a user has set, each value checked by itself; as `from_hparams`."""
-        first = cls._checked(config or {}, "--config")
-        then = cls._checked(hparams or {}, "--hparams")
+        first = cls.checked(config or {}, "--config")
+        then = cls.checked(hparams or {}, "--hparams")
         roles = {
             field.name: field.metadata["role"] for field in dataclasses.fields(cls)
         }
@@ -177,8 +177,13 @@ class RunConfig(ABC):
         return merge(first, then) | places
 
     @classmethod
-    def _checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
-        """Each hparam checked by itself, the nested ones too."""
+    def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
+        """Each hparam checked by itself, the nested ones too.
+
+        Args:
+            hparams: what was given, or what a file says.
+            source: where they come from, for the message of a `UserError`.
+        """
         result = check(cls, hparams, source)
         overrides = result.get("model_hparam_overrides", {})
         if "vocab_size" in overrides:

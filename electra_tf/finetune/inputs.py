@@ -318,7 +318,8 @@ def _check_header(
         found = f"no column {column!r}{hint}"
         if column in header:
             found = f"{header.count(column)} columns {column!r}."
-        names = ", ".join(header) or "none"
+        # Quoted names may have line ends, of which a message has few.
+        names = " ".join(", ".join(header).split()) or "none"
         names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
         raise UserError(f"{name} has {found}\n{named_by} {names}.")
 

@@ -363,9 +363,12 @@ def cut(network: Network, rows: int, note: Callable[[str], None]) -> Network:
 
 
 def _parts(folder: Path) -> list[Path]:
-    """A directory, or those below it that `write` makes."""
+    """A directory, or those below it that `write` makes.
+
+    One of them that lost a file is not passed over: the others are another model.
+    """
     parts = [folder / name for name in networks.FOLDERS]
-    return [part for part in parts if (part / CONFIG).is_file()] or [folder]
+    return [part for part in parts if is_directory_of(part)] or [folder]
 
 
 def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
@@ -460,8 +463,10 @@ def _compared(folder: Path, network: Network) -> str:
     architecture = ARCHITECTURES[network.head()]
     try:
         theirs = _peer_outputs(folder, architecture, batch, ours, False)
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0][:100]
+    except UserError:
+        raise
+    except Exception as error:  # What it does not check, it fails with in many ways.
+        reason = (str(error).strip() or repr(error)).splitlines()[0][:100]
         return f"transformers cannot read it ({reason}): not compared"
     results = verification.compare("transformers", ours, theirs)
     gap = max(result.difference for result in results)

@@ -10,6 +10,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop.networks import CLASSIFIER, SPANS, TEXT_CLASSIFIER, Network
@@ -124,4 +125,5 @@ def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
             f"{', '.join(_OUR_ACTIVATIONS)}."
         )
     values["hidden_act"] = _OUR_ACTIVATIONS[act]
+    values = check(ModelConfig, values, str(place))
     return ModelConfig(**values), config.get("embedding_size", 128)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import names, networks, verification
@@ -319,9 +320,10 @@ def _backbone_in(folder: Path):
         raise UserError(f"{folder / WEIGHTS} is missing.", EXIT_DAMAGED)
     try:
         return keras_hub.models.ElectraBackbone.from_preset(str(folder))
-    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except Exception as error:  # What it does not check, it fails with in many ways.
+        reason = (str(error).strip() or repr(error)).splitlines()[0][:120]
         raise UserError(
-            f"{folder} cannot be read: {str(error).splitlines()[0][:120]}\nIts files "
+            f"{folder} cannot be read: {reason}\nIts files "
             "are damaged or do not belong together; copy them again.",
             EXIT_DAMAGED,
         ) from None
@@ -352,6 +354,7 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
         values = {ours: config[theirs] for theirs, ours in _FIELDS.items()}
         values["attention_probs_dropout_prob"] = values["hidden_dropout_prob"]
         values["hidden_act"] = "gelu_tanh"
+        values = check(ModelConfig, values, str(folder / CONFIG))
         return ModelConfig(**values), int(config["embedding_dim"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(

@@ -379,7 +379,9 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
         return beside
     hparams = read_json(run / _CONFIG)
     usual = _above(run, 2) / tf1.VOCABULARY
-    if "task_names" in hparams:  # fine-tuned, in <model>/finetuning_models/
+    kind = FinetuningConfig if "task_names" in hparams else PretrainingConfig
+    hparams = kind.checked(hparams, str(run / _CONFIG))
+    if kind is FinetuningConfig:  # in <model>/finetuning_models/
         place = str(_above(run, 4)), _above(run, 2).name or "model"
         config = FinetuningConfig.from_hparams(*place, dict(hparams))
         usual, hparams = config.vocab_file, _of_finetuned(config, hparams)

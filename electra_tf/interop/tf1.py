@@ -18,6 +18,7 @@ import numpy as np
 
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
@@ -85,6 +86,7 @@ def settings_of(prefix: str) -> Settings:
     folder = Path(prefix).parent
     path = folder / HPARAMS
     hparams = read_json(path) if path.is_file() else {}
+    hparams = PretrainingConfig.checked(hparams, str(path))
     vocab_file = str(folder / VOCABULARY)
     if not os.path.isfile(vocab_file):
         return Settings(hparams, None, None)

@@ -178,6 +178,12 @@ def test_lines_that_end_in_carriage_returns_alone(tmp_path):
     refused(lambda: own_tasks(tmp_path, {"train.tsv": long}), "no column 'a'")
 
 
+def test_a_header_of_several_lines_is_told_in_one(tmp_path):
+    """Where a quote is missing, what is before the next one is a name."""
+    text = '"x\ny\nz",b\n' + CLASSES
+    refused(lambda: own_tasks(tmp_path, {"train.csv": text}), "names x y z, b.")
+
+
 def test_many_bad_lines_are_listed_once_each(tmp_path):
     text = "a,b\n" + "dog\n" * 20_000 + CLASSES.partition("\n")[2]
     [task] = own_tasks(tmp_path, {"train.csv": text}, on_bad_example="skip")

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import huggingface, sources
 from tests.helpers.interop_models import golden
 
@@ -190,6 +190,40 @@ def test_what_is_read_is_compared_with_transformers(foreign, monkeypatch):
     monkeypatch.setattr(huggingface, "_peer_installed", lambda: False)
     said = read(foreign)[1]
     assert "not compared" in said and "not understood in config.json: novelty" in said
+
+
+@pytest.mark.parametrize("wrong", [{"use_cache": "yes"}, {"dtype": []}])
+def test_what_transformers_cannot_read_is_not_compared(foreign, wrong):
+    """Whatever it fails with: errors of its checks, or of what it does unchecked."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    path = foreign / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | wrong))
+    assert "transformers cannot read it" in read(foreign)[1]
+
+
+@pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_a_model_of_which_a_file_is_lost_is_no_other(foreign, tmp_path, lost, is_ours):
+    """What is left of it, here the generator, would be a masked language model."""
+    whole = tmp_path / "whole"
+    for part in ("discriminator", "generator"):
+        shutil.copytree(foreign, whole / part)
+        if is_ours:
+            fields = {"format": huggingface.FORMAT, "files": {}}
+            (whole / part / "manifest.json").write_text(json.dumps(fields))
+    (whole / "discriminator" / lost).unlink()
+    with pytest.raises(UserError, match=f"discriminator/{lost}") as error:
+        read(whole)
+    assert error.value.exit_code == EXIT_DAMAGED
+
+
+def test_a_value_out_of_range_is_of_the_file_that_has_it(foreign):
+    path = foreign / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 0}))
+    with pytest.raises(UserError, match="hidden_size .*config.json is 0") as error:
+        read(foreign)
+    assert "hparam_overrides" not in str(error.value)
 
 
 class Dangerous:

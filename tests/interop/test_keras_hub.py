@@ -234,6 +234,7 @@ def test_truncated_weights_are_refused_without_checksums_too(copy):
         (65, "hidden_dim", lambda c: c["config"].pop("hidden_dim")),
         (65, "", lambda c: c["config"].update(num_layers=5)),
         (65, "", lambda c: c["config"].update(hidden_dim=32)),
+        (2, "num_attention_heads in", lambda c: c["config"].update(num_heads=0)),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(copy, code, text, change):

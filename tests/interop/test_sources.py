@@ -15,7 +15,9 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import huggingface, keras_hub, networks, sources, tf1
 from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, empty_pretrainer
+from electra_tf.interop.tf1 import HPARAMS
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.manifest import MANIFEST
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 
 pytest.importorskip("safetensors")
@@ -228,6 +230,25 @@ def test_hparams_cannot_say_otherwise_than_the_files(run, form, tmp_path):
     found = sources.read(place, hparams=free, **quiet).config
     assert found.max_seq_length == 8
     assert found.model_config().hidden_dropout_prob == 0.25
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("learning_rate", -1), ("model_size", 7), (OVERRIDES, "x"), ("no_such", 1)],
+)
+@pytest.mark.parametrize("form", ["run", "tf1"])
+def test_a_wrong_value_is_of_the_file_that_has_it(run, form, name, value, tmp_path):
+    """No hparam was given: to look at --hparams would be of no use."""
+    folder, file = shutil.copytree(run[1], tmp_path / "copy"), "config.json"
+    if form == "tf1":
+        stored = sources.read(run[1], **quiet)
+        folder, file = tf1.write_tf1(stored, "all", tmp_path / "tf1", **quiet), HPARAMS
+        (folder / MANIFEST).unlink()
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(UserError, match=name) as error:
+        sources.find(folder, **quiet)
+    assert str(path) in str(error.value) and "--hparams" not in str(error.value)
 
 
 def test_capitals_that_nothing_says_are_read(run, tmp_path):
