@@ -49,6 +49,12 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # What a path of the user's, or its file system, is at fault for wherever it is opened.
 _CANNOT_OPEN = (errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG)
 _CANNOT_OPEN += (errno.EIO, errno.ESTALE)
+# TensorFlow's words, XLA's and NumPy's.
+_TOO_LARGE = re.compile(
+    r"OOM when allocating tensor with shape\[.*?\].*? on \S+"
+    r"|Out of memory (while )?trying to allocate [\d.]+ ?\w+"
+    r"|Unable to allocate [^\n]+"
+)
 
 # The original's names of boolean flags -> absl's: {"no_lower_case": "nodo_lower_case"}.
 _spellings: dict[str, str] = {}
@@ -221,11 +227,30 @@ def _in_words(main: Callable[[list[str]], Any]) -> Callable[[list[str]], Any]:
             if e.errno not in _CANNOT_WRITE:
                 raise
             _exit(f"cannot write {e.filename or ''}: {e.strerror}", EXIT_CANNOT_WRITE)
+        except Exception as e:
+            # By its name: not every script imports TensorFlow, whose error it is.
+            if type(e).__name__ not in ("ResourceExhaustedError", "MemoryError"):
+                raise
+            say(f"error: {_out_of_memory(e)}", sys.stderr)
+            _leave(EXIT_CONFIG)  # Nothing can be waited for.
         if code == EXIT_PREEMPTED and "TF_CONFIG" not in os.environ:
             _leave(code)
         return code
 
     return guarded
+
+
+def _out_of_memory(error: Exception) -> str:
+    """What was too large, out of a message of many lines, and what to do."""
+    found = _TOO_LARGE.search(str(error))
+    advice = "Close what else uses this memory, or take a larger machine or device."
+    if "hparams" in FLAGS:
+        advice = (
+            "A larger gradient_accumulation_steps needs less, with the same results; "
+            "else a smaller\neval_batch_size, a shorter max_seq_length or precision "
+            '"mixed_bfloat16".'
+        )
+    return f"not enough memory{f': {found[0]}' if found else ''}.\n{advice}"
 
 
 def _leave(code: int) -> NoReturn:

@@ -45,6 +45,8 @@ def main(argv):
     if what == "full":
         with open("/dev/full", "w") as f:
             f.write("x")
+    if what == "memory":
+        raise MemoryError("Unable to allocate 9 EiB for an array")
     if what == "loop":
         os.symlink("loop", "loop")
         os.listdir("loop")
@@ -149,6 +151,12 @@ def test_wrong_command_lines(script, args, words):
         ("full", 73, None),
         ("code", 42, ""),
         ("loop", 2, "error: cannot open loop: Too many levels of symbolic links\n"),
+        (
+            "memory",
+            2,
+            "error: not enough memory: Unable to allocate 9 EiB for an array.\n"
+            "Close what else uses this memory, or take a larger machine or device.\n",
+        ),
         ("long", 2, f"error: cannot open {'x' * 197}...: File name too long\n"),
     ],
 )

@@ -3,6 +3,7 @@
 
 import functools
 import os
+import resource
 import shutil
 import subprocess
 import threading
@@ -29,6 +30,25 @@ def small_disk(tmp_path):
         pytest.skip("only root can mount a small file system")
     yield directory
     subprocess.run(["umount", "-l", str(directory)], check=True)
+
+
+def limit_memory():
+    """Leaves this process 2 GB more than it has now."""
+    with open("/proc/self/statm") as file:
+        pages = int(file.read().split()[0])
+    limit = pages * resource.getpagesize() + 2**31
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+
+
+def test_too_little_memory_is_told_in_words(tmp_path):
+    data = write_tiny_data(tmp_path / "data")
+    wide = tiny(embedding_size=10**9)
+    done = pretrain(data, "wide", wide, before=limit_memory).wait()
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    _, message = done.stderr.split("error: not enough memory: ")
+    assert message.startswith("OOM when allocating tensor with shape[60,1000000000]")
+    assert "gradient_accumulation_steps" in message
 
 
 def fill(disk):
