@@ -240,10 +240,12 @@ def profile_line(name: str | None, began: float) -> str:
 
     A driver that shows its kernels to root only lets the profiler see all the rest.
     """
+    if name is None:
+        return "No profile: no row was measured."
     files = Path(FLAGS.profile).rglob("*.xplane.pb")
     newest = max(files, key=lambda path: path.stat().st_mtime, default=None)
-    if name is None or newest is None or newest.stat().st_mtime < began:
-        return f"No profile: {name or 'no row'} was measured with it, and wrote none."
+    if newest is None or newest.stat().st_mtime < began:
+        return f"No profile: {name} was measured with it, and wrote none."
     kernels = "with" if _GPU_PLANE in newest.read_bytes() else "without"
     return f"Five steps of {name}: {FLAGS.profile}, {kernels} kernels of a GPU."
 
