@@ -370,6 +370,7 @@ def test_all_recipes_are_there():
     names = [f"electra_{s}" for s in sizes]
     names += ["electric_base", "electric_small", "mlm_base", "mlm_small", "debug"]
     names += ["nvidia_electra_base", "electra_novels", "electra_unigram_base"]
+    names += ["electra_novels_longer"]
     others = [name for name, kind in OBJECTIVES.items() if not kind.is_originals]
     names += [f"{name}_base" for name in [*others, "electra_tt", "mlm_rare_masking"]]
     assert RECIPES == sorted(names)
