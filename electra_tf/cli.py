@@ -247,8 +247,8 @@ def _out_of_memory(error: Exception) -> str:
     if "hparams" in FLAGS:
         advice = (
             "A larger gradient_accumulation_steps needs less, with the same results; "
-            "else a smaller\neval_batch_size, a shorter max_seq_length or precision "
-            '"mixed_bfloat16".'
+            "else a smaller\nmodel or eval_batch_size, a shorter max_seq_length or "
+            'precision "mixed_bfloat16".'
         )
     return f"not enough memory{f': {found[0]}' if found else ''}.\n{advice}"
 

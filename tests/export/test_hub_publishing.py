@@ -139,8 +139,6 @@ class TestDirectory:
         assert "Not recorded" not in card and "sequences of 32" in card
 
     def test_the_snippets_run(self, directory, tmp_path):
-        pytest.importorskip("tensorflow_hub")
-        pytest.importorskip("tf_keras")
         for kind in KINDS:
             (tmp_path / kind).mkdir()
             hub_archives.unpack(directory / f"{kind}.tar.gz", tmp_path / kind)

@@ -81,10 +81,9 @@ def test_networks_compute_what_the_original_recorded(run):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize("run", RUNS)
+# Two towers stand for themselves nowhere else.
+@pytest.mark.parametrize("run", [run for run in RUNS if run != "electric"])
 def test_taking_networks_apart_and_joining_them_is_the_identity(run):
-    if run == "electric":
-        pytest.skip("two towers stand for themselves nowhere else")
     stored = golden(run)
     joined = networks.join(networks.split(stored), run)
     assert joined.keys() == stored.tensors.keys()
