@@ -280,7 +280,7 @@ def draw_curves(run: Run, task, step: int) -> None:
 
 def evaluate(run: Run) -> int:
     """Evaluates the newest checkpoint; prints and writes the original's metrics."""
-    from electra_tf.pretrain.run import batches_of
+    from electra_tf.pretrain.run import batches_of, has_learned
     from electra_tf.train.evaluation import Evaluation
 
     config, vocab, _, checkpoints, start, console = run
@@ -318,7 +318,7 @@ def evaluate(run: Run) -> int:
             step,
             checkpoint=checkpoint,
             data=part.eval_tfrecords,
-            is_training_data=part.eval_tfrecords == part.pretrain_tfrecords,
+            is_training_data=has_learned(config, part.eval_tfrecords),
             num_eval_steps=config.num_eval_steps,
             eval_batch_size=config.eval_batch_size,
             seconds=round(time.time() - started, 1),

@@ -171,6 +171,13 @@ def _files_of(part: PretrainingConfig) -> Any:
     return part.sampling_alpha, [_expanded(pattern) for pattern in patterns]
 
 
+def has_learned(config: PretrainingConfig, place: str | list | dict) -> bool:
+    """Whether any of the files of a place are read in training, in any phase."""
+    data = (phase.config.pretrain_tfrecords for phase in config.run_phases())
+    learned = {file for one in data for file in _expanded(joined(one))}
+    return not learned.isdisjoint(_expanded(joined(place)))
+
+
 @functools.cache
 def _expanded(pattern: str) -> tuple[str, ...]:
     # Of a phase that is over they may be gone.
