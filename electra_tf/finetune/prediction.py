@@ -338,4 +338,5 @@ class _Progress:
     def _line(self, now: float) -> str:
         seconds = now - self._begin
         speed = self._count / max(seconds, 1e-9)
-        return f"{self._count:,} texts, {speed:,.0f} texts/s, {duration(seconds)}"
+        texts = f"{self._count:,} text{'s'[: self._count != 1]}"
+        return f"{texts}, {speed:,.0f} texts/s, {duration(seconds)}"
