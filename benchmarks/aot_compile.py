@@ -24,6 +24,7 @@ which.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -337,6 +338,11 @@ def compile_step(folder: Path) -> None:
         command, capture_output=True, text=True, env=environment, check=False
     )
     if done.returncode:
+        if full := re.search(r"RESOURCE_EXHAUSTED: (.*)", done.stderr):
+            raise UserError(
+                f"the step does not fit on {FLAGS.platform}: {full[1]}\nA smaller "
+                'train_batch_size or precision "mixed_bfloat16" needs less.'
+            )
         last = "\n".join(done.stderr.strip().splitlines()[-3:])
         raise UserError(
             f"{FLAGS.compiler_python} could not compile the step:\n{last}\n{_INSTALL}",

@@ -345,3 +345,17 @@ def test_what_cannot_be_compiled_is_said(tiny_data, tmp_path):
     python = f"--compiler-python={sys.executable}"
     done = run(sys.executable, "aot_compile.py", f"--output-dir={tiny_data}", python)
     refused(done, 73, "is in use already")
+
+
+def test_a_step_that_does_not_fit_is_told_as_one(tmp_path):
+    """Nothing is wrong with the compilers then."""
+    compiler = tmp_path / "compiler"
+    said = "JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory on HBM, 16.51G."
+    compiler.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    flags = ("--platform=tpu-v5e", f"--compiler-python={compiler}")
+    done = run(
+        sys.executable, "aot_compile.py", *flags, f"--hparams={json.dumps(TINY)}"
+    )
+    refused(done, 2, "does not fit on tpu-v5e: Ran out of memory on HBM, 16.51G.")
+    assert "train_batch_size" in done.stderr and "--accelerators" not in done.stderr
