@@ -208,10 +208,12 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
     right = converted is not _WRONG and (choices is None or converted in choices)
     if right and converted is not None:
         right = all(_COMPARE[sign](converted, n) for sign, n in limits.items())
-    if not right:
+    too_large = right and type(converted) is int and converted > LARGEST
+    if too_large or not right:
+        most = f", at most {LARGEST:,}" if too_large else ""
         raise UserError(
             f"{field.name} in {source} is {show(value)}; it must be "
-            f"{allowed(field, hint)}\n({field.metadata['doc']})"
+            f"{allowed(field, hint)}{most}\n({field.metadata['doc']})"
         )
     if field.metadata["role"] is PLACE and isinstance(value, str | list | dict):
         try:
@@ -235,6 +237,8 @@ def allowed(field: dataclasses.Field, hint: Any) -> str:
 
 
 _WRONG = object()
+# Steps, positions and sizes of arrays are int32 in TensorFlow's programs.
+LARGEST = 2**31 - 1
 
 
 def _of_type(hint: Any, value: Any) -> Any:

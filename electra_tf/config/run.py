@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from electra_tf.config.hparams import (
     IDENTITY,
+    LARGEST,
     PLACE,
     SETTING,
     check,
@@ -217,6 +218,13 @@ class RunConfig(ABC):
                 f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
+        for name in ("train_batch_size", "eval_batch_size"):
+            rows = getattr(self, name)
+            if rows * self.max_seq_length > LARGEST:
+                raise UserError(
+                    f"{name} {rows} x max_seq_length {self.max_seq_length} are too "
+                    f"many: a batch has at most {LARGEST:,} tokens"
+                )
         if self.train_batch_size % self.gradient_accumulation_steps:
             raise UserError(
                 f"gradient_accumulation_steps {self.gradient_accumulation_steps} does "

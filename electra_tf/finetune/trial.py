@@ -327,7 +327,7 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
         console.log("All weights are random: init_checkpoint is null.")
     console.log(
         f"Data: {len(store):,} training examples; {steps:,} steps, "
-        f"{config.num_train_epochs:g} epochs"
+        f"{config.num_train_epochs:g} epoch{'s' * (config.num_train_epochs != 1)}"
     )
     started = time.monotonic()
     assess = _Assessment(run, trial, state, checkpoints)

@@ -104,11 +104,11 @@ def rows(
 def warn_of_nothing(empty: int, unknown: int) -> None:
     """Says on stderr how many scores say nothing about their texts."""
     if empty:
-        print(f"{empty} texts have no tokens: they score 0.", file=sys.stderr)
+        print(f"Texts without tokens, which score 0: {empty}.", file=sys.stderr)
     if unknown:
         print(
-            f"{unknown} texts hold unknown tokens only: their scores say nothing about "
-            "their words.",
+            "Texts of unknown tokens only, whose scores say nothing about their "
+            f"words: {unknown}.",
             file=sys.stderr,
         )
 

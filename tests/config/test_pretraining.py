@@ -131,6 +131,20 @@ def test_embedding_size_follows_an_overridden_width():
         ({"mask_prob": 1}, ["mask_prob", "< 1"]),
         ({"embedding_size": -1}, ["embedding_size", ">= 1"]),
         ({"seed": 2**31}, ["seed", "<= 2147483647"]),
+        ({"num_train_steps": 1e20}, ["num_train_steps", "1e+20", "2,147,483,647"]),
+        ({"num_warmup_steps": 2**31}, ["num_warmup_steps", "at most 2,147,483,647"]),
+        (
+            {"model_hparam_overrides": {"hidden_size": 2**40}},
+            ["hidden_size", "at most 2,147,483,647"],
+        ),
+        (
+            {"train_batch_size": 2**26},
+            ["train_batch_size 67108864", "max_seq_length 128", "2,147,483,647 tokens"],
+        ),
+        (
+            {"eval_batch_size": 2**26},
+            ["eval_batch_size 67108864", "max_seq_length 128", "2,147,483,647 tokens"],
+        ),
         ({"model_size": "bass"}, ['"bass"', '"base"']),
         ({"precision": "float16"}, ["mixed_float16"]),
         ({"do_eval": True}, ["do_train", "do_eval", "true"]),

@@ -7,11 +7,13 @@ import pytest
 
 from electra_tf.export import finetuned, question_answering, saved_models
 from tests.helpers.exporting import LETTERS
-from tests.helpers.runs import SPECIAL
+from tests.helpers.runs import SPECIAL, by_default
 from tests.helpers.tiny_trials import PLAIN, SQUAD, write_data, write_run
 
 
-@pytest.mark.parametrize("answer_text", [None, "original", "offsets"])
+@pytest.mark.parametrize(
+    "answer_text", by_default([None, "original", "offsets"], [None])
+)
 def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_text):
     """As the graph cuts them; the original's rule has whole words there."""
     data = write_data(tmp_path)

@@ -77,6 +77,7 @@ def test_a_killed_run(model, corpus, whole, tmp_path, workers):
     went_on(output, done, whole)
 
 
+@pytest.mark.thorough
 def test_a_killed_worker(model, corpus, whole, tmp_path):
     output, flags = tmp_path / "out", (SMALL, "--workers=2")
     run = start(tmp_path / "logs", "score", model, corpus, output, *flags)

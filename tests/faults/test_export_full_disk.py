@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from tests.helpers.forked_runs import Run, pretrain
-from tests.helpers.runs import TINY
+from tests.helpers.runs import TINY, by_default
 
 # No file may be longer than so many bytes.
 LIMIT = 20_000
@@ -44,7 +44,7 @@ def content(directory):
     return sorted(p.relative_to(directory).as_posix() for p in directory.rglob("*"))
 
 
-@pytest.mark.parametrize("what", FLAGS)
+@pytest.mark.parametrize("what", by_default(FLAGS, ["saved_model", "huggingface"]))
 def test_no_room_left(tmp_path, model, what):
     if what in NEEDS:
         pytest.importorskip(NEEDS[what])

@@ -104,7 +104,7 @@ def straight(tiny_data):
     ("fault", "step", "what"),
     [
         # A page of the metrics that is there already takes about 12 rows more.
-        (fill_at_step, 20, "metrics.jsonl"),
+        pytest.param(fill_at_step, 20, "metrics.jsonl", marks=pytest.mark.thorough),
         # The last one: after an earlier one the metrics might fail first.
         (fill_at_save, STEPS, f"model.ckpt-{STEPS}"),
     ],

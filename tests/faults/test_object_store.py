@@ -215,6 +215,7 @@ def test_a_store_that_cannot_be_reached(data, pretrain, env, what):
     assert what in " ".join(said) and len(said) == 3
 
 
+@pytest.mark.thorough
 def test_everything_in_a_bucket(store, tmp_path):
     """From text to a fine-tuned model that is exported, each step on a machine anew."""
     write_corpus(tmp_path / "texts", files=3, lines=60)

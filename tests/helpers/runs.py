@@ -72,13 +72,17 @@ OF_OBJECTIVE = {
 _BY_DEFAULT = ("electra", "electric", "two_stage", "all_tokens_mlm", "electra_sentence")
 
 
+def by_default(names: Iterable[str], those: Iterable[str]) -> list:
+    """Parameters of a test that takes seconds; all but `those` are thorough."""
+    names, those = list(names), set(those)
+    assert those & set(names), f"none of {names} by default"
+    marks = {True: (), False: pytest.mark.thorough}
+    return [pytest.param(name, marks=marks[name in those]) for name in names]
+
+
 def each_objective(names: Iterable[str]) -> list:
-    """Parameters of a test that takes seconds for each: most of them thorough."""
-    thorough = pytest.mark.thorough
-    return [
-        pytest.param(name, marks=() if name in _BY_DEFAULT else thorough)
-        for name in names
-    ]
+    """Parameters: those of the objectives that say most are not thorough."""
+    return by_default(names, _BY_DEFAULT)
 
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

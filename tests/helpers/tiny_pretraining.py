@@ -7,6 +7,7 @@ import tensorflow as tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.pretraining import ElectraPretrainer, build_pretrainer
+from tests.helpers.runs import by_default
 
 CLS, SEP, MASK = SPECIAL_IDS = 2, 3, 4
 VOCAB_SIZE, LENGTH, ROWS = 97, 32, 4
@@ -40,6 +41,18 @@ VARIANTS = {
     "replace_mlm": {"objective": "replace_mlm"},
     "all_tokens_mlm": {"objective": "all_tokens_mlm"},
 }
+
+
+# Those that differ most from each other.
+_BY_DEFAULT = (
+    *("electra", "tied_all", "disentangled", "mlm", "electric", "two_stage"),
+    *("adversarial", "all_tokens_mlm", "electra_sentence"),
+)
+
+
+def each_variant() -> list:
+    """Parameters of a test that takes seconds for each: half of them thorough."""
+    return by_default(VARIANTS, _BY_DEFAULT)
 
 
 def tiny_config(dropout=0.0, layers=1, **hparams) -> PretrainingConfig:

@@ -24,6 +24,7 @@ from tests.helpers.interop_models import (
     prefix_of,
     recorded,
 )
+from tests.helpers.runs import by_default
 
 quiet = {"log": lambda line: None}
 
@@ -167,7 +168,7 @@ ORIGINALS = {  # what differs -> what the original must be told, what it cannot 
 }
 
 
-@pytest.mark.parametrize("name", ORIGINALS)
+@pytest.mark.parametrize("name", by_default(ORIGINALS, ["heads", "accents"]))
 def test_what_the_original_cannot_know_is_said(name, tmp_path):
     overrides, told, cannot = ORIGINALS[name]
     stored = shaped(golden("electra_tiny"), **overrides)

@@ -18,6 +18,7 @@ from tests.helpers.tiny_pretraining import (
     SPECIAL_IDS,
     VARIANTS,
     VOCAB_SIZE,
+    each_variant,
     gradients,
     tiny_batch,
     tiny_model,
@@ -52,7 +53,7 @@ def test_variables_are_the_originals(recording):
     assert model.count_params() == size
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", each_variant())
 def test_shared_variables_are_counted_once(variant):
     model = tiny_model(variant)
     paths = [v.path for v in model.trainable_variables]
@@ -70,7 +71,7 @@ def test_two_models_in_one_process_have_the_same_names():
 # Generate, corrupt, discriminate.
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", each_variant())
 def test_corruption_and_labels(variant):
     model, batch = tiny_model(variant), tiny_batch()
     out = model(batch)
@@ -240,7 +241,7 @@ def test_discriminator_loss_teaches_no_generator(variant):
             assert np.any(gradient), path
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", each_variant())
 def test_generator_loss_teaches_no_discriminator(variant):
     model, batch = tiny_model(variant), tiny_batch()
     found = gradients(model, lambda out: out.generated.loss, batch)
@@ -276,7 +277,7 @@ def test_disc_weight_zero_leaves_the_generators_gradient():
 # Parts of a global batch.
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", each_variant())
 def test_parts_of_a_batch_add_up(variant):
     """With the weights of the whole, losses and gradients of parts are summands."""
     model, batch = tiny_model(variant), tiny_batch(rows=5)

@@ -161,6 +161,7 @@ def test_two_replicas(two_lengths, straight):
     assert rows(models / "two", SAMPLES)[0].keys() == {"step", "passages"}
 
 
+@pytest.mark.thorough
 def test_phases_that_are_alike_are_one_run(tiny_data):
     """Batches, masking, dropout, optimizer: the second goes on where the first was."""
     hparams = tiny(schedule="constant", num_warmup_steps=0, save_checkpoints_steps=20)

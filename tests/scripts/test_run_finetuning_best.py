@@ -10,6 +10,7 @@ import pytest
 from electra_tf.errors import EXIT_PREEMPTED
 from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers import forked_runs
+from tests.helpers.runs import by_default
 from tests.helpers.tiny_finetuning import finetune, fork, write_data
 
 # 24 steps are an epoch; with this learning rate nothing gets better after a while.
@@ -88,7 +89,7 @@ STOPS = {
 }
 
 
-@pytest.mark.parametrize("how", STOPS)
+@pytest.mark.parametrize("how", by_default(STOPS, ["a kill as the best are exchanged"]))
 def test_interrupts_change_nothing(data, trained, how):
     """The best weights, the scores and the early end are those of the straight run."""
     _, straight, rows = trained

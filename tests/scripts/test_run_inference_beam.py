@@ -50,6 +50,7 @@ def test_in_this_process(electric, corpus, local, tmp_path):
     assert "is complete already" in again.stdout
 
 
+@pytest.mark.thorough
 def test_in_two_processes(electric, corpus, local, tmp_path):
     args = f"--beam-args={TWO_PROCESSES}"
     assert succeed("score", electric, corpus, tmp_path / "o", *BEAM, args)[0] == local

@@ -131,6 +131,7 @@ def test_a_damaged_line_and_what_was_written_before_it(electric, tmp_path):
         assert (output / name).stat().st_mtime_ns == changed
 
 
+@pytest.mark.thorough
 def test_another_model_of_that_name(tiny_data, tmp_path):
     model = write_model(tiny_data, "corpus_goes_on", **ELECTRIC)
     write_texts(tmp_path / "in")

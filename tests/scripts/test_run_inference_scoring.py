@@ -55,8 +55,8 @@ def test_score_writes_an_object_for_each_line(runs, model):
         assert row["num_tokens"] == expected.num_tokens
         assert row["num_unknown"] == expected.num_unknown
     assert run.stderr.splitlines() == [
-        "1 texts have no tokens: they score 0.",
-        "1 texts hold unknown tokens only: their scores say nothing about their words.",
+        "Texts without tokens, which score 0: 1.",
+        "Texts of unknown tokens only, whose scores say nothing about their words: 1.",
     ]
 
 
@@ -207,7 +207,7 @@ def test_rerank_at_a_weight(runs, model, tmp_path):
         assert sorted(kept, key=str) == sorted(old["hypotheses"], key=str)
         assert row.get("speaker") == old.get("speaker")
     assert "7 lists, 1 of them with one hypothesis only; weight 1." in run.stderr
-    assert "1 texts have no tokens" in run.stderr
+    assert "Texts without tokens, which score 0: 1." in run.stderr
     assert "(1 of 19 words)" not in run.stderr and "1, 1 of 19 words)" in run.stderr
 
 

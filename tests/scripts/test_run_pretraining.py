@@ -110,6 +110,7 @@ def test_a_name_that_leads_elsewhere_is_refused(tiny_data, no_tensorflow):
         refused(run, 2, "is not the name of a directory below")
 
 
+@pytest.mark.thorough
 def test_a_directory_may_have_any_name(tiny_data, tmp_path):
     data = tmp_path / "a,b[1] *?"
     shutil.copytree(tiny_data, data, ignore=shutil.ignore_patterns("models"))

@@ -131,7 +131,11 @@ def test_evaluations_of_steps_that_are_undone_go(tiny_data):
 
 @pytest.mark.parametrize(
     "name, value, compiled",
-    [("segment_ids", 3, True), ("segment_ids", 3, False), ("input_mask", 7, False)],
+    [
+        pytest.param("segment_ids", 3, True, marks=pytest.mark.thorough),
+        ("segment_ids", 3, False),
+        ("input_mask", 7, False),
+    ],
 )
 def test_records_with_values_that_no_model_has(tmp_path, name, value, compiled):
     data = write_tiny_data(tmp_path / "data")

@@ -108,6 +108,7 @@ def saved_without(prefix, path, *endings):
     )
 
 
+@pytest.mark.thorough
 def test_another_runs_steps_are_not_those_of_the_stages_here(data, tmp_path):
     """It is evaluated as a finished model, with all metrics."""
     stages = {"objective": "two_stage", **OF_OBJECTIVE["two_stage"]}

@@ -45,6 +45,7 @@ def take_back(run, step):
         path.unlink()
 
 
+@pytest.mark.thorough
 def test_a_resumed_run_takes_the_program(start, tiny_data, tmp_path):
     run, programs = tiny_data / "models" / MODEL, tmp_path / "a cache" / "programs"
     _, compiled = start()

@@ -15,7 +15,7 @@ from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.stopping import StopRequest, parse_duration
 from tests.helpers import forked_runs
 from tests.helpers.forked_runs import ROOT, metrics_of, pretrain
-from tests.helpers.runs import TINY, tiny
+from tests.helpers.runs import TINY, by_default, tiny
 
 
 @pytest.fixture(autouse=True)
@@ -217,7 +217,9 @@ def signal_in_a_long_step(number):
     training_step.TrainingStep.run = long
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", by_default([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM])
+)
 def test_a_long_step_is_waited_for_and_saved(tiny_data, number):
     model = f"long_step_{int(number)}"
     before = functools.partial(signal_in_a_long_step, number)

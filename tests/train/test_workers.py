@@ -26,7 +26,7 @@ from tests.helpers.forked_runs import (
     pretrain,
     signal_at,
 )
-from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
+from tests.helpers.runs import NO_DROPOUT, by_default, tiny, write_tiny_data
 from tests.helpers.workers import Cluster, train
 
 STEPS = 60
@@ -85,6 +85,7 @@ def goes_on_from(model_dir):
     return f"Continuing from {model_dir}/model.ckpt-{step}."
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_after_whatever_happens_to_a_worker(
     tiny_data, elsewhere, straight
 ):
@@ -215,7 +216,7 @@ def test_a_worker_that_waits_for_ever_can_be_stopped(tiny_data, elsewhere):
     assert "SIGTERM: no exchange with the other workers was reached" in ended.stdout
 
 
-@pytest.mark.parametrize("evaluates", [False, True])
+@pytest.mark.parametrize("evaluates", by_default([False, True], [False]))
 def test_a_full_disk_of_the_chief_ends_all(tiny_data, elsewhere, evaluates):
     """Also in the save before an evaluation, in which all take part."""
     every = {"eval_every_steps": 25, "num_eval_steps": 2} if evaluates else {}
