@@ -27,24 +27,19 @@ class HeadOutputs:
         self, model: FinetuningModel, task_name: str, config: FinetuningConfig
     ):
         self._model, self._task_name, self._config = model, task_name, config
-        self._traced = None
 
     def batches(self, store: FeatureStore) -> Iterator[list[dict[str, Any]]]:
         """The outputs for each example of each batch, in order, without padding."""
         config, padding = self._config, len(self._model.heads)
         buckets = batches.evaluation_buckets(config, store.lengths)
-        if self._traced is None:
-            # One trace for batches of all lengths.
-            signature = [batches.specs_of(store, config.eval_batch_size)]
-            self._traced = tf.function(self._outputs, signature, autograph=False)
+        # For batches of all lengths.
+        specs = batches.specs_of(store, config.eval_batch_size)
+        outputs = self._model.traced(self._task_name, specs)
         try:
             for batch in batches.in_order(store, config.eval_batch_size, buckets):
                 tensors = {name: tf.constant(x) for name, x in batch.items()}
-                arrays = {k: v.numpy() for k, v in self._traced(tensors).items()}
+                arrays = {k: v.numpy() for k, v in outputs(tensors).items()}
                 real = np.flatnonzero(batch["task_id"] != padding)
                 yield [{k: v[row] for k, v in arrays.items()} for row in real]
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
-
-    def _outputs(self, batch):
-        return self._model(batch, training=False).outputs[self._task_name]

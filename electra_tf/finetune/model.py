@@ -83,6 +83,22 @@ class FinetuningModel(keras.Model):
                 head.build()
                 self.heads.append(head)
         self.built = True
+        self._traced = {}
+
+    def traced(self, task: str, specs: Mapping[str, tf.TensorSpec]):
+        """The outputs of one head as a function of a batch; traced once.
+
+        Args:
+          specs: what its batches may be.
+        """
+        key = task, *sorted(specs.items())
+        if key not in self._traced:
+
+            def outputs(batch):
+                return self(batch, training=False).outputs[task]
+
+            self._traced[key] = tf.function(outputs, [dict(specs)], autograph=False)
+        return self._traced[key]
 
     def call(
         self,

@@ -101,7 +101,7 @@ class Results:
                 f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,
             ) from None
-        self._check_data(path, stored.pop(DATA, {}))
+        data = stored.pop(DATA, {})
         changed = run_settings.differences(stored, self.settings, {DATA})
         if changed:
             raise UserError(
@@ -109,6 +109,7 @@ class Results:
                 ".\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
+        self._check_data(path, data)
         self.settings |= run_settings.taken_over(stored, self.settings)
         return {result.trial: result for result in trials}
 

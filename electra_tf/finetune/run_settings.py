@@ -15,12 +15,12 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import PLACE, default_of
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
-from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 # The keys of a task's description that name files.
 FILES = ("train", "dev", "test")
 # Beside the hparams; earlier versions did not store all of them.
-_FACTS = ("init_checkpoint", "init_sha256", "vocab_sha256")
+_FACTS = ("init_checkpoint", "init_sha256", "vocab_sha256", "tokenizer")
 _HASHES = {
     "init_sha256": "the hash of the weights of init_checkpoint",
     "vocab_sha256": "the hash of the vocabulary",
@@ -50,6 +50,8 @@ def settings_of(
         found["init_sha256"] = source.weights_sha256()
     if vocab:
         found["vocab_sha256"] = vocab.sha256
+        tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+        found["tokenizer"] = tokenizer._asdict()
     return found
 
 

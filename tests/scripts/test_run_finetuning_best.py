@@ -23,10 +23,25 @@ def data(tmp_path_factory):
     return write_data(tmp_path_factory.mktemp("best"))
 
 
+def tell_of_traces():
+    from electra_tf.finetune.model import FinetuningModel
+
+    call = FinetuningModel.call
+
+    @functools.wraps(call)
+    def telling(self, *args, **kwargs):
+        print("Traced.")
+        return call(self, *args, **kwargs)
+
+    FinetuningModel.call = telling
+
+
 @pytest.fixture(scope="module")
 def trained(data):
-    run = fork(data, "m", HPARAMS)
+    run = fork(data, "m", HPARAMS, before=tell_of_traces)
     assert run.returncode == 0, run.stdout + run.stderr
+    # The training's graph, and one that all evaluations share.
+    assert run.stdout.count("Traced.") == 2, run.stdout
     folder = data / "models" / "m" / "finetuning_models" / "cola_model_1"
     lines = (folder / "evaluations.jsonl").read_text().splitlines()
     return run.stdout, folder, [json.loads(line) for line in lines]

@@ -25,6 +25,7 @@ from tests.scripts.test_run_finetuning_own_tasks import (
     write_own_files,
 )
 
+ALL_TASKS = {**HPARAMS, "task_names": [*HPARAMS["task_names"], "sts"]}
 TEXTS = [" ".join(words) for words in sentences(6)]
 
 
@@ -33,8 +34,7 @@ def data(tmp_path_factory):
     """A trial with a task of each kind, and the predictions of its test sets."""
     folder = write_data(tmp_path_factory.mktemp("predict"))
     write_own_files(folder / "own")
-    hparams = {**HPARAMS, "task_names": [*HPARAMS["task_names"], "sts"]}
-    run = fork(folder, "m", hparams | {"write_test_outputs": True})
+    run = fork(folder, "m", ALL_TASKS | {"write_test_outputs": True})
     assert run.returncode == 0, run.stdout + run.stderr
     return folder
 
@@ -381,3 +381,19 @@ def test_predictions_of_another_input_are_not_gone_on_with(data, trial, tmp_path
     partial = tmp_path / "out.jsonl.partial"
     partial.write_text("nonsense\n")
     refused(start(data, trial, *flags).wait(), EXIT_DAMAGED, "line 1: no prediction")
+
+
+def test_a_vocabulary_that_is_used_otherwise_than_in_training(data, trial, tmp_path):
+    texts, beside = tmp_path / "texts.txt", data / "vocab.txt.json"
+    texts.write_text(f"{TEXTS[0]}\n")
+    beside.write_text('{"do_lower_case": true, "strip_accents": false}')
+    try:
+        done = start(data, trial, "--task", "reviews", "--input", texts).wait()
+        again = fork(data, "m", ALL_TASKS)
+    finally:
+        beside.unlink()
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "was trained on text that is uncased, accents stripped" in done.stderr
+    assert f"Put this into {beside}" in done.stderr
+    assert again.returncode == 2, again.stdout + again.stderr
+    assert "strip_accents" in again.stderr
