@@ -221,7 +221,10 @@ def report(found, commands: dict[tuple[float, float], list[str]]) -> None:
         if len(finished) == FLAGS.seeds and (best is None or mean > best[0]):
             best = mean, rate, decay
     if best is None:
-        print("No pair has all its seeds finished: a greater --reduction ends fewer.")
+        print(
+            "No pair has all its seeds finished: a smaller --reduction ends fewer at a "
+            "time, and with a greater eval_every_steps it happens less often."
+        )
     else:
         print(
             f'Best: {{"learning_rate": {best[1]:g}, "layerwise_lr_decay": {best[2]:g}}}'

@@ -126,6 +126,27 @@ def test_a_trial_is_worth_what_is_kept_of_it(tmp_path):
     assert line.split()[3:] == [f"{merged:.2f}"] * 2
 
 
+NONE = """
+import runpy, sys, types
+from absl import flags
+sweep = runpy.run_path(sys.argv[1])
+flags.FLAGS(["x", "--data_dir=d", "--model_name=m"])
+config = {"learning_rate": 1e-3, "decay": 0.9, "trial": 1}
+ended = {"score": 1.0, "finished": False}
+found = [types.SimpleNamespace(config=config, metrics=ended)]
+sweep["report"](found, {(1e-3, 0.9): []})
+"""
+
+
+def test_what_to_do_where_all_were_ended(tmp_path):
+    """Of those at a rung one in --reduction goes on: a greater one ends more."""
+    done = subprocess.run(
+        [sys.executable, "-c", NONE, SCRIPT], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1.00*" in done.stdout and "a smaller --reduction" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("changes", "flags", "problem", "code"),
     [
