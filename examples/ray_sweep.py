@@ -64,6 +64,7 @@ def main(_):
     values["decay"] = numbers("layer_decays")
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # does not heed verbose=0
         import ray
         from ray import tune
     except ImportError:

@@ -63,8 +63,8 @@ def test_a_search_by_two_workers(tmp_path):
     data = write_data(tmp_path / "data")
     done = search(data, HPARAMS | {"eval_every_steps": 12}, "--reduction=2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "learning rate  layer decay  finished" in done.stdout
     lines = done.stdout.splitlines()
+    assert lines[0].startswith("learning rate  layer decay  finished")
     scores = [line.split()[4:] for line in lines if line.lstrip()[:1].isdigit()]
     assert [len(row) for row in scores] == [2, 2]
     ended = sum(score.endswith("*") for row in scores for score in row)

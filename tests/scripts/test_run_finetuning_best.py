@@ -122,7 +122,7 @@ def test_a_stopped_trial_goes_on_with_its_own_settings(data):
         (last | {"num_train_epochs": 1.0}, "num_train_epochs is 20.0 there, 1.0 here"),
         (last | {"seed": 1}, "seed is 42 there, 1 here"),
         # Its last weights would be taken for the best of another.
-        (HPARAMS, "keep is 'last' there, 'best' here"),
+        (HPARAMS, 'keep is "last" there, "best" here'),
     ):
         run = fork(data, "other", hparams)
         assert run.returncode == 2 and "Traceback" not in run.stderr, run.stderr
