@@ -30,6 +30,10 @@ def run(*arguments, rc=0, **environment):
 
 
 def test_the_author_task_is_balanced_and_its_dev_set_is_held_out(tmp_path):
+    file, tmp_path = tmp_path / "file", tmp_path / "new" / "folder"
+    file.write_text("")
+    said = run(EXAMPLES / "author_task.py", file, rc=1)
+    assert said.startswith("error: ") and "Traceback" not in said
     run(EXAMPLES / "author_task.py", tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     hparams = json.loads((EXAMPLES / "author_task.json").read_text())
