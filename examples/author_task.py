@@ -35,6 +35,7 @@ def sentences(novel: str, count: int) -> list[str]:
 
 
 def main(output_dir: str) -> None:
+    Path(output_dir).mkdir(parents=True, exist_ok=True)
     for split, novels in NOVELS.items():
         rows = [
             (author, sentence)
@@ -50,4 +51,7 @@ def main(output_dir: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except OSError as error:
+        sys.exit(f"error: {error.filename}: {error.strerror}.")

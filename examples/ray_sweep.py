@@ -64,6 +64,7 @@ def main(_):
     values["decay"] = numbers("layer_decays")
     try:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # does not heed verbose=0
         import ray
         from ray import tune
     except ImportError:
@@ -221,7 +222,10 @@ def report(found, commands: dict[tuple[float, float], list[str]]) -> None:
         if len(finished) == FLAGS.seeds and (best is None or mean > best[0]):
             best = mean, rate, decay
     if best is None:
-        print("No pair has all its seeds finished: a greater --reduction ends fewer.")
+        print(
+            "No pair has all its seeds finished: a smaller --reduction ends fewer at a "
+            "time, and with a greater eval_every_steps it happens less often."
+        )
     else:
         print(
             f'Best: {{"learning_rate": {best[1]:g}, "layerwise_lr_decay": {best[2]:g}}}'

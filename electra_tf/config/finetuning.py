@@ -251,8 +251,9 @@ class FinetuningConfig(RunConfig):
     answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.", SETTING)
     answer_text: str | None = hparam(
         None,
-        "How an answer is cut out of its text: original by whole words, offsets by "
-        "characters; null: offsets for tasks of your own, else original.",
+        "How an answer is cut out of its text: offsets by characters; original by "
+        "looking up its tokens, or else by whole words; null: offsets for tasks of "
+        "your own, else original.",
         SETTING,
         choices=(None, "original", "offsets"),
     )

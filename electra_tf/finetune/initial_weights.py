@@ -173,6 +173,7 @@ def load_all(
     if not any(name.startswith("task_specific/") for name in stored.shapes):
         raise UserError(
             f"{model.origin} is not fine-tuned: it has no task_specific/ variables.\n"
-            "With do_train false, init_checkpoint is a fine-tuned model's directory."
+            "With do_train false, init_checkpoint is a fine-tuned model's directory; "
+            "without it the run's own trials are evaluated."
         )
     stored.assign_to(variables)

@@ -92,7 +92,8 @@ def _predictor(
     if names := trained.hparams_in(folder).get("task_names"):
         if name is None and len(names) > 1:
             raise UserError(
-                f"{folder} has several tasks: {', '.join(names)}.\nName one by --task."
+                f"{folder} has several tasks: {', '.join(names)}.\n"
+                "Name one: --task, or task= of electra_tf.load."
             )
         return _trial(folder, name, data_dir)
     if saved := saved_model_in(folder):

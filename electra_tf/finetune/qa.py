@@ -423,13 +423,8 @@ class QATask(Task):
         }  # fmt: skip
         content = {"preds": scorer.predictions, "nbest": best}
         if self.is_v2:
-            content["null_odds"] = odds = scorer.null_odds
-            # As the official script decides it, which is not asked to by default.
-            limit = self.config.qa_na_threshold
-            content["submission"] = {
-                name: "" if odds[name] > limit else answer
-                for name, answer in scorer.predictions.items()
-            }
+            content["null_odds"] = scorer.null_odds
+            content["submission"] = scorer.submitted
         paths = []
         for name, value in content.items():
             path = folder / f"{self.name}_{split}_{name}.json"

@@ -122,6 +122,30 @@ class QAScorer(Scorer):
             return {}
         return {name: found.null_odds for name, found in self.decoded.items()}
 
+    @property
+    def submitted(self) -> dict[str, str]:
+        """The answers that count: of 2.0 "" where the null odds are above the limit.
+
+        As the official script decides it, which is not asked to by default.
+        """
+        limit, odds = self._task.config.qa_na_threshold, self.null_odds
+        return {
+            name: "" if odds.get(name, limit) > limit else answer
+            for name, answer in self.predictions.items()
+        }
+
+    @property
+    def remark(self) -> str | None:
+        """That no question is answered, and so nothing is in the file to submit."""
+        if not self.null_odds or any(self.submitted.values()):
+            return None
+        return (
+            f"none of the {len(self.null_odds):,} questions is answered: the null "
+            "odds of all are above qa_na_threshold "
+            f"({self._task.config.qa_na_threshold:g}); the lowest are "
+            f"{min(self.null_odds.values()):.2f}."
+        )
+
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""
         answers = self._task.answers(self._split)

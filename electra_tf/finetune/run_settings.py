@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import PLACE, default_of
+from electra_tf.config.hparams import PLACE, default_of, show
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -93,7 +93,10 @@ def differences(
 
 
 def said(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    """What `differences` found, in words: the first, and how many there are."""
+    """What `differences` found, in words: the first, and the names of all.
+
+    Values are written as in --hparams.
+    """
 
     def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
         keys = sorted({*a, *b})
@@ -106,7 +109,11 @@ def said(changed: Sequence[tuple[str, Any, Any]]) -> str:
     if name in _HASHES:
         there, here = str(there)[:_DIGITS], str(here)[:_DIGITS]
     name = _HASHES.get(name, name)
-    return f"{name} is {there!r} there, {here!r} here ({len(changed)} in all)"
+    count = f"{len(changed)} in all"
+    if len(changed) > 1:
+        names = [_HASHES.get(name, name) for name, _, _ in changed]
+        count += f": {', '.join(names)}"
+    return f"{name} is {show(there)} there, {show(here)} here ({count})"
 
 
 def taken_over(stored: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:

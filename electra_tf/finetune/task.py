@@ -68,6 +68,11 @@ class Scorer(ABC):
         return {}
 
     @property
+    def remark(self) -> str | None:
+        """What the numbers and the files do not say by themselves."""
+        return None
+
+    @property
     @abstractmethod
     def is_degenerate(self) -> bool:
         """Whether all predictions are the same."""

@@ -149,7 +149,10 @@ def _from_module(name: str) -> type[Task]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
-        raise UserError(f"cannot load the task {name}: {error}") from None
+        advice = ""
+        if isinstance(error, ModuleNotFoundError):
+            advice = f"\nThe folder with {error.name} must be on PYTHONPATH."
+        raise UserError(f"cannot load the task {name}: {error}.{advice}") from None
     if not (isinstance(found, type) and issubclass(found, Task)):
         raise UserError(
             f"{name} is not a task's class; derive it from one of electra_tf.finetune."

@@ -29,7 +29,7 @@ from electra_tf.finetune.model import (
     freeze,
 )
 from electra_tf.finetune.results import TrialResult, scores_text
-from electra_tf.finetune.task import check_trained_for, write_facts
+from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
 from electra_tf.finetune.trained import check_is_kept
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
@@ -175,6 +175,7 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
             scores[name] = dict(scorer.get_results())
             details[name] = scorer.details()
             run.console.log(f"{name}: {scores_text(scores[name])}")
+            _say_remark(run, name, scorer)
             if scorer.has_learnt_nothing:
                 degenerate.append(name)
             task.write_predictions(split, scorer, directory, result.trial)
@@ -197,7 +198,13 @@ def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
             paths += task.write_predictions(split, scorer, directory, result.trial)
             put_folder(directory)
             run.console.log(f"Test predictions of {task.name}: {directory}")
+            _say_remark(run, data_set_name(task, split), scorer)
     return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
+
+
+def _say_remark(run: Run, name: str, scorer: Scorer) -> None:
+    if scorer.remark:
+        run.console.log(f"{name}: {scorer.remark}")
 
 
 def data_set_name(task, split: str) -> str:

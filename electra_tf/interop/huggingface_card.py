@@ -25,8 +25,13 @@ _BY_PIPELINE = """\
 from transformers import pipeline
 
 {function} = pipeline("{pipeline}", model=".")  # this directory
-print({function}({call}))
+{show}
 """
+_SHOW = "print({function}({call}))"
+_SHOW_WORDS = """\
+tokens = {function}({call})
+# A word has the label of its first token.
+print([token for token in tokens if not token["word"].startswith("##")])"""
 _CALLS = {
     "ElectraForMaskedLM": ("fill", '"The chef [MASK] the meal."'),
     "ElectraForTokenClassification": ("tag", "{text}"),
@@ -123,10 +128,15 @@ def _snippet(network: Network, architecture: str) -> str:
     if architecture in _CALLS:
         function, call = _CALLS[architecture]
         pair = f'{{"text": {one}, "text_pair": {two}}}'
+        call = call.format(text=pair if network.num_texts == 2 else one)
+        if network.problem_type == "multi_label_classification":
+            call += ", top_k=None"  # Without it the pipeline shows the likeliest alone.
+        is_tagger = architecture == "ElectraForTokenClassification"
+        show = (_SHOW_WORDS if is_tagger else _SHOW).format(
+            function=function, call=call
+        )
         return _BY_PIPELINE.format(
-            function=function,
-            pipeline=_PIPELINES[architecture],
-            call=call.format(text=pair if network.num_texts == 2 else one),
+            function=function, pipeline=_PIPELINES[architecture], show=show
         )
     is_qa = architecture == "ElectraForQuestionAnswering"
     texts = f"{two}, {one}" if is_qa else one

@@ -234,6 +234,8 @@ def main() -> None:
     args = parser.parse_args()
     for model in args.model:
         name, _, directory = model.partition("=")
+        if not name or not directory:
+            parser.error(f"--model {model}: this is to be NAME=DIRECTORY")
         try:
             Handler.models[name] = Model(Path(directory))
         except (OSError, ValueError) as error:

@@ -155,3 +155,5 @@ def test_the_snippets_of_the_cards_run(directories, tmp_path):
     said = run_snippets(tmp_path, cards)
     assert "'label': '" in said["cola"] and "'entity': '" in said["chunk"]
     assert "'label': 'sts'" in said["sts"] and said["squad"].strip()
+    # A text has any number of these labels: all are shown.
+    assert all(f"'label': '{topic}'" in said["topics"] for topic in TOPICS)

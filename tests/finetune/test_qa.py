@@ -94,6 +94,20 @@ def test_what_is_submitted_leaves_questions_unanswered(tmp_path):
     assert preds == {"a": "dog", "b": "cat ran", "c": "dog"}
     assert odds == {"a": -3.1, "b": -3.0, "c": -2.9}
     assert given == {"a": "dog", "b": "cat ran", "c": ""}
+    assert scorer.remark is None
+
+
+def test_that_nothing_is_answered_is_said(tmp_path):
+    """Otherwise a file to submit without any answer looks like every other."""
+    files = {"train": squad(question(), question("r"))}
+    task = task_on(tmp_path, **files, has_impossible=True, qa_na_threshold=-5)
+    scorer = answered(task, "dev", [(1, 1), (5, 6)])  # null odds -3
+    assert set(scorer.submitted.values()) == {""}
+    for words in ("none of the 2 questions", "qa_na_threshold (-5)", "-3.00"):
+        assert words in scorer.remark
+    (tmp_path / "one").mkdir()
+    task = task_on(tmp_path / "one", **files)  # without has_impossible
+    assert answered(task, "dev", [(1, 1), (5, 6)]).remark is None
 
 
 def test_dev_answers_are_needed_before_the_training(tmp_path):

@@ -76,7 +76,7 @@ def test_results_of_a_version_with_fewer_hparams_are_taken_up(tmp_path):
     newer = results_in(tmp_path, SETTINGS | added)
     newer.load()
     assert list(newer.trials) == [1]
-    with pytest.raises(UserError, match="keep is 'last' there, 'best' here"):
+    with pytest.raises(UserError, match='keep is "last" there, "best" here'):
         results_in(tmp_path, SETTINGS | {"keep": "best"}).load()
 
 

@@ -65,7 +65,14 @@ def test_files_of_tasks_are_known_by_their_hashes_alone(tmp_path):
         assert changed(there, first) == changed(first, there) == []
     assert changed(first, other) == ["tasks"]
     said = run_settings.said(run_settings.differences(added, other))
-    assert said == "tasks: x: text_a is 't' there, 's' here (1 in all)"
+    assert said == 'tasks: x: text_a is "t" there, "s" here (1 in all)'
+    several = [("keep", "last", "best"), ("init_sha256", "a", "b"), ("seed", 1, None)]
+    said = run_settings.said(several)
+    assert said == (
+        'keep is "last" there, "best" here '
+        "(3 in all: keep, the hash of the weights of init_checkpoint, seed)"
+    )
+    assert run_settings.said(several[2:]) == "seed is 1 there, null here (1 in all)"
 
 
 def test_weights_count_and_not_where_they_are(tmp_path):

@@ -63,8 +63,8 @@ def test_a_search_by_two_workers(tmp_path):
     data = write_data(tmp_path / "data")
     done = search(data, HPARAMS | {"eval_every_steps": 12}, "--reduction=2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "learning rate  layer decay  finished" in done.stdout
     lines = done.stdout.splitlines()
+    assert lines[0].startswith("learning rate  layer decay  finished")
     scores = [line.split()[4:] for line in lines if line.lstrip()[:1].isdigit()]
     assert [len(row) for row in scores] == [2, 2]
     ended = sum(score.endswith("*") for row in scores for score in row)
@@ -124,6 +124,27 @@ def test_a_trial_is_worth_what_is_kept_of_it(tmp_path):
     merged = json.loads(path.read_text())["statistics"]["sts"]["pearson"]["mean"]
     [line] = [x for x in done.stdout.splitlines() if x.lstrip().startswith("0.001")]
     assert line.split()[3:] == [f"{merged:.2f}"] * 2
+
+
+NONE = """
+import runpy, sys, types
+from absl import flags
+sweep = runpy.run_path(sys.argv[1])
+flags.FLAGS(["x", "--data_dir=d", "--model_name=m"])
+config = {"learning_rate": 1e-3, "decay": 0.9, "trial": 1}
+ended = {"score": 1.0, "finished": False}
+found = [types.SimpleNamespace(config=config, metrics=ended)]
+sweep["report"](found, {(1e-3, 0.9): []})
+"""
+
+
+def test_what_to_do_where_all_were_ended(tmp_path):
+    """Of those at a rung one in --reduction goes on: a greater one ends more."""
+    done = subprocess.run(
+        [sys.executable, "-c", NONE, SCRIPT], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1.00*" in done.stdout and "a smaller --reduction" in done.stdout
 
 
 @pytest.mark.parametrize(

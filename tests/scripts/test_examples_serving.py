@@ -142,6 +142,16 @@ def test_ctrl_c_and_a_taken_port_end_it_in_words():
     assert first.returncode == 0 and "Traceback" not in said, said
 
 
+@pytest.mark.parametrize("model", ["detector", "=exports"])
+def test_a_model_without_a_name_or_a_directory_is_not_sought_elsewhere(model, tmp_path):
+    (tmp_path / "1").mkdir()  # what "" as a directory would find
+    done = subprocess.run(
+        [sys.executable, SERVING / "server.py", f"--model={model}", "--port=0"],
+        **{"capture_output": True, "text": True, "check": False, "cwd": tmp_path},
+    )
+    assert done.returncode == 2 and "NAME=DIRECTORY" in done.stderr.splitlines()[-1]
+
+
 def interrupt_loading():
     def load(path):
         os.kill(os.getpid(), signal.SIGINT)
