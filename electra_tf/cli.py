@@ -200,6 +200,8 @@ class _PathParser(flags.ArgumentParser):
         self._here = here
 
     def parse(self, argument: str) -> str:
+        if not argument:  # of a shell's variable that is not set
+            raise ValueError("a path is needed; leave the flag out for its default")
         return local_of(argument, self._here)
 
     def flag_type(self) -> str:

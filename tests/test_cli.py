@@ -27,7 +27,7 @@ import os
 from absl import flags
 from electra_tf import cli, console, errors
 
-_DATA = flags.DEFINE_string("data_dir", None, "Where the data is.", required=True)
+_DATA = cli.define_path("data_dir", None, "Where the data is.", required=True)
 _COUNT = flags.DEFINE_integer("num_processes", 1, "How many.")
 _BLANKS = flags.DEFINE_boolean("blanks_separate_docs", True, "Blank lines count.")
 _LOWER = cli.define_pair("do_lower_case", "no_lower_case", True, "Lower-case.")
@@ -132,6 +132,7 @@ def test_spellings(script, args, expected):
         ("--data-dir D --num-processes many", ["num_processes", "many"]),
         ("--data-dir D --blanks-separate-docs=maybe", ["maybe"]),
         ("--data-dir", ["data_dir"]),
+        ("--data-dir=", ["data_dir", "a path is needed"]),
     ],
 )
 def test_wrong_command_lines(script, args, words):

@@ -194,7 +194,7 @@ class RunConfig(ABC):
             )
         if overrides:
             result["model_hparam_overrides"] = check(
-                ModelConfig, overrides, "model_hparam_overrides"
+                ModelConfig, overrides, f"the model_hparam_overrides of {source}"
             )
         return result
 

@@ -14,6 +14,7 @@ from electra_tf.config import phases
 from electra_tf.export import hub_card, saved_models
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
+from electra_tf.inference import html_report
 from electra_tf.paths import joined
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.new_folder import new_folder
@@ -52,7 +53,7 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
     results, data = None, []
     step = source.facts.get("step", 0)
     if run_dir is not None:
-        results = hub_card.read_json(run_dir / "results" / "unsup_results.json")
+        results = html_report.results_of(run_dir) or None
         data = _manifests(hparams or {}, run_dir, step)
     return hub_card.RunFacts(
         step=step,

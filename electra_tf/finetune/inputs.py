@@ -341,7 +341,7 @@ def _objects(
         try:
             # NaN, which is no JSON, is what others write for what is missing.
             found = json.loads(line, parse_constant=lambda _: None)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{where}: {error}") from None
         if not isinstance(found, dict):
             raise UserError(f"{where}: not an object {{...}}.")

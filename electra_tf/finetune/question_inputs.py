@@ -57,7 +57,13 @@ def paragraphs(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             for number, found in enumerate(entry["paragraphs"]):
                 yield f"{source.name}, {title!r}, paragraph {number}", found
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise UserError(
             f"{source.name} is not in the form it should be: {error!r}"
         ) from None

@@ -39,11 +39,14 @@ class Trained(NamedTuple):
 def hparams_in(folder: Path) -> dict[str, Any]:
     """The hparams of a trial; {} for a folder that is none.
 
-    Raises `UserError` (65) for a file that cannot be read.
+    Raises `UserError`: 65 for a file that cannot be read, 2 naming what is no hparam.
     """
     path = Path(fetch_once(str(folder / CONFIG)))
     content = read_json(path) if path.is_file() else {}
-    return content if content.get("task_names") else {}
+    if not content.get("task_names"):
+        return {}
+    FinetuningConfig.checked(content, str(path))
+    return content
 
 
 def check_is_free(folder: str) -> None:

@@ -49,14 +49,12 @@ def write_comparison(
 
 
 def _config(model_dir: Path) -> dict[str, Any]:
-    path = model_dir / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    if not (model_dir / "config.json").is_file():
         raise UserError(
-            f"{model_dir} holds no run of pre-training: config.json cannot be read "
-            f"({error}).\nCheck --data-dir and the names in --model-name."
-        ) from error
+            f"{model_dir} holds no run of pre-training: it has no config.json.\nCheck "
+            "--data-dir and the names in --model-name."
+        )
+    return html_report.config_of(model_dir)
 
 
 def _differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:

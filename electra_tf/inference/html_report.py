@@ -7,17 +7,20 @@ import base64
 import html
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_tf.config import phases
-from electra_tf.errors import UserError
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import rendering
 from electra_tf.interop import sources
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
+from electra_tf.storage.manifest import read_json
 from electra_tf.train.curves import plot_curves
 from electra_tf.train.reporting import SAMPLES, read_metrics
 
@@ -65,6 +68,22 @@ def check_run(model_dir: Path) -> None:
         )
 
 
+def config_of(model_dir: Path) -> dict[str, Any]:
+    """The settings of a run of pre-training, as they stand in its config.json.
+
+    Raises `UserError`: 65 where there is no JSON object, 2 naming the setting that
+    cannot be one.
+    """
+    path = model_dir / "config.json"
+    content = read_json(path)
+    if "task_names" in content:
+        raise UserError(
+            f"report is on a run of pre-training, and {model_dir} is fine-tuned."
+        )
+    PretrainingConfig.checked(content, str(path))
+    return content
+
+
 def write_report(
     model_dir: Path,
     passages: Sequence[tuple[str, Sequence[TokenPrediction]]],
@@ -78,7 +97,7 @@ def write_report(
 
     Raises `UserError` (73) when it cannot be written.
     """
-    config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    config = config_of(model_dir)
     parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
     results = results_of(model_dir)
     if passages:
@@ -121,18 +140,52 @@ def _samples(model_dir: Path) -> list[str]:
     shown = [rows[(len(rows) - 1) * i // max(1, count - 1)] for i in range(count)]
     parts = ["<h2>While it learned</h2>", rendering.html_legend(is_corrupted=True)]
     for row in shown:
-        text, tokens = rendering.of_sample(row["passages"][0])
         parts.append(f'<p class="summary">Step {row["step"]:,}</p>')
-        parts.append(rendering.to_html(text, tokens))
+        try:
+            text, tokens = rendering.of_sample(row["passages"][0])
+            parts.append(rendering.to_html(text, tokens))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"{path}: no passage can be read at step {row['step']} ({error!r:.60})."
+                "\nRestore the file, or move it away: the page does without.",
+                EXIT_DAMAGED,
+            ) from None
     return parts
 
 
 def results_of(model_dir: Path) -> dict[str, Any]:
-    """The evaluation of a run, as it was written; empty if there is none."""
+    """The evaluation of a run, as it was written; empty if there is none.
+
+    Raises `UserError` (65) for a file that is no such thing.
+    """
     path = model_dir / "results" / "unsup_results.json"
     if not path.is_file():
         return {}
-    return json.loads(path.read_text(encoding="utf-8"))
+    found = read_json(path)
+    metrics, step = found.get("metrics"), found.get("global_step", 0)
+    problem = None
+    if not isinstance(metrics, dict):
+        problem = 'it has no object "metrics"'
+    elif wrong := [k for k, value in metrics.items() if not _is_metric(value)]:
+        problem = f"its metric {wrong[0]!r} is no number"
+    elif type(step) is not int:
+        problem = f'its "global_step" is {step!r:.40}'
+    if problem:
+        raise UserError(
+            f"{path} is not the result of an evaluation: {problem}.\nEvaluate again "
+            "(do_eval), or move the file away.",
+            EXIT_DAMAGED,
+        )
+    return found
+
+
+def _is_metric(value: Any) -> bool:
+    """Whether it is a number that can be shown, or null: one that was not finite."""
+    if value is None:
+        return True
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def data_of(results: dict[str, Any]) -> str:

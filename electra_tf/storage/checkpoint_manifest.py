@@ -122,7 +122,10 @@ def read(directory: Path, step: int) -> Manifest:
         manifest = Manifest(**content)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{name} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        *(OSError, ValueError, RecursionError),
+        *(KeyError, TypeError, AttributeError),
+    ) as error:
         raise DamagedCheckpointError(f"{name} is unreadable") from error
     if promised != actual or manifest.step != step:
         raise DamagedCheckpointError(f"{name} does not match its checksum")

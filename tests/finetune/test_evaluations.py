@@ -25,10 +25,17 @@ def test_the_best_step_and_patience(tmp_path):
     assert [row["step"] for row in earlier.rows] == [10, 20] and not earlier.has(30)
 
 
-@pytest.mark.parametrize("text", ["{", "[]\n", '{"score": 1}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", '{"score": 1}', '{"step": 3}', "[" * 100_000),
+        *('{"step": true, "score": 1}', '{"step": 3, "score": "1"}'),
+        *('{"step": 3, "score": NaN}', '{"step": 2, "score": 1}'),
+    ],
+)
 def test_a_damaged_file_is_named(tmp_path, text):
-    (tmp_path / FILE).write_text(text)
-    with pytest.raises(UserError, match=FILE) as caught:
+    (tmp_path / FILE).write_text(f'{{"step": 2, "score": 1.0}}\n{text}\n')
+    with pytest.raises(UserError, match=f"{FILE} .* line 2") as caught:
         Evaluations(tmp_path, 5)
     assert caught.value.exit_code == 65
 

@@ -382,6 +382,14 @@ def test_questions_that_are_no_objects(tmp_path, qas):
         list(questions(open_source(str(path), None, "questions")))
 
 
+@pytest.mark.parametrize("form", ["jsonl", "json"])
+def test_json_that_is_nested_too_deeply(tmp_path, form):
+    path = tmp_path / f"x.{form}"
+    path.write_text('{"data": ' + "[" * 100_000)
+    with pytest.raises(UserError, match=f"{path}.*recursion"):
+        list(questions(open_source(str(path), None, "questions")))
+
+
 def test_rows_of_questions_are_whole(tmp_path):
     def read(name, text):
         (tmp_path / name).write_text(text)
