@@ -79,11 +79,8 @@ def _read(lines: Sequence[str]) -> list[dict[str, Any]]:
             after = type(step) is int and step > (rows[-1]["step"] if rows else -1)
             # null: it was not finite
             known = score is None or math.isfinite(score) and type(score) is not bool
-        except (
-            *(ValueError, LookupError, TypeError),
-            *(OverflowError, RecursionError),
-        ) as error:
-            raise ValueError(f"line {number}: {error!r:.80}") from None
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as e:
+            raise ValueError(f"line {number}: {e!r:.80}") from None
         if not after or not known:
             raise ValueError(
                 f"line {number} has the step {step!r:.20} and the score {score!r:.20}"

@@ -123,8 +123,12 @@ def read(directory: Path, step: int) -> Manifest:
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{name} is missing") from None
     except (
-        *(OSError, ValueError, RecursionError),
-        *(KeyError, TypeError, AttributeError),
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
     ) as error:
         raise DamagedCheckpointError(f"{name} is unreadable") from error
     if promised != actual or manifest.step != step:
