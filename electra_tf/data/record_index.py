@@ -295,7 +295,14 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
         manifest["vocab"]["size"]
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as e:
         raise UserError(
             f"{path} is not readable as the manifest of a data set ({e!r}).\n"
             "Restore it or build the data again; without it shards are read as found.",

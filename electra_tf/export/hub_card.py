@@ -6,7 +6,6 @@ Everything said comes from the run's files; what they do not hold is said to be 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -142,15 +141,6 @@ class RunFacts(NamedTuple):
     hparams: dict[str, Any] | None  # config.json of the run
     results: dict[str, Any] | None  # of its evaluation
     data: list[dict[str, Any] | None]  # manifests of the training data, by phase
-
-
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's content; None where there is no such file or it is damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def hub_page(what: str, handle: str, facts: RunFacts, licence: str) -> str:

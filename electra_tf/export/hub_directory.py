@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from electra_tf.config import phases
 from electra_tf.export import hub_card, saved_models
@@ -16,7 +17,7 @@ from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
 from electra_tf.inference import html_report
 from electra_tf.paths import joined
-from electra_tf.storage.manifest import sha256
+from electra_tf.storage.manifest import read_json, sha256
 from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.remote import expand, fetch_once
 
@@ -47,7 +48,7 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
         "max_position_embeddings"
     ).split()
     sizes = {name: getattr(model.model_config, name) for name in fields}
-    hparams = run_dir and hub_card.read_json(run_dir / "config.json")
+    hparams = run_dir and _json_if_there(run_dir / "config.json")
     if hparams and "task_names" in hparams:
         hparams = run_dir = None
     results, data = None, []
@@ -68,7 +69,7 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
 
 
 def _manifests(hparams, run_dir: Path, step: int) -> list:
-    """Those of the data that a run has read; None for one that cannot be read."""
+    """Those of the data that a run has read; None for one that is not there."""
     found = []
     for part in phases.begun(hparams, step):
         usual = phases.folder_of(part, hparams.get("phases", []))
@@ -76,7 +77,12 @@ def _manifests(hparams, run_dir: Path, step: int) -> list:
         folders = [Path(shard).parent for shard in shards]
         folders = folders or [run_dir.parent.parent / usual]
         found += [str(folder / "manifest.json") for folder in folders]
-    return [hub_card.read_json(Path(fetch_once(path))) for path in dict.fromkeys(found)]
+    return [_json_if_there(Path(fetch_once(path))) for path in dict.fromkeys(found)]
+
+
+def _json_if_there(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object; `UserError` (65) for another content."""
+    return read_json(path) if path.is_file() else None
 
 
 def write_hub_directory(

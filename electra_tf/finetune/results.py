@@ -96,7 +96,13 @@ class Results:
             trials = [_trial(fields) for fields in content["trials"]]
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise UserError(
                 f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,

@@ -160,6 +160,18 @@ class TestDirectory:
         assert done.returncode == 2 and "owner/model" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "damaged", ["models/tiny/config.json", "pretrain_tfrecords/manifest.json"]
+)
+def test_damaged_files_of_the_run_are_named(run, tmp_path, damaged):
+    """The card would say that they were not there."""
+    data = shutil.copytree(run, tmp_path / "D")
+    (data / damaged).write_text("{")
+    with pytest.raises(UserError, match=damaged) as caught:
+        hub_directory.facts_of(tiny_source(), data / "models" / "tiny")
+    assert caught.value.exit_code == EXIT_DAMAGED
+
+
 def test_damaged_archives_are_not_published(directory, tmp_path):
     for path in directory.iterdir():
         if path.is_file():

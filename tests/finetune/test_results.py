@@ -146,7 +146,9 @@ def test_what_is_no_number_is_null_in_json(tmp_path):
     assert again.table().splitlines()[1].split()[:3] == ["rte", "accuracy", "nan"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"settings": {}}', '{"trials": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"settings": {}}', '{"trials": 3}', "[" * 100_000]
+)
 def test_a_damaged_file_is_named(tmp_path, text):
     results = results_in(tmp_path)
     results.json_path.parent.mkdir()
