@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
@@ -170,10 +170,18 @@ def load_all(
     Raises `UserError` as `load_encoder` does.
     """
     stored = model.tensors(log)
-    if not any(name.startswith("task_specific/") for name in stored.shapes):
+    tasks = _tasks_of(stored.shapes)
+    if missing := sorted(_tasks_of(variables) - tasks):
+        known = f"only on {', '.join(sorted(tasks))}" if tasks else "on no task"
         raise UserError(
-            f"{model.origin} is not fine-tuned: it has no task_specific/ variables.\n"
-            "With do_train false, init_checkpoint is a fine-tuned model's directory; "
-            "without it the run's own trials are evaluated."
+            f"{model.origin} is not fine-tuned on {', '.join(missing)}, {known}.\n"
+            "With do_train false, init_checkpoint is the directory of a model that is "
+            "fine-tuned on all task_names; without it the run's own trials are "
+            "evaluated."
         )
     stored.assign_to(variables)
+
+
+def _tasks_of(names: Iterable[str]) -> set[str]:
+    """Those of the variables that heads have, task_specific/<task>/..."""
+    return {name.split("/")[1] for name in names if name.startswith("task_specific/")}

@@ -163,7 +163,10 @@ def errors_if_known(
                 raise
             print(f"No word error rate: {error}", file=sys.stderr)
     elif missing < len(lists):
-        print(f"No word error rate: {missing} lists lack a reference.", file=sys.stderr)
+        print(
+            f"No word error rate; lists without a reference: {missing}.",
+            file=sys.stderr,
+        )
     return None
 
 
@@ -191,7 +194,7 @@ def describe_lists(
             f", found: the errors are the same from {tuned.low:.6g} to {tuned.high:.6g}"
         )
     return (
-        f"{len(lists)} lists, {single} of them with one hypothesis only; "
+        f"Lists: {len(lists)}, with one hypothesis only: {single}; "
         f"weight {weight:.6g}{found}."
     )
 

@@ -3,6 +3,7 @@
 
 import json
 import shutil
+import types
 
 import pytest
 
@@ -268,3 +269,16 @@ def test_what_is_no_model_is_refused_without_tensorflow(data, refusal, tmp_path)
     (copy / "manifest.json").unlink()
     (copy / "config.json").write_text('{"model_type": "bert"}')
     assert "model family 'bert'" in refusal(copy, {})
+
+
+@pytest.mark.parametrize(
+    ("there", "said"), [(["sts", "rte"], "only on rte, sts"), ([], "on no task")]
+)
+def test_a_model_of_other_tasks_is_not_evaluated(there, said):
+    names = ["electra/embeddings", *(f"task_specific/{name}/bias" for name in there)]
+    tensors = types.SimpleNamespace(shapes=dict.fromkeys(names, (2,)))
+    model = types.SimpleNamespace(origin="M", tensors=lambda log: tensors)
+    wanted = dict.fromkeys(["task_specific/cola/bias", "task_specific/sts/bias"])
+    missing = "cola" if there else "cola, sts"
+    with pytest.raises(UserError, match=f"M is not fine-tuned on {missing}, {said}"):
+        initial_weights.load_all(model, wanted, print)

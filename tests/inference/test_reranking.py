@@ -229,7 +229,9 @@ def test_errors_that_need_not_be_known(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
     both = [with_reference, without]
     assert reranking.errors_if_known(both, is_needed=False) is None
-    assert capsys.readouterr().err == "No word error rate: 1 lists lack a reference.\n"
+    assert (
+        capsys.readouterr().err == "No word error rate; lists without a reference: 1.\n"
+    )
     with pytest.raises(UserError, match="has no reference"):
         reranking.errors_if_known(both, is_needed=True)
     for name in list(sys.modules):

@@ -206,7 +206,7 @@ def test_rerank_at_a_weight(runs, model, tmp_path):
         kept = [{k: h[k] for k in old["hypotheses"][0]} for h in row["hypotheses"]]
         assert sorted(kept, key=str) == sorted(old["hypotheses"], key=str)
         assert row.get("speaker") == old.get("speaker")
-    assert "7 lists, 1 of them with one hypothesis only; weight 1." in run.stderr
+    assert "Lists: 7, with one hypothesis only: 1; weight 1." in run.stderr
     assert "Texts without tokens, which score 0: 1." in run.stderr
     assert "(1 of 19 words)" not in run.stderr and "1, 1 of 19 words)" in run.stderr
 
