@@ -383,6 +383,8 @@ def print_report(config: PretrainingConfig, report: dict) -> None:
         print(f"Compiler's estimate: {report['cycles']:,} cycles{time_of}")
     counted = ", ".join(f"{n} {name}" for name, n in report["ops"].items() if n)
     print(f"Operations: {report['ops_in_entry']}, of which {counted or 'none rare'}")
+    if unknown := report["loops_of_unknown_length"]:
+        print(f"Loops whose length is not known, counted once: {unknown}")
     print(f"What dominates, by {report['parts_by']}:")
     for name, share in list(report["parts"].items())[:12]:
         print(f"  {share:6.1%}  {name}")

@@ -174,7 +174,8 @@ def _content(text: str) -> dict:
     aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
     report = {"aliased": aliases[1].count("-alias") if aliases else 0}
     counts, sizes, found = collections.Counter(), {}, []
-    for line, times in _executed(text):
+    lines, report["loops_of_unknown_length"] = _executed(text)
+    for line, times in lines:
         match = _OPERATION.match(line)
         if not match:
             continue
@@ -200,10 +201,11 @@ def _content(text: str) -> dict:
     return report | ({"cycles": cycles} if cycles else {})
 
 
-def _executed(text: str) -> list[tuple[str, int]]:
+def _executed(text: str) -> tuple[list[tuple[str, int]], int]:
     """The lines of the entry computation and of those that it calls or repeats.
 
-    With each, how often it is executed: as the compiler knows it of a loop, else once.
+    With each, how often it is executed. Then the number of loops of which the program
+    does not say it: what is in them counts once.
     """
     blocks = re.split(r"\n(?=(?:ENTRY )?%\S+ \()", text)
     bodies = {block.split(" (")[0].split()[-1]: block.splitlines() for block in blocks}
@@ -212,7 +214,7 @@ def _executed(text: str) -> list[tuple[str, int]]:
         for block in blocks
         if "ENTRY" in block[:6]
     ]
-    lines = []
+    lines, unknown = [], 0
     while todo:
         name, times = todo.pop()
         for line in bodies.get(name, []):
@@ -220,9 +222,24 @@ def _executed(text: str) -> list[tuple[str, int]]:
             if call := re.search(r" call\(.*to_apply=(%[^\s,]+)", line):
                 todo.append((call[1], times))
             elif loop := re.search(r" while\(.*body=(%[^\s,]+)", line):
-                count = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
-                todo.append((loop[1], times * int(count[1] if count else 1)))
-    return lines
+                count = _length_of(line, bodies)
+                unknown += count is None
+                todo.append((loop[1], times * (count or 1)))
+    return lines, unknown
+
+
+def _length_of(loop: str, bodies: dict[str, list[str]]) -> int | None:
+    """How often a loop runs; None if the program does not say it.
+
+    TPUs' compiler does not note it. The loops of a step count up from 0, and their
+    conditions compare with a constant.
+    """
+    if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop):
+        return int(noted[1])
+    condition = "\n".join(bodies[re.search(r"condition=(%[^\s,]+)", loop)[1]])
+    end = re.search(r"ROOT .* compare\(%\S+, (%\S+)\), direction=LT", condition)
+    constants = dict(re.findall(r"(%\S+) = s32\[\]\S* constant\((\d+)\)", condition))
+    return int(constants[end[1]]) if end and end[1] in constants else None
 
 
 def _nbytes(shape: str) -> int:

@@ -121,23 +121,38 @@ def test_several_chips_share_the_batch(tmp_path):
     assert found["aliased"] == found["variables"]
 
 
-LOOP = """
+LOOPS = """
+import sys
 import jax
+import numpy as np
+from jax.experimental import topologies
 import aot_program
 
 def seven_times(x):
-    step = lambda x, _: (jax.numpy.tanh(x @ x), None)
-    return jax.lax.scan(step, x, None, length=7)[0]
+    return jax.lax.scan(lambda x, _: (jax.numpy.tanh(x @ x), None), x, length=7)[0]
 
-program = jax.jit(seven_times).lower(jax.numpy.ones((64, 64))).compile().as_text()
-print(*{times for line, times in aot_program._executed(program) if "tanh" in line})
+def until_large(x):
+    return jax.lax.while_loop(lambda x: x[0, 0] < 9, lambda x: jax.numpy.tanh(x @ x), x)
+
+device = jax.devices()[0]
+if sys.argv[1] == "tpu":
+    device = topologies.get_topology_desc("v5e:2x2", "tpu").devices[0]
+place = jax.sharding.NamedSharding(
+    jax.sharding.Mesh(np.array([device]), "x"), jax.sharding.PartitionSpec()
+)
+x = jax.ShapeDtypeStruct((256, 256), np.float32, sharding=place)
+for function in (seven_times, until_large):
+    program = jax.jit(function).lower(x).compile().as_text()
+    lines, unknown = aot_program._executed(program)
+    print(*{times for line, times in lines if "tanh" in line}, unknown)
 """
 
 
 @compilers
-def test_a_loop_is_counted_as_often_as_it_runs():
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])
+def test_a_loop_is_counted_as_often_as_it_runs(platform):
     done = subprocess.run(
-        [str(PYTHON), "-c", LOOP],
+        [str(PYTHON), "-c", LOOPS, platform],
         cwd=BENCHMARKS,
         env=os.environ | {"JAX_PLATFORMS": "cpu"},
         capture_output=True,
@@ -145,7 +160,7 @@ def test_a_loop_is_counted_as_often_as_it_runs():
         timeout=100,
         check=False,
     )
-    assert done.stdout == "7\n", done.stderr
+    assert done.stdout == "7 0\n1 1\n", done.stdout + done.stderr
 
 
 @compilers
