@@ -15,6 +15,16 @@ EXIT_DIVERGED = 70  # The loss is no longer finite.
 EXIT_CANNOT_WRITE = 73  # Disk full, read-only, no permission.
 EXIT_LOCKED = 75  # Another process writes to the same directory.
 
+# What reading JSON raises where it is damaged, or is not what it is taken for.
+JSON_ERRORS = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
 
 class UserError(Exception):
     """A mistake that the user can fix; scripts print it without a traceback.

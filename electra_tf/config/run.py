@@ -22,7 +22,7 @@ from electra_tf.config.hparams import (
     values_in_roles,
 )
 from electra_tf.config.model import SIZES, ModelConfig, model_config
-from electra_tf.errors import UserError
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside, shown
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
@@ -329,5 +329,5 @@ def _count_lines(path: str) -> int | None:
                 return len(json.load(f)["model"]["vocab"])
             content = f.read().rstrip()  # as the vocabulary is read
             return content.count(b"\n") + 1 if content else 0
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *JSON_ERRORS):
         return None

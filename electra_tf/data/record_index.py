@@ -23,7 +23,7 @@ import google_crc32c
 import numpy as np
 
 from electra_tf.data import tfrecord
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.storage import remote, remote_ranges
 from electra_tf.storage.files import atomic_write
 from electra_tf.text.tokenizer_config import TokenizerConfig
@@ -295,14 +295,7 @@ def read_manifest(directory: str | os.PathLike) -> dict | None:
         manifest["vocab"]["size"]
     except FileNotFoundError:
         return None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as e:
+    except (OSError, *JSON_ERRORS) as e:
         raise UserError(
             f"{path} is not readable as the manifest of a data set ({e!r}).\n"
             "Restore it or build the data again; without it shards are read as found.",

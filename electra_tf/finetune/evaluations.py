@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.results import finite
 from electra_tf.finetune.task import Task
 from electra_tf.storage.files import atomic_write
@@ -79,7 +79,7 @@ def _read(lines: Sequence[str]) -> list[dict[str, Any]]:
             after = type(step) is int and step > (rows[-1]["step"] if rows else -1)
             # null: it was not finite
             known = score is None or math.isfinite(score) and type(score) is not bool
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as e:
+        except JSON_ERRORS as e:
             raise ValueError(f"line {number}: {e!r:.80}") from None
         if not after or not known:
             raise ValueError(

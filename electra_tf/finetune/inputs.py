@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from electra_tf.errors import UserError
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.text import archives, tables
 from electra_tf.text.archives import COMPRESSED
 from electra_tf.text.corpus import open_text
@@ -341,7 +341,7 @@ def _objects(
         try:
             # NaN, which is no JSON, is what others write for what is missing.
             found = json.loads(line, parse_constant=lambda _: None)
-        except (ValueError, RecursionError) as error:
+        except JSON_ERRORS as error:
             raise UserError(f"{where}: {error}") from None
         if not isinstance(found, dict):
             raise UserError(f"{where}: not an object {{...}}.")

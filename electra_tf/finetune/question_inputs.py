@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from electra_tf.errors import UserError
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import (
     Asked,
     Source,
@@ -57,13 +57,7 @@ def paragraphs(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
                 continue
             for number, found in enumerate(entry["paragraphs"]):
                 yield f"{source.name}, {title!r}, paragraph {number}", found
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except JSON_ERRORS as error:
         raise UserError(
             f"{source.name} is not in the form it should be: {error!r}"
         ) from None

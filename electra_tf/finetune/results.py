@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune import run_settings
 from electra_tf.paths import local_of, shown
 from electra_tf.storage.files import atomic_write
@@ -96,13 +96,7 @@ class Results:
             trials = [_trial(fields) for fields in content["trials"]]
         except FileNotFoundError:
             return {}
-        except (
-            ValueError,
-            KeyError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except JSON_ERRORS as error:
             raise UserError(
                 f"{path} is not a results file: {error!r}\nMove it away.",
                 EXIT_DAMAGED,

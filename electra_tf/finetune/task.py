@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
@@ -296,7 +296,7 @@ def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
         found = [TaskFacts(**facts) for facts in json.loads(path.read_text("utf-8"))]
         for number, facts in enumerate(found, 1):
             _check_types(facts, number)
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise UserError(
             f"{path} cannot be read: {error}.\nWithout it, the task's data say what "
             "is in it: remove it.",

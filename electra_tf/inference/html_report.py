@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import rendering
 from electra_tf.interop import sources
 from electra_tf.pretrain.metrics import ALL_METRICS
@@ -144,7 +144,7 @@ def _samples(model_dir: Path) -> list[str]:
         try:
             text, tokens = rendering.of_sample(row["passages"][0])
             parts.append(rendering.to_html(text, tokens))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except JSON_ERRORS as error:
             raise UserError(
                 f"{path}: no passage can be read at step {row['step']} ({error!r:.60})."
                 "\nRestore the file, or move it away: the page does without.",

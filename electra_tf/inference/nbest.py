@@ -21,7 +21,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.text import archives
 
 
@@ -101,7 +101,7 @@ def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
             continue
         try:
             row = json.loads(line)
-        except (ValueError, RecursionError) as e:
+        except JSON_ERRORS as e:
             raise _damaged(
                 path,
                 number,

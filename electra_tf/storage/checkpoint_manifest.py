@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf.errors import JSON_ERRORS
 from electra_tf.storage.files import sync_directory
 from electra_tf.storage.manifest import installed_versions, record_of, sha256
 
@@ -122,14 +123,7 @@ def read(directory: Path, step: int) -> Manifest:
         manifest = Manifest(**content)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{name} is missing") from None
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise DamagedCheckpointError(f"{name} is unreadable") from error
     if promised != actual or manifest.step != step:
         raise DamagedCheckpointError(f"{name} does not match its checksum")

@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 
 MANIFEST = "manifest.json"
 _SAVED_MODEL = "saved_model.pb"
@@ -72,7 +72,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, *JSON_ERRORS) as error:
         raise UserError(f"{path} cannot be read: {error}.", EXIT_DAMAGED) from None
     return content
 

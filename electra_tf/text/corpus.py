@@ -18,7 +18,7 @@ except ImportError:  # needed where a file is compressed with it
     zstd = None
 
 from electra_tf.console import printable
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 
 ENCODING_ERRORS = ("strict", "replace")
 
@@ -111,7 +111,7 @@ def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> N
                 raise ValueError("its rows are chosen by an index; flatten_indices()")
             if any(os.path.basename(name) != name for name in names):
                 raise ValueError("its files lie elsewhere")
-        except (OSError, ValueError, KeyError, TypeError) as e:
+        except (OSError, *JSON_ERRORS) as e:
             raise UserError(
                 f"{path} does not describe a data set ({e!r}).\nSave it again with "
                 "save_to_disk.",

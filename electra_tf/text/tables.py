@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.text.corpus import TextReader, missing_package
 
 _ROWS = 256  # at a time
@@ -100,7 +100,7 @@ def _classes(metadata: bytes) -> dict[str, list[str]]:
         inner = {name: _element(feature) for name, feature in features.items()}
         is_class = {k: one.get("_type") == "ClassLabel" for k, one in inner.items()}
         return {k: one["names"] for k, one in inner.items() if is_class[k]}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except JSON_ERRORS:
         return {}
 
 

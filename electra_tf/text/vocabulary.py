@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from electra_tf.errors import UserError
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
 from electra_tf.text import tokenizer_json
@@ -243,7 +243,7 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
         "".join(tokens).encode()  # Half a pair of surrogates is no character.
         if any(t != t.strip() or not t or "\n" in t for t in tokens):
             raise ValueError("a token that is blank, or has line ends or blanks around")
-    except (ValueError, KeyError, TypeError, RecursionError) as e:
+    except JSON_ERRORS as e:
         raise UserError(
             f"{path} is JSON, and no tokenizer.json with a WordPiece vocabulary ({e})."
             "\nELECTRA needs one, or one token a line (vocab.txt)."
@@ -303,7 +303,7 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
             raise ValueError("do_lower_case and strip_accents are true or false")
         if not settings.keys() & {*config._fields}:
             raise ValueError("neither do_lower_case nor strip_accents is in it")
-    except (OSError, ValueError, TypeError, AttributeError) as e:
+    except (OSError, *JSON_ERRORS) as e:
         raise UserError(
             f"{path}: not readable as tokenizer settings ({e}).\nFix it, or remove it "
             "and give --do-lower-case and --strip-accents."

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from electra_tf.console import say
-from electra_tf.errors import EXIT_CONFIG, EXIT_PEER_LOST, UserError
+from electra_tf.errors import EXIT_CONFIG, EXIT_PEER_LOST, JSON_ERRORS, UserError
 
 
 class Cluster(NamedTuple):
@@ -80,7 +80,7 @@ class Cluster(NamedTuple):
                 raise ValueError("no such task")
             cluster = cls(tuple(places), 0, timeout, len(chiefs))
             index = cluster.index_of(task["type"], task["index"])
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except JSON_ERRORS:
             raise UserError(
                 f"TF_CONFIG is {text[:200]!r}, which names no worker.\nIt has the form "
                 '{"cluster": {"worker": ["host0:port", "host1:port"]}, '

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.console import Console, Progress
+from electra_tf.errors import JSON_ERRORS
 from electra_tf.paths import json_beside
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.train.metrics import Metric
@@ -81,7 +82,7 @@ def _cut_after(file, step: int) -> None:
         try:
             if line.endswith(b"\n") and json.loads(line)["step"] <= step:
                 break
-        except (ValueError, KeyError, TypeError):
+        except JSON_ERRORS:
             pass  # A torn or damaged line goes.
         end = start
     file.truncate(end)
@@ -107,7 +108,7 @@ def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
         for line in f:
             try:
                 row = json.loads(line)
-            except (ValueError, RecursionError):
+            except JSON_ERRORS:
                 continue  # torn or damaged
             if isinstance(row, dict) and isinstance(row.get("step"), int):
                 yield row
