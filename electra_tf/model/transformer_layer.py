@@ -54,6 +54,31 @@ def initializer(stddev: float) -> keras.initializers.Initializer:
     return keras.initializers.TruncatedNormal(stddev=stddev)
 
 
+def softmax(scores: tf.Tensor, dtype: tf.DType | str) -> tf.Tensor:
+    """The softmax over the last axis, computed in float32 and given in `dtype`.
+
+    The gradient is that of what is given, so that nothing longer is kept for it: of
+    long sequences the probabilities in float32 are the largest part of a step.
+
+    Args:
+      scores: float32.
+    """
+    if tf.as_dtype(dtype) == tf.float32:
+        return tf.nn.softmax(scores)
+
+    @tf.custom_gradient
+    def run(scores):
+        probs = tf.cast(tf.nn.softmax(scores), dtype)
+
+        def gradient(d_probs):
+            p, d = tf.cast(probs, tf.float32), tf.cast(d_probs, tf.float32)
+            return p * (d - tf.reduce_sum(p * d, axis=-1, keepdims=True))
+
+        return probs, gradient
+
+    return run(scores)
+
+
 class LayerNorm(keras.layers.Layer):
     """Layer normalisation over the last axis, with gain `gamma` and bias `beta`.
 
@@ -174,11 +199,11 @@ class SelfAttention(keras.layers.Layer):
             projection.build(input_shape)
 
     def probabilities(self, x: tf.Tensor, score_bias: tf.Tensor) -> tf.Tensor:
-        """Attention of each query to each key, float32 [B, heads, L, L]."""
+        """Attention of each query to each key [B, heads, L, L]."""
         length = score_bias.shape[-1] or tf.shape(score_bias)[-1]
         query, key = self._query_and_key(x, length)
         scores = tf.matmul(query, key, transpose_b=True)  # [B, heads, L, L]
-        return tf.nn.softmax(tf.cast(scores, tf.float32) + score_bias)
+        return softmax(tf.cast(scores, tf.float32) + score_bias, self.compute_dtype)
 
     def call(
         self, x: tf.Tensor, score_bias: tf.Tensor, seed: tf.Tensor | None = None
@@ -189,7 +214,7 @@ class SelfAttention(keras.layers.Layer):
             own = {"rate": self.dropout_rate, "seed": seed}
             context = attend(*qkv, score_bias, chunk_size=self.chunk_size, **own)
         else:
-            probs = tf.cast(self.probabilities(x, score_bias), self.compute_dtype)
+            probs = self.probabilities(x, score_bias)
             probs = dropout(probs, self.dropout_rate, seed)
             value = self._heads(self.value, x, length)
             context = tf.matmul(probs, value)  # [B, heads, L, head]
