@@ -92,7 +92,7 @@ _SEED = flags.DEFINE_integer(
 _THRESHOLD = flags.DEFINE_float(
     "threshold",
     0.5,
-    "Probability from which a token of an untouched text is marked; jsonl has all.",
+    "Probability above which a token of an untouched text is marked; jsonl has all.",
 )
 _MAX_PASSAGES = flags.DEFINE_integer(
     "max_passages",

@@ -56,7 +56,10 @@ _CONFIG = cli.define_path(
     in_bucket=True,
 )
 _DRY_RUN = flags.DEFINE_boolean(
-    "dry_run", False, "Check everything and print what would be run; write nothing."
+    "dry_run",
+    False,
+    "Check everything and print what would be run; write nothing of it. Data without "
+    "an index of their records get one, as whenever they are read.",
 )
 _MAX_WALL_TIME = flags.DEFINE_string(
     "max_wall_time",
@@ -356,7 +359,8 @@ def describe_run(run: Run) -> int:
         console.log(
             f"Compute: {flops:.2e} FLOPs, {flops / config.num_train_steps:.2e} a step"
         )
-    console.log(f"Dry run: this command would {what_comes(run)}. Nothing was written.")
+    comes = what_comes(run)
+    console.log(f"Dry run: this command would {comes}. Nothing of it was written.")
     return EXIT_OK
 
 

@@ -76,7 +76,7 @@ class Sizes(NamedTuple):
     def step_flops(self) -> int:
         """Of one training step: forward and backward pass of both networks.
 
-        ELECTRA-Small, 32 x 128, 19 masked: 288e9, of which 254 are the discriminator's
+        ELECTRA-Small, 32 x 128, 19 masked: 288e9, of which 252 are the discriminator's
         encoder, 20 the generator's, 14 the generator's head and softmax, 2 the
         discriminator's head.
         """

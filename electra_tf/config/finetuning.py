@@ -182,7 +182,7 @@ class FinetuningConfig(RunConfig):
 
     # Running.
     iterations_per_loop: int = hparam(
-        1000, "Steps that run without coming back to Python.", PLACE, minimum=1
+        1000, "Most steps that run without coming back to Python.", PLACE, minimum=1
     )
     save_checkpoints_steps: int = hparam(
         1000000, "Steps from one checkpoint to the next.", PLACE, minimum=1

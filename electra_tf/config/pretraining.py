@@ -217,7 +217,7 @@ class PretrainingConfig(RunConfig):
 
     # Training.
     iterations_per_loop: int = hparam(
-        200, "Steps that run without coming back to Python.", SETTING, minimum=1
+        200, "Most steps that run without coming back to Python.", SETTING, minimum=1
     )
     save_checkpoints_steps: int = hparam(
         1000, "Steps from one checkpoint to the next.", SETTING, minimum=1

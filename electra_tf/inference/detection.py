@@ -62,7 +62,7 @@ def show(
       form: one of FORMATS.
       temperature: at which the generator drew the replacements; None: the texts are as
         they were.
-      threshold: probability from which a token of an untouched text is marked.
+      threshold: probability above which a token of an untouched text is marked.
       colour: mark with colours in the terminal, rather than with signs.
     """
     is_corrupted = temperature is not None

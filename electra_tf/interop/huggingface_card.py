@@ -93,8 +93,9 @@ ELECTRA: Clark, Luong, Le, Manning, 2020, https://openreview.net/forum?id=r1xMH1
 """
 _ELECTRIC = """
 The discriminator was trained by noise-contrastive estimation (Electric): its logit is
-that of the model alone. Odds of a replacement need log q of its generator
-added, which is not part of this directory.
+that of the model alone, and its sigmoid no probability of a replacement. The log odds
+of one are the logit + log q of the token by its generator, which is not part of this
+directory, + log(k / (1 - k)), k being the share of tokens masked in training.
 """
 
 

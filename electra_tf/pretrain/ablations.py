@@ -107,7 +107,7 @@ class AllTokensMLM(ReplaceMLM):
     """Predicts every token of the original text, most of them by copying.
 
     The head that tells replaced tokens elsewhere says here how likely a token is not
-    simply to be copied: p(v) = D 1[v = corrupted token] + (1 - D) softmax_v.
+    simply to be copied, 1 - D: p(v) = D 1[v = corrupted token] + (1 - D) softmax_v.
     """
 
     name = "all_tokens_mlm"

@@ -52,7 +52,7 @@ class Auc(NamedTuple):
 LOSS = Metric(
     "loss",
     "weighted sum of the losses",
-    "`gen_weight` x generator loss + `disc_weight` x `disc_loss`, nats",
+    "`gen_weight` x generator loss + `disc_weight` x `disc_loss` or `token_loss`, nats",
     healthy="falls",
     evaluation=Ratio("loss", "batches"),
     short="loss",
@@ -277,7 +277,9 @@ The event files are written without the package tensorboard; to look at them:
 `disc_` metrics are over all tokens, as ELECTRA's. In Electric the label is "was
 masked", also where the sample is the original token, and the generator's loss is the
 cloze loss over all candidate positions. In `electra_sentence` the tokens of texts that
-are left alone count, too, as original.
+are left alone count, too, as original, and `loss` has `sentence_weight` x
+`sentence_loss` besides. Of `adversarial` the `loss` has that of the policy in place of
+the generator's, of `two_stage` that of the network alone that learns.
 
 [reference_curves.md](reference_curves.md) has the numbers of healthy runs by step.
 
