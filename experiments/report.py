@@ -211,6 +211,9 @@ def picture(
         axes.set_axisbelow(True)
         if has_lines:
             axes.set_xlabel(comparison.x_label, fontsize=9)
+    if has_lines:  # One for all panels, beside them: inside it would lie on curves.
+        lines = axes.get_legend_handles_labels()
+        figure.legend(*lines, loc="outside lower center", ncols=6, frameon=False)
     return png_of(figure)
 
 
@@ -261,7 +264,6 @@ def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
     if all(row.variant.x is None for row in rows):
         _scale_by_doubling(axes, [row.flops for row in rows if row.flops])
     axes.grid(color="#d9dde3", linewidth=0.6)
-    axes.legend(fontsize=8, frameon=False)
 
 
 def _scale_by_doubling(axes, flops: Sequence[float]) -> None:
