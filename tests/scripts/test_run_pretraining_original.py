@@ -60,7 +60,7 @@ def test_a_run_of_the_original_is_evaluated_and_continued(data):
     names = {path.name for path in original.glob("*.index")}
     assert names == {"model.ckpt-2.index", "model.ckpt-4.index"}
     done = pretrain(data, "of_original", SHORT, "--dry-run")
-    assert "would do nothing: 4 of 4 steps are made. Nothing was w" in done.stdout
+    assert "would do nothing: 4 of 4 steps are made. Nothing of it was w" in done.stdout
 
 
 def test_a_damaged_run_of_ours_is_not_taken_for_the_originals(data):
