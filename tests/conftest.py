@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that every test may ask for."""
 
+import functools
 import os
 import tempfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from electra_tf import startup
+from tests.helpers import shared
 from tests.helpers.runs import write_tiny_data
 
 startup.keep_triton_out()  # Tests import torch themselves.
@@ -69,3 +72,20 @@ def pytest_runtest_call(item):
 def tiny_data(tmp_path_factory) -> Path:
     """A data directory that a file's tests train in, each with its own --model-name."""
     return write_tiny_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory) -> Callable[[str], Path]:
+    """kind of shared.KINDS -> a data directory with models/<kind>; do not change it."""
+
+    def data_of(kind: str) -> Path:
+        make = functools.partial(shared.pretrain, kind=kind)
+        return shared.make_once(tmp_path_factory, kind, make)
+
+    return data_of
+
+
+@pytest.fixture(scope="session")
+def finetuned(tmp_path_factory) -> Path:
+    """A data directory with models/tiny, trained on three tasks; do not change it."""
+    return shared.make_once(tmp_path_factory, "finetuned", shared.finetune)

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny trained models that all tests of a run share; tests/conftest.py has fixtures."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+
+from tests.helpers import runs, tiny_finetuning
+
+# The hparams of each kind of pre-trained model, beside runs.TINY.
+KINDS = {
+    "electra": {},
+    "electric": {"electric_objective": True},
+    "mlm": {"electra_objective": False},
+}
+
+
+def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
+    """Returns a folder that the first test process to need it fills, for all of them.
+
+    Tests copy what they change.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder = root / "shared" / name
+    done = folder.with_name(f"{name}.done")
+    folder.parent.mkdir(exist_ok=True)
+    with filelock.FileLock(f"{folder}.lock"):
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            make(folder)
+            done.touch()
+    return folder
+
+
+def pretrain(data: Path, kind: str) -> None:
+    """Fills a data directory; the model of `kind` is models/<kind>, 12 steps."""
+    runs.write_tiny_data(data)
+    ended = runs.pretrain(data, kind, runs.tiny(**KINDS[kind]))
+    assert ended.returncode == 0, ended.stderr
+
+
+def finetune(data: Path) -> None:
+    """Fills a data directory; models/tiny is fine-tuned on cola, sts and chunk."""
+    tiny_finetuning.write_data(data)
+    hparams = {"task_names": ["cola", "sts", "chunk"]}
+    ended = tiny_finetuning.finetune(data, "tiny", hparams)
+    assert ended.returncode == 0, ended.stderr
