@@ -96,7 +96,7 @@ class _Handler(abc.ABC):
         self._depth += 1
         if self._depth > 1:
             return self
-        self._is_answered = False
+        self._is_answered = self._is_reported = False
         self._before = {
             n: signal.signal(n, self._noted)
             for n in _SIGNALS
@@ -138,25 +138,28 @@ class _Handler(abc.ABC):
                 break
         os.close(read)
         if heard and not self._is_answered:
-            name = signal.Signals(heard[0]).name
-            say(f"{name}: {self._last_words()}", sys.stdout)
+            if not self._is_reported:
+                name = signal.Signals(heard[0]).name
+                say(f"{name}: {self._last_words()}", sys.stdout)
             os._exit(self._exit_code)
 
 
 class LeaveAtOnce(_Handler):
     """While entered, a signal ends the process with exit code 42.
 
-    For the time before and after training, in which there is nothing to save.
+    For the time before and after training, in which there is nothing to save. The
+    block has `_patience` seconds to clean up. SystemExit alone would not do: Python
+    ignores an exception that a handler raises inside a finalizer.
     """
 
-    _patience = 1.0
+    _patience = 5.0
     _exit_code = EXIT_PREEMPTED
 
     def _last_words(self) -> str:
         return "nothing to save. Run the same command again."
 
     def _handle(self, number: signal.Signals) -> None:
-        self._is_answered = True
+        self._is_reported = True
         say(f"{number.name}: {self._last_words()}", sys.stdout)
         raise SystemExit(EXIT_PREEMPTED)
 

@@ -130,6 +130,29 @@ def test_a_block_that_signals_end(number, at_start, seconds, code):
     assert ("ended" in done.stdout) == (code == 0)
 
 
+IN_A_FINALIZER = """
+import os, signal, time
+from electra_tf.train.stopping import LeaveAtOnce
+
+class File:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.1)
+
+with LeaveAtOnce():
+    File()
+    time.sleep(60)
+"""
+
+
+def test_signal_in_a_finalizer_ends_the_process():
+    """Python ignores exceptions there, so SystemExit does not get out."""
+    command = [sys.executable, "-c", IN_A_FINALIZER]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 42
+    assert done.stdout.count("SIGTERM: nothing to save") == 1
+
+
 WAITS = """
 import os, signal, time
 from electra_tf.train import stopping

@@ -193,7 +193,7 @@ def test_a_worker_that_never_comes(tiny_data):
             assert cluster.runs[0].process.is_alive()
             time.sleep(0.1)
         os.kill(cluster.runs[0].process.pid, signal.SIGTERM)
-        (ended,) = ended_with(cluster.wait(20), 42)
+        (ended,) = ended_with(cluster.wait(60), 42)
     assert "SIGTERM: nothing to save" in ended.stdout
 
 
