@@ -36,6 +36,7 @@ flags.mark_flag_as_required("data_dir")
 
 
 def main(_):
+    """Builds the data as the flags say."""
     beam_args = BEAM_ARGS()
     vocab = Vocabulary.load(os.path.join(FLAGS.data_dir, "vocab.txt"))
     settings = BuildSettings(

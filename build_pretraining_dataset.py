@@ -62,6 +62,7 @@ flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
 
 def main(_):
+    """Builds the data as the flags say."""
     beam_args = BEAM_ARGS()
     if (FLAGS.corpus_dir is None) == (FLAGS.tfds is None):
         raise UserError("give either --corpus-dir or --tfds.")

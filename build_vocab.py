@@ -91,6 +91,7 @@ _OVERWRITE = flags.DEFINE_boolean(
 
 
 def main(argv: list[str]) -> None:
+    """Trains a vocabulary as the flags say."""
     del argv
     output = _check_flags()
     # Imported late, so that a wrong flag is told at once.

@@ -236,6 +236,7 @@ MODEL_FLOPS = {
 
 
 def main(argv: list[str]) -> None:
+    """Prints the FLOPs of the models and of the recipe."""
     del argv
     for name, flops in MODEL_FLOPS.items():
         print(f"{name:<32}{flops:.4g}")

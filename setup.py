@@ -76,6 +76,8 @@ setup(
             "pytest>=8,<10",
             "pytest-xdist>=3.6,<4",
             "ruff>=0.8,<1",
+            "import-linter>=2.6,<3",
+            "ty==0.0.107",  # its rules still change between releases
             # Those on the other side of an export; a CPU build of torch will do.
             "torch>=2.6,<2.14",
             "transformers>=4.50,<6",

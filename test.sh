@@ -14,6 +14,8 @@ source ./venv.sh
 use_venv "[test]"
 ruff check .
 ruff format --check .
+lint-imports --no-cache --no-logo
+ty check --quiet
 # Two at a time; the tests of a file share what they make, so they stay together.
 if [[ "${1:-}" == --accelerators ]]; then
   ./benchmarks/install_compilers.sh .venv-accelerators
