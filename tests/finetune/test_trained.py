@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuned models: with the vocabulary of their training; damaged files."""
+"""Fine-tuned models: their vocabulary, and damaged files."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.helpers.tiny_trials import write_data, write_run
 
 
 def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
-    """It is preferred to that of the data directory, in training and afterwards."""
+    """It is preferred to that of the data directory."""
     data = write_data(tmp_path)
     own, other = data / "models" / "m" / "vocab.txt", data / "vocab.txt"
     own.parent.mkdir(parents=True)
@@ -33,20 +32,12 @@ def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
     [
         ("config.json", {"learning_rate": "1"}, 'learning_rate in .* is "1"', 2),
         ("config.json", {"task_names": "cola"}, "task_names in .*", 2),
-        (
-            "config.json",
-            {"model_hparam_overrides": {"hidden_size": "1"}},
-            "hidden_size in the model_hparam_overrides of .*",
-            2,
-        ),
         ("tasks.json", {"labels": None}, "'labels' of task 1 .* None", 65),
-        ("tasks.json", {"labels": "01"}, "'labels' of task 1 .* '01'", 65),
         ("tasks.json", {"labels": [0, 1]}, "'labels' of task 1", 65),
         ("tasks.json", {"num_texts": True}, "'num_texts' of task 1 .* True", 65),
-        ("tasks.json", {"highest": math.nan}, "'highest' of task 1 .* nan", 65),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, name, change, problem, code):
+def test_damaged_file_is_named(tmp_path, name, change, problem, code):
     facts = TaskFacts("cola", "classification", ("0", "1"))._asdict()
     whole = {"config.json": {"task_names": ["cola"]}, "tasks.json": facts}[name]
     changed = whole | change
