@@ -4,10 +4,7 @@
 import math
 import types
 
-import pytest
-
-from electra_tf.errors import UserError
-from electra_tf.finetune.evaluations import FILE, Evaluations, main_score
+from electra_tf.finetune.evaluations import Evaluations, main_score
 
 
 def test_best_step_and_patience(tmp_path):
@@ -23,20 +20,6 @@ def test_best_step_and_patience(tmp_path):
     # Resumed from step 25: later scores are dropped.
     earlier = Evaluations(tmp_path, 25)
     assert [row["step"] for row in earlier.rows] == [10, 20] and not earlier.has(30)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("{", "[]", '{"step": 3}', '{"step": 2, "score": 1}'),
-        '{"step": 3, "score": "1"}',
-    ],
-)
-def test_a_damaged_file_is_named(tmp_path, text):
-    (tmp_path / FILE).write_text(f'{{"step": 2, "score": 1.0}}\n{text}\n')
-    with pytest.raises(UserError, match=f"{FILE} .* line 2") as caught:
-        Evaluations(tmp_path, 5)
-    assert caught.value.exit_code == 65
 
 
 def test_main_metric_is_that_of_the_task():

@@ -413,16 +413,3 @@ def test_mrqa_as_it_is_distributed(tmp_path):
     assert dev.answers == ("dog", "a dog")
     [own] = own_tasks(tmp_path / "own", {"train.jsonl.gz": gzip.compress(text)}, "qa")
     assert [own.read("train"), own.read("dev")] == found[0]
-
-
-def test_predictions_read_the_same_formats(tmp_path):
-    write_parquet(tmp_path / "x.parquet", ROWS)
-    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(LINES))
-    [task] = own_tasks(tmp_path / "task", {"train.csv": CSV})
-    found = []
-    for name in ("x.parquet", "x.jsonl.gz"):
-        source = open_source(str(tmp_path / name), None, "texts")
-        found.append([one.given for one in task.asked(source)])
-    assert found[0] == found[1] == [{"text": "the dog"}, {"text": "the cat"}]
-    with pytest.raises(UserError, match="standard input"):
-        open_source(None, "parquet", "texts")

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts and warnings for the classes of a training set."""
 
-import pytest
-
 from electra_tf.finetune import label_counts, preprocessing
 from tests.helpers.own_task import own_tasks
 
@@ -28,21 +26,3 @@ def test_spans_are_counted_by_class(tmp_path):
     lines = "the B-PER\ndog I-PER\ncat O\n\ndog B-LOC\ncat B-PER\n\n" * 3
     tasks = own_tasks(tmp_path, {"train.txt": lines, "dev.txt": lines}, "tagging")
     assert printed(tasks) == "Classes of mine: PER 6, LOC 3"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "alike"),
-    [
-        ("positive", "Positive", True),
-        ("not-entailed", "not_entailed", True),
-        ("neutral", "netural", True),
-        ("class1", "class2", False),
-        ("neg", "pos", False),
-        ("B", "C", False),
-        ("+1", "-1", False),
-        ("entailment", "not_entailment", False),
-    ],
-)
-def test_similar_names(one, other, alike):
-    assert label_counts.are_alike(one, other) == alike
-    assert label_counts.are_alike(other, one) == alike

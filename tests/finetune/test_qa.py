@@ -164,13 +164,6 @@ def test_question_that_leaves_no_room(tmp_path):
     refused(lambda: windows_on(ids, ids, settings), "max_query_length 16")
 
 
-def test_too_many_windows_are_refused(tmp_path):
-    data = squad(question(), context="the dog ran " * 400)
-    task = task_on(tmp_path, data, doc_stride=1)
-    example = task.read("train")[0]
-    refused(lambda: list(task.featurize(example, True)), "1,190", "doc_stride")
-
-
 # Contexts with answers, and how text is to be read. Thai and Chinese have no spaces.
 TEXTS = {
     "french": "Le café d’Éléonore a été très cher à Orléans, où l’été dure peu.",

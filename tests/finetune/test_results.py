@@ -130,16 +130,6 @@ def test_nan_is_null_in_json(tmp_path):
     assert again.table().splitlines()[1].split()[:3] == ["rte", "accuracy", "nan"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"settings": {}}', '{"trials": 3}'])
-def test_damaged_file_is_named(tmp_path, text):
-    results = results_in(tmp_path)
-    results.json_path.parent.mkdir()
-    results.json_path.write_text(text)
-    with pytest.raises(UserError, match="x.json"):
-        results.load()
-    assert results.json_path.read_text() == text
-
-
 def test_sweep_uses_the_kept_checkpoints(tmp_path):
     run = tmp_path / "models" / "m"
     run.mkdir(parents=True)

@@ -153,9 +153,3 @@ def test_plain_tags(tmp_path):
     assert lines == "the DET DET\ndog NOUN NOUN\nran B-SIDE NOUN\n\n"
     lines, _ = written(task, "test", predicted(task, "test", ["NOUN"]), tmp_path)
     assert lines == "dog NOUN\n\n"
-
-
-def test_two_schemes_in_one_file_are_refused(tmp_path):
-    text = "dog U-PER\n\ncat E-PER\n\n"
-    with pytest.raises(UserError, match="train.txt has tags of two schemes"):
-        own_tasks(tmp_path, {"train.txt": text}, "tagging")
