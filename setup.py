@@ -83,11 +83,10 @@ setup(
             "transformers>=4.50,<6",
             "tensorflow-hub>=0.16,<1",
             "tf_keras>=2.20,<2.22",
-            # Messages of TensorFlow Serving, manifests of KServe.
+            # Messages of TensorFlow Serving.
             "tensorflow-serving-api>=2.18,<3",
             "grpcio>=1.60,<2",
             "protobuf>=5,<8",
-            "pyyaml>=6,<7",
             "packaging>=23",
             "filelock>=4.3,<5",  # tests that share trained models
             "psutil>=5.9",

@@ -2,12 +2,11 @@
 """Builds by Apache Beam write the bytes of a local build."""
 
 import json
-import re
 
 import pytest
 
-from tests.helpers.beam_workers import TWO_PROCESSES, job_server
-from tests.helpers.building import build, content, fail, succeed, write_corpus
+from tests.helpers.beam_workers import TWO_PROCESSES
+from tests.helpers.building import content, fail, succeed, write_corpus
 from tests.helpers.runs import run_script
 
 pytest.importorskip("apache_beam")
@@ -46,33 +45,6 @@ def test_in_two_workers_with_filters(text, tmp_path):
     flags = ("--runner=beam", f"--beam-args={TWO_PROCESSES} --runner=DirectRunner")
     succeed(text, tmp_path / "out", *FLAGS, *FILTERS, *flags)
     assert content(tmp_path / "out") == content(tmp_path / "local")
-
-
-def test_by_a_job_server_and_its_workers(text, local, tmp_path):
-    """The protocol that Flink and Spark speak."""
-    with job_server(tmp_path) as args:
-        flags = ("--runner=beam", f"--beam-args={args}")
-        succeed(text, tmp_path / "out", *FLAGS, *flags)
-        assert content(tmp_path / "out") == local
-        (tmp_path / "in").mkdir()
-        (tmp_path / "in" / "a.jsonl").write_text('{"text": \n')
-        done = build(tmp_path / "in", tmp_path / "bad", *flags)
-        assert done.returncode == 65 and "Traceback" not in done.stderr
-        assert f"error: {tmp_path}/in/a.jsonl line 1 is not JSON" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("args", "problem", "code"),
-    [
-        ("--runner=NoSuchRunner", "Beam runner failed: .*NoSuchRunner", 2),
-        ("nonsense", "--beam-args: 'nonsense' is no option", 1),
-    ],
-)
-def test_wrong_arguments_of_beam(text, tmp_path, args, problem, code):
-    flags = (*FLAGS, "--runner=beam", f"--beam-args={args}")
-    done = build(text, tmp_path / "out", *flags)
-    assert done.returncode == code and re.search(problem, done.stderr)
-    assert "Traceback" not in done.stderr
 
 
 def test_vocabularies(text, tmp_path):

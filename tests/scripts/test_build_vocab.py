@@ -188,15 +188,10 @@ def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
     "flags,code,text",
     [
         ("--output-file {tmp}/v.txt", 1, "either --corpus-dir or --tfds"),
-        ("--output-file {tmp}/v.txt --corpus-dir {tmp}/no", 2, "does not exist"),
         ("--output-file {tmp}/v.txt --corpus-dir {tmp}/blank", 2, "holds no words"),
         ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "is in --corpus-dir"),
         ("--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}", 73, "cannot write"),
-        (
-            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90",
-            2,
-            "ASCII alone",
-        ),
+        ("--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90", 2, "ASCII"),
     ],
 )
 def test_wrong_use(tmp_path, flags, code, text):

@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example server over HTTP, the gRPC client, and files for other servers."""
+"""The example server over HTTP, and the files for TensorFlow Serving."""
 
 import base64
 import concurrent.futures
 import json
-import re
 import signal
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 
-import grpc
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -139,46 +137,7 @@ def test_concurrent_requests_get_their_own_answers(server, expected):
         list(pool.map(one, range(60)))
 
 
-def stand_in(signatures):
-    """TensorFlow Serving's gRPC side with one SavedModel: (server, its port)."""
-    apis = "tensorflow_serving.apis"
-    stubs = pytest.importorskip(f"{apis}.prediction_service_pb2_grpc")
-    messages = pytest.importorskip(f"{apis}.predict_pb2")
-
-    class Service(stubs.PredictionServiceServicer):
-        def Predict(self, request, context):
-            signature = signatures[request.model_spec.signature_name]
-            inputs = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
-            found = signature(**{k: tf.constant(v) for k, v in inputs.items()})
-            answer = messages.PredictResponse()
-            for name, value in found.items():
-                answer.outputs[name].CopyFrom(tf.make_tensor_proto(value.numpy()))
-            return answer
-
-    server = grpc.server(concurrent.futures.ThreadPoolExecutor(2))
-    stubs.add_PredictionServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    return server, port
-
-
-def test_grpc(expected):
-    loaded = tf.saved_model.load(str(shared_export("electra", "detector")))
-    server, port = stand_in(loaded.signatures)
-    command = [sys.executable, SERVING / "grpc_client.py", f"127.0.0.1:{port}"]
-    command += ["detector", *TEXTS]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    finally:
-        server.stop(None).wait()
-    assert done.returncode == 0, done.stderr
-    lines = dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    columns = {name: json.loads(value) for name, value in lines.items()}
-    for number, tokens in enumerate(expected):
-        same({name: column[number] for name, column in columns.items()}, tokens)
-
-
-def test_files_for_other_servers_agree():
+def test_files_for_tensorflow_serving_agree():
     config = "tensorflow_serving.config.model_server_config_pb2"
     config = pytest.importorskip(config).ModelServerConfig()
     text_format.Parse((SERVING / "models.config").read_text(), config)
@@ -187,13 +146,6 @@ def test_files_for_other_servers_agree():
     assert f"COPY exports/detector {model.base_path}\n" in docker
     for name in ("models.config", "batching.config"):
         assert f"examples/serving/{name}" in docker and f"/etc/serving/{name}" in docker
-    yaml = pytest.importorskip("yaml")
-    service = yaml.safe_load((SERVING / "kserve.yaml").read_text())
-    assert service["kind"] == "InferenceService"
-    model = service["spec"]["predictor"]["model"]
-    assert model["modelFormat"] == {"name": "tensorflow", "version": "2"}
-    assert model["runtimeVersion"] in docker
-    assert re.match(r"(pvc|s3|gs|https|hf)://\w", model["storageUri"])
 
 
 def test_old_servers_have_the_ops_that_read_text():

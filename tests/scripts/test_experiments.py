@@ -162,11 +162,8 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
     ("flags", "text"),
     [
         (["--only=GPT"], "there is no variant 'GPT'"),
-        (["--scale=small"], "needs --data-dir"),
-        (["--data-dir=."], "has no finetuning_data/chunk"),
         (['--hparams={"seed": 7}'], "--hparams has seed, which each run has"),
         (['--finetuning-hparams={"num_trials": 2}'], "--trials says how many"),
-        (['--finetuning-hparams={"learning_rat": 1}'], "learning_rate"),
         (
             ['--finetuning-hparams={"model_hparam_overrides": {"hidden_size": 8}}'],
             "hidden_size, which each run has of its own",

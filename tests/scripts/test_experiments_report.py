@@ -4,7 +4,6 @@
 import marks_task
 import pytest
 import report
-from matplotlib.figure import Figure
 from report import RANDOM, Comparison, Row, Variant
 
 from tests.helpers.runs import ROOT
@@ -60,17 +59,6 @@ def test_measures_that_are_not_fit_are_not_reported(tmp_path):
     none = report.write(tmp_path / "c", comparison, rows, {"bad": "accuracy"}, "head")
     assert not (tmp_path / "c.png").exists()
     assert "| ELECTRA | 2e+12 | 1,000 | 2 | 85.0 |" in none
-
-
-def test_pictures_show_means_in_order():
-    axes = Figure().add_subplot()
-    report._draw_points(axes, [ELECTRA, BERT, NOTHING], "m")
-    points = [container.lines[0].get_xydata()[0] for container in axes.containers]
-    assert [x for x, _ in points] == [61.0, 60.0, 50.5]
-    axes = Figure().add_subplot()
-    report._draw_lines(axes, [ELECTRA, BERT, NOTHING], "m")
-    line = axes.containers[0].lines[0]
-    assert line.get_xydata().tolist() == [[1.0, 60.0], [2.0, 61.0]]
 
 
 def test_words_carry_the_mark_that_follows_them():

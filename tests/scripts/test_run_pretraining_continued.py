@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that are continued with other hparams or data than they began with."""
+"""Runs continued with other hparams or data, from the original, or as evaluations."""
 
 import json
 import os
 import shutil
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+import electra_tf
+from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.text.tokenizer_config import TokenizerConfig
 from tests.helpers import forked_runs
-from tests.helpers.runs import TINY, pretrain, write_tiny_data
+from tests.helpers.runs import TINY, pretrain, run_script, tiny, write_tiny_data
 
 MORE = {"num_train_steps": 13}
+EVALUATE_ONLY = {"do_train": False, "do_eval": True, "num_eval_steps": 1}
+EVALUATE = TINY | EVALUATE_ONLY
+KEPT = {"do_lower_case": True, "strip_accents": False}
 
 
 def eagerly():
@@ -129,3 +136,142 @@ def test_records_with_impossible_values_are_named(tmp_path, name, value, compile
     assert run.returncode == 2, run.stdout
     assert f"{path}: record 30 at byte " in run.stderr
     assert f"has {name} of {value}" in run.stderr
+
+
+# The original's checkpoints, and weights that are evaluated.
+
+
+def tensors(prefix):
+    reader = tf.train.load_checkpoint(str(prefix))
+    return {k: reader.get_tensor(k) for k in reader.get_variable_to_shape_map()}
+
+
+@pytest.fixture(scope="module")
+def original(data):
+    """A run directory with what the original has of that run after 10 steps."""
+    folder = data / "models" / "of_original"
+    folder.mkdir()
+    for path in (data / "models" / "electra").glob("model.ckpt-10.*"):
+        if path.suffix != ".json":
+            shutil.copy(path, folder)
+    (folder / "model.ckpt-10.meta").write_bytes(b"a graph")
+    (folder / "graph.pbtxt").write_text("node {}")
+    (folder / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"\n')
+    return folder
+
+
+def test_a_run_of_the_original_is_evaluated_and_continued(data, original):
+    done = pretrain(data, "of_original", EVALUATE)
+    assert done.returncode == 0, done.stderr
+    assert "global_step = 10" in done.stdout
+    keep = TINY | {"keep_checkpoint_max": 1, "save_checkpoints_steps": 1}
+    done = pretrain(data, "of_original", keep)
+    assert done.returncode == 0, done.stderr
+    assert "Continuing from the original's" in done.stdout
+    expected = tensors(data / "models" / "electra" / "model.ckpt-12")
+    found = tensors(original / "model.ckpt-12")
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    # The original's checkpoint is not removed; of the new ones, one is kept.
+    names = {path.name for path in original.glob("*.index")}
+    assert names == {"model.ckpt-10.index", "model.ckpt-12.index"}
+
+
+def test_a_damaged_run_is_not_taken_for_the_originals(data):
+    models = data / "models"
+    shutil.copytree(models / "electra", models / "damaged_run")
+    for path in (models / "damaged_run").glob("model.ckpt-*.json"):
+        path.unlink()
+    done = pretrain(data, "damaged_run", TINY)
+    assert done.returncode == 65 and "model.ckpt-12.json is missing" in done.stderr
+
+
+def test_an_init_checkpoint_is_evaluated(data):
+    model = str(data / "models" / "electra")
+    done = pretrain(data, "evaluated_only", EVALUATE | {"init_checkpoint": model})
+    assert done.returncode == 0, done.stderr
+    assert "global_step = 12" in done.stdout and f"Evaluating {model}" in done.stdout
+    # Weights of another model are refused though they fit: the number of heads has no
+    # influence on their shapes.
+    heads = tiny(overrides={"num_attention_heads": 4})
+    changes = EVALUATE_ONLY | {"init_checkpoint": model}
+    done = pretrain(data, "evaluated_other", heads | changes)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "num_attention_heads is 2 there, 4 here" in done.stderr
+
+
+def test_without_slots_it_cannot_be_continued(data):
+    folder = data / "models" / "released"
+    folder.mkdir()
+    found = tensors(data / "models" / "electra" / "model.ckpt-12")
+    found = {k: v for k, v in found.items() if not k.endswith(("/adam_m", "/adam_v"))}
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / "model.ckpt-12"),
+        tensor_names=sorted(found),
+        shape_and_slices=[""] * len(found),
+        tensors=[tf.constant(found[name]) for name in sorted(found)],
+    )
+    (folder / "model.ckpt-12.meta").write_bytes(b"a graph")
+    done = pretrain(data, "released", TINY)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "no Adam slots" in done.stderr
+
+
+# Tokenizer settings.
+
+
+@pytest.fixture(scope="module")
+def others(data):
+    """Data that were built with the same vocabulary and --no-strip-accents."""
+    corpus = data / "corpus"
+    corpus.mkdir()
+    words = [f"w{i % 55}" for i in range(4000)]
+    lines = [" ".join(words[i : i + 10]) for i in range(0, len(words), 10)]
+    (corpus / "text.txt").write_text("\n".join(lines))
+    places = f"--vocab-file={data}/vocab.txt", f"--output-dir={data}/others"
+    flags = f"--corpus-dir={corpus}", "--max-seq-length=32", "--no-strip-accents"
+    built = run_script("build_pretraining_dataset.py", *places, *flags)
+    assert built.returncode == 0, built.stderr
+    return str(data / "others" / "pretrain_data.tfrecord*")
+
+
+@pytest.mark.parametrize("read", ["trained_on", "a_phase", "evaluated", "sampled"])
+def test_data_of_other_settings_are_refused_at_every_start(data, others, read):
+    parts = [{"num_train_steps": 12}, {"num_train_steps": 1}]
+    changes = {
+        "trained_on": {"num_train_steps": 13, "pretrain_tfrecords": others},
+        "a_phase": {
+            "num_train_steps": 13,
+            "phases": [parts[0], parts[1] | {"pretrain_tfrecords": others}],
+        },
+        "evaluated": {"do_train": False, "do_eval": True, "eval_tfrecords": others},
+        "sampled": {"sample_steps": 1, "eval_tfrecords": others},
+    }[read]
+    done = pretrain(data, "electra", TINY | changes)
+    assert done.returncode == 2, done.stdout
+    assert f"{data}/others were built uncased, accents kept" in done.stderr
+    assert "ask for text that is uncased, accents stripped" in done.stderr
+
+
+def test_a_run_keeps_its_recorded_settings(tmp_path):
+    data = write_tiny_data(tmp_path / "data")
+    hparams = tiny(num_train_steps=2, num_eval_steps=1)
+    beside, run = data / "vocab.txt.json", data / "models" / "kept"
+    beside.write_text(json.dumps(KEPT))
+    done = pretrain(data, "kept", hparams)
+    assert done.returncode == 0, done.stderr
+    prefix = run / "model.ckpt-2"
+    kept = TokenizerConfig(**KEPT)
+    # Lost when the vocabulary was copied: they are still what the run has learned by.
+    beside.unlink()
+    for place in (run, prefix):
+        assert electra_tf.load(place).tokenizer.config == kept
+    for changes in ({"num_train_steps": 3}, {"do_train": False, "do_eval": True}):
+        done = pretrain(data, "kept", hparams | changes)
+        assert done.returncode == 2, done.stdout
+        assert f"{prefix} was trained on text that is {kept}" in done.stderr
+    # Replaced by others.
+    beside.write_text(json.dumps(KEPT | {"strip_accents": True}))
+    with pytest.raises(UserError, match="was trained on text that is uncased, acc"):
+        electra_tf.load(run)

@@ -96,12 +96,6 @@ def test_names_what_to_install_if_no_python_fits(use_venv):
     assert "python3 is Python 3.14.0" in error and "apt install" in error
 
 
-def test_variables_choose_interpreter_and_place(use_venv):
-    variables = {"PYTHON": str(use_venv.path / "mine"), "VENV": "elsewhere"}
-    code, _, commands = use_venv("", variables, python3=(3, 12, 1), mine=(3, 13, 2))
-    assert code == 0 and commands[0] == "3.13 -m venv elsewhere"
-
-
 def test_installs_again_only_when_setup_py_changes_or_it_failed(use_venv):
     assert use_venv("", {"FAIL": "install"}, python3=(3, 12, 1))[0] == 1
     assert use_venv()[2] == [f"3.12 {INSTALL}"]
