@@ -6,7 +6,6 @@ import itertools
 import pytest
 
 from electra_tf.config import from_shapes
-from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 
 
@@ -49,15 +48,3 @@ def test_another_size_is_refused_with_both():
         from_shapes.merge(derived, {"generator_hidden_size": 0.25}, {}, "m")
     with pytest.raises(UserError, match="num_hidden_layers is 2 in m, 1 by"):
         from_shapes.merge(derived, {}, {"generator_layers": 0.4}, "m")
-
-
-def test_mixtures_of_phases_are_not_checked_in_a_trained_model():
-    parts = [{"num_train_steps": 5, "pretrain_tfrecords": p} for p in ("a", ["b", "c"])]
-    hparams = {"vocab_size": 97, "embedding_size": 8, "max_seq_length": 32}
-    hparams |= {"phases": parts, "sampling_alpha": 0.5}
-    trained = PretrainingConfig.from_hparams("data", "m", hparams)
-    given = {k: v for k, v in trained.to_dict().items() if k in hparams}
-    derived = from_shapes.hparams_of(shapes_of(256, 12, 64, 12), "m")
-    merged = from_shapes.merge(derived, given, {}, "m")
-    found = PretrainingConfig.from_hparams("data", "m", merged)
-    assert found.model_config().num_hidden_layers == 12

@@ -93,16 +93,6 @@ def test_some_hparams_of_another_config():
         stored(make(), {"model_size": "huge"})
 
 
-def test_an_identity_as_hparams():
-    overrides = {"num_attention_heads": 8, "hidden_act": "relu"}
-    hparams = {"objective": "electra_15", "vocab_size": 99}
-    hparams["model_hparam_overrides"] = overrides
-    identity = make(hparams | {"vocab_file": "/nowhere"}).identity()
-    names = {"objective", "vocab_size", *overrides}
-    found = same_run.hparams_of((name, identity[name]) for name in names)
-    assert found == hparams
-
-
 @pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig, ModelConfig])
 def test_every_hparam_has_a_role_and_a_sentence(cls):
     for field in dataclasses.fields(cls):
