@@ -104,28 +104,6 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(
     assert later.checkpoints.steps() == [4, 5] and len(later.names()) == 2 * 3 + 1
 
 
-def test_a_checkpoint_removed_while_another_process_reads_it(tmp_path, monkeypatch):
-    """The reader takes the newer one that the training has saved."""
-    writer = Run(tmp_path, keep=1).saved(10)
-    reader = Run(tmp_path, read_only=True).checkpoints
-    verify = Checkpoints.verify
-
-    def late(self, step):
-        if step == 10:
-            writer.saved(20)
-        return verify(self, step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "verify", late)
-        found = reader.newest_intact()
-    assert found.step == 20
-    writer.saved(30)
-    variables = state(-1)
-    assert reader.restore_newest(found, variables).step == 30
-    for name, expected in state(30).items():
-        np.testing.assert_array_equal(variables[name], expected)
-
-
 def test_a_pointer_without_checkpoints_is_not_a_new_run(tmp_path):
     Run(tmp_path).saved(10)
     for path in tmp_path.glob("model.ckpt-*"):

@@ -9,7 +9,6 @@ import threading
 import pytest
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
-from electra_tf.storage import files
 from electra_tf.storage.files import (
     atomic_write,
     cannot_write,
@@ -100,16 +99,6 @@ def test_output_that_cannot_be_written(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_redirected_output_is_appended(tmp_path):
-    """`--output /dev/stdout >> file`."""
-    path = tmp_path / "out"
-    path.write_text("old\n")
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
-    write(f"/dev/fd/{descriptor}", "a")
-    os.close(descriptor)
-    assert path.read_text() == "old\na\n"
-
-
 def test_two_processes_do_not_write_one_file(tmp_path):
     path, partial = tmp_path / "out", tmp_path / "out.partial"
     with line_writer(path) as write_line:
@@ -126,15 +115,6 @@ def test_two_processes_do_not_write_one_file(tmp_path):
     partial.write_text("half a li")
     write(path, "b")
     assert path.read_text() == "b\n" and os.listdir(tmp_path) == ["out"]
-
-
-def test_file_systems_without_locks(tmp_path, monkeypatch):
-    def flock(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(files.fcntl, "flock", flock)
-    write(tmp_path / "out", "a")
-    assert (tmp_path / "out").read_text() == "a\n"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Copies of files in a bucket, here one in memory, and ranges of them."""
 
-import errno
-import fcntl
 import os
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -66,14 +61,6 @@ def test_a_copy_follows_the_bucket(memory):
     assert Path(remote.fetch(f"{path}/below/b")).read_bytes() == b"2"  # a file alone
 
 
-def test_local_paths_are_unchanged(tmp_path):
-    (tmp_path / "a").write_text("x")
-    assert remote.fetch(tmp_path) == str(tmp_path)
-    remote.put(tmp_path, ["a"])
-    remote.check_writable(tmp_path)
-    assert os.listdir(tmp_path) == ["a"]
-
-
 def test_changed_files_are_uploaded(memory):
     path = Path(place("run"))
     path.mkdir(parents=True)
@@ -88,45 +75,6 @@ def test_changed_files_are_uploaded(memory):
     assert memory.created("bucket/run/a") == made
     remote.remove(path, ["a", "never there"])
     assert not memory.exists("bucket/run/a")
-
-
-def test_a_missing_package_is_named(tmp_path):
-    code = (
-        "import sys; sys.modules['gcsfs'] = None\n"
-        "from electra_tf import paths\n"
-        "from electra_tf.storage import remote\n"
-        "assert 'fsspec' not in sys.modules\n"
-        "remote.fetch(paths.local_of('gs://bucket/x'))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"ELECTRA_TF_CACHE": str(tmp_path)},
-    )
-    assert "gs://bucket/x needs the package gcsfs" in done.stderr
-
-
-def test_one_process_at_a_time_fills_a_cache_without_flock(memory, monkeypatch):
-    def no_flock(*_):
-        raise OSError(errno.ENOSYS, "not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", no_flock)
-    memory.pipe_file("bucket/x", b"1")
-    assert Path(remote.fetch(place("x"))).read_bytes() == b"1"
-    entered = []
-
-    def fetch():
-        with remote._state_of(place("x")):
-            entered.append(True)
-
-    other = threading.Thread(target=fetch)
-    with remote._state_of(place("x")):
-        other.start()
-        other.join(1)
-        assert not entered
-    other.join(60)
-    assert entered
 
 
 def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):

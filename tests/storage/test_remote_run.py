@@ -98,25 +98,18 @@ def test_a_damaged_checkpoint_does_not_count_as_kept(run, keep):
     forget(run)
     memory = fsspec.filesystem("memory")
     name = "bucket/run/model.ckpt-20.data-00000-of-00001"
-    memory.pipe_file(name, b"x" + memory.cat_file(name)[1:])
+    good = memory.cat_file(name)
+    memory.pipe_file(name, b"x" + good[1:])
     assert train(run, 15, keep=keep) == 10
     kept = {1: (15,), 3: (10, 15)}[keep]
     assert there() == files_of(*kept, 20) | {"checkpoint"}
     forget(run)
+    if keep == 3:  # The damaged step is saved again.
+        assert train(run, 20, keep=keep) == 15
+        assert memory.cat_file(name) == good
+        return
     assert train(run, 25, keep=keep) == 15
-    kept = {1: (25,), 3: (10, 15, 25)}[keep]
-    assert there() == files_of(*kept) | {"checkpoint"}
-
-
-def test_a_damaged_checkpoint_is_replaced(run):
-    train(run, 1, 2)
-    forget(run)
-    memory = fsspec.filesystem("memory")
-    name = "bucket/run/model.ckpt-2.data-00000-of-00001"
-    good = memory.cat_file(name)
-    memory.pipe_file(name, b"x" + good[1:])
-    assert train(run, 2) == 1
-    assert memory.cat_file(name) == good
+    assert there() == files_of(25) | {"checkpoint"}
 
 
 class KilledError(Exception):
@@ -181,17 +174,6 @@ def test_readers_on_the_machine_of_a_run_use_its_files(run):
         assert own.exists()
 
 
-def test_a_start_that_fails_releases_the_lock(run):
-    def fail(*_, **__):
-        raise UserError("the network is gone")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remote, "bring", fail)
-        with pytest.raises(UserError, match="gone"), RunFolder(run, writes=True):
-            pass
-    train(run, 1)
-
-
 @pytest.mark.parametrize("failures", [3, 99])
 def test_a_failed_request_is_retried_three_times(run, failures, monkeypatch):
     monkeypatch.setattr(remote_run, "_WAITS", (0, 0, 0))
@@ -253,10 +235,3 @@ def test_a_file_that_grows_during_its_upload(run, monkeypatch):
         folder.upload()  # what has been written since
         found = memory.cat_file("bucket/run/metrics.jsonl")
         assert found == b'{"step": 1}\n{"step": 2}\n'
-
-
-def test_a_local_run_is_unchanged(tmp_path):
-    with RunFolder(tmp_path, writes=True) as folder:
-        folder.upload()
-    bring_model(tmp_path)
-    assert not os.listdir(tmp_path)

@@ -61,18 +61,6 @@ def test_folders_made_in_the_console_are_not_files(store):
         lock.check()
 
 
-def test_names_that_a_disk_cannot_hold(store):
-    store.files.pipe({"bucket/x/a/b/c": b"1"})
-    remote.fetch(place("x"))
-    store.files.pipe_file("bucket/x/a", b"2")
-    with pytest.raises(UserError, match="s3://bucket/x/a is .* and a folder"):
-        remote.fetch(place("x"))
-    assert Path(place("x"), "a/b/c").read_bytes() == b"1"
-    store.files.rm_file("bucket/x/a/b/c")  # A file in place of the folder.
-    remote.fetch(place("x"))
-    assert Path(place("x"), "a").read_bytes() == b"2"
-
-
 def test_objects_removed_while_they_are_read_are_named(store, monkeypatch):
     store.files.pipe({"bucket/a": b"123456", "bucket/b": b"123456"})
     shards = [place("a"), place("b")]
