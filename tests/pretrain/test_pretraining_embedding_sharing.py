@@ -123,6 +123,7 @@ def test_readers_see_the_sum(run):
     np.testing.assert_array_equal(variable, summed(values(model)))
 
 
+@pytest.mark.thorough
 def test_exports_hold_the_sum(run, tmp_path):
     pytest.importorskip("safetensors")
     folder, model = run
@@ -138,6 +139,7 @@ def test_exports_hold_the_sum(run, tmp_path):
     np.testing.assert_array_equal(words, summed(values(model)))
 
 
+@pytest.mark.thorough
 def test_training_moves_the_tables_apart(tiny_data, tmp_path):
     """Slots of the residuals are not read."""
     made = Trained(tiny_data, **GDES)

@@ -94,6 +94,7 @@ def test_what_each_stage_changes(tiny_data, init_discriminator):
     assert not changed(second, run.values())
 
 
+@pytest.mark.thorough
 def test_moments_are_corrected_from_the_first_step_of_each_stage(tiny_data):
     """AdamW's first update is as large as the rate, whatever the gradient."""
     changes = {"optimizer": "adamw", "schedule": "constant", "num_warmup_steps": 0}
