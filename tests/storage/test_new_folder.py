@@ -90,7 +90,7 @@ def test_a_failure_leaves_nothing(tmp_path, error):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: f.write_bytes(b"124"), "part/weights is not what was written"),
+        (lambda f: f.write_bytes(b"124"), "part/weights does not match its checksum"),
         (lambda f: f.with_name("more").touch(), "part/more is new"),
     ],
 )
