@@ -21,8 +21,7 @@ from electra_tf.config.objectives import (
     OBJECTIVES,
     SENTENCE_HEAD,
 )
-from electra_tf.config.phases import Phase
-from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.pretraining import Phase, PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA
 
 # Operations per element.
@@ -157,8 +156,8 @@ def _phase_flops(phase: Phase) -> float:
 
 def _main_flops(config: PretrainingConfig) -> float:
     """The main network on one sequence, forward."""
-    kind = OBJECTIVES[config.objective_kind]
-    if config.objective_kind == "mlm" or not kind.main_network:
+    kind = OBJECTIVES[config.objective]
+    if config.objective == "mlm" or not kind.main_network:
         return 0.0  # All is the generator's.
     model = _encoder(config, config.model_config(), config.embedding_size)
     total = model.get_encoder_flops()
@@ -171,13 +170,13 @@ def _main_flops(config: PretrainingConfig) -> float:
 
 def _generator_flops(config: PretrainingConfig) -> float:
     """The generator on one sequence, forward."""
-    kind = GENERATORS[config.generator_kind]
+    kind = GENERATORS[config.generator]
     if not kind.encoders:
         return 0.0
     shape = config.model_config()
     if kind.has_own_encoders:
         shape = config.generator_config()
-    own = kind.has_own_encoders and config.untied_generator_embeddings
+    own = kind.has_own_encoders and config.embedding_sharing == "untied"
     encoder = _encoder(config, shape, None if own else config.embedding_size)
     # The outputs of several encoders are concatenated.
     head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)

@@ -19,14 +19,13 @@ from absl import flags
 
 # TensorFlow is imported further down, after everything that can be checked without it.
 from electra_tf import cli, processes, startup
-from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.console import Console
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.interop import run_start
 from electra_tf.interop.run_start import Start
-from electra_tf.pretrain import shards
+from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
 from electra_tf.storage.lock import RunLock
@@ -271,7 +270,7 @@ def draw_curves(run: Run, task, step: int) -> None:
         picture,
         f"Pre-training of {config.model_name}",
         task.metrics,
-        phases.switches(config.to_dict()),
+        history.switches(config.to_dict()),
     )
     if missing:
         console.log(

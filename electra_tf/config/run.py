@@ -156,10 +156,7 @@ class RunConfig(ABC):
         if "vocab_size" not in explicit:
             lines = _count_lines(values["vocab_file"])
             values["vocab_size"] = lines or cls.vocab_size
-        resolved = cls(**values)
-        if resolved.embedding_size is None:
-            width = resolved.model_config().hidden_size
-            resolved = dataclasses.replace(resolved, embedding_size=width)
+        resolved = cls(**values)._completed()
         resolved._check_together()
         return resolved
 
@@ -174,7 +171,7 @@ class RunConfig(ABC):
             field.name: field.metadata["role"] for field in dataclasses.fields(cls)
         }
         # Data sets take the place of others.
-        places = {name: v for name, v in then.items() if roles[name] is PLACE}
+        places = {name: v for name, v in then.items() if roles.get(name) is PLACE}
         return merge(first, then) | places
 
     @classmethod
@@ -207,6 +204,13 @@ class RunConfig(ABC):
     @abstractmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
         """Where files are unless that is set: hparam -> path."""
+
+    def _completed(self) -> Self:
+        """The config with what follows from its other values."""
+        if self.embedding_size is not None:
+            return self
+        width = self.model_config().hidden_size
+        return dataclasses.replace(self, embedding_size=width)
 
     def _check_together(self) -> None:
         """Raises a UserError for values that are right alone and wrong together."""

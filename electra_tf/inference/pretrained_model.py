@@ -102,8 +102,7 @@ class PretrainedModel:
     ) -> list[list[TokenPrediction]]:
         """How much each token of each text looks replaced, as it stands.
 
-        Raises `UserError` for a model without discriminator (`electra_objective`
-        false).
+        Raises `UserError` for a model without discriminator (objective mlm).
         """
         texts = self._texts(texts)
         predictions: list[list[TokenPrediction]] = [[] for _ in texts]
@@ -286,14 +285,14 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     weights = of_arrays(stored.origin, stored.tensors)
     weights.assign_to({v.path: v.value for v in pretrainer.variables})
     # Without a generator, a uniform one is assumed; a run's files say it.
-    assumed = "uniform_generator" not in stored.known
+    assumed = "generator" not in stored.known
     return PretrainedModel(
         stored.config,
         stored.vocab,
         pretrainer,
         stored.tokenizer_config,
         path,
-        has_generator=not (stored.config.uniform_generator and assumed),
+        has_generator=stored.config.generator != "uniform" or not assumed,
         origin=found.origin,
     )
 

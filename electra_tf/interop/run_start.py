@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from electra_tf.config import phases
+from electra_tf.config.hparams import applicable
+from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import UserError
 from electra_tf.interop import sources, tf1, warm_start
 from electra_tf.interop.sources import FoundModel
 from electra_tf.interop.stored_model import check_trained
-from electra_tf.pretrain import shards
+from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import (
@@ -79,6 +80,7 @@ def find(
     """
     original = sources.original_in(config.model_dir, log)
     saved = None if original else checkpoints.newest_intact()
+    saved = saved and _in_one_spelling(saved)
     start = Start(saved, original)
     tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if saved or original:
@@ -92,7 +94,7 @@ def find(
         warm_start.check_settings(start.initial, config)
     if start.original:
         start.original.check_fits(config, vocab)
-    parts = phases.ahead(config, saved.step if saved else 0)
+    parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
         parts = [config.phase_at(last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
@@ -128,6 +130,12 @@ def evaluated(
     return step
 
 
+def _in_one_spelling(saved: Manifest) -> Manifest:
+    """Of a run that has the original's booleans beside objective and generator."""
+    identity = applicable(PretrainingConfig, translated(saved.identity))
+    return saved._replace(identity=identity, settings=translated(saved.settings))
+
+
 def _check_saved(
     saved: Manifest,
     config: PretrainingConfig,
@@ -142,11 +150,11 @@ def _check_saved(
     recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
     if not config.do_train:
         return
-    phases.check_passed(saved.settings, config, saved.step)
+    history.check_passed(saved.settings, config, saved.step)
     ours = checkpoints.settings
     for note in (
-        phases.batch_size_note(saved.settings, config, saved.step),
-        phases.other_data_note(saved.settings, ours, config, saved.step),
+        history.batch_size_note(saved.settings, config, saved.step),
+        history.other_data_note(saved.settings, ours, config, saved.step),
     ):
         if note:
             log(note)

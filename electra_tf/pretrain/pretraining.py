@@ -323,8 +323,8 @@ def build_pretrainer(
         config.model_config(),
         config.generator_config(),
         special_ids=special_ids,
-        generator=config.generator_kind,
-        objective=config.objective_kind,
+        generator=config.generator,
+        objective=config.objective,
         **settings,
         dtype=dtype or config.precision,
     )

@@ -13,9 +13,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from electra_tf.config import phases
-from electra_tf.config.phases import Phase
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.paths import joined
 from electra_tf.pretrain import pretrain_data, rare_masking
@@ -122,15 +120,18 @@ def check_data(
     Args:
       done: the steps that the run has behind it.
     """
-    ahead, sources = phases.ahead(config, done), {}
+    ahead, sources = config.phases_ahead(done), {}
     for phase in ahead:
         check_training_batch(phase.config, placement.num_replicas)
 
     def source_of(part: PretrainingConfig, place: str | list | dict):
-        key = str(place), part.max_seq_length
+        key = str(place), part.max_seq_length, part.sampling_alpha
         if key not in sources:
-            skips, alpha = config.on_bad_record == "skip", config.sampling_alpha
-            options = key[1], vocab, skips, alpha, config.model_config().type_vocab_size
+            skips, segments = (
+                config.on_bad_record == "skip",
+                config.model_config().type_vocab_size,
+            )
+            options = key[1], vocab, skips, key[2], segments
             sources[key] = pretrain_data.open_data(place, *options)
             if placement.is_read_elsewhere:
                 sources[key].only_part()

@@ -8,6 +8,7 @@ import os
 import pytest
 
 import flops_computation
+from electra_tf.config import original
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -198,20 +199,25 @@ def test_unusual_settings_are_possible(hparams):
 def test_new_and_original_spellings_are_the_same_run():
     for name, kind in OBJECTIVES.items():
         config = make({"objective": name})
-        assert config.objective_kind == name
+        assert config.objective == name
         if kind.is_originals:
             assert config == make(kind.original)
     for name, kind in GENERATORS.items():
         config = make({"generator": name})
-        assert (config.generator_kind, config.objective_kind) == (name, "electra")
-        if kind.original is not None:
+        assert (config.generator, config.objective) == (name, "electra")
+        if kind.is_originals:
             assert config == make(kind.original)
     untied = make({"untied_generator_embeddings": True})
     assert untied == make({"embedding_sharing": "untied"}) != make()
     assert make({"embedding_sharing": "shared"}) == make()
     electric = make({"electric_objective": True})
-    kinds = electric.objective_kind, electric.generator_kind
+    kinds = electric.objective, electric.generator
     assert kinds == ("electric", "two_tower")
+    # Booleans of --hparams override those of --config.
+    config = {"electra_objective": False, "untied_generator": False}
+    assert make({}, config).objective == "mlm"
+    assert make({"electra_objective": True}, config).generator == "tied"
+    assert not original.NAMES & electric.to_dict().keys()
 
 
 @pytest.mark.parametrize(
@@ -297,7 +303,7 @@ def test_recipes_load_and_state_what_makes_them(name):
 
 
 def test_every_objective_has_a_recipe():
-    objectives = {make(recipe(name)).objective_kind for name in RECIPES}
+    objectives = {make(recipe(name)).objective for name in RECIPES}
     assert objectives == set(OBJECTIVES)
 
 

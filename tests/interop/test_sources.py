@@ -95,9 +95,9 @@ def reason_against(write, config, what) -> str | None:
     """Why a library has no such model."""
     if write is tf1.write_tf1:
         return None
-    head, act = GENERATORS[config.generator_kind].head, config.model_config().hidden_act
+    head, act = GENERATORS[config.generator].head, config.model_config().hidden_act
     if what == "all" and head not in (None, MASKED_LM_HEAD):
-        return f"{config.generator_kind.replace('_', '-')} generator"
+        return f"{config.generator.replace('_', '-')} generator"
     if write is keras_hub.write_keras_hub:
         return None if act in ("gelu", "gelu_tanh") else "hidden_act"
     if what == "all" and head == MASKED_LM_HEAD and act != "gelu":
@@ -146,7 +146,7 @@ def check_out_and_in(seed, folder):
 def run(tmp_path):
     """(its settings, its directory) of an uncased ELECTRA."""
     rng, found = np.random.default_rng(5), None
-    while not (found and found.do_lower_case and found.objective_kind == "electra"):
+    while not (found and found.do_lower_case and found.objective == "electra"):
         found, _ = random_run(rng, tmp_path) or (None, None)
     return found, Path(found.model_dir)
 

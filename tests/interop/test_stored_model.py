@@ -134,7 +134,7 @@ class TestGuesses:
 
     def test_they_do_not_become_facts(self, exported, tmp_path):
         hparams = self.written(exported / "discriminator", tmp_path / "tf1")
-        for name in ("uniform_generator", "electra_objective", "learning_rate"):
+        for name in ("generator", "objective", "learning_rate"):
             assert name not in hparams, name
         shape = {"hidden_size": 16, "num_attention_heads": 2}
         assert shape.items() <= hparams["model_hparam_overrides"].items()
@@ -148,7 +148,7 @@ class TestGuesses:
     def test_what_is_known_stays(self, run, tmp_path):
         hparams = self.written(run, tmp_path / "tf1")
         saved = json.loads((run / "config.json").read_text())
-        for name in ("uniform_generator", "learning_rate", "mask_prob", "seed"):
+        for name in ("generator", "learning_rate", "mask_prob", "seed"):
             assert hparams[name] == saved[name], name
         model = electra_tf.load(tmp_path / "tf1")
         [ours], [theirs] = (m.corrupt(LONG) for m in (electra_tf.load(run), model))
@@ -163,7 +163,7 @@ class TestGuesses:
         source = tiny_source("uniform")
         model_dir = write_run(tmp_path / "run", source)
         hparams = self.written(model_dir, tmp_path / "tf1")
-        assert hparams["uniform_generator"] is True
+        assert hparams["generator"] == "uniform"
         assert electra_tf.load(tmp_path / "tf1").has_generator
 
     def test_a_checkpoint_of_the_original_gets_sizes_alone(self, tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from electra_tf.config.original import translated
 from electra_tf.errors import UserError
 from electra_tf.interop import networks, sources, tf1
 from electra_tf.text.vocabulary import TokenizerConfig
@@ -31,7 +32,7 @@ quiet = {"log": lambda line: None}
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_shape_is_read_from_the_weights(run):
-    config = json.loads((tf_config(run)).read_text())["hparams"]
+    config = translated(json.loads((tf_config(run)).read_text())["hparams"])
     found = golden(run).config
     shape = found.model_config()
     for name, value in config["model_hparam_overrides"].items():
@@ -41,11 +42,9 @@ def test_the_shape_is_read_from_the_weights(run):
         "embedding_size",
         "vocab_size",
         "generator_hidden_size",
-        "electra_objective",
-        "electric_objective",
-        "uniform_generator",
-        "untied_generator",
-        "untied_generator_embeddings",
+        "objective",
+        "generator",
+        "embedding_sharing",
         "generator_layers",
     ):
         if name in config:
@@ -235,8 +234,11 @@ def refused(code, *texts, path, vocab=VOCAB, hparams=None):
             {"generator_hidden_size": 0.25},
             ("hidden_size is 32", "generator_hidden_size 0.25"),
         ),
-        ({"untied_generator_embeddings": True}, ("untied_generator_embeddings",)),
-        ({"electra_objective": False}, ("electra_objective is True",)),
+        (
+            {"untied_generator_embeddings": True},
+            ("embedding_sharing is shared", "untied"),
+        ),
+        ({"electra_objective": False}, ("objective is electra", "mlm")),
     ],
 )
 def test_a_hparam_that_disagrees_is_an_error_naming_both(hparams, texts):

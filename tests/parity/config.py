@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import flops_computation
 from electra_tf.config import pretraining as config_lib
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.generators import GENERATORS
 from electra_tf.config.model import generator_config, model_config
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import UserError
 
 
@@ -82,6 +84,10 @@ def _hparams(golden: dict[str, Any]) -> Iterator[Row]:
             os.path.dirname(recorded["vocab_file"]), recorded["model_name"], hparams
         )
         ours = config.to_dict()
+        for kind in (OBJECTIVES[config.objective], GENERATORS[config.generator]):
+            ours |= kind.original
+        untied = config.embedding_sharing == "untied"
+        ours["untied_generator_embeddings"] = untied
         ours["max_predictions_per_seq"] = config.max_predictions_per_seq
         yield Row(f"hparams/{name}", _differing(ours, recorded), 0.0)
     # The original leaves base without an embedding size; the model then takes its own.

@@ -257,7 +257,7 @@ def make(**hparams):
 def test_words_are_distinct_by_themselves():
     assert make(mask_unit="word").repeated_masks == "fixed"
     assert make().masking_settings()["mask_unit"] == "token"
-    assert make(mask_unit="word", electra_objective=False).objective_kind == "mlm"
+    assert make(mask_unit="word", electra_objective=False).objective == "mlm"
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_another_model_or_vocabulary_is_refused(tiny_data, trained, no_tensorflo
     refused(run, 2, "hidden_size is 32 there, 64 here", "--model-name")
     other = tiny(electra_objective=False)
     run = pretrain(tiny_data, "trained", other, env=no_tensorflow)
-    refused(run, 2, "electra_objective is True there, False here")
+    refused(run, 2, "objective is 'electra' there, 'mlm' here")
     words = (tiny_data / "vocab.txt").read_text().replace("w7\n", "x7\n")
     (tiny_data / "other_vocab.txt").write_text(words)
     changed = TINY | {"vocab_file": str(tiny_data / "other_vocab.txt")}
