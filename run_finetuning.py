@@ -38,7 +38,6 @@ from electra_tf.finetune.trained import check_is_free, check_is_kept
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
-from electra_tf.train import compilation_cache
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest
 
 _DATA_DIR = cli.define_path(
@@ -333,7 +332,6 @@ def log_features(store, what: str, console: Console) -> None:
 
 def prepare_devices(config: FinetuningConfig, console: Console):
     """Imports TensorFlow and chooses the devices; once in a process."""
-    compilation_cache.use(config)
     startup.import_tensorflow()
     from electra_tf.train import distribution
 

@@ -34,7 +34,6 @@ from electra_tf.storage.remote import check_writable, put
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
-from electra_tf.train import compilation_cache
 from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
 from electra_tf.train.stopping import LeaveAtOnce, StopRequest, parse_duration
@@ -126,8 +125,6 @@ def main(argv: list[str]) -> int:
         if words:
             console.log(words.describe())
         console.log()
-        if config.do_train and not _DRY_RUN.value:
-            compilation_cache.use(config)
         startup.import_tensorflow()
         from electra_tf.train.workers import peers_may_be_lost
 

@@ -27,7 +27,7 @@ DATA = [
 BEAM = ["apache-beam>=2.77,<3"]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
 RERANK = ["rapidfuzz>=3,<4"]
-TENSORBOARD = ["tensorboard>=2.20,<3"]
+TENSORBOARD = ["tensorboard>=2.21,<3"]  # 2.20 does not start beside setuptools 82
 FSSPEC = "fsspec>=2025.5"
 # Without the lower bound of aiobotocore, pip looks through years of its releases.
 S3 = [FSSPEC, "s3fs>=2025.5", "aiobotocore>=2.24"]
@@ -83,13 +83,13 @@ setup(
             "transformers>=4.50,<6",
             "tensorflow-hub>=0.16,<1",
             "tf_keras>=2.20,<2.22",
-            "httpx>=0.27,<1",
-            # Messages of TensorFlow Serving, manifests of KServe.
+            # Messages of TensorFlow Serving.
             "tensorflow-serving-api>=2.18,<3",
             "grpcio>=1.60,<2",
             "protobuf>=5,<8",
-            "pyyaml>=6,<7",
             "packaging>=23",
+            "filelock>=4.3,<5",  # tests that share trained models
+            "psutil>=5.9",
             *BEAM,
             *DATA,
             *ONNX,

@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles what aot_compile.py has lowered, for a device that is not there. JAX only.
 
-    python benchmarks/aot_program.py FOLDER             # writes step.jax
-    python benchmarks/aot_program.py FOLDER PLATFORM    # compiled.json and .txt, too
-    python benchmarks/aot_program.py FOLDER PLATFORM 4  # of several chips
+    python benchmarks/aot_program.py FOLDER
 
-FOLDER holds step.hlo and step.json. step.jax is the step in JAX's own portable format
-(`jax.export`: StableHLO) in gzip, which run_compiled_step.py runs; compiled.json says
-what the platform's compiler made of it, compiled.txt is its program. Private parts of
-JAX are used: the versions that test.sh installs are those that were tried.
+FOLDER holds step.hlo and step.json; compiled.json gets what the platform's compiler
+made of it, compiled.txt its program. Private parts of JAX are used: only the versions
+that benchmarks/install_compilers.sh installs were tried.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import gzip
-import hashlib
 import json
 import os
 import re
@@ -37,43 +32,46 @@ from jax.experimental import topologies
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, stablehlo
-from platforms import GPU_TARGET, PLATFORMS
 
-# Counted in the program: what a step should have none of comes first.
+# Counted in the program; a step should have none of the first kind.
 HOST = ("infeed", "outfeed", "send", "recv")
 RARE = ("while", "conditional", "sort", "scatter", "gather", "custom-call", "fusion")
 RARE += ("all-reduce", "all-reduce-start")
 
 
-def export(folder: Path) -> jax.export.Exported:
-    """Makes step.jax of step.hlo."""
+def main(folder: Path) -> None:
+    jax.config.update("jax_enable_x64", True)  # the state has int64 counters
     spec = json.loads((folder / "step.json").read_text())
+    step = as_function((folder / "step.hlo").read_bytes(), spec)
+    program, report = compile_step(step, spec)
+    text = program.as_text()
+    (folder / "compiled.txt").write_text(text)
+    report |= memory_of(program, spec["state"]) | costs_of(program) | content_of(text)
+    (folder / "compiled.json").write_text(json.dumps(report, indent=1))
+
+
+def as_function(hlo: bytes, spec: dict) -> jax.export.Exported:
+    """An HLO module as a function of (state, inputs): (new state, row of metrics)."""
     given = [*spec["state"].values(), *spec["inputs"].values()]
     arguments = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in given]
 
-    def like_the_step(*tensors):
-        rows = np.zeros(spec["row"], np.float32)
-        return (*tensors[: len(spec["state"])], rows)
+    def of_the_same_types(*tensors):
+        return (*tensors[: len(spec["state"])], np.zeros(spec["row"], np.float32))
 
     checks = [jax.export.DisabledSafetyCheck.platform()]
     exported = jax.export.export(
-        jax.jit(like_the_step), platforms=["cpu"], disabled_checks=checks
+        jax.jit(of_the_same_types), platforms=["cpu"], disabled_checks=checks
     )(*arguments)
-    exported = dataclasses.replace(
+    return dataclasses.replace(
         exported,
         fun_name="step",
-        mlir_module_serialized=_portable((folder / "step.hlo").read_bytes()),
+        mlir_module_serialized=_portable(hlo),
         module_kept_var_idx=tuple(range(len(arguments))),
     )
-    content = bytes(exported.serialize())
-    (folder / "step.jax").write_bytes(gzip.compress(content, mtime=0))
-    spec["step_sha256"] = hashlib.sha256(content).hexdigest()
-    (folder / "step.json").write_text(json.dumps(spec, indent=1))
-    return exported
 
 
 def _portable(hlo: bytes) -> bytes:
-    """An HLO module as StableHLO of a version that JAX of a year ago reads."""
+    """An HLO module as portable StableHLO, which jax.export takes."""
     computation = xla_client.XlaComputation(hlo)
     text = xla_client._xla.mlir.xla_computation_to_mlir_module(computation)
     with mlir.make_ir_context(), ir.Location.unknown():
@@ -89,22 +87,18 @@ def _portable(hlo: bytes) -> bytes:
         return stablehlo.serialize_portable_artifact(module, "1.9.0", True)
 
 
-def compile_for(
-    platform: str, folder: Path, exported: jax.export.Exported, chips: int = 1
-) -> dict:
-    """Compiles for chips of a platform; what there is to know of the program.
+def compile_step(exported: jax.export.Exported, spec: dict):
+    """The compiled program and a report of how it was made.
 
-    Of several, each has its part of the batch and all of the state: XLA divides the
-    program, and finds out where sums need an all-reduce.
+    With several chips, each has its part of the batch and all of the state: XLA divides
+    the program, and finds out where sums need an all-reduce.
     """
-    spec = json.loads((folder / "step.json").read_text())
-    kind = PLATFORMS[platform]
-    if not kind.topology:
-        options = {"target_config": GPU_TARGET.format(**kind.gpu)}
-        options["topology"] = f"1x1x{chips}"
-        found = topologies.get_topology_desc("", "cuda", **options)
+    chips = spec["chips"]
+    if spec["topology"]:
+        found = topologies.get_topology_desc(spec["topology"], "tpu")
     else:
-        found = topologies.get_topology_desc(kind.topology, "tpu")
+        options = {"target_config": spec["gpu"], "topology": f"1x1x{chips}"}
+        found = topologies.get_topology_desc("", "cuda", **options)
     mesh = jax.sharding.Mesh(np.array(found.devices[:chips]), ("rows",))
     whole, rows = (
         jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes))
@@ -117,38 +111,25 @@ def compile_for(
         in_shardings=(*(whole for _ in donated), *(rows for _ in spec["inputs"])),
         out_shardings=whole,
     )
-    since = time.monotonic()
+    started = time.monotonic()
     program = step.trace(*exported.in_avals).lower().compile()
-    report = {"device": found.devices[0].device_kind, "jax": jax.__version__}
-    report["compile_s"] = time.monotonic() - since
-    text = program.as_text()
-    (folder / "compiled.txt").write_text(text)
-    report |= _memory(program, spec["state"]) | _costs(program) | _content(text)
-    (folder / "compiled.json").write_text(json.dumps(report, indent=1))
-    return report
+    seconds = time.monotonic() - started
+    return program, {"device": found.devices[0].device_kind, "compile_s": seconds}
 
 
-def _memory(program, state: dict) -> dict:
+def memory_of(program, state: dict) -> dict:
+    """Bytes by the compiler's own count, and how many variables the state has."""
     found = program.memory_analysis()
-    sizes = {
-        name: getattr(found, f"{name}_size_in_bytes")
-        for name in ("argument", "output", "alias", "temp", "generated_code")
-    }
-    peak = sizes["argument"] + sizes["output"] - sizes["alias"] + sizes["temp"]
-    sizes = {f"{name}_bytes": value for name, value in sizes.items()}
-    nbytes = sum(
-        np.prod(s, dtype=int) * np.dtype(d).itemsize for s, d in state.values()
-    )
-    return sizes | {
-        "peak_bytes": peak,
-        "state_bytes": int(nbytes),
-        "variables": len(state),
-    }
+    peak = found.argument_size_in_bytes + found.output_size_in_bytes
+    peak += found.temp_size_in_bytes - found.alias_size_in_bytes
+    sizes = {"peak_bytes": peak, "temp_bytes": found.temp_size_in_bytes}
+    return sizes | {"variables": len(state)}
 
 
-def _costs(program) -> dict:
+def costs_of(program) -> dict:
+    """FLOPs and bytes read and written."""
     costs = program.cost_analysis()
-    if not costs:  # None of GPUs' compiler: then XLA's own count of its program.
+    if not costs:  # the compiler for GPUs has none: XLA's own count of its program
         hlo = program.runtime_executable().hlo_modules()[0]
         client = jax.devices("cpu")[0].client
         costs = xla_client._xla.hlo_module_cost_analysis(client, hlo)
@@ -160,15 +141,15 @@ _OPERATION = re.compile(
     r"(?P<op>[a-z0-9-]+)\((?P<rest>.*)$"
 )
 _ARRAY = re.compile(r"\b(pred|[a-z]+?(\d+))[a-z0-9]*\[([\d,]*)\]")
-# They move nothing.
+# These move nothing.
 _FREE = ("parameter", "tuple", "get-tuple-element", "bitcast", "constant", "call")
 
 
-def _content(text: str) -> dict:
-    """What a compiled program consists of, and which parts of the step take the most.
+def content_of(text: str) -> dict:
+    """The operations of a compiled program, and which parts of the step dominate.
 
-    By the cycles that TPUs' compiler estimates; else by the bytes that each operation
-    reads and writes.
+    Parts are compared by the cycles that the compiler for TPUs estimates, or else by
+    the bytes that each operation reads and writes.
     """
     header = text[: text.index("\n")]
     aliases = re.search(r"input_output_alias=\{(.*?)\}, \w+=", header)
@@ -204,8 +185,8 @@ def _content(text: str) -> dict:
 def _executed(text: str) -> tuple[list[tuple[str, int]], int]:
     """The lines of the entry computation and of those that it calls or repeats.
 
-    With each, how often it is executed. Then the number of loops of which the program
-    does not say it: what is in them counts once.
+    Returns: (line, how often it is executed) for each; the number of loops of unknown
+      length, whose bodies count once.
     """
     blocks = re.split(r"\n(?=(?:ENTRY )?%\S+ \()", text)
     bodies = {block.split(" (")[0].split()[-1]: block.splitlines() for block in blocks}
@@ -229,10 +210,10 @@ def _executed(text: str) -> tuple[list[tuple[str, int]], int]:
 
 
 def _length_of(loop: str, bodies: dict[str, list[str]]) -> int | None:
-    """How often a loop runs; None if the program does not say it.
+    """How often a loop runs; None if unknown.
 
-    TPUs' compiler does not note it. The loops of a step count up from 0, and their
-    conditions compare with a constant.
+    The compiler for TPUs does not note it. The loops of a step count up from 0, and
+    their conditions compare with a constant.
     """
     if noted := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop):
         return int(noted[1])
@@ -257,7 +238,7 @@ def _part(line: str) -> str:
     scopes = name[1].split("call_exported/", 1)[1:] if name else []
     if not scopes:
         return "without a name"
-    # Of what was merged the last name is a whole one.
+    # Of merged operations only the last name is complete.
     scopes = re.sub(r"_\d+\b", "", scopes[0].split(";")[-1])
     scopes = scopes.removeprefix("gradient_tape/")
     if scopes.startswith("AdamWeightDecay"):
@@ -269,12 +250,5 @@ def _part(line: str) -> str:
     return "/".join(scopes.split("/")[:2]) if "/" in scopes else "small operations"
 
 
-def main(folder: str, platform: str | None = None, chips: str = "1") -> None:
-    jax.config.update("jax_enable_x64", True)  # the state has int64 counters
-    exported = export(Path(folder))
-    if platform:
-        compile_for(platform, Path(folder), exported, int(chips))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Path(sys.argv[1]))

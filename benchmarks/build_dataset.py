@@ -3,7 +3,6 @@
 
     python benchmarks/build_dataset.py --corpus-dir C --vocab-file V
     python benchmarks/build_dataset.py --corpus-dir C --vocab-file V --megabytes 700
-    python benchmarks/build_dataset.py --runner local,beam --num-out-files 32
 
 The corpus is repeated, or cut short, to --megabytes of text. Without --corpus-dir it is
 the text in examples/, whose few words make it faster than other text; without
@@ -38,11 +37,6 @@ flags.DEFINE_string("vocab_file", None, "Vocabulary.")
 flags.DEFINE_integer("megabytes", 70, "Size of the corpus.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
 flags.DEFINE_list("num_processes", ["1", "2"], "Numbers of processes to compare.")
-
-flags.DEFINE_list(
-    "runner", ["local"], "local, or beam (its own engine in worker processes)."
-)
-flags.DEFINE_integer("num_out_files", None, "Number of shards, the units of Beam.")
 flags.DEFINE_list("flags", [], "More flags of the script, as for filters.")
 
 _SCRIPT = "build_pretraining_dataset.py"
@@ -55,15 +49,14 @@ def main(_):
         vocab = FLAGS.vocab_file
         vocab = vocab or train_vocabulary(FLAGS.corpus_dir, folder / "vocab.txt", 8192)
         print(f"{size:.1f} MB of text, max_seq_length {FLAGS.max_seq_length}\n")
-        print("runner  processes   MB/s   MB per CPU second   largest process")
+        print("processes   MB/s   MB per CPU second   largest process")
         for processes in FLAGS.num_processes:
-            for runner in FLAGS.runner:
-                wall, cpu, memory = build(folder, vocab, runner, processes)
-                print(
-                    f"{runner:7} {processes:>9} {size / wall:6.1f} "
-                    f"{size / cpu:19.1f} {memory / 1e6:14.0f} MB",
-                    flush=True,
-                )
+            wall, cpu, memory = build(folder, vocab, processes)
+            print(
+                f"{processes:>9} {size / wall:6.1f} {size / cpu:19.1f} "
+                f"{memory / 1e6:14.0f} MB",
+                flush=True,
+            )
         read, times = stages(folder / "corpus", Vocabulary.load(vocab))
         total = sum(times.values())
         print(f"\nstages, {read / 1e6:.1f} MB   MB per CPU second   share")
@@ -86,31 +79,21 @@ def repeat(source: str, target: Path, num_bytes: float) -> int:
     return size
 
 
-def build(
-    folder: Path, vocab: str, runner: str, processes: str
-) -> tuple[float, float, int]:
+def build(folder: Path, vocab: str, processes: str) -> tuple[float, float, int]:
     """Runs the script; returns wall seconds, CPU seconds, peak bytes of a process."""
     output = folder / "output"
-    workers = [f"--num-processes={processes}"]
-    if runner == "beam":
-        mode = f"--direct_num_workers={processes} "
-        mode += "--direct_running_mode=multi_processing"
-        workers = ["--runner=beam", f"--beam-args={mode}"]
-    command = [sys.executable, str(ROOT / _SCRIPT), *workers, *FLAGS.flags]
-    if FLAGS.num_out_files:
-        command.append(f"--num-out-files={FLAGS.num_out_files}")
+    command = [sys.executable, str(ROOT / _SCRIPT), f"--num-processes={processes}"]
+    command += FLAGS.flags
     command += [f"--corpus-dir={folder / 'corpus'}", f"--vocab-file={vocab}"]
     command += [f"--output-dir={output}", f"--max-seq-length={FLAGS.max_seq_length}"]
     started = time.perf_counter()
-    # The workers of Beam log to stderr, each line of their lives.
-    quiet = subprocess.DEVNULL if runner == "beam" else None
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=quiet)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.perf_counter() - started
     if status:
         raise SystemExit(f"{_SCRIPT} failed")
     shutil.rmtree(output)
-    # A process that was waited for counts with those it waited for.
+    # Includes the processes that it waited for.
     return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
 

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fine-tuning step: sequences per second, and how near the matmul rate it comes.
+"""One fine-tuning step: sequences per second, and the share of the matmul rate.
 
     python benchmarks/finetuning_step.py
     python benchmarks/finetuning_step.py --kind qa --lengths 128,256,384,512
     python benchmarks/finetuning_step.py --lengths 32,64,128 --kind classification
 
-The step is the one that run_finetuning.py makes, with its clipping, layer-wise rates
-and metrics, on random tokens padded to each length: what a batch costs that is padded
-to a bucket's length, beside one that is padded to max_seq_length. The first step counts
-apart, because XLA compiles each length. Operations are counted as in
+The step is that of run_finetuning.py, with clipping, layer-wise rates and metrics, on
+random tokens padded to each length: what a batch costs that is padded to a bucket's
+length, compared with one that is padded to max_seq_length. The first step is reported
+separately, because XLA compiles each length. FLOPs are counted as in
 benchmarks/measurement.py, heads included; large matrix products are timed in the
-same process before, between and after the steps.
+same process between the steps.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 from absl import flags
 from measurement import Encoder, median, print_table, save, time_steps
-from preparation import define_step_flags, make_matmul, place
+from preparation import define_step_flags, make_device, place
 
 from electra_tf import cli, startup
 from electra_tf.config.finetuning import FinetuningConfig
@@ -28,7 +28,7 @@ from electra_tf.config.run import NO_DATA
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
-KINDS = {"classification": 2, "regression": 0, "tagging": 23, "qa": 0}
+KINDS = {"classification": 2, "tagging": 23, "qa": 0}
 
 flags.DEFINE_enum("kind", "classification", list(KINDS), "Kind of the task.")
 flags.DEFINE_list("lengths", "32,64,128", "Tokens that sequences are padded to.")
@@ -52,7 +52,7 @@ def main(_):
 
 
 def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
-    """A row per length, longest first, so that shorter ones meet a warm program."""
+    """A row per length, longest first."""
     import tensorflow as tf
 
     from electra_tf.finetune.model import (
@@ -69,9 +69,7 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
         lambda: TrainableFinetuningModel(build_finetuning_model(config, given)),
         lambda: optimization.create_finetuning_optimizer(config, 100_000),
     )
-    matmul, matmul_flops = make_matmul(
-        config.precision, bool(tf.config.list_physical_devices("GPU"))
-    )
+    matmul, matmul_flops = make_device(config.precision).make_matmul()
     results = []
     for length in sorted(lengths, reverse=True):
         step = training_step.TrainingStep(task, state, placement, seed=config.seed)
@@ -97,7 +95,6 @@ def step_flops(config: FinetuningConfig, length: int) -> int:
     width = shape.hidden_size
     head = {
         "classification": config.train_batch_size * 2 * width * 2,
-        "regression": config.train_batch_size * 2 * width,
         "tagging": tokens * 2 * width * KINDS["tagging"],
         # The end's hidden layer sees each end once and each start once.
         "qa": tokens * 2 * 512 * (width + 1),
@@ -121,7 +118,6 @@ def make_batches(tf, config: FinetuningConfig, length: int):
         "task_id": zeros,
         "task:eid": zeros,
         "task:label_ids": zeros,
-        "task:targets": tf.zeros([rows]),
         "task:labeled_positions": words + tf.range(length),
         "task:labels": words,
         "task:labels_mask": tf.ones([rows, length]),
@@ -138,9 +134,7 @@ def print_lengths(results: list[dict]) -> None:
     longest = median(results[:1], "seconds")
 
     def share(row):
-        return (
-            row["flops"] / median([row], "seconds") / median([row["rates"]], "during")
-        )
+        return row["flops"] / median([row], "seconds") / median([row], "rates")
 
     columns = {
         "length": lambda row, _: str(row["length"]),

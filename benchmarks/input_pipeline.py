@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards to batches: examples/s of the reader on one core, and of what else was tried.
+"""Shards to batches: examples/s of the reader on one core, beside TensorFlow's own.
 
     python benchmarks/input_pipeline.py
     python benchmarks/input_pipeline.py --pattern 'D/pretrain_data.tfrecord*' \\
         --vocab-file V --max-seq-length 128
 
-Without --pattern, 60,000 examples are made up. The process keeps to one core; the
-variants take turns, and the table has the median of several rounds.
+Without --pattern, random examples. The process keeps to one core; the variants take
+turns, and the table has the median of several rounds.
 """
 
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
 
 from absl import flags
+from measurement import median, print_table
 from preparation import numbers, write_shards
 
 from electra_tf import cli, startup
@@ -25,10 +25,11 @@ FLAGS = flags.FLAGS
 
 flags.DEFINE_string("pattern", None, "Shards to read.")
 flags.DEFINE_string("vocab_file", None, "Their vocabulary.")
+flags.DEFINE_integer("examples", 60_000, "Random examples without --pattern.")
 flags.DEFINE_integer("batch_size", 128, "Examples of a batch.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
-flags.DEFINE_integer("rounds", 5, "Times that each variant is measured.")
-flags.DEFINE_float("seconds", 2.0, "Length of a measurement.")
+flags.DEFINE_integer("rounds", 5, "Measurements of each variant.")
+flags.DEFINE_float("seconds", 2.0, "CPU time of a measurement.")
 
 
 def main(_):
@@ -37,9 +38,20 @@ def main(_):
     with tempfile.TemporaryDirectory() as folder:
         given = FLAGS.vocab_file
         vocab = Vocabulary.load(given) if given else numbers(30522)
-        sizes = len(vocab), FLAGS.max_seq_length, 60_000, 4
+        sizes = len(vocab), FLAGS.max_seq_length, FLAGS.examples, 4
         pattern = FLAGS.pattern or write_shards(Path(folder), *sizes)
-        measure(variants(pattern, vocab))
+        makers = variants(pattern, vocab)
+        rows = {name: [] for name in makers}
+        for _ in range(FLAGS.rounds):
+            for name, make in makers.items():
+                rows[name].append(measure(make))
+    print(f"batches of {FLAGS.batch_size} x {FLAGS.max_seq_length}, one core")
+    columns = {
+        "variant": lambda name, _: name,
+        "examples per CPU second": lambda _, rows: f"{median(rows, 'rate'):,.0f}",
+        "first batch, s": lambda _, rows: f"{median(rows, 'first_s'):.2f}",
+    }
+    print_table(rows.items(), columns)
 
 
 def variants(pattern: str, vocab: Vocabulary) -> dict:
@@ -50,10 +62,7 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
     from electra_tf.pretrain import masking, pretrain_data
 
     size, length = FLAGS.batch_size, FLAGS.max_seq_length
-    settings = {
-        "mask_prob": 0.15,
-        "max_predictions_per_seq": int(0.155 * length),
-    }
+    settings = {"mask_prob": 0.15, "max_predictions_per_seq": int(0.155 * length)}
     ids = {"cls_id": vocab.cls_id, "sep_id": vocab.sep_id, "mask_id": vocab.mask_id}
     spec = dict.fromkeys(tfrecord.FEATURES, tf.io.FixedLenFeature([length], tf.int64))
 
@@ -70,17 +79,12 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
             **settings | changes,
         )
 
-    def unmasked():
-        source = pretrain_data.open_data(pattern, length, vocab)
-        steps = tf.data.Dataset.range(1 << 40)
-        return steps.map(lambda step: source.batch(step, size, 1, True)).prefetch(1)
-
     def masked(features, step):
         batch = {name: tf.cast(value, tf.int32) for name, value in features.items()}
         return masking.mask_batch(batch, 1, step, **settings, **ids)
 
     def sequential(parse_first):
-        """TensorFlow's own reader; no random access, so no start but at the front."""
+        """TensorFlow's own reader, which has no random access."""
         records = tf.data.Dataset.list_files(pattern).repeat()
         records = records.interleave(tf.data.TFRecordDataset, cycle_length=4)
         records = records.shuffle(10_000)
@@ -98,39 +102,25 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
         "make_dataset, from step 1,000,000": lambda: ours(start_step=10**6),
         'make_dataset, repeated_masks "fixed"': lambda: ours(repeated_masks="fixed"),
         "make_dataset, shuffle=False": lambda: ours(shuffle=False),
-        "make_dataset, one of 2 workers": lambda: ours(workers=2),
-        "make_dataset, one of 8 workers": lambda: ours(workers=8),
         "make_dataset, one of 64 workers": lambda: ours(workers=64),
-        "the same without masking": unmasked,
         "TFRecordDataset, parsed in batches": lambda: sequential(False),
         "TFRecordDataset, parsed one by one": lambda: sequential(True),
     }
 
 
-def measure(makers: dict) -> None:
-    rates: dict[str, list[float]] = {name: [] for name in makers}
-    first: dict[str, list[float]] = {name: [] for name in makers}
-    for _ in range(FLAGS.rounds):
-        for name, make in makers.items():
-            # One at a time: others would fill their buffers meanwhile.
-            started = time.perf_counter()
-            iterator = iter(make())
-            next(iterator)
-            first[name].append(time.perf_counter() - started)
-            for _ in range(20):
-                next(iterator)
-            started, batches = time.process_time(), 0
-            while time.process_time() - started < FLAGS.seconds:
-                next(iterator)
-                batches += 1
-            seconds = time.process_time() - started
-            rates[name].append(batches * FLAGS.batch_size / seconds)
-            del iterator
-    print(f"batches of {FLAGS.batch_size} x {FLAGS.max_seq_length}, one core\n")
-    print(f"{'':38} examples per CPU second   first batch")
-    for name in makers:
-        rate, wait = statistics.median(rates[name]), statistics.median(first[name])
-        print(f"{name:38} {rate:23,.0f} {wait:11.2f} s")
+def measure(make) -> dict:
+    """Examples per CPU second after a start, and seconds until the first batch."""
+    started = time.perf_counter()
+    iterator = iter(make())
+    next(iterator)
+    first_s = time.perf_counter() - started
+    for _ in range(20):
+        next(iterator)
+    started, batches = time.process_time(), 0
+    while (seconds := time.process_time() - started) < FLAGS.seconds:
+        next(iterator)
+        batches += 1
+    return {"rate": batches * FLAGS.batch_size / seconds, "first_s": first_s}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training step of pretraining_step.py in plain PyTorch, to be compared with it.
+"""The training step of pretraining_step.py in plain PyTorch, for comparison.
 
-Called by `pretraining_step.py --peer torch`; prints its measurements as JSON. The same
-networks, losses, metrics and optimizer, written as one would write them for speed:
-fused attention where it is the faster one, vocabulary scores at the masked positions
-only, multinomial sampling, optimizer and clipping over all tensors at a time.
+Started by `pretraining_step.py --peer torch`; prints its measurements as JSON. The same
+networks, losses, metrics and optimizer, written for speed: fused attention or, where
+that is faster, plain; vocabulary scores at the masked positions only, multinomial
+sampling, optimizer and clipping over all tensors at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
@@ -153,16 +152,16 @@ class Electra(nn.Module):
         loss = generator_loss + 50.0 * (losses * mask).sum() / mask.sum()
 
         with torch.no_grad():
-            said = logits_replaced > 0
+            predicted = logits_replaced > 0
             metrics = torch.stack(
                 [
                     loss.float(),
                     generator_loss,
                     (logits.argmax(-1) == targets).float().mean(),
                     (sampled == targets).float().mean(),
-                    (said == replaced).float().mean(),
-                    (said & replaced).float().sum() / said.sum(),
-                    (said & replaced).float().sum() / replaced.sum(),
+                    (predicted == replaced).float().mean(),
+                    (predicted & replaced).float().sum() / predicted.sum(),
+                    (predicted & replaced).float().sum() / replaced.sum(),
                 ]
             )
         return loss, metrics
@@ -199,12 +198,12 @@ class AdamWeightDecay:
 class Trainer:
     """Makes steps on random tokens."""
 
-    def __init__(self, job: dict, fused: bool, device: str):
+    def __init__(self, job: dict, device: str):
         torch.manual_seed(42)
         main, generator, *others = job["sizes"]
         self.sizes = Sizes(Encoder(*main), Encoder(*generator), *others)
         self.device = device
-        self.model = Electra(self.sizes, job["dropout"], fused).to(device)
+        self.model = Electra(self.sizes, job["dropout"], job["fused"]).to(device)
         self.optimizer = AdamWeightDecay(self.model)
         self.forward = torch.compile(self.model) if job["jit"] else self.model
         dtype = TYPES[job["precision"]]
@@ -237,30 +236,13 @@ class Trainer:
         return metrics.tolist()[0]  # waits for the device
 
 
-def faster_attention(job: dict, device: str) -> bool:
-    """Whether fused attention makes faster steps than the plain one here."""
-    seconds = {}
-    for fused in (True, False):
-        trainer = Trainer(job | {"jit": False}, fused, device)
-        trainer.run(1)
-        times = []
-        for _ in range(3):
-            started = time.perf_counter()
-            trainer.run(1)
-            times.append(time.perf_counter() - started)
-        seconds[fused] = min(times)
-    return seconds[True] <= seconds[False]
-
-
 def measure(job: dict) -> dict:
     """The measurements of pretraining_step.py, for PyTorch."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     if device == "cuda":
         torch.set_float32_matmul_precision("high")  # as TensorFlow has it by default
-    if "fused" not in job:
-        return {"fused": faster_attention(job, device)}
-    trainer = Trainer(job, job["fused"], device)
+    trainer = Trainer(job, device)
 
     def make_matmul():
         rows, inner, columns = (8192,) * 3 if device == "cuda" else (4096, 1024, 1024)
@@ -281,7 +263,7 @@ def measure(job: dict) -> dict:
         gpu_peak if gpu else None,
     )
     flops = trainer.sizes.step_flops()
-    return measure_steps(trainer.run, place, flops, job["steps"], job)
+    return measure_steps(trainer.run, place, flops, job)
 
 
 if __name__ == "__main__":

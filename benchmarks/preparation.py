@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks of TensorFlow prepare: vocabularies, examples, models, steps.
+"""Vocabularies, examples, models and training steps for the benchmarks of TensorFlow.
 
-The steps are those that run_pretraining.py and run_finetuning.py make.
+The steps are those of run_pretraining.py and run_finetuning.py.
 """
 
 import subprocess
@@ -10,16 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from absl import flags
-from measurement import ROOT, Device, measure_steps
+from measurement import ROOT, Device
 
-from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 
-# Flags defined here belong to the script that asked for them.
+# Flags defined here belong to the script that calls define_step_flags.
 flags.disclaim_key_flags()
-
-PARTS = ("step", "given_samples", "no_optimizer", "forward")
 
 
 def define_step_flags(script: str) -> None:
@@ -30,17 +27,6 @@ def define_step_flags(script: str) -> None:
     flags.DEFINE_string("json", None, "File for all that was measured.")
 
 
-def define_process_flags() -> None:
-    """The flags of benchmarks that start a process for each variant."""
-    flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
-    flags.DEFINE_boolean(
-        "xla_buffers", True, "Another process asks XLA for its buffers."
-    )
-    flags.DEFINE_string(
-        "variant", None, "Used by the script itself: the one to measure."
-    )
-
-
 def numbers(vocab_size: int) -> Vocabulary:
     """The special tokens, then 0, 1, 2, ..."""
     count = vocab_size - len(SPECIAL_TOKENS)
@@ -48,7 +34,7 @@ def numbers(vocab_size: int) -> Vocabulary:
 
 
 def train_vocabulary(corpus: str | Path, path: Path, vocab_size: int) -> str:
-    """Has build_vocab.py make a vocabulary of a corpus; returns its path."""
+    """Runs build_vocab.py on a corpus; returns the vocabulary's path."""
     command = [sys.executable, str(ROOT / "build_vocab.py"), f"--corpus-dir={corpus}"]
     command += [f"--vocab-size={vocab_size}", f"--output-file={path}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -77,7 +63,7 @@ def write_shards(
 
 
 def write_data(config: PretrainingConfig, count: int) -> Vocabulary:
-    """Writes data of random examples where the config expects a run's, in one file."""
+    """Writes a vocabulary and random examples into the config's data directory."""
     folder = Path(config.data_dir) / "pretrain_tfrecords"
     folder.mkdir()
     write_shards(folder, config.vocab_size, config.max_seq_length, count)
@@ -85,10 +71,7 @@ def write_data(config: PretrainingConfig, count: int) -> Vocabulary:
 
 
 def place(config, make_task: Callable, make_optimizer: Callable):
-    """Returns task, state and placement on one GPU, or whatever else there is.
-
-    The first GPU of several: all would share the batch.
-    """
+    """Returns task, state and placement, on the first GPU or without any on the CPU."""
     import keras
     import tensorflow as tf
 
@@ -96,7 +79,7 @@ def place(config, make_task: Callable, make_optimizer: Callable):
     from electra_tf.train import step as training_step
 
     gpus = tf.config.list_physical_devices("GPU")
-    tf.config.set_visible_devices(gpus[:1], "GPU")
+    tf.config.set_visible_devices(gpus[:1], "GPU")  # several would share the batch
     distribution.configure_devices(config)
     distribution.set_precision(config.precision)
     placement = distribution.create_strategy(config)
@@ -108,110 +91,45 @@ def place(config, make_task: Callable, make_optimizer: Callable):
     return task, state, placement
 
 
-def measure(config: PretrainingConfig, flops: float, steps: int, variant: dict) -> dict:
-    """Builds the model and measures its steps; see `measure_steps`.
+def place_pretraining(config: PretrainingConfig, special: tuple[int, int, int]):
+    """`place` for pre-training; `special` are the ids of [CLS], [SEP] and [MASK]."""
+    from electra_tf.pretrain import pretraining
+    from electra_tf.train import optimization
 
-    The variant's "part" says what a step is: see PARTS.
-    """
-    startup.import_tensorflow()
-    import tensorflow as tf
+    def make_task():
+        model = pretraining.build_pretrainer(config, special)
+        return pretraining.TrainablePretrainer(model)
 
-    gpus = tf.config.list_physical_devices("GPU")
-    loop, _ = make_loop(config, variant.get("part", "step"))
-    device = Device(
-        *device_and_version(),
-        lambda: make_matmul(config.precision, bool(gpus)),
-        _gpu_peak if gpus else None,
-    )
-    return measure_steps(loop, device, flops, steps, variant) | {
-        "operations": operations_of(loop.step) if loop.step else None
-    }
+    return place(config, make_task, lambda: optimization.create_optimizer(config))
 
 
-def device_and_version() -> tuple[str, str]:
-    """What `place` takes, and whose steps are made there."""
-    import tensorflow as tf
-
-    gpus = tf.config.list_physical_devices("GPU")
-    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
-    name = details.get("device_name", "GPU") if gpus else "CPU"
-    return name, f"TensorFlow {tf.__version__}"
-
-
-def operations_of(step) -> int:
-    """Operations of the graph of a step that was made, each function counted once."""
-    [traced] = step._loop._list_all_concrete_functions()
-    graph = traced.graph.as_graph_def()
-    return len(graph.node) + sum(len(f.node_def) for f in graph.library.function)
-
-
-def _gpu_peak() -> int:
-    import tensorflow as tf
-
-    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
-    tf.config.experimental.reset_memory_stats("GPU:0")
-    return peak
-
-
-def make_loop(
-    config: PretrainingConfig, part: str = "step", vocab: Vocabulary | None = None
-):
-    """Returns count -> loss of the last of `count` steps of pre-training; its state.
+def make_loop(config: PretrainingConfig, vocab: Vocabulary | None = None):
+    """Returns count -> loss of the last of `count` steps of pre-training.
 
     Args:
-      vocab: of the config's data, which are read as run_pretraining.py does; without
-        it batches are of random tokens that never were in a file.
+      vocab: of the config's data, read as run_pretraining.py does; without it batches
+        are random tokens without a file.
     """
-    import tensorflow as tf
-
-    from electra_tf.pretrain import pretraining, run
-    from electra_tf.train import optimization
+    from electra_tf.pretrain import run
     from electra_tf.train import step as training_step
 
-    class NoUpdate(optimization.AdamWeightDecay):
-        """Needs every gradient, for their norm, but leaves the variables alone."""
-
-        def update_step(self, gradient, variable, learning_rate):
-            del gradient, variable, learning_rate
-
-    def make_optimizer():
-        if part in ("no_optimizer", "forward"):
-            return NoUpdate(1e-4)
-        return optimization.create_optimizer(config)
-
-    task, state, placement = place(
-        config,
-        lambda: pretraining.TrainablePretrainer(
-            pretraining.build_pretrainer(config, (2, 3, 4))
-        ),
-        make_optimizer,
-    )
+    task, state, placement = place_pretraining(config, (2, 3, 4))
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
     if vocab:
         batches = run.batches_of(config, vocab, placement)
     else:
-        batches = iter(make_batches(config, given_samples=part == "given_samples"))
+        batches = iter(random_batches(config))
     done = 0
-
-    @tf.function(jit_compile=placement.jit_compile, autograph=False)
-    def forward(batch, seed):
-        loss, sums = task.training_sums(batch, seed, task.loss_weights(batch))
-        return tf.stack([loss, *(tf.cast(s, tf.float32) for s in sums.values())])
 
     def loop(count):
         nonlocal done
         done += count
-        if part == "forward":
-            for i in range(count):
-                found = forward(next(batches), tf.constant([done, i]))
-            return float(found[0])
         return float(step.run(batches, done - count, count)["loss"][-1])
 
-    loop.step = None if part == "forward" else step
-    return loop, state
+    return loop
 
 
-def make_batches(config: PretrainingConfig, given_samples: bool):
+def random_batches(config: PretrainingConfig):
     """Batches of random tokens, masked in the input pipeline as real ones are."""
     import tensorflow as tf
 
@@ -225,38 +143,38 @@ def make_batches(config: PretrainingConfig, given_samples: bool):
         )
         ids = tf.concat([tf.fill([shape[0], 1], 2), ids[:, 1:-1]], 1)
         ids = tf.concat([ids, tf.fill([shape[0], 1], 3)], 1)
-        masked = masking.mask_batch(
-            {
-                "input_ids": tf.ensure_shape(ids, shape),
-                "input_mask": tf.ones(shape, tf.int32),
-                "segment_ids": tf.zeros(shape, tf.int32),
-            },
-            config.seed,
-            step,
-            mask_prob=config.mask_prob,
-            max_predictions_per_seq=config.max_predictions_per_seq,
-            cls_id=2,
-            sep_id=3,
-            mask_id=4,
-        )
-        if given_samples:
-            masked["sampled_ids"] = masked["masked_lm_ids"]
-        return masked
+        features = {
+            "input_ids": tf.ensure_shape(ids, shape),
+            "input_mask": tf.ones(shape, tf.int32),
+            "segment_ids": tf.zeros(shape, tf.int32),
+        }
+        settings = {"mask_prob": config.mask_prob, "cls_id": 2, "sep_id": 3}
+        settings |= {"max_predictions_per_seq": config.max_predictions_per_seq}
+        return masking.mask_batch(features, config.seed, step, mask_id=4, **settings)
 
     return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)
 
 
-def make_matmul(precision: str, gpu: bool):
-    """A function that makes a large product in that precision, and its operations."""
+def make_device(precision: str) -> Device:
+    """TensorFlow's first GPU, or its CPU."""
     import tensorflow as tf
 
-    rows, inner, columns = (8192, 8192, 8192) if gpu else (4096, 1024, 1024)
-    dtype = tf.as_dtype(precision.removeprefix("mixed_"))
-    a = tf.cast(tf.random.normal([rows, inner]), dtype)
-    b = tf.cast(tf.random.normal([inner, columns]), dtype)
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    name = details.get("device_name", "GPU") if gpus else "CPU"
 
-    def matmul():
-        product = tf.matmul(a, b)
-        product[0, 0].numpy()  # waits
+    def make_matmul():
+        rows, inner, columns = (8192, 8192, 8192) if gpus else (4096, 1024, 1024)
+        dtype = tf.as_dtype(precision.removeprefix("mixed_"))
+        a = tf.cast(tf.random.normal([rows, inner]), dtype)
+        b = tf.cast(tf.random.normal([inner, columns]), dtype)
+        # The transfer to NumPy waits for the product.
+        return lambda: tf.matmul(a, b)[0, 0].numpy(), 2.0 * rows * inner * columns
 
-    return matmul, 2.0 * rows * inner * columns
+    def gpu_peak():
+        peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
+        tf.config.experimental.reset_memory_stats("GPU:0")
+        return peak
+
+    version = f"TensorFlow {tf.__version__}"
+    return Device(name, version, make_matmul, gpu_peak if gpus else None)

@@ -4,26 +4,25 @@
     python benchmarks/serving_sides.py ours|onnx|torch DIRECTORY THREADS \
         THREADS_AN_OPERATION
 
-Orders come on standard input, answers go to standard output, a line of JSON each. What
-is served is in the directory: for torch the folders "peer" and "peer_<task>".
+Orders come on standard input, answers go to standard output, a line of JSON each.
 """
 
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 # Sides of ours that have an encoder only.
 COMPILED = "float32, XLA"
 ONNX = "float32, onnxruntime"
-MULTIPLE = 16  # of which lengths are for XLA, which compiles each
-LONGEST_ANSWER = 30  # tokens: the default of "max_answer_length"
+MULTIPLE = 16  # XLA compiles each length, so lengths are multiples of this
 
 
 def main(side: str, directory: str, threads: str, operation_threads: str) -> None:
     """Answers orders from standard input until it ends."""
     answer = sys.stdout
-    sys.stdout = sys.stderr  # Libraries print.
+    sys.stdout = sys.stderr  # libraries print
     make = {"ours": our_functions, "onnx": onnx_functions, "torch": torch_functions}
     functions = make[side](Path(directory), int(threads), int(operation_threads))
     for line in sys.stdin:
@@ -34,7 +33,7 @@ def main(side: str, directory: str, threads: str, operation_threads: str) -> Non
         else:
             found = []
             prepared = [prepare(request) for request in order["requests"]]
-            for request in prepared:  # XLA compiles each length.
+            for request in prepared:  # XLA compiles each length
                 run(request)
             for request in prepared:
                 start = time.perf_counter()
@@ -48,63 +47,34 @@ def our_functions(directory: Path, threads: int, operation_threads: int) -> dict
     from electra_tf import startup
 
     startup.import_tensorflow()
-    import numpy as np
     import tensorflow as tf
     import tensorflow_text  # noqa: F401
 
     multiple = MULTIPLE if directory.name == COMPILED else 1
     tf.config.threading.set_intra_op_parallelism_threads(operation_threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
-    loaded = {
-        path.name: tf.saved_model.load(str(path / "1"))
-        for path in directory.iterdir()
-        if path.is_dir()
-    }
+    loaded = {p.name: tf.saved_model.load(str(p / "1")) for p in directory.iterdir()}
 
-    def ids_of(request):
-        ids, mask = (np.array(x, np.int32) for x in request)
-        padding = (0, 0), (0, -ids.shape[1] % multiple)
-        ids, mask = (np.pad(x, padding) for x in (ids, mask))
-        return ids, mask, np.zeros_like(ids)
-
-    def encode(arrays):
-        names = ("input_word_ids", "input_mask", "input_type_ids")
-        inputs = {n: tf.constant(x) for n, x in zip(names, arrays, strict=True)}
-        return (
-            loaded["encoder"]
-            .signatures["serving_default"](**inputs)["sequence_output"]
-            .numpy()
-        )
-
-    def ask(what, **texts):
-        inputs = {name: tf.constant(value) for name, value in texts.items()}
+    def ask(what, **inputs):
+        inputs = {name: tf.constant(value) for name, value in inputs.items()}
         outputs = loaded[what].signatures["serving_default"](**inputs)
         return {name: x.numpy() for name, x in outputs.items()}
 
+    def encode(inputs):
+        return ask("encoder", **inputs)["sequence_output"]
+
     def detected(texts, found):
-        counts = found["num_tokens"]
-        pairs = zip(found["probabilities"], counts, strict=True)
+        pairs = zip(found["probabilities"], found["num_tokens"], strict=True)
         return [row[:count].tolist() for row, count in pairs]
 
     return {
-        "encoder": (ids_of, encode, real_rows),
-        "detector": (same, lambda texts: ask("detector", text=texts), detected),
-        "classifier": (
-            same,
-            lambda texts: ask("classifier", text=texts),
-            lambda texts, found: found["probabilities"].tolist(),
-        ),
-        "qa": (
-            same,
-            lambda asked: ask("qa", question=asked[0], context=asked[1]),
-            lambda asked, found: found["score"][:, None].tolist(),
-        ),
+        "encoder": (partial(padded, multiple=multiple), encode, real_rows),
+        "detector": (unchanged, lambda texts: ask("detector", text=texts), detected),
     }
 
 
 def onnx_functions(directory: Path, threads: int, _: int) -> dict:
     """The encoder in onnxruntime."""
-    import numpy as np
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -112,48 +82,26 @@ def onnx_functions(directory: Path, threads: int, _: int) -> dict:
     session = onnxruntime.InferenceSession(
         directory / "encoder.onnx", options, providers=["CPUExecutionProvider"]
     )
-    names = "input_word_ids", "input_mask", "input_type_ids"
-
-    def ids_of(request):
-        ids, mask = (np.array(x, np.int32) for x in request)
-        return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
 
     def encode(inputs):
         return session.run(["sequence_output"], inputs)[0]
 
-    return {"encoder": (ids_of, encode, real_rows)}
-
-
-def same(request):
-    """A request as it is."""
-    return request
+    return {"encoder": (padded, encode, real_rows)}
 
 
 def torch_functions(directory: Path, threads: int, _: int) -> dict:
-    """The same by transformers: fast tokenizer and the class for each task."""
+    """The same by transformers: fast tokenizer and ElectraForPreTraining."""
     import torch
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(threads)
+    model = transformers.ElectraForPreTraining.from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    options = {"padding": True, "max_length": tokenizer.model_max_length}
+    options |= {"truncation": True, "return_tensors": "pt"}
 
-    def model_in(name, folder):
-        path = directory / folder
-        if not path.is_dir():
-            return None
-        return getattr(transformers, name).from_pretrained(path).eval()
-
-    discriminator = "peer/discriminator"
-    model = model_in("ElectraForPreTraining", discriminator)
-    classifier = model_in(
-        "ElectraForSequenceClassification", "peer_classifier/classifier"
-    )
-    answerer = model_in("ElectraForQuestionAnswering", "peer_qa/qa")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(directory / discriminator)
-    usual = {"padding": True, "max_length": tokenizer.model_max_length}
-    usual |= {"truncation": True, "return_tensors": "pt"}
-
-    def ids_of(request):
+    def tensors(request):
         return [torch.tensor(x) for x in request]
 
     @torch.inference_mode()
@@ -163,57 +111,38 @@ def torch_functions(directory: Path, threads: int, _: int) -> dict:
 
     @torch.inference_mode()
     def detect(texts):
-        inputs = tokenizer(texts, **usual, return_offsets_mapping=True)
+        inputs = tokenizer(texts, **options, return_offsets_mapping=True)
         offsets = inputs.pop("offset_mapping").numpy()
         probabilities = torch.sigmoid(model(**inputs).logits).numpy()
         return probabilities, offsets, inputs["attention_mask"].numpy()
 
-    @torch.inference_mode()
-    def classify(texts):
-        return torch.softmax(classifier(**tokenizer(texts, **usual)).logits, -1).numpy()
-
-    @torch.inference_mode()
-    def answer(asked):
-        cut = usual | {"truncation": "only_second", "return_offsets_mapping": True}
-        inputs = tokenizer(*asked, **cut)
-        offsets = inputs.pop("offset_mapping").numpy()
-        outputs = answerer(**inputs)
-        best = best_spans(
-            *(x.numpy() for x in (outputs.start_logits, outputs.end_logits)),
-            *(inputs[name].numpy() for name in ("attention_mask", "token_type_ids")),
-        )
-        rows = zip(asked[1], offsets, *best[:2], strict=True)
-        return [text[row[a, 0] : row[b, 1]] for text, row, a, b in rows], best[2]
-
     def detected(texts, found):
-        counts = found[2].sum(axis=1)
-        pairs = zip(found[0], counts, strict=True)
+        pairs = zip(found[0], found[2].sum(axis=1), strict=True)
         return [row[1 : count - 1].tolist() for row, count in pairs]
 
     return {
-        "encoder": (ids_of, encode, real_rows),
-        "detector": (same, detect, detected),
-        "classifier": (same, classify, lambda texts, found: found.tolist()),
-        "qa": (same, answer, lambda asked, found: found[1][:, None].tolist()),
+        "encoder": (tensors, encode, real_rows),
+        "detector": (unchanged, detect, detected),
     }
 
 
-def best_spans(starts, ends, mask, type_ids) -> tuple:
-    """First and last token of the best span in each row's text, and their score."""
+def unchanged(request):
+    return request
+
+
+def padded(request, multiple: int = 1) -> dict:
+    """The encoder's inputs, as long as a multiple of that."""
     import numpy as np
 
-    inside = mask * type_ids > 0
-    inside[np.arange(len(mask)), mask.sum(1) - 1] = False  # [SEP]
-    pairs = starts[:, :, None] + ends[:, None, :]
-    spans = np.triu(np.ones(pairs.shape[1:], bool))
-    spans &= ~np.triu(spans, LONGEST_ANSWER)
-    pairs[~(spans & inside[:, :, None] & inside[:, None, :])] = -np.inf
-    best = pairs.reshape(len(pairs), -1).argmax(1)
-    return *np.divmod(best, pairs.shape[2]), pairs.max((1, 2))
+    ids, mask = (np.array(x, np.int32) for x in request)
+    padding = (0, 0), (0, -ids.shape[1] % multiple)
+    ids, mask = (np.pad(x, padding) for x in (ids, mask))
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
 
 
 def real_rows(request, sequence) -> list:
-    """The first numbers of the vectors of real tokens, row by row."""
+    """The first number of each real token's vector, row by row."""
     counts = [sum(row) for row in request[1]]
     pairs = zip(sequence, counts, strict=True)
     return [row[:count, 0].tolist() for row, count in pairs]

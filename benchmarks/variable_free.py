@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a traced function that changes variables into one that takes and returns them.
+"""Turns a traced function that changes variables into one that returns their values.
 
 TensorFlow lowers a function to XLA for a device that it does not have only if there are
 no variables in it: here they become arguments, and their new values results.

@@ -17,18 +17,9 @@ _URL = re.compile(r"\b([a-z][a-z0-9+.-]*)://", re.ASCII)
 
 def cache_root() -> str:
     """Where the copies of what is in buckets lie, in $ELECTRA_TF_CACHE."""
-    return os.path.join(_cache(), "files")
-
-
-def programs_root() -> str:
-    """Where compiled programs lie, in $ELECTRA_TF_CACHE."""
-    return os.path.join(_cache(), "programs")
-
-
-def _cache() -> str:
     usual = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     root = os.environ.get("ELECTRA_TF_CACHE") or os.path.join(usual, "electra_tf")
-    return os.path.abspath(root)
+    return os.path.join(os.path.abspath(root), "files")
 
 
 def json_beside(text_file: str | os.PathLike) -> str:

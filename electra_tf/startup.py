@@ -9,14 +9,11 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-# Printed by C++ code on every start, before any log level applies; the last two for
-# programs that XLA compiled before: what it prefers is no instruction to be missed.
+# Printed by C++ code on every start, before any log level applies.
 _NOTICES = re.compile(
     rb"absl::InitializeLog|oneDNN custom operations are on|Could not find cuda drivers"
     rb"|optimized to use available CPU instructions|rebuild TensorFlow with"
     rb"|failed call to cuInit: (INTERNAL: .*)?UNKNOWN ERROR \(303\)"
-    rb"|Error parsing text-format tensorflow.XlaSerializedCacheEntry"
-    rb"|Target machine feature \+prefer-no-\w+ is not"
 )
 
 

@@ -89,3 +89,9 @@ def pretrained(tmp_path_factory) -> Callable[[str], Path]:
 def finetuned(tmp_path_factory) -> Path:
     """A data directory with models/tiny, trained on three tasks; do not change it."""
     return shared.make_once(tmp_path_factory, "finetuned", shared.finetune)
+
+
+@pytest.fixture(scope="session")
+def finetuned_own(tmp_path_factory) -> Path:
+    """A data directory with models/own, trained on own tasks; do not change it."""
+    return shared.make_once(tmp_path_factory, "own", shared.finetune_own)

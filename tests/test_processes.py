@@ -37,7 +37,7 @@ def start(folder, script):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # Which ./test.sh ignores where a shell began it in the background.
+        # A shell makes processes in the background ignore it.
         preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
@@ -54,7 +54,7 @@ def test_workers_of_a_killed_process_end(tmp_path):
         time.sleep(0.05)
 
 
-def test_a_killed_worker_is_told():
+def test_killed_worker_is_an_error():
     with pytest.raises(UserError, match="fewer --num-processes"):  # noqa: SIM117
         with processes.pool(1) as pool:
             pid = pool.submit(os.getpid).result()
@@ -62,7 +62,7 @@ def test_a_killed_worker_is_told():
             pool.submit(os.getpid).result()
 
 
-def test_results_do_not_gather():
+def test_results_are_not_accumulated():
     """Each may be as long as a vocabulary, and there are thousands."""
     seen = []
     for number, found in processes.results(2, np.full, [(9, i) for i in range(20)]):
@@ -87,7 +87,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ctrl_c_ends_what_is_at_work_and_what_waits(tmp_path):
+def test_ctrl_c_ends_running_and_waiting_work(tmp_path):
     process = start(tmp_path, INTERRUPTED)
     try:
         workers = [int(process.stdout.readline()) for _ in range(2)]
@@ -105,28 +105,7 @@ def test_ctrl_c_ends_what_is_at_work_and_what_waits(tmp_path):
     assert not any(map(is_alive, workers))
 
 
-CHILD = """
-import os, subprocess, sys, time
-from electra_tf import processes
-processes.end_with_parent()
-if len(sys.argv) == 1:
-    sys.exit(subprocess.run([sys.executable, __file__, "child"]).returncode)
-time.sleep(1)
-sys.exit(5)
-"""
-
-
-def test_a_child_of_a_process_that_ends_with_its_parent(tmp_path):
-    (tmp_path / "script.py").write_text(CHILD)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "script.py"],
-        env=os.environ
-        | {"PYTHONPATH": str(ROOT), processes.ENDS_WITH_PARENT: str(os.getpid())},
-    )
-    assert done.returncode == 5
-
-
-def test_gpus_that_a_process_may_see(monkeypatch):
+def test_visible_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
     assert processes.gpus() == ["2", "5"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -135,5 +114,5 @@ def test_gpus_that_a_process_may_see(monkeypatch):
     monkeypatch.setattr(
         os, "listdir", lambda path: ["nvidia10", "nvidia2", "nvidiactl"]
     )
-    # A container that is given the host's third and eleventh: CUDA counts from 0.
+    # In a container with the host's third and eleventh, CUDA counts from 0.
     assert processes.gpus() == ["0", "1"]

@@ -69,7 +69,7 @@ class RunConfig(ABC):
     )
     compilation_cache: bool = hparam(
         True,
-        "Keep what XLA compiles for a CPU in $ELECTRA_TF_CACHE, for the next start.",
+        "Accepted but unused: TensorFlow's own cache is a flag (docs/performance.md).",
         PLACE,
     )
 

@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from electra_tf.model import target
 from electra_tf.model.dropout import fold_in
-from electra_tf.train import compilation_cache
 from electra_tf.train.distribution import Placement
 from electra_tf.train.metrics import Metric, step_metrics
 
@@ -163,8 +162,7 @@ class TrainingStep:
           learning_rate, global_norm (before clipping), loss_scale (mixed_float16),
           finite (0.0 where the step was left out).
         """
-        warm = contextlib.nullcontext()
-        with warm if self._is_warm else compilation_cache.compiling(), self._graphs():
+        with self._graphs():
             rows, scale, good = self._loop(
                 iterator,
                 tf.constant(start, tf.int64),

@@ -51,7 +51,7 @@ def parse_duration(text: str, flag: str) -> float:
 def plain_signals(seconds: float) -> Iterator[None]:
     """For a block that no handler and no thread interrupts: signals just end it.
 
-    Those that are ignored (nohup) stay so. There is no exit code of our own then, but
+    Those that are ignored (by nohup) stay so. The exit code is then not our own, but
     that of the signal: docs/distributed.md says what to do.
 
     Args:
@@ -100,8 +100,7 @@ class _Handler(abc.ABC):
         self._before = {
             n: signal.signal(n, self._noted)
             for n in _SIGNALS
-            # nohup asks to ignore it.
-            if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN
+            if signal.getsignal(n) != signal.SIG_IGN  # as nohup asks
         }
         # Whoever was entered before hears of no signal until this one is left.
         self._write = -1
@@ -165,7 +164,7 @@ class LeaveAtOnce(_Handler):
 
 
 class StopRequest(_Handler):
-    """Notes a signal while it is entered; a second one, unless SIGHUP, acts at once.
+    """Notes the first signal while it is entered; a second one ends the process.
 
     Args:
       max_seconds: the time that the process was given, None for no limit.
@@ -197,10 +196,8 @@ class StopRequest(_Handler):
 
     def _handle(self, number: signal.Signals) -> None:
         self.signal = number
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        # Some send it right after SIGTERM, which is not to say it twice.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for name in _SIGNALS:
+            signal.signal(name, signal.SIG_DFL)
 
     def _last_words(self) -> str:
         return (

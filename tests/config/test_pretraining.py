@@ -275,12 +275,6 @@ def test_vocab_size_is_that_of_the_vocabulary(tmp_path):
         make({"vocab_size": 4}, data_dir=str(tmp_path))
 
 
-def test_long_warmup_is_noted():
-    (note,) = make({"num_train_steps": 100}).notes()
-    assert "num_warmup_steps (10000)" in note and "(100)" in note
-    assert make().notes() == []
-
-
 RECIPES = sorted(os.path.basename(p)[:-5] for p in glob.glob(f"{CONFIGS}/*.json"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several data sets as one stream: shares, order, and every place by itself."""
+"""Several data sets as one stream: shares, order, and random access."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def stream(steps, sizes, weights, batch=64, seed=5, start=0, **options):
     return which, numbers
 
 
-def test_each_data_set_is_gone_through_in_its_own_order():
+def test_each_data_set_is_read_in_its_own_order():
     """Over several blocks; the smallest is seen in part, the others several times."""
     sizes, weights = [1000, 100_000, 7], [0.2, 0.799, 0.001]
     which, numbers = stream(4 * BLOCK // 64, sizes, weights)
@@ -45,11 +45,11 @@ def test_each_data_set_is_gone_through_in_its_own_order():
             assert sorted(epoch.tolist()) == list(range(size))
         orders = {epoch.tobytes() for epoch in epochs}
         assert len(orders) == len(epochs) > 1 or size > 7
-    # Not one after the other: no run of equals is longer than chance has it.
+    # Not one after the other: no run of equals is longer than by chance.
     assert np.diff(np.flatnonzero(which == 0)).max() < 100
 
 
-def test_where_each_data_set_stands_is_random():
+def test_positions_of_each_data_set_are_random():
     """Batches of 64, over seeds: as many of each as independent draws would give."""
     weights = [0.5, 0.3, 0.2]
     counts = np.zeros(65)
@@ -91,7 +91,7 @@ def test_rows_are_those_of_the_batch():
                 np.testing.assert_array_equal(one[first : first + 20], other)
 
 
-def test_in_the_order_of_the_files():
+def test_without_shuffling_the_order_is_that_of_the_files():
     which, numbers = stream(20, [30, 50], [1, 1], shuffle=False)
     for i, size in enumerate((30, 50)):
         own = numbers[which == i]

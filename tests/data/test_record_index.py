@@ -35,7 +35,7 @@ EXPECTED = [
 
 @pytest.fixture
 def no_scan(monkeypatch):
-    """Call it, and the offsets cannot be searched for any more."""
+    """Call it to make scans for offsets fail."""
 
     def refuse(*_):
         raise AssertionError("the shards were scanned")
@@ -43,8 +43,8 @@ def no_scan(monkeypatch):
     return lambda: monkeypatch.setattr(tfrecord, "scan", refuse)
 
 
-def test_an_index_that_was_made_with_the_shards(shards, tmp_path, no_scan):
-    """It serves when they are copied, and is the same whenever it is made."""
+def test_stored_index_is_valid_for_copies(shards, tmp_path, no_scan):
+    """Its bytes do not depend on the time."""
     place = record_index.write(shards)
     first = open(place, "rb").read()
     os.utime(shards[0], (1, 1))
@@ -55,13 +55,13 @@ def test_an_index_that_was_made_with_the_shards(shards, tmp_path, no_scan):
     assert index.read(np.arange(8)) == EXPECTED
 
 
-def test_shards_that_have_changed(shards):
+def test_changed_shards(shards):
     record_index.write(shards)
     whole = open(shards[1], "rb").read()
     with open(shards[1], "wb") as f:
         f.write(whole + tfrecord.frame(b"new"))
     assert RecordIndex(shards).read(np.arange(9)) == [*EXPECTED, b"new"]
-    # The same size, other records: nothing wrong is read in silence.
+    # The same size, other records: an error.
     record_index.write(shards)
     other = tfrecord.frame(b"another length") + whole
     with open(shards[1], "r+b") as f:
@@ -71,40 +71,38 @@ def test_shards_that_have_changed(shards):
 
 
 @pytest.fixture
-def in_bucket(shards, tmp_path, monkeypatch):
-    """The paths of the same shards in a bucket, without an index."""
+def memory(shards, tmp_path, monkeypatch):
+    """A file system with the same shards in a bucket, without an index."""
     monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "cache"))
     remote.fetch_once.cache_clear()
     memory = fsspec.filesystem("memory")
     memory.store.clear()
     for path in shards:
         memory.put_file(path, f"bucket/{os.path.basename(path)}")
+    return memory
+
+
+@pytest.fixture
+def in_bucket(memory):
     return [paths.local_of(f"memory://bucket/data-{i}") for i in range(2)]
 
 
-def test_ranges_are_read_where_there_is_an_index(shards, in_bucket, no_scan):
+def test_ranges_of_shards_in_buckets_are_read(shards, memory, in_bucket, no_scan):
     place = record_index.write(shards)
-    memory = fsspec.filesystem("memory")
     memory.put_file(place, f"bucket/{os.path.basename(place)}")
     no_scan()
     index = RecordIndex(in_bucket)
     order = np.array([7, 0, 3, 5, 4, 4])
     assert index.read(order) == [EXPECTED[i] for i in order]
     assert not any(map(os.path.exists, in_bucket))
-
-
-def test_without_an_index_the_shards_are_copied(in_bucket):
-    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
-    assert all(map(os.path.exists, in_bucket))
-    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
-
-
-def test_a_damaged_record_in_a_bucket(shards, in_bucket):
-    place = record_index.write(shards)
-    memory = fsspec.filesystem("memory")
-    memory.put_file(place, f"bucket/{os.path.basename(place)}")
     data = bytearray(memory.cat_file("bucket/data-1"))
     data[-5] ^= 1
     memory.pipe_file("bucket/data-1", bytes(data))
     with pytest.raises(UserError, match="memory://bucket/data-1: record 2 at byte"):
         RecordIndex(in_bucket).read(np.arange(8))
+
+
+def test_shards_without_an_index_are_downloaded(in_bucket):
+    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED
+    assert all(map(os.path.exists, in_bucket))
+    assert RecordIndex(in_bucket).read(np.arange(8)) == EXPECTED

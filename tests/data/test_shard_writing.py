@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How records come into the shards of a group."""
+"""Records are dealt to the shards of a group in turn."""
 
 import tracemalloc
 
 from electra_tf.data import shard_writing, tfrecord
 
 
-def test_what_is_held_does_not_grow_with_a_part(tmp_path, monkeypatch):
+def test_memory_is_independent_of_the_size_of_a_part(tmp_path, monkeypatch):
     """A compressed file is a single part, however large it is."""
     monkeypatch.setattr(shard_writing, "_HELD_BYTES", 100_000, raising=False)
     records = [str(i).encode() * 100 for i in range(20_000)]

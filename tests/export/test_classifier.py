@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the self-check of an exported classifier or tagger compares."""
+"""The self-check of an exported classifier or tagger."""
 
 from pathlib import Path
 
@@ -35,8 +35,8 @@ def with_a_tie(folder, name, precision):
         pytest.param("chunk", "labels", marks=pytest.mark.thorough),
     ],
 )
-def test_in_half_precision_a_near_tie_may_go_either_way(folder, tmp_path, name, best):
-    """The last label gets ahead by less than what bfloat16 rounds off at 1."""
+def test_near_tie_is_accepted_in_half_precision_alone(folder, tmp_path, name, best):
+    """The last label leads by less than the precision of bfloat16 at 1."""
     for precision in ("mixed_bfloat16", "float32"):
         task, bias = with_a_tie(folder, name, precision)
         made = saved_models.TASKS[task.facts.kind](task)

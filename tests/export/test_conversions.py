@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heads of fine-tuned models in transformers answer as they do here."""
+"""Heads of fine-tuned models compute the same in transformers."""
 
+import functools
 import json
 
 import numpy as np
@@ -11,6 +12,7 @@ from electra_tf.export import conversions, finetuned, formats
 from electra_tf.export.formats import ExportRequest
 from electra_tf.interop import sources
 from tests.helpers.cards import run_snippets
+from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import (
     TOPICS,
     answers,
@@ -19,7 +21,7 @@ from tests.helpers.tiny_trials import (
     write_trials,
 )
 
-quiet = {"log": lambda line: None}
+NAMES = ("cola", "sts", "chunk", "topics", "plain")
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +30,19 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def tasks(folders):
-    """Name -> the model that was read from there."""
-    return {name: finetuned.read_task(*place) for name, place in folders.items()}
+def converted(folders, tmp_path_factory):
+    """A function: name -> (the task, the directory that transformers reads)."""
+    for package in ("torch", "transformers", "safetensors"):
+        pytest.importorskip(package)
 
+    @functools.cache
+    def convert(name):
+        (folder, what), out = folders[name], tmp_path_factory.mktemp(name)
+        request = ExportRequest("huggingface", str(out), what=what)
+        formats.export(request._replace(init_checkpoint=str(folder)))
+        return finetuned.read_task(folder, what), out / what
 
-@pytest.fixture(scope="module")
-def directories(folders, tmp_path_factory):
-    """Name -> the directory that transformers reads."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    pytest.importorskip("safetensors")
-    parent, found = tmp_path_factory.mktemp("hf"), {}
-    for name in ("cola", "sts", "chunk", "topics", "plain"):
-        folder, what = map(str, folders[name])
-        request = ExportRequest("huggingface", str(parent / name), what=what)
-        formats.export(request._replace(init_checkpoint=folder))
-        found[name] = parent / name / what
-    return found
+    return convert
 
 
 def run_transformers(folder, batch):
@@ -59,45 +56,46 @@ def run_transformers(folder, batch):
         return model.config, model(*inputs)
 
 
-@pytest.mark.parametrize("name", ["cola", "sts", "topics", "chunk"])
-def test_labels_and_numbers_are_those_of_transformers(directories, tasks, name):
-    batch = batch_of(tasks[name])
-    config, output = run_transformers(directories[name], batch)
-    expected = answers(tasks[name], batch)
-    logits = output.logits.numpy()
-    if name == "sts":
-        assert config.problem_type == "regression" and config.num_labels == 1
-        np.testing.assert_allclose(logits[:, 0], expected["value"], atol=1e-5)
-        assert len(np.unique(logits.round(2))) > 1
-        return
-    assert list(config.id2label.values()) == list(tasks[name].facts.labels)
-    real = batch["input_mask"] == 1 if name == "chunk" else ...
-    gap = {"atol": 2e-5, "rtol": 1e-5}
-    np.testing.assert_allclose(logits[real], expected["logits"][real], **gap)
-    if name == "topics":
-        assert config.problem_type == "multi_label_classification"
-        assert tuple(config.id2label.values()) == TOPICS
-
-
-def test_numbers_are_cut_at_both_ends(directories, tasks):
-    batch = batch_of(tasks["sts"], 1, 400)
-    _, output = run_transformers(directories["sts"], batch)
-    values = answers(tasks["sts"], batch)["value"]
-    np.testing.assert_allclose(output.logits.numpy()[:, 0], values, atol=1e-4)
-    assert {0.0, 5.0} < set(values.tolist()), np.unique(values)
-
-
-def test_starts_and_ends_are_those_of_transformers(directories, tasks):
-    task = tasks["plain"]
+@pytest.mark.parametrize("name", by_default(NAMES, ["cola"]))
+def test_outputs_are_those_of_transformers(converted, folders, name):
+    task, directory = converted(name)
     batch = batch_of(task)
-    _, output = run_transformers(directories["plain"], batch)
+    config, output = run_transformers(directory, batch)
     expected = answers(task, batch)
-    in_text = batch["input_mask"] * batch["input_type_ids"] == 1
-    in_text[:, 0] = True
-    for name in ("start_logits", "end_logits"):
-        theirs = output[name].numpy()[in_text]
-        gap = {"atol": 2e-5, "rtol": 1e-5}
-        np.testing.assert_allclose(theirs, expected[name][in_text], **gap)
+    gap = {"atol": 2e-5, "rtol": 1e-5}
+    if name == "plain":
+        in_text = batch["input_mask"] * batch["input_type_ids"] == 1
+        in_text[:, 0] = True
+        for key in ("start_logits", "end_logits"):
+            theirs = output[key].numpy()[in_text]
+            np.testing.assert_allclose(theirs, expected[key][in_text], **gap)
+    elif name == "sts":
+        assert config.problem_type == "regression" and config.num_labels == 1
+        logits = output.logits.numpy()[:, 0]
+        np.testing.assert_allclose(logits, expected["value"], atol=1e-5)
+        assert len(np.unique(logits.round(2))) > 1
+        # Both ends of the scale.
+        batch = batch_of(task, 1, 400)
+        logits = run_transformers(directory, batch)[1].logits.numpy()[:, 0]
+        values = answers(task, batch)["value"]
+        np.testing.assert_allclose(logits, values, atol=1e-4)
+        assert {0.0, 5.0} < set(values.tolist()), np.unique(values)
+    else:
+        assert tuple(config.id2label.values()) == tuple(task.facts.labels)
+        real = batch["input_mask"] == 1 if name == "chunk" else ...
+        logits = output.logits.numpy()[real]
+        np.testing.assert_allclose(logits, expected["logits"][real], **gap)
+        is_multilabel = config.problem_type == "multi_label_classification"
+        assert is_multilabel == (name == "topics")
+    # The length of the head's training, and the encoder as it was.
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == 24
+    stored = sources.read(folders[name][0], log=lambda line: None)
+    again = sources.read(directory, log=lambda line: None)
+    assert again.tensors.keys() == stored.tensors.keys()
+    for key, array in stored.tensors.items():
+        if name != "chunk" or "token_type" not in key:
+            np.testing.assert_array_equal(again.tensors[key], array)
 
 
 @pytest.mark.parametrize(
@@ -105,55 +103,33 @@ def test_starts_and_ends_are_those_of_transformers(directories, tasks):
     [
         ("joint", "the end by the start"),
         ("at_cls", "no logit of its own for questions without an answer"),
+        ("topics", "leaves 16 labels as they are; this task has 17"),
     ],
 )
-def test_heads_without_equal_are_refused(folders, tasks, tmp_path, name, reason):
+def test_heads_without_an_equal_are_refused(folders, tmp_path, name, reason):
+    task = finetuned.read_task(*folders[name])
+    if name == "topics":
+        labels = tuple(f"label {i}" for i in range(17))
+        task = task._replace(facts=task.facts._replace(labels=labels))
     with pytest.raises(UserError, match=reason) as error:
-        conversions.write_task(tasks[name], folders[name][0], tmp_path / "out")
-    assert error.value.exit_code == EXIT_CONFIG and "--what encoder" in str(error.value)
+        conversions.write_task(task, folders[name][0], tmp_path / "out")
+    assert error.value.exit_code == EXIT_CONFIG
     assert not list(tmp_path.iterdir())
 
 
-def test_more_labels_than_fit_are_refused(folders, tasks, tmp_path):
-    task = tasks["topics"]
-    labels = tuple(f"label {i}" for i in range(17))
-    task = task._replace(facts=task.facts._replace(labels=labels))
-    with pytest.raises(
-        UserError, match="leaves 16 labels as they are; this task has 17"
-    ):
-        conversions.write_task(task, folders["topics"][0], tmp_path / "out")
-
-
-def test_a_head_that_became_another_is_not_written(
-    folders, tasks, tmp_path, monkeypatch
-):
+def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
     monkeypatch.setattr(conversions, "_SHARP", 2.0**4)
+    task = finetuned.read_task(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):
-        conversions.write_task(tasks["sts"], folders["sts"][0], tmp_path / "out")
+        conversions.write_task(task, folders["sts"][0], tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
-def test_tokenizers_cut_where_the_head_was_trained_to(directories):
-    for name in ("cola", "plain"):
-        path = directories[name] / "tokenizer_config.json"
-        assert json.loads(path.read_text())["model_max_length"] == 24
-
-
-def test_the_encoder_of_each_comes_back(directories, folders):
-    for name, folder in directories.items():
-        stored = sources.read(folders[name][0], **quiet)
-        again = sources.read(folder, **quiet)
-        assert again.tensors.keys() == stored.tensors.keys()
-        for key, array in stored.tensors.items():
-            if name != "chunk" or "token_type" not in key:
-                np.testing.assert_array_equal(again.tensors[key], array)
-
-
-def test_the_snippets_of_the_cards_run(directories, tmp_path):
-    cards = [folder / "README.md" for folder in directories.values()]
-    said = run_snippets(tmp_path, cards)
-    assert "'label': '" in said["cola"] and "'entity': '" in said["chunk"]
-    assert "'label': 'sts'" in said["sts"] and said["squad"].strip()
-    # A text has any number of these labels: all are shown.
-    assert all(f"'label': '{topic}'" in said["topics"] for topic in TOPICS)
+@pytest.mark.thorough
+def test_snippets_of_the_cards_run(converted, tmp_path):
+    cards = [converted(name)[1] / "README.md" for name in NAMES]
+    printed = run_snippets(tmp_path, cards)
+    assert "'label': '" in printed["cola"] and "'entity': '" in printed["chunk"]
+    assert "'label': 'sts'" in printed["sts"] and printed["squad"].strip()
+    assert all(f"'label': '{topic}'" in printed["topics"] for topic in TOPICS)

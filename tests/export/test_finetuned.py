@@ -1,46 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fine-tuned models as SavedModels: raw strings in, the answers of evaluation out."""
+"""Fine-tuned models as SavedModels and for transformers predict as their trials."""
 
+import functools
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 import electra_tf
 from electra_tf.errors import UserError
-from electra_tf.export import (
-    conversions,
-    finetuned,
-    question_answering,
-    saved_models,
-)
+from electra_tf.export import conversions, finetuned, formats, saved_models
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import inputs, prediction, qa, qa_scorer
-from electra_tf.finetune.classification import InputExample
-from electra_tf.finetune.tagging import TaggingExample, spans_of
-from electra_tf.finetune.task import FACTS_FILE, read_facts
+from electra_tf.finetune import inputs, prediction
+from electra_tf.finetune.tagging import spans_of
 from tests.helpers import tiny_finetuning
 from tests.helpers.exporting import NAMES, Failed, fresh_process, shared_export
-from tests.helpers.runs import run_script
+from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import (
     JOINT,
     PLAIN,
     SQUAD,
-    TOPICS,
     topics_task,
     write_data,
     write_run,
 )
 
-TASKS = ("cola", "sts", "chunk", "squad")
+# Exports by name; squad has the joint head for questions, plain the other.
+EXPORTS = ("cola", "sts", "chunk", "squad", "plain", "topics")
 WORDS = tiny_finetuning.WORDS
 LONG = " ".join(WORDS * 50)
-# Pairs with an empty text, one as long as the model reads; none is as long as them.
-EMPTY = (["waa wab", LONG, "", "\u200b"], ["", "\u200b", "waa wab", LONG])
 BAD_UTF8 = b"waa \xff wab\xfe waz".decode("utf-8", "surrogateescape")
+ODD = ["", LONG, BAD_UTF8, "\u00c9 waa\u0301 [MASK]"]
 
 
 @pytest.fixture(scope="module")
@@ -49,389 +41,226 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(data):
-    """Name of an export -> (config, task, model)."""
-    texts = write_run(data, {"task_names": ["cola", "sts", "chunk"]})
-    found = {task.name: (texts[0], task, texts[2]) for task in texts[1]}
-    for name, hparams in (("squad", JOINT), ("plain", PLAIN)):
-        config, [task], model = write_run(data, SQUAD | hparams)
-        found[name] = config, task, model
+def configs(data):
+    """Name of an export -> the config of its trial."""
+    texts, _, _ = write_run(data, {"task_names": ["cola", "sts", "chunk"]})
+    found = dict.fromkeys(("cola", "sts", "chunk"), texts)
+    found["squad"], _, _ = write_run(data, SQUAD | JOINT)
+    found["plain"], _, _ = write_run(data, SQUAD | PLAIN)
     hparams = {"task_names": ["topics"]} | topics_task(data)
-    config, [task], model = write_run(data, hparams)
-    return found | {"topics": (config, task, model)}
-
-
-@pytest.fixture(scope="module")
-def exports(data, runs, tmp_path_factory):
-    """Name -> SavedModel; of the command line one, of the others its functions."""
-    folder = tmp_path_factory.mktemp("exports")
-    done = run_script(
-        *("export_model.py", "--data-dir", str(data), "--model-name", "m"),
-        *("--format", "saved_model", "--what", "cola", "--output-dir", str(folder)),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "greatest difference from the model" in done.stdout
-    found = {"cola": folder / "cola" / "1"}
-    for name in ("sts", "chunk", "squad", "plain", "topics"):
-        config, task, _ = runs[name]
-        source = finetuned.read_task(_path(config), task.name)
-        made = saved_models.TASKS[source.facts.kind](source)
-        found[name] = saved_models.write_saved_model(made, source.source, name, folder)
+    found["topics"], _, _ = write_run(data, hparams)
     return found
 
 
-def _path(config):
-    return Path(config.trial_dir(1))
+def task_name(name):
+    return "squad" if name == "plain" else name
 
 
-def questions():
-    """Questions on texts of one window and of many, and on none."""
+@pytest.fixture(scope="module")
+def exports(data, configs, tmp_path_factory):
+    """A function: name -> SavedModel."""
+
+    @functools.cache
+    def export(name):
+        out = tmp_path_factory.mktemp(name)
+        checkpoint = configs[name].trial_dir(1)
+        request = ExportRequest("saved_model", str(out), what=task_name(name))
+        formats.export(request._replace(init_checkpoint=checkpoint))
+        return out / task_name(name) / "1"
+
+    return export
+
+
+@pytest.fixture(scope="module")
+def hugging_face(configs, tmp_path_factory):
+    """A function: name -> model in the format of transformers."""
+    pytest.importorskip("safetensors")
+
+    @functools.cache
+    def export(name):
+        out, folder = tmp_path_factory.mktemp(name), Path(configs[name].trial_dir(1))
+        task = finetuned.read_task(folder, task_name(name))
+        conversions.write_task(task, folder, out, log=lambda line: None)
+        return out / task_name(name)
+
+    return export
+
+
+def trial_of(configs, name):
+    return electra_tf.load(configs[name].trial_dir(1), task_name(name))
+
+
+def asked_of(name):
+    """Inputs of one window or less, and for questions also none and many windows.
+
+    One has a lone surrogate, as JSON may have.
+    """
     rng = np.random.default_rng(8)
     lengths = (1, 4, 12, 16, 17, 18, 30, 80)
     contexts = [" ".join(rng.choice(WORDS, n)) for n in lengths]
-    asked = [" ".join(rng.choice(WORDS, n % 7)) for n in range(len(contexts))]
-    return asked, [c.replace("wba", "wba,") for c in contexts]
+    questions = [" ".join(rng.choice(WORDS, n % 7)) for n in range(len(contexts))]
+    contexts = [c.replace("wba", "wba,") for c in contexts]
+    contexts = [f"\ud800 {contexts[0]}", *contexts]
+    if name in ("squad", "plain"):
+        pairs = zip([questions[0], *questions], contexts, strict=True)
+        return [*pairs, ("waa", ""), ("waa wab", " "), ("", "")]
+    texts = [c for c in contexts if len(c.split()) < 15]
+    if name == "sts":
+        texts += [LONG, "", "\u200b"]
+        return list(zip(texts, texts[::-1], strict=True))
+    if name == "topics":
+        return [{"text": text, "id": n} for n, text in enumerate(texts)]
+    return [text.split() for text in texts] if name == "chunk" else [*texts, LONG]
+
+
+def assert_same(name, ours, theirs, gap):
+    for row, expected in zip(ours, theirs, strict=True):
+        assert row.keys() == expected.keys()
+        if name == "chunk":  # the tags may be of two schemes
+            row["tags"], expected["tags"] = map(
+                spans_of, (row["tags"], expected["tags"])
+            )
+        for key, value in expected.items():
+            if isinstance(value, float | dict) or key == "probabilities":
+                value = pytest.approx(value, **gap)
+            assert row[key] == value, key
+
+
+@pytest.mark.parametrize("name", by_default(EXPORTS, ["cola"]))
+def test_saved_model_predicts_as_its_trial(configs, exports, name):
+    trial, export = trial_of(configs, name), electra_tf.load(exports(name))
+    assert (export.name, export.reads) == (trial.name, trial.reads)
+    ours, theirs = (model.predict(asked_of(name)) for model in (export, trial))
+    if name in ("squad", "plain"):
+        assert [row["null_odds"] for row in ours[-3:]] == [1e4] * 3
+        assert len({row["answer"] for row in ours}) > 4
+        # Relative to one window's answers in a trial, to the best ones in an export.
+        for row in (*ours, *theirs):
+            assert 0 <= row.pop("probability") <= 1
+    assert_same(name, ours, theirs, {"rel": 1e-4, "abs": 1e-3})
+    manifest = json.loads((exports(name) / "manifest.json").read_text())
+    assert manifest["task"] == task_name(name) and manifest["step"] == 9
+
+
+@pytest.mark.parametrize(
+    "name", by_default(["cola", "sts", "chunk", "topics", "plain"], ["cola"])
+)
+def test_model_for_transformers_predicts_as_its_trial(configs, hugging_face, name):
+    trial, model = trial_of(configs, name), electra_tf.load(hugging_face(name))
+    ours, theirs = (m.predict(asked_of(name)) for m in (model, trial))
+    assert_same(name, ours, theirs, {"abs": 1e-4})
+    if name != "chunk":
+        with pytest.raises(UserError, match="input 0"):
+            model.predict([("a", "b", "c")])
 
 
 def columns(**texts):
     return ("serving_default", {k: ("string", v) for k, v in texts.items()})
 
 
-@pytest.fixture(scope="module")
-def answers(exports, data, tmp_path_factory):
-    """Name of an export -> its answers, in a process without electra_tf."""
-    asked, contexts = questions()
-    lines = (data / "finetuning_data/cola/dev.tsv").read_text().splitlines()
-    cola = [line.split("\t")[3] for line in lines] + [LONG[:600]]
-    odd = ["", LONG, BAD_UTF8, "\u00c9 waa\u0301 [MASK]"]
-    empty = {"text": ("string", [], [0])}
-    ids = {n: ("int32", [[2, 7, 3]]) for n in NAMES[:1]}
-    ids |= {NAMES[1]: ("int32", [[1] * 3]), NAMES[2]: ("int32", [[0] * 3])}
+@pytest.mark.thorough
+def test_serving_without_electra_tf(exports, tmp_path):
+    """What clients of a server may send, in a process that has only TensorFlow."""
+    texts = [c for c in asked_of("cola") if "\ud800" not in c]
+    pairs = asked_of("squad")[1:]
+    none = ("string", [], [0])
+    ids = dict(zip(NAMES, (("int32", [[x] * 3]) for x in (2, 1, 0)), strict=True))
     bad = ids | {NAMES[0]: ("int32", [[2, 999, 3]])}
     of_text = [
-        columns(text=cola),
-        columns(text=odd),
-        ("serving_default", empty),
-        ("ids", ids),
-        ("ids", bad),
+        columns(text=texts),
+        columns(text=ODD),
+        ("serving_default", {"text": none}),
     ]
-    pairs = [
-        columns(text=cola, text_b=cola[::-1]),
-        columns(text=odd, text_b=odd[::-1]),
-        ("serving_default", empty | {"text_b": ("string", [], [0])}),
+    of_text += [("ids", ids), ("ids", bad)]
+    of_pairs = [
+        columns(text=texts, text_b=texts[::-1]),
+        columns(text=ODD, text_b=ODD[::-1]),
+        ("serving_default", {"text": none, "text_b": none}),
         columns(text=["waa"], text_b=["waa", "wab"]),
-        columns(text=EMPTY[0], text_b=EMPTY[1]),
     ]
-    none = {"question": ("string", [], [0]), "context": ("string", [], [0])}
+    asked, contexts = map(list, zip(*pairs, strict=True))
     of_questions = [
         columns(question=asked, context=contexts),
-        columns(question=odd, context=odd[::-1]),
-        ("serving_default", none),
+        columns(question=ODD, context=ODD[::-1]),
+        ("serving_default", {"question": none, "context": none}),
         columns(question=["waa"], context=["waa", "wab"]),
-        columns(question=["waa"] * 2, context=["", " "]),
         ("ids", ids),
     ]
-    calls = {
-        "cola": of_text,
-        "sts": pairs,
-        "chunk": of_text,
-        "squad": of_questions,
-        "plain": of_questions,
-    }
-    jobs = [("serve", {"model": exports[k], "calls": v}) for k, v in calls.items()]
-    found = fresh_process(tmp_path_factory.mktemp("fresh"), *jobs)
-    for answer in found:
-        assert not isinstance(answer, Failed), answer.traceback
-    return dict(zip(calls, found, strict=True)), cola
-
-
-def head_outputs(run, example):
-    """What evaluation computes for an example: full length, one row."""
-    config, task, model = run
-    found = []
-    for features in task.featurize(example, False):
-        batch = {
-            name: np.zeros([1, config.max_seq_length], np.int32)
-            for name in ("input_ids", "input_mask", "segment_ids")
-        }
-        for spec in task.feature_specs():
-            value = np.zeros([1, *spec.shape], spec.dtype)
-            given = features.get(spec.name, 0)
-            if spec.shape:
-                value[0, : len(given)] = given
-            else:
-                value[0] = given
-            batch[f"{task.name}:{spec.name}"] = value
-        ids = features["input_ids"]
-        batch["input_ids"][0, : len(ids)] = ids
-        batch["input_mask"][0, : len(ids)] = 1
-        batch["segment_ids"][0, : len(ids)] = features["segment_ids"]
-        batch["task_id"] = np.zeros([1], np.int32)
-        outputs = model(batch).outputs[task.name]
-        found.append({k: v.numpy()[0] for k, v in outputs.items()})
-    return found
-
-
-def test_classes_are_those_of_evaluation(runs, answers):
-    found, texts = answers
-    outputs = found["cola"][0]["ok"]
+    calls = {"cola": of_text, "sts": of_pairs, "chunk": of_text}
+    calls |= {"squad": of_questions, "plain": of_questions}
+    jobs = [("serve", {"model": exports(k), "calls": v}) for k, v in calls.items()]
+    answers = dict(zip(calls, fresh_process(tmp_path, *jobs), strict=True))
+    for name, found in answers.items():
+        assert not isinstance(found, Failed), found.traceback
+        odd, empty = found[1:3]
+        assert {len(output) for output in odd["ok"].values()} == {4}, name
+        assert {len(output) for output in empty["ok"].values()} == {0}, name
+    for name, given, key in (
+        ("cola", texts, "label"),
+        ("sts", list(zip(texts, texts[::-1], strict=True)), "value"),
+        *((name, pairs, "answer") for name in ("squad", "plain")),
+    ):
+        expected = [row[key] for row in electra_tf.load(exports(name)).predict(given)]
+        if key == "value":
+            expected = pytest.approx(expected, abs=1e-3)
+        assert answers[name][0]["ok"][key] == expected
+        assert key != "answer" or len(set(expected)) > 4
+    for name in ("cola", "chunk"):
+        assert "ok" in answers[name][3]
+        assert "from 0 to] [59]" in answers[name][4]["message"]
+    assert "as many rows" in answers["sts"][3]["message"]
+    assert "questions and contexts" in answers["squad"][3]["message"]
+    assert "from 5 to 32 tokens" in answers["squad"][4]["message"]
+    assert "ok" in answers["plain"][4]  # Only the joint head needs as many.
+    outputs = answers["chunk"][0]["ok"]
     for row, text in enumerate(texts):
-        [expected] = head_outputs(runs["cola"], InputExample(0, text, None, "0"))
-        probs = tf.nn.softmax(expected["logits"]).numpy()
-        np.testing.assert_allclose(outputs["probabilities"][row], probs, atol=2e-6)
-        assert outputs["label"][row] == "01"[int(expected["predictions"])]
-        assert outputs["labels"][row] == ["0", "1"]
-    assert len(set(outputs["label"])) == 2
-
-
-def test_numbers_are_those_of_evaluation(runs, answers):
-    found, texts = answers
-    values = found["sts"][0]["ok"]["value"]
-    for value, a, b in zip(values, texts, texts[::-1], strict=True):
-        [row] = head_outputs(runs["sts"], InputExample(0, a, b, "0"))
-        assert value == pytest.approx(float(runs["sts"][1].answer(row)), abs=6e-4)
-    assert len({round(value, 2) for value in values}) > 2
-    assert "as many rows" in found["sts"][3]["message"]
-    for value, a, b in zip(found["sts"][4]["ok"]["value"], *EMPTY, strict=True):
-        [row] = head_outputs(runs["sts"], InputExample(0, a, b, "0"))
-        assert value == pytest.approx(float(runs["sts"][1].answer(row)), abs=6e-4)
-
-
-def test_tags_are_those_of_evaluation(runs, answers):
-    found, texts = answers
-    outputs = found["chunk"][0]["ok"]
-    task = runs["chunk"][1]
-    for row, text in enumerate(texts[:-1]):
-        words = text.split()
-        example = TaggingExample(0, words, ["O"] * len(words))
-        [expected] = head_outputs(runs["chunk"], example)
-        tags = task.scorer("dev").tags(expected, "predictions")
         count = outputs["num_words"][row]
-        assert outputs["words"][row][:count] == words
-        assert outputs["labels"][row][:count] == tags
+        assert outputs["words"][row][:count] == text.split()
         spans = zip(outputs["starts"][row], outputs["ends"][row], strict=True)
-        assert [text[s:e] for s, e in spans][:count] == words
+        assert [text[s:e] for s, e in spans][:count] == text.split()
         assert set(outputs["labels"][row][count:]) <= {""}
     assert len(set(sum(outputs["labels"], []))) > 2
+    odd = answers["chunk"][1]["ok"]
+    assert odd["num_words"][:3] == [0, 2750, 3]
+    assert odd["words"][2][:3] == ["waa", "wab", "waz"]
 
 
-@pytest.mark.parametrize("name", ["squad", "plain"])
-def test_answers_are_those_of_evaluation(runs, answers, name):
-    config, task, _ = runs[name]
-    outputs = answers[0][name][0]["ok"]
-    asked, contexts = questions()
-    source = finetuned.read_task(_path(config), "squad")
-    for row, (question, context) in enumerate(zip(asked, contexts, strict=True)):
-        words, _ = qa.split_words(context)
-        example = qa.QAExample(0, "q", question, words, None, None, "", False)
-        rows = head_outputs(runs[name], example)
-        best = question_answering.in_python(source, question, context).best
-        assert outputs["answer"][row].replace("\n", " ") == best.text
-        score = best.start_logit + best.end_logit
-        assert outputs["score"][row] == pytest.approx(score, rel=1e-5, abs=1e-4)
-        odds = qa_scorer.null_odds(config, rows, best)
-        assert outputs["null_odds"][row] == pytest.approx(odds, rel=1e-5, abs=1e-4)
-        start, end = outputs["start"][row], outputs["end"][row]
-        assert context[start:end] == outputs["answer"][row]
-        assert outputs["has_answer"][row] == (odds <= config.qa_na_threshold)
-        assert 0 <= outputs["probability"][row] <= 1
-    assert len(set(outputs["answer"])) > 4
-
-
-def asked_of(name):
-    """Inputs of one window, or less, and of many for questions.
-
-    One has half a pair of surrogates, as JSON may have.
-    """
-    asked, contexts = questions()
-    contexts = [f"\ud800 {contexts[0]}", *contexts]
-    if name in ("squad", "plain"):
-        return list(zip([asked[0], *asked], contexts, strict=True))
-    texts = [c for c in contexts if len(c.split()) < 15]
-    if name == "sts":
-        return list(zip(texts, texts[::-1], strict=True))
-    if name == "topics":
-        return [{"text": text, "id": n} for n, text in enumerate(texts)]
-    return [text.split() for text in texts] if name == "chunk" else texts
-
-
-@pytest.mark.parametrize("name", ["squad", "plain"])
-def test_without_a_text_the_answer_is_the_trials(runs, exports, name):
-    config, task, _ = runs[name]
-    trial = electra_tf.load(config.trial_dir(1), task.name)
-    asked = [("waa", ""), ("waa wab", " "), ("", "")]
-    ours, theirs = electra_tf.load(exports[name]).predict(asked), trial.predict(asked)
-    assert ours == theirs
-    assert {row["null_odds"] for row in ours} == {1e4}
-
-
-@pytest.mark.parametrize("name", ["cola", "sts", "chunk", "squad", "plain", "topics"])
-def test_an_export_predicts_what_its_trial_does(runs, exports, name):
-    config, task, _ = runs[name]
-    trial = electra_tf.load(config.trial_dir(1), task.name)
-    export = electra_tf.load(exports[name])
-    assert (export.name, export.reads) == (trial.name, trial.reads)
-    asked = asked_of(name)
-    for ours, theirs in zip(export.predict(asked), trial.predict(asked), strict=True):
-        assert ours.keys() == theirs.keys()
-        if name == "chunk":  # here the graph's labels, there the scheme of the data
-            ours["tags"], theirs["tags"] = map(spans_of, (ours["tags"], theirs["tags"]))
-        for key, value in theirs.items():
-            if isinstance(value, float | dict) or key == "probabilities":
-                value = pytest.approx(value, rel=1e-4, abs=1e-3)
-            # Of an answer it is that in its window there, among the best ones here.
-            assert key == "probability" or ours[key] == value
-        if name == "topics":
-            assert "id" in ours and set(ours["probabilities"]) == set(TOPICS)
-
-
-def test_a_multilabel_model_says_each_probability(runs, exports):
-    loaded = tf.saved_model.load(str(exports["topics"]))
-    text = "waa wab wac"
-    said = loaded.signatures["serving_default"](text=tf.constant([text]))
-    assert set(said) == {"labels", "probabilities"}
-    assert [x.decode() for x in said["labels"].numpy()[0]] == list(TOPICS)
-    [row] = head_outputs(runs["topics"], InputExample(0, text, None, ()))
-    expected = 1 / (1 + np.exp(-row["logits"]))
-    np.testing.assert_allclose(said["probabilities"][0], expected, atol=1e-5)
-
-
-def test_what_is_no_task_does_not_predict(data, exports, tmp_path):
+def test_other_and_damaged_saved_models_are_refused(exports, tmp_path):
     with pytest.raises(UserError, match="no SavedModel of a fine-tuned task"):
-        electra_tf.load(shared_export("electra", "encoder"))
+        electra_tf.load(shared_export("electra", "preprocessor"))
     copy = tmp_path / "1"
-    shutil.copytree(exports["cola"], copy)
+    shutil.copytree(exports("cola"), copy)
     assert electra_tf.load(tmp_path).predict("waa")[0]["label"] in ("0", "1")
     weights = next((copy / "variables").glob("*.data*"))
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
-    with pytest.raises(UserError, match="its checksum differs"):
+    with pytest.raises(UserError, match="checksum"):
         electra_tf.load(tmp_path)
 
 
-def test_odd_texts_and_none(answers):
-    found, _ = answers
-    for name in ("cola", "sts", "chunk", "squad", "plain"):
-        odd, empty = (found[name][i] for i in (1, 2))
-        assert "ok" in odd and "ok" in empty, (name, odd, empty)
-        for output in empty["ok"].values():
-            assert len(output) == 0
-        for output in odd["ok"].values():
-            assert len(output) == 4
-    chunk = found["chunk"][1]["ok"]
-    assert chunk["num_words"][:3] == [0, 2750, 3]
-    assert chunk["words"][2][:3] == ["waa", "wab", "waz"]
-    for name in ("squad", "plain"):
-        nothing = found[name][4]["ok"]
-        assert nothing["answer"] == ["", ""] and nothing["start"] == [-1, -1]
-
-
-def test_bad_ids_are_refused_in_words(answers):
-    found, _ = answers
-    for name in ("cola", "chunk"):
-        assert "ok" in found[name][3]
-        assert "from 0 to] [59]" in found[name][4]["message"]
-    assert "questions and contexts" in found["squad"][3]["message"]
-    assert "from 5 to 32 tokens" in found["squad"][5]["message"]
-    assert "ok" in found["plain"][5]  # Only the joint head needs as many.
-
-
-def test_labels_stand_in_the_manifest(exports):
-    manifest = json.loads((exports["chunk"] / "manifest.json").read_text())
-    assert manifest["task"] == "chunk" and manifest["step"] == 9
-    assert manifest["labels"] == sorted(manifest["labels"]) and manifest["labels"]
-
-
-def test_which_model(data, runs):
-    def request(what, init_checkpoint=None):
-        return ExportRequest(
-            "saved_model", "out", str(data), "m", init_checkpoint, what=what
-        )
-
-    assert finetuned.trial_dir_of(request("cola")) == _path(runs["cola"][0])
-    with pytest.raises(UserError, match="several models for squad: other_1, squad"):
-        finetuned.trial_dir_of(request("squad"))
-    with pytest.raises(UserError, match="cola, squad, sts"):
-        finetuned.trial_dir_of(request("detecter"))
-    with pytest.raises(UserError, match="no directory of a fine-tuned model"):
-        finetuned.trial_dir_of(request("cola", str(data)))
-    with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
-        finetuned.read_task(_path(runs["cola"][0]), "squad")
-    with pytest.raises(UserError, match="--hparams does not go with --what cola"):
-        finetuned.trial_dir_of(request("cola")._replace(hparams={"precision": "x"}))
-
-
-def test_a_copy_of_a_trial_is_no_trial(data, runs):
-    folder = _path(runs["cola"][0])
-    copy = folder.with_name(f"{folder.name}.bak")
-    copy.mkdir()
-    try:
-        shutil.copy(folder / "config.json", copy)
-        request = ExportRequest("saved_model", "out", str(data), "m", what="cola")
-        assert finetuned.trial_dir_of(request) == folder
-    finally:
-        shutil.rmtree(copy)
-
-
-def test_labels_without_data_and_data_without_labels(data, runs, tmp_path):
-    folder = _path(runs["chunk"][0])
-    facts = read_facts(folder)
-    kept = (folder / FACTS_FILE).read_text()
-    (folder / FACTS_FILE).unlink()
-    assert finetuned.read_task(folder, "chunk").facts == facts[2]
-    (folder / FACTS_FILE).write_text(kept[:50])
-    with pytest.raises(UserError, match="cannot be read"):
-        finetuned.read_task(folder, "chunk")
-    (folder / FACTS_FILE).write_text(kept)
-
-
-def test_a_token_classifier_of_hugging_face_predicts(runs, tmp_path):
-    pytest.importorskip("safetensors")
-    config = runs["chunk"][0]
-    task = finetuned.read_task(_path(config), "chunk")
-    conversions.write_task(task, _path(config), tmp_path, log=lambda line: None)
-    model = electra_tf.load(tmp_path / "chunk")
-    trial = electra_tf.load(config.trial_dir(1), "chunk")
-    asked = asked_of("chunk")
-    for ours, theirs in zip(model.predict(asked), trial.predict(asked), strict=True):
-        assert set(ours["tags"]) <= set(task.facts.labels)
-        assert spans_of(ours["tags"]) == spans_of(theirs["tags"])
-        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-4)
-    path = tmp_path / "chunk" / "config.json"
-    (tmp_path / "chunk" / "manifest.json").unlink()
-    said = path.read_text()
-    for kind, words in (
-        ("ElectraForSequenceClassification", "weights beside it are those of"),
-        ("ElectraForMultipleChoice", "whose head cannot be read"),
+def test_model_of_a_request(data, configs):
+    request = ExportRequest("saved_model", "out", str(data), "m", what="cola")
+    folder = Path(configs["cola"].trial_dir(1))
+    backup = folder.with_name(f"{folder.name}.bak")
+    backup.mkdir()
+    shutil.copy(folder / "config.json", backup)
+    assert finetuned.trial_dir_of(request) == folder
+    shutil.rmtree(backup)
+    for change, words in (
+        ({"what": "squad"}, "several models for squad: other_1, squad"),
+        ({"what": "detecter"}, "cola, squad, sts"),
+        ({"init_checkpoint": str(data)}, "no directory of a fine-tuned model"),
+        ({"hparams": {"precision": "x"}}, "--hparams does not go with --what cola"),
     ):
-        path.write_text(said.replace("ElectraForTokenClassification", kind))
-        with pytest.raises(UserError, match=f"{kind}.* {words}"):
-            electra_tf.load(tmp_path / "chunk")
+        with pytest.raises(UserError, match=words):
+            finetuned.trial_dir_of(request._replace(**change))
+    with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
+        finetuned.read_task(folder, "squad")
 
 
-@pytest.mark.parametrize("name", ["cola", "sts", "topics", "plain"])
-def test_what_hugging_face_reads_predicts_as_the_trial(runs, tmp_path, name):
-    pytest.importorskip("safetensors")
-    config, task, _ = runs[name]
-    exported = finetuned.read_task(_path(config), task.name)
-    conversions.write_task(exported, _path(config), tmp_path, log=lambda line: None)
-    model = electra_tf.load(tmp_path / task.name)
-    trial = electra_tf.load(config.trial_dir(1), task.name)
-    asked = asked_of(name) + ([LONG] if name == "cola" else [])
-    ours, theirs = model.predict(asked), trial.predict(asked)
-    assert len(ours) == len(asked)
-    for row, expected in zip(ours, theirs, strict=True):
-        assert row.keys() == expected.keys()
-        for key, value in expected.items():
-            is_number = isinstance(value, float | dict)
-            wanted = pytest.approx(value, abs=1e-5) if is_number else value
-            assert row[key] == wanted, key
-    with pytest.raises(UserError, match="input 0"):
-        model.predict([("a", "b", "c")])
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["classification", "tagging"])
 def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
-    """By the columns of the description, the user's own ids with them."""
+    """By the columns of the description, with the user's own ids."""
     pytest.importorskip("safetensors")
     row = {"nr": "n7", "id": "no", "index": 3, "words": ["no"]}
     row |= {"tokens": WORDS[:3], "tags": ["B-A", "O", "O"], "said": "waa", "class": "y"}
@@ -445,12 +274,13 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
         description |= {"text_a": "said", "label": "class"}
     hparams = {"task_names": ["own"], "tasks": {"own": description}}
     config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
-    task = finetuned.read_task(_path(config), "own")
+    folder = Path(config.trial_dir(1))
+    task = finetuned.read_task(folder, "own")
     made = saved_models.TASKS[kind](task)
     saved = saved_models.write_saved_model(made, task.source, "own", tmp_path / "s")
-    conversions.write_task(task, _path(config), tmp_path / "hf", log=lambda line: None)
+    conversions.write_task(task, folder, tmp_path / "hf", log=lambda line: None)
     found = []
-    for path in (config.trial_dir(1), saved, tmp_path / "hf" / "own"):
+    for path in (folder, saved, tmp_path / "hf" / "own"):
         model = electra_tf.load(path)
         rows = model.rows(model.asked(inputs.Source.of(file)))
         keys = ("id", "text", "words")
@@ -459,19 +289,16 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     assert found[1] == found[0] and found[2] == found[0]
 
 
-def test_exports_know_their_task_and_the_ids_of_glue(data, runs, exports, tmp_path):
-    pytest.importorskip("safetensors")
-    config = runs["cola"][0]
-    task = finetuned.read_task(_path(config), "cola")
-    conversions.write_task(task, _path(config), tmp_path / "hf", log=lambda line: None)
+def test_exports_keep_task_and_id_column(exports, hugging_face, tmp_path):
     asked = [{"index": 4, "sentence": "waa"}]
-    for path in (exports["cola"], tmp_path / "hf" / "cola"):
+    for path in (exports("cola"), hugging_face("cola")):
         [row] = electra_tf.load(path, task="cola").predict(asked)
         assert row["id"] == 4 and row["text"] == "waa"
         with pytest.raises(UserError, match="--task sts: .* is of the task 'cola'"):
             electra_tf.load(path, task="sts")
         with pytest.raises(UserError, match="is of the task 'cola'"):
             prediction.load_predictor(str(path), task="classification")
-    (tmp_path / "hf" / "cola" / "manifest.json").unlink()
+    copy = shutil.copytree(hugging_face("cola"), tmp_path / "hf")
+    (copy / "manifest.json").unlink()
     with pytest.raises(UserError, match="does not say what task it has"):
-        electra_tf.load(tmp_path / "hf" / "cola", task="cola")
+        electra_tf.load(copy, task="cola")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Served models and what people send them: a right answer or an error in words."""
+"""Served models and what clients send them: a right answer or a clear error."""
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from tests.helpers.exporting import (
     shared_export,
     shared_source,
 )
+
+pytestmark = pytest.mark.thorough
 
 LONG = "the doctor opened the good book and read it . " * 1000  # 10,000 tokens
 BAD_UTF8 = b"a \xff good\xfe \xc3\x28 film \xe4\xb8\xad".decode(
@@ -42,30 +44,22 @@ def ids_of(rows, mask=None, types=None, dtype="int32"):
 EMPTY_IDS = {name: ("int32", [], [0, 4]) for name in NAMES}
 GOOD = ids_of([[2, 7, 8, 3]])
 
-# What is sent to a signature for ids, and what the refusal must say.
-REFUSED = {
-    "id -1": (ids_of([[2, -1, 3]]), "from 0 to] [96]"),
-    "id beyond the vocabulary": (ids_of([[2, 97, 3]]), "from 0 to] [96]"),
-    "mask of 2": (ids_of([[2, 7, 3]], mask=[[1, 2, 1]]), "input_mask must be"),
-    "type 2": (ids_of([[2, 7, 3]], types=[[0, 2, 0]]), "input_type_ids must be"),
-    "shorter mask": (ids_of([[2, 7, 3]], mask=[[1, 1]]), "shape of input_word_ids"),
-    "mask of one": (ids_of([[2, 7, 3]], mask=[[1]]), "shape of input_word_ids"),
-    "fewer rows": (ids_of([[2, 3]] * 2, types=[[0, 0]]), "shape of input_word_ids"),
-    "no tokens": (ids_of([[], []]), "from 1 to 40 tokens"),
-    "too many tokens": (ids_of([[2] + [7] * 39 + [3]]), "from 1 to 40 tokens"),
-    "int64": (ids_of([[2, 7, 3]], dtype="int64"), "int32"),
-    "float": (ids_of([[2, 7, 3]], dtype="float32"), "int32"),
-    "rank 3": ({name: ("int32", [[[1, 1]]]) for name in NAMES}, "Shape of tensor"),
-    "rank 1": ({name: ("int32", [2, 7, 3]) for name in NAMES}, "Shape of tensor"),
-}
+# What is sent to a signature for ids, and a part of the error.
+REFUSED = [
+    (ids_of([[2, -1, 3]]), "from 0 to] [96]"),
+    (ids_of([[2, 97, 3]]), "from 0 to] [96]"),
+    (ids_of([[2, 7, 3]], mask=[[1, 2, 1]]), "input_mask must be"),
+    (ids_of([[2, 7, 3]], types=[[0, 2, 0]]), "input_type_ids must be"),
+    (ids_of([[2, 7, 3]], mask=[[1, 1]]), "shape of input_word_ids"),
+    (ids_of([[2, 3]] * 2, types=[[0, 0]]), "shape of input_word_ids"),
+    (ids_of([[], []]), "from 1 to 40 tokens"),
+    (ids_of([[2] + [7] * 39 + [3]]), "from 1 to 40 tokens"),
+    (ids_of([[2, 7, 3]], dtype="int64"), "int32"),
+    ({name: ("int32", [2, 7, 3]) for name in NAMES}, "Shape of tensor"),
+]
 
 KINDS = ["encoder", "detector", "generator"]
 MASKED = ["the [MASK] read [MASK]", "no mask", "", "[MASK] " * 100]
-MASK_CALLS = [
-    ("serving_default", {"text": ("string", MASKED)}),
-    ("ids", GOOD | {"masked_lm_positions": ("int32", [[4]])}),
-    ("ids", GOOD | {"masked_lm_positions": ("int32", [[1], [1]])}),
-]
 
 
 @pytest.fixture(scope="module")
@@ -81,49 +75,40 @@ def compiled(tmp_path_factory):
     return {what: saved_models.write_part(source, what, folder) for what in KINDS}
 
 
+def of_text(*values):
+    return ("serving_default", {"text": ("string", *values)})
+
+
 @pytest.fixture(scope="module")
 def answers(compiled, tmp_path_factory):
-    """Name -> the answers of one SavedModel to a list of calls."""
-    folder = tmp_path_factory.mktemp("robust")
-    text_calls = [
-        ("serving_default", {"text": ("string", texts)})
-        for texts in (TEXTS, [""], [LONG], *[[text] for text in TEXTS])
-    ]
-    text_calls += [
-        ("serving_default", {"text": text})
-        for text in (
-            ("string", [], [0]),
-            ("int32", [1, 2]),
-            ("string", "one text"),
-            ("string", [["two"], ["texts"]]),
-        )
-    ]
-    ids_calls = [inputs for inputs, _ in REFUSED.values()]
-    jobs = {}
+    """(variant, what) -> the outputs of one SavedModel for a list of calls."""
+    text_calls = [of_text(texts) for texts in (TEXTS, [""], [LONG])]
+    text_calls += [of_text([text]) for text in TEXTS]
+    text_calls += [of_text([], [0]), of_text([["two"], ["texts"]])]
+    text_calls += [("serving_default", {"text": ("int32", [1, 2])})]
+    exported = {("compiled", what): compiled[what] for what in KINDS}
     for variant, what in (
-        ("electra", "encoder"),
-        ("electra", "detector"),
-        ("electra", "generator"),
-        ("electric", "detector"),
-        ("electric", "scorer"),
-        *(("compiled", what) for what in KINDS),
+        *(("electra", what) for what in KINDS),
+        *(("electric", what) for what in ("detector", "scorer")),
     ):
-        is_compiled = variant == "compiled"
-        model = compiled[what] if is_compiled else shared_export(variant, what)
-        calls = [] if is_compiled or what == "encoder" else list(text_calls)
+        exported[variant, what] = shared_export(variant, what)
+    jobs = {}
+    for (variant, what), model in exported.items():
+        has_texts = variant != "compiled" and what != "encoder"
         ids = "serving_default" if what == "encoder" else "ids"
-        more = {}
-        if what == "generator":
-            more = {"masked_lm_positions": ("int32", [[1]])}
-        calls += [(ids, inputs | more) for inputs in ids_calls]
-        empty = {"masked_lm_positions": ("int32", [], [0, 2])}
-        calls += [(ids, GOOD | more), (ids, EMPTY_IDS | (empty if more else {}))]
+        positions = {"masked_lm_positions": ("int32", [[1]])}
+        none = {"masked_lm_positions": ("int32", [], [0, 2])}
+        if what != "generator":
+            positions = none = {}
+        calls = list(text_calls) if has_texts else []
+        calls += [(ids, inputs | positions) for inputs, _ in REFUSED]
+        calls += [(ids, GOOD | positions), (ids, EMPTY_IDS | none)]
         jobs[variant, what] = {"model": model, "calls": calls}
-        if what == "generator" and not is_compiled:
-            jobs["masks"] = {"model": model, "calls": MASK_CALLS}
-    found = fresh_process(
-        folder, *(("serve", arguments) for arguments in jobs.values())
-    )
+    at = [GOOD | {"masked_lm_positions": ("int32", p)} for p in ([[4]], [[1], [1]])]
+    masks = [of_text(MASKED), *(("ids", inputs) for inputs in at)]
+    jobs["masks"] = {"model": exported["electra", "generator"], "calls": masks}
+    folder = tmp_path_factory.mktemp("robust")
+    found = fresh_process(folder, *(("serve", job) for job in jobs.values()))
     for answer in found:
         assert not isinstance(answer, Failed), answer.traceback
     return dict(zip(jobs, found, strict=True))
@@ -131,64 +116,50 @@ def answers(compiled, tmp_path_factory):
 
 @pytest.mark.parametrize("what", KINDS)
 @pytest.mark.parametrize("variant", ["electra", "compiled"])
-def test_ids_that_make_no_sense_are_refused_in_words(answers, variant, what):
+def test_ids(answers, variant, what):
     found = answers[variant, what][-2 - len(REFUSED) : -2]
-    for answer, (name, (_, message)) in zip(found, REFUSED.items(), strict=True):
-        assert answer.get("error") == "InvalidArgumentError", (name, answer)
-        assert message in answer["message"], (name, answer["message"])
+    for answer, (_, message) in zip(found, REFUSED, strict=True):
+        assert answer.get("error") == "InvalidArgumentError", answer
+        assert message in answer["message"]
+    good, empty = answers[variant, what][-2:]
+    for name, value in good["ok"].items():
+        assert np.isfinite(value).all() and len(value) == 1
+        assert empty["ok"][name] == []
 
 
 @pytest.mark.parametrize("what", KINDS)
-def test_the_compiled_model_is_the_same(answers, compiled, what):
-    (ours, _), (theirs, _) = (answers[v, what][-2:] for v in ("compiled", "electra"))
-    for name, values in theirs["ok"].items():
-        assert np.allclose(ours["ok"][name], values, atol=1e-5)
+def test_compiled_model_computes_the_same(answers, compiled, what):
+    ours, theirs = (answers[v, what][-2]["ok"] for v in ("compiled", "electra"))
+    for name, values in theirs.items():
+        assert np.allclose(ours[name], values, atol=1e-5)
     ids = "serving_default" if what == "encoder" else "ids"
     graph = tf.saved_model.load(str(compiled[what])).signatures[ids].graph
     functions = graph.as_graph_def().library.function
     assert any(function.attr["_XlaMustCompile"].b for function in functions)
 
 
-@pytest.mark.parametrize("what", KINDS)
-@pytest.mark.parametrize("variant", ["electra", "compiled"])
-def test_good_ids_and_no_ids(answers, sources, variant, what):
-    good, empty = answers[variant, what][-2:]
-    assert "ok" in good, good
-    assert "ok" in empty, empty
-    for name, value in good["ok"].items():
-        assert np.isfinite(value).all() and len(value) == 1
-        assert empty["ok"][name] == []
-    if what == "detector":
-        model = sources["electra"].pretrainer
-        encoded = model.electra(
-            np.array([[2, 7, 8, 3]]), np.ones([1, 4]), np.zeros([1, 4], int)
-        )
-        logits = model.discriminator_predictions(encoded.sequence_output)
-        assert np.allclose(good["ok"]["logits"], logits, atol=1e-5)
-
-
 @pytest.mark.parametrize("variant", ["electra", "electric"])
-def test_detector_says_what_the_model_does(answers, sources, variant):
-    """Texts with and without neighbours, long ones in windows, invalid UTF-8."""
+def test_detector_detects_as_the_model(answers, sources, variant):
+    """Texts alone and in a batch, long ones in windows, invalid UTF-8."""
     source = sources[variant]
     config = PretrainingConfig(vocab_size=97, max_seq_length=source.max_seq_length)
     model = PretrainedModel(config, source.vocab, source.pretrainer)
-    found = answers[variant, "detector"][: 7 + len(TEXTS)]
-    together, empty, long, *alone, none, not_text, one, matrix = found
+    found = answers[variant, "detector"][: 6 + len(TEXTS)]
+    together, empty, long, *alone, none, matrix, numbers = found
     assert none["ok"]["tokens"] == [] and none["ok"]["num_tokens"] == []
     assert empty["ok"]["tokens"] == [[]] and empty["ok"]["num_tokens"] == [0]
-    assert not_text["error"] == "InvalidArgumentError"
-    assert "string" in not_text["message"]
-    for shape in (one, matrix):
-        assert shape["error"] == "InvalidArgumentError"
-        assert "compatible with expected shape" in shape["message"]
+    for answer, words in ((numbers, "string"), (matrix, "with expected shape")):
+        assert answer["error"] == "InvalidArgumentError"
+        assert words in answer["message"]
     assert long["ok"]["num_tokens"] == [10_000]
     texts = [
-        t.encode("utf-8", "surrogateescape").decode("utf-8", "ignore") for t in TEXTS
+        t.encode("utf-8", "surrogateescape").decode("utf-8", "ignore")
+        for t in (*TEXTS, LONG)
     ]
+    places = [*enumerate([together] * len(TEXTS)), (0, long)]
     for row, text in enumerate(texts):
         (tokens,) = model.detect([text])
-        for answer, place in ((together, row), (alone[row], 0)):
+        for place, answer in (places[row], (0, [*alone, long][row])):
             answer, count = answer["ok"], len(tokens)
             assert answer["num_tokens"][place] == count
             assert answer["tokens"][place][:count] == [t.text for t in tokens]
@@ -198,38 +169,16 @@ def test_detector_says_what_the_model_does(answers, sources, variant):
             assert answer["probabilities"][place][:count] == pytest.approx(
                 [t.probability for t in tokens], abs=1e-5
             )
-    (tokens,) = model.detect([LONG])
-    assert long["ok"]["probabilities"][0] == pytest.approx(
-        [t.probability for t in tokens], abs=1e-5
-    )
 
 
-def test_score_is_the_sum_of_negative_energies(answers, sources):
-    source = sources["electric"]
-    together, empty, long = answers["electric", "scorer"][:3]
-    none = answers["electric", "scorer"][3 + len(TEXTS)]
-    assert none["ok"]["score"] == [] and empty["ok"]["score"] == [0.0]
-    ids = source.tokenizer().encode(TEXTS[0])
-    row = np.array([[source.vocab.cls_id, *ids, source.vocab.sep_id]])
-    encoded = source.pretrainer.electra(row, np.ones_like(row), np.zeros_like(row))
-    energy = source.pretrainer.discriminator_predictions(encoded.sequence_output)
-    energy = np.asarray(energy)[0, 1:-1]
-    answer = together["ok"]
-    assert np.allclose(answer["token_scores"][0][: len(ids)], -energy, atol=1e-5)
-    assert answer["score"][0] == pytest.approx(-energy.sum(), abs=1e-4)
-    assert set(answer["token_scores"][0][len(ids) :]) == {0.0}
-    assert np.isfinite(long["ok"]["score"]).all()
-    assert long["ok"]["score"][0] == pytest.approx(
-        sum(long["ok"]["token_scores"][0]), rel=1e-4
-    )
-
-
-def test_scores_are_those_of_score_texts(answers, sources):
+def test_scorer_scores_as_score_texts(answers, sources):
     source = sources["electric"]
     scorer = TextScorer(
         source.pretrainer, source.vocab, source.tokenizer(), source.max_seq_length
     )
-    _, _, long, *alone = answers["electric", "scorer"][: 2 + len(TEXTS)]
+    _, empty, long, *alone = answers["electric", "scorer"][: 2 + len(TEXTS)]
+    none = answers["electric", "scorer"][3 + len(TEXTS)]
+    assert none["ok"]["score"] == [] and empty["ok"]["score"] == [0.0]
     found = [answer["ok"]["score"][0] for answer in (long, *alone)]
     expected = scorer.score_texts([LONG, *TEXTS[:-1]])  # the last is not UTF-8
     assert found == pytest.approx([e.score for e in expected], rel=1e-4, abs=1e-4)
@@ -248,9 +197,8 @@ def test_generator_fills_masks(sources, answers):
     for number, place in enumerate((2, 4)):
         best = np.argsort(-np.asarray(logits)[0, place])[:5]
         assert found["tokens"][0][number] == [vocab.tokens[i] for i in best]
-        assert found["probabilities"][0][number] == sorted(
-            found["probabilities"][0][number], reverse=True
-        )
+        probabilities = found["probabilities"][0][number]
+        assert probabilities == sorted(probabilities, reverse=True)
     assert found["tokens"][1] == [[""] * 5] * (source.max_seq_length - 2)
     assert "from 0 to] [3]" in answers[1]["message"]
     assert answers[2]["error"] == "InvalidArgumentError"

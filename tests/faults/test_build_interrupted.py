@@ -1,121 +1,181 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds of data that are killed, run twice, or run out of disk."""
 
+import json
 import os
 import resource
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+from electra_tf.data import beam_building, build_plan, shard_writing
+from electra_tf.data.record_making import BuildSettings
 from electra_tf.storage.lock import RunLock
+from electra_tf.text import units
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
+from tests.helpers.beam_workers import TWO_PROCESSES, workers_below
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
+from tests.helpers.forked_runs import Run
 from tests.helpers.process_tree import children_of, is_alive
-from tests.helpers.runs import ROOT
+
+SHARDS = ("--num-out-files=8",)
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    return write_corpus(tmp_path_factory.mktemp("text"))
+    return write_corpus(tmp_path_factory.mktemp("text"), files=16)
 
 
-def test_a_killed_build_goes_on(tmp_path):
-    folder = write_corpus(tmp_path / "in", files=60, lines=1500)
-    flags = ["--num-out-files=20"]
-    succeed(folder, tmp_path / "whole", *flags, "--num-processes=2")
-    output = tmp_path / "killed"
-    command = [
-        sys.executable,
-        SCRIPT,
-        f"--corpus-dir={folder}",
-        f"--vocab-file={VOCAB}",
-    ]
-    command += [f"--output-dir={output}", *flags]
-    kills = 0
-    finished = {}
-    for attempt in range(20):
-        process = subprocess.Popen(
-            [*command, f"--num-processes={1 + attempt % 2}"],
-            cwd=ROOT,
-            stdout=subprocess.DEVNULL,
-        )
-        goal = len(finished) + 3
-        deadline = time.monotonic() + 100
-        while process.poll() is None and len(list(output.glob("pretrain*"))) < goal:
-            assert time.monotonic() < deadline, "no more shards"
-            time.sleep(0.002)
-        children = children_of(process.pid)
-        process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:
-            break
-        kills += 1
-        # A shard that is there is whole, and no later run writes it again.
-        now = {p.name: p.stat().st_mtime_ns for p in output.glob("pretrain*")}
-        assert now.items() >= finished.items()
-        finished = now
-        deadline = time.monotonic() + 10
-        while any(map(is_alive, children)):
-            assert time.monotonic() < deadline, "workers outlive their parent"
-            time.sleep(0.01)
-    assert kills >= 3
-    assert "20 shards" in succeed(folder, output, *flags)
+@pytest.fixture(scope="module")
+def whole(text, tmp_path_factory):
+    """The files of a build that is not interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "out"
+    succeed(text, folder, *SHARDS, "--num-processes=2")
+    return content(folder)
+
+
+def start(text, output, *flags, before=None):
+    paths = (f"--corpus-dir={text}", f"--vocab-file={VOCAB}", f"--output-dir={output}")
+    return Run(output.parent / "logs", SCRIPT, *paths, *SHARDS, *flags, before=before)
+
+
+def shards_in(output):
+    return {p.name: p.stat().st_mtime_ns for p in output.glob("pretrain*-of-*")}
+
+
+def kill_after_two_groups():
+    finish, done = shard_writing.finish_group, []
+
+    def counted(*args):
+        finish(*args)
+        done.append(args)
+        if len(done) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    shard_writing.finish_group = counted
+
+
+def test_a_killed_build_is_continued(text, whole, tmp_path):
+    output, finished = tmp_path / "out", {}
+    for number in (1, 2):
+        one = "--num-processes=1"
+        run = start(text, output, one, before=kill_after_two_groups)
+        assert run.wait().returncode == -signal.SIGKILL
+        # Finished shards are not written again.
+        assert len(shards_in(output)) == 2 * number
+        assert shards_in(output).items() >= finished.items()
+        finished = shards_in(output)
+    assert "8 shards" in succeed(text, output, *SHARDS, "--num-processes=2")
+    assert content(output) == whole
+    assert shards_in(output).items() >= finished.items()
+
+
+def wait_for_shards(run, output, count):
+    deadline = time.monotonic() + 200
+    while run.process.is_alive() and len(shards_in(output)) < count:
+        assert time.monotonic() < deadline, "no more shards"
+        time.sleep(0.002)
+    assert run.process.is_alive()
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """A corpus whose build takes long enough to be killed."""
+    return write_corpus(tmp_path_factory.mktemp("large"), files=32, lines=1500)
+
+
+@pytest.mark.thorough
+def test_workers_end_with_a_killed_build(large, tmp_path):
+    output = tmp_path / "out"
+    run = start(large, output, "--num-processes=2")
+    wait_for_shards(run, output, 1)
+    children = children_of(run.process.pid)
+    run.process.kill()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, children)):
+        assert time.monotonic() < deadline, "workers outlive their parent"
+        time.sleep(0.01)
+
+
+@pytest.mark.thorough
+def test_a_killed_worker_of_beam(large, tmp_path):
+    pytest.importorskip("apache_beam")
+    output = tmp_path / "out"
+    run = start(large, output, "--runner=beam", f"--beam-args={TWO_PROCESSES}")
+    wait_for_shards(run, output, 2)
+    workers = workers_below(run.process.pid)
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    ended = run.wait()
+    assert ended.returncode == 69, ended.stderr
+    assert "error: a worker of Beam was killed or lost" in ended.stderr
+    finished = shards_in(output)
+    succeed(large, output, *SHARDS, "--runner=beam")
+    succeed(large, tmp_path / "whole", *SHARDS)
     assert content(output) == content(tmp_path / "whole")
-    for name, changed in finished.items():
-        assert (output / name).stat().st_mtime_ns == changed
+    assert shards_in(output).items() >= finished.items()
 
 
-def test_an_unfinished_build_of_other_settings(text, tmp_path):
+def test_repeated_work_changes_nothing(text, whole, tmp_path):
+    """Two workers have the same bundle, or one has it again after the other."""
+    vocab = Vocabulary.load(VOCAB)
+    settings = BuildSettings(str(VOCAB), TokenizerConfig())
+    plan = shard_writing.Plan(str(tmp_path), settings, 8, False, vocab.sha256, "")
+    groups = build_plan.deal(units.file_corpus(str(text)).units, 8, 42)
+    tasks = [json.dumps([i, g.shards, g.units]) for i, g in enumerate(groups)]
+    first = tasks[0]
+    # One has written its part when the other finishes the whole group.
+    path = shard_writing.part_path(plan, 0, 0)
+    counts, tokens = shard_writing.make_part(plan, path, groups[0].units)
+    beam_building._make_group(plan, first)
+    written = content(tmp_path)
+    shard_writing.finish_group(plan, 0, groups[0], [path], counts, tokens)
+    beam_building._make_group(plan, first)
+    del written[os.path.basename(path)]
+    assert content(tmp_path) == written
+    shard = "pretrain_data.tfrecord-00000-of-00008"
+    assert written[shard] == whole[shard]
+    # A shard that was lost, or cut short, is made again.
+    for damage in (os.unlink, lambda p: os.truncate(p, 5)):
+        damage(tmp_path / shard)
+        beam_building._make_group(plan, first)
+        assert content(tmp_path) == written
+
+
+def test_an_unfinished_build_keeps_its_settings(tmp_path):
     output = tmp_path / "out"
     folder = write_corpus(tmp_path / "in", files=2)
     (folder / "1.txt").write_bytes(b"\xff\n")
     fail(folder, output, "--num-out-files=2")
-    assert "build.json" in content(output)
     error, code = fail(folder, output, "--num-out-files=2", "--seed=1")
     assert "seed 42, now 1" in error and code == 2
-    assert "corpus" in fail(text, output, "--num-out-files=2")[0]
     # The file is fixed with as many bytes: the build goes on.
     (folder / "1.txt").write_bytes(b"a\n")
     succeed(folder, output, "--num-out-files=2")
     assert "build.json" not in content(output)
 
 
-def test_two_builds_in_one_directory(text, tmp_path):
-    output = tmp_path / "out"
-    with RunLock(output):
-        error, code = fail(text, output)
-        assert f"{output} is in use by process {os.getpid()}" in error and code == 75
-        assert "choose another --output-dir" in error
-    succeed(text, output)  # though the lock's file was left there
-    assert not [name for name in content(output) if name.startswith("run.lock")]
+def test_two_builds_in_one_directory(tmp_path):
+    text = write_corpus(tmp_path / "in", files=1)
+    with RunLock(tmp_path / "out"):
+        error, code = fail(text, tmp_path / "out")
+    assert f"is in use by process {os.getpid()}" in error and code == 75
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+def limit_file_size():
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_no_room_left(tmp_path, processes):
     folder = write_corpus(tmp_path / "in", files=3, lines=3000)
-
-    def limit():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-    flags = (f"--num-processes={processes}", "--num-out-files=2")
-    command = [
-        sys.executable,
-        SCRIPT,
-        f"--corpus-dir={folder}",
-        f"--vocab-file={VOCAB}",
-    ]
-    result = subprocess.run(
-        [*command, f"--output-dir={tmp_path / 'out'}", *flags],
-        cwd=ROOT,
-        preexec_fn=limit,
-        capture_output=True,
-        text=True,
-    )
+    flag = f"--num-processes={processes}"
+    result = start(folder, tmp_path / "out", flag, before=limit_file_size).wait()
     assert result.returncode == 73, result.stderr
     assert "cannot write" in result.stderr and "Traceback" not in result.stderr
     assert content(tmp_path / "out").keys() == {"build.json"}
-    succeed(folder, tmp_path / "out", *flags)
-    succeed(folder, tmp_path / "whole", *flags)
+    succeed(folder, tmp_path / "out", *SHARDS, flag)
+    succeed(folder, tmp_path / "whole", *SHARDS, flag)
     assert content(tmp_path / "out") == content(tmp_path / "whole")

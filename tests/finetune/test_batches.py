@@ -21,14 +21,14 @@ def training(lengths=SHORT, *, steps=1000, is_compiled=True, **hparams):
     )
 
 
-def test_a_compiled_run_has_two_lengths_where_that_pays():
+def test_compiled_run_has_two_lengths_if_worthwhile():
     assert training() == (24, 64)  # beam_size is 20: none is shorter than that
     assert training(steps=50) == (64,)
     assert training(np.full(100, 61)) == (64,)
     assert training(gradient_accumulation_steps=2) == (64,)
 
 
-def test_a_run_without_xla_has_all_the_lengths_it_wants():
+def test_run_without_xla_has_more_lengths():
     assert training(is_compiled=False) == (24, 40, 56, 64)
     assert batches.evaluation_buckets(config(), SHORT) == (24, 40, 56, 64)
 
@@ -42,7 +42,7 @@ def test_no_length_exceeds_max_seq_length():
     ("chosen", "expected"),
     [([], (128,)), ([64, 32], (32, 64, 128)), ([500, 32], (32, 128))],
 )
-def test_what_is_chosen_by_hand_holds(chosen, expected):
+def test_length_buckets_have_precedence(chosen, expected):
     assert training(length_buckets=chosen) == expected
     found = batches.evaluation_buckets(config(length_buckets=chosen), SHORT)
     assert found == expected

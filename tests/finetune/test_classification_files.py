@@ -35,16 +35,13 @@ def read(folder, task, split, text, **hparams):
     ("task", "split", "text", "header"),
     [
         ("rte", "train", RTE, "index\tsentence1\tsentence2\tlabel\n"),
-        ("rte", "dev", RTE, "index\tsentence1\tsentence2\tlabel\n"),
         ("sts", "dev", *STS),
         ("cola", "test", TEST, HEADER),
-        ("sst", "test", TEST, HEADER),
     ],
 )
-def test_no_first_example_is_taken_for_a_header(tmp_path, task, split, text, header):
-    with pytest.raises(UserError, match=f"{split}.tsv has no header") as caught:
+def test_missing_header_is_an_error(tmp_path, task, split, text, header):
+    with pytest.raises(UserError, match=f"{split}.tsv has no header"):
         read(tmp_path, task, split, text)
-    assert str(caught.value).count("\n") <= 2
     found = read(tmp_path, task, split, header + text)
     assert [e.eid for e in found] == list(range(len(text.splitlines())))
 
@@ -58,18 +55,15 @@ def test_no_first_example_is_taken_for_a_header(tmp_path, task, split, text, hea
         ("0\tthe dog\nran\tfast\n", 3, "ran"),
     ],
 )
-def test_the_lines_of_a_test_file_are_where_their_indices_say(
-    tmp_path, text, line, index
-):
+def test_index_of_a_test_file_must_be_the_line(tmp_path, text, line, index):
+    words = f"test.tsv, line {line}: the index is '{index}'"
     for choice in ("stop", "skip"):
-        with pytest.raises(UserError) as caught:
+        with pytest.raises(UserError, match=words):
             read(tmp_path, "cola", "test", HEADER + text, on_bad_example=choice)
-        assert f"test.tsv, line {line}: the index is '{index}'" in str(caught.value)
-        assert str(caught.value).count("\n") <= 2
 
 
-@pytest.mark.parametrize("second", ["", " ", "\u200b"])
-def test_a_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
+@pytest.mark.parametrize("second", ["", "\u200b"])
+def test_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
     lines = [f"{i}\t{'the ' * 40**i}\t{second}\tentailment\n" for i in (0, 1)]
     task = task_of(tmp_path, "rte", "train", "".join(["header\n", *lines]))
     vocab = task.tokenizer.vocab
@@ -80,7 +74,7 @@ def test_a_pair_with_an_empty_second_text_is_a_single_text(tmp_path, second):
         assert set(features["segment_ids"]) == {0}
 
 
-def test_predictions_that_have_no_place(tmp_path):
+def test_predictions_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError) as error:
         write_jsonl(tmp_path / "file" / "rte_dev.jsonl", [])

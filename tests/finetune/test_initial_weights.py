@@ -1,178 +1,141 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init_checkpoint of run_finetuning.py: models of other libraries, and refusals."""
+"""init_checkpoint of run_finetuning.py: models of any format, and refusals."""
 
+import functools
 import json
 import shutil
 import types
 
+import numpy as np
 import pytest
 
 import electra_tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
+from electra_tf.export import formats
 from electra_tf.finetune import initial_weights
+from electra_tf.finetune.model import build_finetuning_model
+from electra_tf.finetune.task import HeadSpec
 from electra_tf.interop import huggingface, sources
 from electra_tf.interop.stored_model import Settings
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
-from tests.helpers import forked_runs
-from tests.helpers.runs import SPECIAL, tiny, write_tiny_data
-from tests.helpers.tiny_finetuning import TINY, finetune, fork, write_data
+from tests.helpers import forked_runs, tiny_finetuning
+from tests.helpers.exporting import tiny_source, write_run
+from tests.helpers.runs import SPECIAL, by_default
+from tests.helpers.tiny_finetuning import finetune, fork
 
-# Format -> the directory below what export_model.py writes.
-MODELS = {"huggingface": "discriminator", "keras_hub": "discriminator", "tf1": ""}
+# Format -> the directory below the output of export_model.py.
+MODELS = {"run": "", "tf1": ""}
+MODELS |= dict.fromkeys(("huggingface", "keras_hub"), "discriminator")
+SHAPE = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SHAPE |= {"max_position_embeddings": 40, "hidden_act": "gelu"}
+DEFAULT = ("run", "huggingface", "tf1")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Task data, and the pre-trained model "m" exported to each format."""
-    folder = write_data(tmp_path_factory.mktemp("exported"))
-    vocabulary = (folder / "vocab.txt").read_text()
-    write_tiny_data(folder)
-    (folder / "vocab.txt").write_text(vocabulary)
-    hparams = tiny(overrides=TINY["model_hparam_overrides"], num_train_steps=3)
-    run = forked_runs.pretrain(folder, "m", hparams).wait()
-    assert run.returncode == 0, run.stderr
-    for name in MODELS:
-        run = forked_runs.Run(
-            folder / "logs" / name,
-            "export_model.py",
-            *("--data-dir", str(folder), "--model-name", "m", "--format", name),
-            *("--output-dir", str(folder / name)),
-        ).wait()
-        assert run.returncode == 0, run.stderr
-    return folder
-
-
-def trained(data, name, init_checkpoint):
-    """(what the run said, its dev scores)."""
-    given = {"task_names": ["sts"], "num_train_epochs": 0.5}
-    given["init_checkpoint"] = init_checkpoint and str(init_checkpoint)
-    run = fork(data, name, given)
-    assert run.returncode == 0, run.stdout + run.stderr
-    results = data / "models" / name / "results" / "sts_results.json"
-    return run.stdout, json.loads(results.read_text())["trials"][0]["scores"]["sts"]
+    """Task data and a pre-trained model."""
+    data = tiny_finetuning.write_data(tmp_path_factory.mktemp("exported"))
+    write_run(data, tiny_source())
+    return data
 
 
 @pytest.fixture(scope="module")
-def expected(data):
-    """The dev scores from the original's format, which are not those of chance."""
-    _, scores = trained(data, "from_tf1", data / "tf1")
-    assert trained(data, "from_nothing", None)[1] != pytest.approx(scores, abs=1e-3)
-    return scores
+def model(data):
+    """A function: name of MODELS -> its directory."""
+
+    @functools.cache
+    def export(name):
+        if name == "run":
+            return data / "models" / "tiny"
+        if name == "huggingface":
+            pytest.importorskip("safetensors")
+        out = data / name
+        formats.export(formats.ExportRequest(name, str(out), str(data), "tiny"))
+        return out / MODELS[name]
+
+    return export
 
 
-@pytest.mark.parametrize("path", ["huggingface", "keras_hub/discriminator", "models/m"])
-def test_the_scores_do_not_depend_on_the_format(data, expected, path):
-    said, scores = trained(data, path.replace("/", "_"), data / path)
-    assert f"Encoder's weights from {data / path}" in said
-    assert scores == pytest.approx(expected, abs=1e-4)
+def run_from(data, path, vocab=None, **explicit):
+    """(the model at a path, the config of a run from it, the log), checked."""
+    log = []
+    found = initial_weights.find(str(path), log.append)
+    usual = str(vocab or data / "vocab.txt")
+    known = initial_weights.hparams_of(found, explicit, usual, log.append)
+    explicit |= {"max_seq_length": 24}
+    config = FinetuningConfig.from_hparams(str(data), "m", explicit, None, known)
+    if found.settings.vocab_file is None:
+        found = found.with_vocabulary(config.vocab_file)
+    initial_weights.check(found, config, Vocabulary.load(config.vocab_file))
+    return found, config, log
 
 
-def test_a_trial_finds_its_vocabulary_from_everywhere(data, tmp_path, monkeypatch):
-    """Also where the file that it was trained with has gone."""
-    place = tmp_path / "data"
-    place.mkdir()
-    (place / "finetuning_data").symlink_to(data / "finetuning_data")
-    shutil.copytree(data / "huggingface", tmp_path / "hf")
-    monkeypatch.chdir(tmp_path)
-    trained(place, "m", "hf")
-    trial = place / "models" / "m" / "finetuning_models" / "sts_model_1"
-    monkeypatch.chdir(data)
-    [row] = electra_tf.load(trial).predict([("waa", "wab")])
-    (tmp_path / "hf").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match="hf/.*vocab.txt.*, nor does .*\n.*--data-dir"):
-        electra_tf.load(trial)
-    assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
-    other = (data / "vocab.txt").read_text().replace("waa", "new")
-    (place / "vocab.txt").write_text(other)
-    with pytest.raises(UserError, match="was trained with another"):
-        electra_tf.load(trial)
-    config = json.loads((trial / "config.json").read_text())
-    config["vocab_file"] = "hf/vocab.txt"  # as an earlier version has left it
-    (trial / "config.json").write_text(json.dumps(config))
-    assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
+def fitting(message):
+    """The hparams that an error advises."""
+    return json.loads("{" + message.split("fit it: ")[1] + "}")
 
 
-def without_peers():
-    """As where transformers is not installed."""
-    huggingface._peer_installed = lambda: False
+@pytest.mark.parametrize("name", by_default(MODELS, DEFAULT))
+def test_weights_and_shape_are_those_of_any_format(data, model, tmp_path, name):
+    found, config, log = run_from(data, model(name))
+    for key, value in SHAPE.items():
+        assert getattr(config.model_config(), key) == value
+    assert config.embedding_size == 8
+    task = types.SimpleNamespace(name="a", head=HeadSpec("classification", 3))
+    ours = build_finetuning_model(config, [task])
+    weights = {v.path: v for v in ours.variables}
+    heads = {k: v.numpy() for k, v in weights.items() if k.startswith("task_")}
+    initial_weights.load_encoder(found.tensors(log.append), weights)
+    theirs = {v.path: v.numpy() for v in tiny_source().pretrainer.variables}
+    for key, value in weights.items():
+        np.testing.assert_array_equal(value, heads.get(key, theirs.get(key)), key)
+    if name == "keras_hub":
+        assert any("left out: the pooler" in line for line in log)
+    # Another shape, vocabulary or case is refused with the hparams that fit.
+    for changed in ({"num_attention_heads": 4}, {"hidden_act": "relu"}):
+        [(key, value)] = changed.items()
+        words = f"{key} is {SHAPE[key]!r} there, {value!r} here"
+        with pytest.raises(UserError, match=words) as caught:
+            run_from(data, model(name), model_hparam_overrides=changed)
+        right = fitting(str(caught.value))
+        assert right["model_hparam_overrides"]["hidden_size"] == 16
+        assert "hidden_act" not in right["model_hparam_overrides"]
+    other = tmp_path / "other.txt"
+    other.write_text((data / "vocab.txt").read_text().replace("doctor", "other"))
+    words = "was trained with another vocabulary"
+    with pytest.raises(UserError, match=words) as caught:
+        run_from(data, model(name), vocab_file=str(other))
+    own = fitting(str(caught.value))["vocab_file"]
+    assert (data / "vocab.txt").read_text() == open(own).read()
+    if name != "run":
+        with pytest.raises(UserError) as caught:
+            run_from(data, model(name), do_lower_case=False)
+        assert fitting(str(caught.value)) == {"do_lower_case": True}
 
 
-def test_what_is_left_out_or_not_understood_is_said(data, tmp_path):
-    """Of what others wrote, as in all that read it."""
-    foreign = tmp_path / "foreign"
-    shutil.copytree(data / "huggingface" / "discriminator", foreign)
-    (foreign / "manifest.json").unlink()
-    config = json.loads((foreign / "config.json").read_text())
-    (foreign / "config.json").write_text(json.dumps(config | {"novelty": 1}))
-    given = {"task_names": ["sts"], "num_train_epochs": 0.1, "num_trials": 2}
-    given["init_checkpoint"] = str(foreign)
-    run = fork(data, "from_foreign", given, before=without_peers)
-    assert run.returncode == 0, run.stdout + run.stderr
-    said = f"Note: {foreign}: transformers and torch are not installed"
-    assert run.stdout.count(said) == 1  # and not for each trial
-    assert "not understood in config.json: novelty" in run.stdout
-    preset = sources.find(str(data / "keras_hub" / "discriminator"), print)
-    said = []
-    preset.tensors(said.append)
-    assert any("left out: the pooler" in line for line in said)
-
-
-def test_capitals_that_nothing_says_are_read(data, tmp_path):
+def test_checkpoint_without_settings(data, model, tmp_path):
+    """As the original writes it: it stores neither heads nor case."""
+    found = sources.find(str(model("tf1")), print)
+    found = found._replace(settings=Settings({}, None, None))
+    log = []
+    known = initial_weights.hparams_of(found, {}, "none", log.append)
+    short = {"max_seq_length": 24}
+    config = FinetuningConfig.from_hparams(str(data), "m", short, None, known)
+    assert config.model_config().num_attention_heads == 1
+    assert "does not say its number of attention heads: 1 taken" in log[0]
     words = (data / "vocab.txt").read_text().split()
     words = [word if word in SPECIAL else f"{word}A" for word in words]
     cased = write_tokens(tmp_path / "vocab.txt", words).path
-    found = sources.find(str(data / "tf1"), print)
-    found = found._replace(settings=Settings({}, None, None))
-    for explicit, is_said in (({}, True), ({"do_lower_case": True}, False)):
-        said = []
-        initial_weights.hparams_of(found, explicit, cased, said.append)
+    for explicit, is_noted in (({}, True), ({"do_lower_case": True}, False)):
+        log = []
+        initial_weights.hparams_of(found, explicit, cased, log.append)
         note = "does not say whether it reads capitals"
-        assert any(note in line for line in said) == is_said
+        assert any(note in line for line in log) == is_noted
 
 
-@pytest.fixture(scope="module")
-def refusal(data, tmp_path_factory):
-    """What the error says of a model and hparams, where TensorFlow is missing."""
-    folder = tmp_path_factory.mktemp("no_tensorflow")
-    for name in ("tensorflow", "keras"):
-        (folder / f"{name}.py").write_text("raise ImportError('was imported')\n")
-
-    def run(path, hparams):
-        given = {"task_names": ["sts"], "init_checkpoint": str(path)} | hparams
-        done = finetune(data, "never", given, env={"PYTHONPATH": str(folder)})
-        assert done.returncode == 2, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        message = done.stderr[f"\n{done.stderr}".rindex("\nerror: ") :]
-        assert len(message.splitlines()) <= 3, message
-        return message
-
-    return run
-
-
-@pytest.mark.parametrize("name", [*MODELS, "models/m"])
-def test_the_checkpoint_knows_its_shape(data, name):
-    """Nothing of the shape is in the hparams; the original's has no heads either."""
-    found = sources.find(str(data / name / MODELS.get(name, "")), print)
-    said = []
-    if name == "tf1":  # as the original writes it, which is the checkpoint alone
-        found = found._replace(settings=Settings({}, None, None))
-    known = initial_weights.hparams_of(found, {}, "none", said.append)
-    short = {"max_seq_length": 24}
-    config = FinetuningConfig.from_hparams(str(data), "m", short, None, known)
-    shape = TINY["model_hparam_overrides"] | {"hidden_act": "gelu"}
-    if name == "tf1":
-        shape["num_attention_heads"] = 1
-        assert "does not say its number of attention heads: 1 taken" in said[0]
-    for key, value in shape.items():
-        assert getattr(config.model_config(), key) == value
-    assert config.embedding_size == TINY["embedding_size"]
-    vocab = Vocabulary.load(config.vocab_file)
-    initial_weights.check(found, config, vocab)
-
-
-def test_what_the_user_says_must_agree(data):
-    found = sources.find(str(data / "models" / "m"), print)
+def test_hparams_of_the_shape_must_agree(data, model):
+    found = sources.find(str(model("run")), print)
 
     def known(**explicit):
         return initial_weights.hparams_of(found, explicit, "none", print)
@@ -182,103 +145,95 @@ def test_what_the_user_says_must_agree(data):
         {"embedding_size": 64},
         {"model_hparam_overrides": {"num_attention_heads": 4}},
     ):
-        with pytest.raises(UserError, match="there, .* here") as caught:
+        with pytest.raises(UserError, match="there, .* here"):
             known(**wrong)
-        assert str(caught.value).count("\n") <= 2
-    same = TINY["model_hparam_overrides"] | {"hidden_dropout_prob": 0.2}
-    told = known(model_size="small", model_hparam_overrides=same, do_lower_case=True)
-    assert told["model_hparam_overrides"].pop("hidden_dropout_prob") == 0.2
-    assert told | {"do_lower_case": True} == known()
+    same = SHAPE | {"hidden_dropout_prob": 0.2}
+    agreed = known(model_size="small", model_hparam_overrides=same, do_lower_case=True)
+    assert agreed["model_hparam_overrides"].pop("hidden_dropout_prob") == 0.2
+    assert agreed["model_hparam_overrides"].items() <= SHAPE.items()
+    assert agreed["embedding_size"] == 8 and agreed["model_size"] == "small"
 
 
-def test_no_overrides_are_copied(data):
-    """As a user would: a task, and whatever the checkpoint is."""
-    args = ("--data-dir", str(data), "--model-name", "m")
+def without_peers():
+    """As if transformers were not installed."""
+    huggingface._peer_installed = lambda: False
+
+
+def test_run_from_a_foreign_model_keeps_its_vocabulary(
+    data, model, tmp_path, monkeypatch
+):
+    """Given by a relative path; the trial is read from elsewhere."""
+    place, foreign = tmp_path / "data", tmp_path / "hf"
+    place.mkdir()
+    (place / "finetuning_data").symlink_to(data / "finetuning_data")
+    shutil.copytree(model("huggingface"), foreign)
+    (foreign / "manifest.json").unlink()
+    config = json.loads((foreign / "config.json").read_text())
+    (foreign / "config.json").write_text(json.dumps(config | {"novelty": 1}))
+    monkeypatch.chdir(tmp_path)
+    given = {"task_names": ["sts"], "num_train_epochs": 0.1, "num_trials": 2}
+    given |= {"init_checkpoint": "hf", "embedding_size": 8}
+    run = fork(
+        *(place, "m", given | {"model_hparam_overrides": {}}), before=without_peers
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("transformers and torch are not installed") == 1
+    assert "not understood in config.json: novelty" in run.stdout
+    assert "Encoder's weights from hf" in run.stdout
+    trial = place / "models" / "m" / "finetuning_models" / "sts_model_1"
+    monkeypatch.chdir(data)
+    [row] = electra_tf.load(trial).predict([("waa", "wab")])
+    foreign.rename(tmp_path / "gone")
+    with pytest.raises(UserError, match="hf/.*vocab.txt.*, nor does .*\n.*--data-dir"):
+        electra_tf.load(trial)
+    assert electra_tf.load(trial, data_dir=str(data)).predict([("waa", "wab")]) == [row]
+    other = (data / "vocab.txt").read_text().replace("doctor", "new")
+    (place / "vocab.txt").write_text(other)
+    with pytest.raises(UserError, match="was trained with another"):
+        electra_tf.load(trial)
+
+
+@pytest.mark.thorough
+def test_run_without_hparams_of_the_shape(data):
+    """The trial stores its shape as well."""
     given = {"task_names": ["sts"], "max_seq_length": 24, "num_train_epochs": 0.1}
     given |= {"model_dir": str(data / "alone" / "sts"), "jit_compile": False}
-    run = forked_runs.Run(
-        data / "logs" / "alone",
-        "run_finetuning.py",
-        *(*args, "--hparams", json.dumps(given)),
-    ).wait()
-    assert run.returncode == 0, run.stdout + run.stderr
+    for more in ({}, {"do_train": False}):
+        run = forked_runs.Run(
+            *(data / "logs" / "alone", "run_finetuning.py"),
+            *("--data-dir", str(data), "--model-name", "tiny"),
+            *("--hparams", json.dumps(given | more)),
+        ).wait()
+        assert run.returncode == 0, run.stdout + run.stderr
     saved = json.loads((data / "alone" / "sts_1" / "config.json").read_text())
-    assert saved["embedding_size"] == 16
-    # The trial knows its shape as well.
-    given |= {"do_train": False}
-    again = forked_runs.Run(
-        data / "logs" / "again",
-        "run_finetuning.py",
-        *(*args, "--hparams", json.dumps(given)),
-    ).wait()
-    assert again.returncode == 0, again.stdout + again.stderr
+    assert saved["embedding_size"] == 8
 
 
-def fitting(message):
-    """The hparams that an error names."""
-    return json.loads("{" + message.split("fit it: ")[1] + "}")
-
-
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"num_attention_heads": 4}, "num_attention_heads is 2 there, 4 here"),
-        ({"hidden_act": "relu"}, "hidden_act is 'gelu' there, 'relu' here"),
-        ({"hidden_size": 64}, "hidden_size is 32 there, 64 here"),
-    ],
-)
-def test_another_shape_is_refused_without_tensorflow(
-    data, refusal, name, changed, said
-):
-    path = data / name / MODELS[name]
-    wrong = {"model_hparam_overrides": TINY["model_hparam_overrides"] | changed}
-    message = refusal(path, wrong)
-    assert said in message and str(path) in message
-    right = TINY | fitting(message)
-    overrides = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    assert overrides.items() <= right["model_hparam_overrides"].items()
-    assert "hidden_act" not in right["model_hparam_overrides"]
-
-
-@pytest.mark.parametrize("name", [*MODELS, "models/m"])
-def test_another_vocabulary_is_refused_without_tensorflow(
-    data, refusal, tmp_path, name
-):
-    path = data / name / MODELS.get(name, "")
-    other = tmp_path / "other.txt"
-    other.write_text((data / "vocab.txt").read_text().replace("waa", "other"))
-    message = refusal(path, {"vocab_file": str(other)})
-    assert "was trained with another vocabulary" in message
-    assert str(other) in message and str(path) in message
-    own = fitting(message)["vocab_file"]
-    assert (data / "vocab.txt").read_text() == open(own).read()
-
-
-@pytest.mark.parametrize("name", ["huggingface", "keras_hub"])
-def test_another_case_is_refused_without_tensorflow(data, refusal, name):
-    message = refusal(data / name / MODELS[name], {"do_lower_case": False})
-    assert fitting(message) == {"do_lower_case": True}
-
-
-def test_what_is_no_model_is_refused_without_tensorflow(data, refusal, tmp_path):
-    assert '"init_checkpoint": null' in refusal(data / "models" / "none", {})
-    assert "holds no model" in refusal(tmp_path, {})
-    copy = tmp_path / "copy"
-    shutil.copytree(data / "huggingface" / "discriminator", copy)
-    (copy / "manifest.json").unlink()
-    (copy / "config.json").write_text('{"model_type": "bert"}')
-    assert "model family 'bert'" in refusal(copy, {})
+def test_refusals_do_not_import_tensorflow(data, model, tmp_path):
+    for name in ("tensorflow", "keras"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('was imported')\n")
+    bert = shutil.copytree(model("huggingface"), tmp_path / "bert")
+    (bert / "manifest.json").unlink()
+    (bert / "config.json").write_text('{"model_type": "bert"}')
+    for path, words in (
+        (model("huggingface"), "hidden_size is 16 there, 32 here"),
+        (data / "models" / "none", '"init_checkpoint": null'),
+        (bert, "model family 'bert'"),
+    ):
+        given = {"task_names": ["sts"], "init_checkpoint": str(path)}
+        done = finetune(data, "never", given, env={"PYTHONPATH": str(tmp_path)})
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert words in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("there", "said"), [(["sts", "rte"], "only on rte, sts"), ([], "on no task")]
+    ("there", "words"), [(["sts", "rte"], "only on rte, sts"), ([], "on no task")]
 )
-def test_a_model_of_other_tasks_is_not_evaluated(there, said):
+def test_model_of_other_tasks_is_not_evaluated(there, words):
     names = ["electra/embeddings", *(f"task_specific/{name}/bias" for name in there)]
     tensors = types.SimpleNamespace(shapes=dict.fromkeys(names, (2,)))
     model = types.SimpleNamespace(origin="M", tensors=lambda log: tensors)
     wanted = dict.fromkeys(["task_specific/cola/bias", "task_specific/sts/bias"])
     missing = "cola" if there else "cola, sts"
-    with pytest.raises(UserError, match=f"M is not fine-tuned on {missing}, {said}"):
+    with pytest.raises(UserError, match=f"M is not fine-tuned on {missing}, {words}"):
         initial_weights.load_all(model, wanted, print)

@@ -1,51 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of the classes of a training set."""
-
-import pytest
+"""Counts and warnings for the classes of a training set."""
 
 from electra_tf.finetune import label_counts, preprocessing
 from tests.helpers.own_task import own_tasks
 
 
-def said(tasks):
+def printed(tasks):
     store = preprocessing.features(tasks[0].config, tasks, "train", True)
     found = (label_counts.lines(task, n, store) for n, task in enumerate(tasks))
     return "\n".join(line for lines in found for line in lines)
 
 
-def test_typing_mistakes_are_seen(tmp_path):
+def test_warnings_for_mistyped_classes(tmp_path):
     rows = ["the dog,positive"] * 5 + ["the cat,negative"] * 4 + ["dog,positve"]
     tasks = own_tasks(tmp_path, {"train.csv": "\n".join(["a,b", *rows])})
-    text = said(tasks)
+    text = printed(tasks)
     assert "Classes of mine: positive 5, negative 4, positve 1" in text
     assert "class 'positve' has 1 example; is it mistyped?" in text
     assert "'positve' (1) and 'positive' (5) have nearly the same name" in text
     assert text.count("Warning") == 2
-    said_of_both = label_counts.warnings("t", {"ADJP": 100, "ADVP": 120})
-    assert list(said_of_both) == []
+    assert list(label_counts.warnings("t", {"ADJP": 100, "ADVP": 120})) == []
 
 
-def test_spans_are_counted_by_their_class(tmp_path):
+def test_spans_are_counted_by_class(tmp_path):
     lines = "the B-PER\ndog I-PER\ncat O\n\ndog B-LOC\ncat B-PER\n\n" * 3
     tasks = own_tasks(tmp_path, {"train.txt": lines, "dev.txt": lines}, "tagging")
-    assert said(tasks) == "Classes of mine: PER 6, LOC 3"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "alike"),
-    [
-        ("positive", "Positive", True),
-        ("not-entailed", "not_entailed", True),
-        ("neutral", "netural", True),
-        ("neutral", "neutrall", True),
-        ("class1", "class2", False),
-        ("neg", "pos", False),
-        ("B", "C", False),
-        ("+1", "-1", False),
-        ("cats", "bats", True),
-        ("entailment", "not_entailment", False),
-    ],
-)
-def test_names_that_are_nearly_the_same(one, other, alike):
-    assert label_counts.are_alike(one, other) == alike
-    assert label_counts.are_alike(other, one) == alike
+    assert printed(tasks) == "Classes of mine: PER 6, LOC 3"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes results and trials those of other settings: hparams, weights, words."""
+"""The settings that results and trials depend on: hparams, weights, vocabulary."""
 
 import json
 
@@ -28,7 +28,7 @@ def changed(there, here, **ignored):
     return [name for name, *_ in run_settings.differences(there, here, **ignored)]
 
 
-def test_what_changes_numbers_counts_and_nothing_else(tmp_path):
+def test_settings_that_influence_results(tmp_path):
     ours = settings(tmp_path, learning_rate=1e-3)
     for hparams, names in (
         ({"seed": 7, "num_train_epochs": 1.0}, ["num_train_epochs", "seed"]),
@@ -41,57 +41,42 @@ def test_what_changes_numbers_counts_and_nothing_else(tmp_path):
     assert changed(ours | {"seed": 7}, ours, ignored=("seed",)) == []
 
 
-def test_what_an_earlier_version_did_not_store_is_unknown(tmp_path):
-    ours = settings(tmp_path) | {"init_sha256": "a", "vocab_sha256": "b"}
-    theirs = {k: v for k, v in ours.items() if not k.startswith(("init_", "vocab_s"))}
-    assert changed(theirs, ours) == []
-    assert changed(ours | {"vocab_sha256": "c"}, ours) == ["vocab_sha256"]
-    del theirs["keep"]
-    assert changed(theirs, ours | {"keep": "best"}) == ["keep"]
-
-
-def test_files_of_tasks_are_known_by_their_hashes_alone(tmp_path):
-    """And a description of a task that is not trained says nothing."""
+def test_files_of_tasks_are_identified_by_their_hashes(tmp_path):
+    """Descriptions of other tasks do not matter."""
     two = {"dev": "d"}, {"text_a": "s"}
     tasks = [{"x": DESCRIPTION | more} for more in ({}, {"test": "c"}, *two)]
     tasks.append({"x": DESCRIPTION, "y": DESCRIPTION})
     hparams = [{"task_names": ["x"], "tasks": task} for task in tasks]
     first, added, moved, other, more = (settings(tmp_path, **h) for h in hparams)
-    # As earlier versions stored them.
-    whole = [
-        s | h for s, h in zip((first, more), (hparams[0], hparams[4]), strict=True)
-    ]
-    for there in (first, added, moved, more, *whole):
+    for there in (first, added, moved, more):
         assert changed(there, first) == changed(first, there) == []
     assert changed(first, other) == ["tasks"]
-    said = run_settings.said(run_settings.differences(added, other))
-    assert said == 'tasks: x: text_a is "t" there, "s" here (1 in all)'
+    text = run_settings.said(run_settings.differences(added, other))
+    assert text == 'tasks: x: text_a is "t" there, "s" here (1 in all)'
     several = [("keep", "last", "best"), ("init_sha256", "a", "b"), ("seed", 1, None)]
-    said = run_settings.said(several)
-    assert said == (
-        'keep is "last" there, "best" here '
-        "(3 in all: keep, the hash of the weights of init_checkpoint, seed)"
-    )
-    assert run_settings.said(several[2:]) == "seed is 1 there, null here (1 in all)"
+    text = run_settings.said(several)
+    assert text.startswith('keep is "last" there, "best" here (3 in all: keep, the')
 
 
-def test_weights_count_and_not_where_they_are(tmp_path):
+def test_path_of_the_weights_does_not_count(tmp_path):
     ours = settings(tmp_path) | {"init_checkpoint": "data/m", "init_sha256": "a"}
     theirs = ours | {"init_checkpoint": "/abs/data/m"}
     assert changed(theirs, ours) == []
     assert changed(theirs | {"init_sha256": "b"}, ours) == ["init_sha256"]
-    del theirs[
-        "init_sha256"
-    ]  # an earlier version, of which the path is all that is known
-    assert changed(theirs, ours) == ["init_checkpoint"]
     assert changed(settings(tmp_path), ours) == ["init_checkpoint"]
-
-
-def test_weights_of_each_trial_are_not_random_ones(tmp_path):
-    for hparams, said in (({"do_train": False}, False), ({}, True)):
+    # Without training, the weights are those of the trials.
+    for hparams, is_known in (({"do_train": False}, False), ({}, True)):
         found = settings(tmp_path, **hparams)
-        assert ("init_checkpoint" in found) == said
+        assert ("init_checkpoint" in found) == is_known
         assert found.get("init_checkpoint") is None
+    # Of a directory, only the files of the weights count.
+    written = Settings({}, None, None)
+    found = sources.FoundModel(str(tmp_path), written, None, {}, lambda _: None)
+    name, hashes = "discriminator/model.safetensors", []
+    for file, text in ((name, "a"), ("README.md", "b"), (name, "other")):
+        write_files(tmp_path, {file: text})
+        hashes.append(found.weights_sha256())
+    assert hashes[0] == hashes[1] != hashes[2]
 
 
 def saved_model(folder, value):
@@ -102,7 +87,7 @@ def saved_model(folder, value):
 
 
 @pytest.mark.parametrize("is_run", [True, False])
-def test_weights_that_were_replaced_are_others(tmp_path, is_run):
+def test_replaced_weights_differ(tmp_path, is_run):
     write_files(tmp_path, {})
     vocab = Vocabulary.load(tmp_path / "vocab.txt")
     config = FinetuningConfig.from_hparams(str(tmp_path), "m", {})
@@ -124,50 +109,24 @@ def test_weights_that_were_replaced_are_others(tmp_path, is_run):
     ):
         with pytest.raises(UserError, match=f"other settings: the hash of {name} is"):
             Results(*paths, others).load()
-    # Who only collects results does not look at the vocabulary, and keeps its hash.
-    merged = Results(*paths, run_settings.settings_of(config, source, None))
-    merged.settings |= {"init_checkpoint": "the same path"}
-    merged.settings["init_sha256"] = found[0]["init_sha256"]
-    merged.load()
-    assert merged.settings["vocab_sha256"] == vocab.sha256
 
 
-def test_weights_of_a_directory(tmp_path):
-    """Those of any format; what else lies there does not matter."""
-    written = Settings({}, None, None)
-    found = sources.FoundModel(str(tmp_path), written, None, {}, lambda _: None)
-    hashes = []
-    for name, text in (
-        ("discriminator/model.safetensors", "a"),
-        ("README.md", "b"),
-        ("discriminator/model.safetensors", "other"),
-    ):
-        write_files(tmp_path, {name: text})
-        hashes.append(found.weights_sha256())
-    assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_a_trial_goes_on_with_the_settings_it_began_with(tmp_path):
+def test_trial_continues_with_the_same_settings(tmp_path):
     def checkpoints(**hparams):
-        advice = 'set "model_dir" to a new place'
-        found = Checkpoints(
-            tmp_path, settings=settings(tmp_path, **hparams), advice=advice
+        return Checkpoints(
+            tmp_path,
+            settings=settings(tmp_path, learning_rate=1e-3, **hparams),
+            advice='set "model_dir" to a new place',
         )
-        return found
 
-    begun = checkpoints(learning_rate=1e-3)
+    begun = checkpoints()
     begun.save(5, {"global_step": tf.Variable(5)})
     saved = begun.newest_intact()
-    trial._check_settings(checkpoints(learning_rate=1e-3, log_steps=7), saved)
-    # A training that ended on a number that is not finite may go on without it.
-    trial._check_settings(checkpoints(learning_rate=1e-3, on_nonfinite="skip"), saved)
-    for name, value in (("learning_rate", 1e-4), ("seed", 1), ("keep", "best")):
-        hparams = {"learning_rate": 1e-3, "eval_every_steps": 5, name: value}
-        saved = begun.newest_intact()
-        if name != "keep":
-            del hparams["eval_every_steps"]
-        with pytest.raises(UserError) as caught:
+    trial._check_settings(checkpoints(log_steps=7), saved)
+    # After a number that was not finite, a trial may continue without it.
+    trial._check_settings(checkpoints(on_nonfinite="skip"), saved)
+    for hparams in ({"seed": 1}, {"keep": "best", "eval_every_steps": 5}):
+        with pytest.raises(UserError, match="model.ckpt-5") as caught:
             trial._check_settings(checkpoints(**hparams), saved)
-        for text in ("model.ckpt-5", "model_dir", "there", "here"):
+        for text in ("model_dir", "there", "here"):
             assert text in str(caught.value)
-    trial._check_settings(checkpoints(), saved._replace(settings={}))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schemes of tags: random spans, written independently; conlleval."""
+"""Schemes of tags, compared with independent implementations and conlleval."""
 
+import itertools
 import random
 
 import pytest
@@ -36,12 +37,13 @@ def written(spans, length, scheme):
         [(start, end, name)] = inside
         before = [s for s in spans if s[1] == start - 1 and s[2] == name]
         first, last = word == start, word == end
+        end_of_one = "S" if first and last else "B" if first else "E" if last else "I"
         letter = {
             "IO": "I",
             "IOB1": "B" if first and before else "I",
             "IOB2": "B" if first else "I",
-            "BIOES": "S" if first and last else "B" if first else "E" if last else "I",
-            "BILOU": "U" if first and last else "B" if first else "L" if last else "I",
+            "BIOES": end_of_one,
+            "BILOU": end_of_one.translate(str.maketrans("SE", "UL")),
         }[scheme]
         tags.append(f"{letter}-{name}")
     return tags
@@ -60,23 +62,18 @@ def test_random_sequences_of_each_scheme(scheme):
         assert not any(tag_schemes.wrong_tag(tag, scheme) for tag in tags)
         sentences.append(tags)
     # IO is IOB1 in which nothing touches.
-    told = tag_schemes.scheme_of(sentences)
-    assert told == ("IOB1" if scheme == "IO" else scheme)
+    found = tag_schemes.scheme_of(sentences)
+    assert found == ("IOB1" if scheme == "IO" else scheme)
 
 
 def conlleval(tags):
     """Spans by the rules of the conlleval script, which knows B, I, E, S and O."""
     spans, start = [], None
-    pairs = [("O", "")] + [
-        tuple(t.split("-", 1)) if t != "O" else ("O", "") for t in tags
-    ]
-    for i, ((p, ptype), (t, ttype)) in enumerate(
-        zip(pairs, [*pairs[1:], ("O", "")], strict=True)
-    ):
-        ends = p in "ES" or (p in "BI" and t in "BSO") or (p != "O" and ptype != ttype)
-        starts = (
-            t in "BS" or (p in "ESO" and t in "EI") or (t != "O" and ptype != ttype)
-        )
+    pairs = [t.partition("-")[::2] for t in ("O", *tags, "O")]
+    for i, ((p, ptype), (t, ttype)) in enumerate(itertools.pairwise(pairs)):
+        differs = ptype != ttype
+        ends = p in "ES" or (p in "BI" and t in "BSO") or (p != "O" and differs)
+        starts = t in "BS" or (p in "ESO" and t in "EI") or (t != "O" and differs)
         if start is not None and ends:
             spans.append((start, i - 1, ptype))
             start = None
@@ -85,7 +82,7 @@ def conlleval(tags):
     return spans
 
 
-def test_any_sequence_is_read_as_conlleval_reads_it():
+def test_spans_are_those_of_conlleval():
     rng = random.Random(5)
     tags = ["O", *(f"{letter}-{name}" for letter in "BIES" for name in "XY")]
     for _ in range(3000):

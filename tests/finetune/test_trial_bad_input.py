@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Damaged and misunderstood task data: file and line are named, nothing is dropped."""
+"""Damaged task data: the error names file and line; nothing is dropped silently."""
 
 import json
+import math
 
 import pytest
 
@@ -10,30 +11,22 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.vocabulary import Vocabulary
-from tests.helpers.runs import SPECIAL
+from tests.helpers.own_task import write_files
 
 
-def features(data, files, task="mine", **hparams):
-    """Features of a task whose files hold these bytes, texts or objects."""
-    tokens = [*SPECIAL, "the", "dog", "cat"]
-    (data / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
-    for name, content in files.items():
-        path = data / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not isinstance(content, bytes):
-            text = content if isinstance(content, str) else json.dumps(content)
-            content = text.encode()
-        path.write_bytes(content)
+def features(folder, files, task="mine", **hparams):
+    """Features of the training set of a task on these files."""
+    write_files(folder, files)
     short = {"max_seq_length": 12, "max_query_length": 5, "beam_size": 5}
     hparams = {"task_names": [task]} | short | hparams
-    config = FinetuningConfig.from_hparams(str(data), "m", hparams)
-    tasks = make_tasks(config, Vocabulary.load(data / "vocab.txt"))
+    config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
+    tasks = make_tasks(config, Vocabulary.load(folder / "vocab.txt"))
     return preprocessing.features(config, tasks, "train", True)
 
 
-def refused(data, files, words, **hparams):
+def refused(folder, files, words, **hparams):
     with pytest.raises(UserError) as caught:
-        features(data, files, **hparams)
+        features(folder, files, **hparams)
     message = str(caught.value)
     for word in words:
         assert word in message, message
@@ -41,10 +34,14 @@ def refused(data, files, words, **hparams):
 
 
 def own(ending, kind="classification", **keys):
-    if kind in ("classification", "regression"):
+    if kind not in ("tagging", "qa"):
         keys = {"text_a": "a", "label": "b"} | keys
     file = f"t.{ending}"
     return {"mine": {"type": kind, "train": file, "dev": file, **keys}}
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -56,16 +53,41 @@ def own(ending, kind="classification", **keys):
         ("newsqa", "train.jsonl", b'{"header": {}}'),
     ],
 )
-def test_a_file_in_another_encoding(tmp_path, task, file, first):
+def test_other_encoding(tmp_path, task, file, first):
     files = {f"finetuning_data/{task}/{file}": first + b"\n\ncaf\xe9"}
     refused(tmp_path, files, [f"{file}, line 3", "not UTF-8", "0xe9"], task=task)
+    ending = file.rpartition(".")[2].replace("txt", "csv")
+    if ending != "json":
+        files = {f"t.{ending}": "a\tb\ndog".encode("utf-16")}
+        words = [f"t.{ending}, line 1", "not UTF-8"]
+        refused(tmp_path, files, words, tasks=own(ending))
 
 
-@pytest.mark.parametrize("ending", ["tsv", "csv", "jsonl"])
-def test_an_own_file_in_another_encoding(tmp_path, ending):
-    files = {f"t.{ending}": "a\tb\ndog".encode("utf-16")}
-    words = [f"t.{ending}, line 1", "not UTF-8"]
-    refused(tmp_path, files, words, tasks=own(ending))
+STS = "h\n" + "0\t" * 7
+NEWS = {"context": 3}
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "text", "words"),
+    [
+        ("cola", "train.tsv", "x\t1\t\tthe dog\nx\t1\n", ["line 2", "2 columns"]),
+        ("cola", "train.tsv", "x\tyes\t\tthe dog\n", ["line 1", "'yes'", "0, 1"]),
+        ("rte", "train.tsv", "h\n0\ta\tb\tmaybe\n", ["line 2", "'maybe'"]),
+        ("sts", "train.tsv", f"{STS}a\tb\t6.5\n", ["line 2", "6.5"]),
+        ("sts", "train.tsv", f"{STS}a\tb\tgood\n", ["line 2", "good"]),
+        ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "without a tag"]),
+        ("chunk", "train.txt", "the X B-NP\ndog X\n\n", ["line 2", "columns"]),
+        ("squadv1", "train.json", "{]", ["form"]),
+        ("newsqa", "train.jsonl", lines(NEWS), []),
+    ],
+)
+def test_line_of_a_built_in_task_is_named(tmp_path, task, file, text, words):
+    refused(
+        tmp_path, {f"finetuning_data/{task}/{file}": text}, [file, *words], task=task
+    )
+
+
+GOOD = {"a": "dog", "b": "x"}, {"a": "cat", "b": "y"}
 
 
 @pytest.mark.parametrize(
@@ -75,52 +97,79 @@ def test_an_own_file_in_another_encoding(tmp_path, ending):
         ("tsv", "a\tb\ndog\tx\ncat\tx\n", ["1 labels (x)"]),
         ("tsv", "a\tb\n", ["0 labels"]),
         ("tsv", "", ["no column 'a'"]),
+        ("tsv", "x\t" * 300_000, ["no column 'a'"]),
         ("csv", 'a,b\n"dog,x\ncat,y\n', ["t.csv, line 2", "quote"]),
         ("csv", 'a,b\ncat,y\n"dog,x\nthe,y\n"cat" ran,x\n', ["line 3", "quote"]),
         ("csv", "a,b\ndog,x\nthe cat, ran,y\n", ["line 3", "'y'", "columns"]),
         ("tsv", "a\tb\ndog\tx\nthe cat\tran\ty\n", ["line 3", "'y'", "columns"]),
         ("tsv", "a\tb\tb\ndog\tx\ty\n", ["2 columns 'b'"]),
-        ("jsonl", '{"a": null, "b": "x"}\n', ["line 1", "'a'"]),
+        ("jsonl", lines({"a": None, "b": "x"}), ["line 1", "'a'"]),
         ("jsonl", '{"a": "dog", "b": "x"}\n{"a"\n', ["line 2"]),
         ("jsonl", "[1]\n", ["line 1", "array", "object"]),
         ("jsonl", '[\n {"a": "dog", "b": "x"}\n]\n', ["line 1", "array"]),
+        ("jsonl", lines({"a": "dog", "b": ["x"]}), ["line 1"]),
         ("txt", "a\n", [".tsv, .csv, .jsonl"]),
     ],
 )
-def test_own_columns(tmp_path, ending, text, words):
+def test_table_of_an_own_task(tmp_path, ending, text, words):
     refused(tmp_path, {f"t.{ending}": text}, words, tasks=own(ending))
 
 
-@pytest.mark.parametrize("score", ["nan", "inf", "", "good"])
-def test_a_score_that_is_no_number(tmp_path, score):
-    files = {"t.tsv": f"a\tb\ncat\t1\ndog\t{score}\ncat\t2\n"}
-    tasks = own("tsv", "regression")
-    refused(tmp_path, files, ["t.tsv, line 3"], tasks=tasks)
-    store = features(tmp_path, files, tasks=tasks, on_bad_example="skip")
-    assert store["mine:targets"].tolist() == [0.0, 1.0]
-    [left_out] = store.skipped
-    assert "line 3" in left_out
+NER = {"words": ["cat"], "tags": ["B-PER"]}
+SCORES = {"a": "cat", "b": 1}, {"a": "ran", "b": 2}
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("kind", "good", "bad", "keys"),
     [
-        {"words": ["dog"], "tags": "O"},
-        {"words": "dog", "tags": ["O"]},
-        {"words": ["dog"]},
-        {"words": ["dog", "cat"], "tags": ["O"]},
-        {"words": ["dog"], "tags": [1]},
-        {"words": ["dog"], "tags": ["NOUN"]},
-        {"words": ["dog"], "tags": ["X-PER"]},
+        *(
+            ("regression", SCORES, {"a": "dog", "b": score}, {})
+            for score in (math.nan, "inf", "", "good")
+        ),
+        ("regression", SCORES, {"a": "dog", "b": -1}, {"lowest": 0}),
+        ("regression", SCORES, {"a": "dog", "b": 5}, {"highest": 4}),
+        *(
+            ("classification", GOOD, row, {})
+            for row in (
+                {"a": ["the", "dog"], "b": "x"},
+                {"a": {"text": "dog"}, "b": "x"},
+                {"a": "ran", "b": math.nan},
+            )
+        ),
+        ("multilabel", GOOD, {"a": "dog", "b": ["x", None]}, {}),
+        ("multilabel", GOOD, {"a": "dog", "b": {"x": 1}}, {}),
+        *(
+            ("tagging", [NER], row, {})
+            for row in (
+                {"words": ["dog"], "tags": "O"},
+                {"words": "dog", "tags": ["O"]},
+                {"words": ["dog"]},
+                {"words": ["dog", "cat"], "tags": ["O"]},
+                {"words": ["dog"], "tags": [1]},
+                {"words": ["dog"], "tags": ["NOUN"]},
+                {"words": ["dog"], "tags": ["X-PER"]},
+                {"words": ["a", None], "tags": ["O", "O"]},
+                {"words": ["a", ["b"]], "tags": ["O", "O"]},
+            )
+        ),
+        ("tagging", [NER], {"words": ["a"], "tags": [None]}, {"scheme": "plain"}),
     ],
 )
-def test_tags_that_cannot_be_used(tmp_path, row):
-    good = json.dumps({"words": ["cat"], "tags": ["B-PER"]})
-    files = {"t.jsonl": f"{good}\n{json.dumps(row)}\n"}
-    tasks = own("jsonl", "tagging")
-    refused(tmp_path, files, ["t.jsonl, line 2"], tasks=tasks)
+def test_row_of_an_own_task_is_named_or_skipped(tmp_path, kind, good, bad, keys):
+    files = {"t.jsonl": lines(*good, bad)}
+    tasks, line = own("jsonl", kind, **keys), f"line {len(good) + 1}"
+    refused(tmp_path, files, [f"t.jsonl, {line}"], tasks=tasks)
     store = features(tmp_path, files, tasks=tasks, on_bad_example="skip")
-    assert len(store) == len(store.skipped) == 1
+    [left_out] = store.skipped
+    assert len(store) == len(good) and line in left_out
+    if kind == "regression" and not keys:
+        assert store["mine:targets"].tolist() == [0.0, 1.0]
+
+
+def squad(context, *answers):
+    question = {"id": "1", "question": "who?", "answers": list(answers)}
+    paragraph = {"context": context, "qas": [question]}
+    return {"data": [{"title": "Dogs", "paragraphs": [paragraph]}]}
 
 
 @pytest.mark.parametrize(
@@ -130,47 +179,47 @@ def test_tags_that_cannot_be_used(tmp_path, row):
         ([{"text": "", "answer_start": 0}], "empty"),
         ([{"text": "dog", "answer_start": -1}], "'dog'"),
         ([{"text": "dog", "answer_start": 40}], "beyond"),
+        ([{"text": "cat", "answer_start": 4}], "'cat'"),
+        ([{"text": "dog ran", "answer_start": 4}], "'dog ran'"),
         ([{"text": "dog"}], "answer_start"),
     ],
 )
-def test_answers_that_cannot_be_used(tmp_path, answers, word):
-    question = {"id": "1", "question": "who?", "answers": answers}
-    content = {
-        "data": [
-            {
-                "title": "Dogs",
-                "paragraphs": [{"context": "the dog", "qas": [question]}],
-            }
-        ]
-    }
-    files = {"finetuning_data/squadv1/train.json": content}
+def test_answer_that_is_not_in_its_context(tmp_path, answers, word):
+    files = {"finetuning_data/squadv1/train.json": squad("the dog", *answers)}
     refused(tmp_path, files, ["'Dogs', paragraph 0", word], task="squadv1")
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("kind", "changed", "words"),
     [
-        {"text_a": 3},
-        {"train": ["t.tsv"]},
-        {"type": ["regression"]},
-        {"lowest": "low"},
-        {"has_impossible": "no"},
+        ("regression", {"text_a": 3}, ["text_a"]),
+        ("regression", {"train": ["t.tsv"]}, ["train"]),
+        ("regression", {"type": ["regression"]}, ["type"]),
+        ("regression", {"lowest": "low"}, ["lowest"]),
+        ("regression", {"lowest": 5, "highest": 0}, ["below"]),
+        ("regression", {"lowest": 1, "highest": 1}, ["lowest is 1"]),
+        ("regression", {"lowest": True, "highest": 2}, ["a number"]),
+        ("qa", {"has_impossible": "no"}, ["has_impossible"]),
+        ("classification", {"type": "ranking"}, ["ranking", "classification"]),
+        ("classification", {"label": None}, ["label"]),
+        ("classification", {"lable": "x"}, ["lable"]),
+        ("classification", {"metric": "bleu"}, ["bleu", "mcc"]),
+        ("classification", {"metric": ["f1", "bleu"]}, ["bleu", "mcc"]),
+        ("multilabel", {"separator": ""}, ["separator"]),
     ],
 )
-def test_a_description_of_the_wrong_type(tmp_path, changed):
-    [key] = changed
-    kind = "qa" if key == "has_impossible" else "regression"
+def test_wrong_description_is_refused(tmp_path, kind, changed, words):
     tasks = {"mine": own("tsv", kind)["mine"] | changed}
-    refused(tmp_path, {"t.tsv": "a\tb\ndog\t1\n"}, ["task mine", key], tasks=tasks)
+    files = {"t.tsv": "a\tb\ndog\t1\ncat\t2\n"}
+    refused(tmp_path, files, ["mine", *words], tasks=tasks)
 
 
 @pytest.mark.parametrize("name", ["a/b", "my task", "ä"])
-def test_a_name_that_no_file_can_have(tmp_path, name):
-    description = own("tsv")["mine"]
-    tasks = {name: description}
+def test_name_that_no_file_can_have(tmp_path, name):
+    tasks = {name: own("tsv")["mine"]}
     refused(tmp_path, {}, [repr(name), "letters"], task=name, tasks=tasks)
 
 
-def test_nothing_tells_whether_there_is_an_answer(tmp_path):
+def test_unanswerable_questions_need_a_head_for_them(tmp_path):
     words = ["squad", "answerable_classifier", "joint_prediction"]
     refused(tmp_path, {}, words, task="squad", answerable_classifier=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the programs that stand in model cards and pages, as a reader would."""
+"""Runs the programs in model cards and pages."""
 
 import os
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corpora, tiny models, and run_inference.py writing shards of what these say."""
+"""Corpora, and run_inference.py writing shards of scores or answers."""
 
 import gzip
 import json
@@ -8,17 +8,9 @@ from pathlib import Path
 
 from tests.helpers import forked_runs
 from tests.helpers.building import content
-from tests.helpers.runs import TINY, pretrain, run_script
+from tests.helpers.runs import run_script
 
 ELECTRIC = {"electra_objective": False, "electric_objective": True}
-
-
-def write_model(data: Path, name: str, **hparams) -> Path:
-    """A pre-trained model of `write_tiny_data`'s vocabulary; returns its directory."""
-    steps = TINY | {"num_train_steps": 2, "num_warmup_steps": 1}
-    done = pretrain(data, name, steps | hparams)
-    assert done.returncode == 0, done.stderr
-    return data / "models" / name
 
 
 def write_texts(folder: Path, lines: int = 100, files: int = 2) -> list[str]:

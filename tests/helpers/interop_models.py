@@ -1,37 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The original's recorded models, as the tests of conversions use them."""
 
+import functools
 import json
-import random
-import unicodedata
 
 import numpy as np
+import pytest
 
+from electra_tf.errors import UserError
 from electra_tf.interop import sources
 from electra_tf.interop.stored_model import StoredModel
 from tests.helpers.runs import GOLDEN
 
+quiet = {"log": lambda line: None}
 VOCAB = str(GOLDEN / "vocab_tiny.txt")
 RUNS = sorted(path.name for path in (GOLDEN / "pretrain").iterdir())
-# First and last code point of ten scripts.
-SCRIPTS = {
-    "latin": (0x41, 0x17F),
-    "greek": (0x370, 0x3FF),
-    "cyrillic": (0x400, 0x4FF),
-    "hebrew": (0x590, 0x5FF),
-    "arabic": (0x600, 0x6FF),
-    "devanagari": (0x900, 0x97F),
-    "thai": (0xE00, 0xE7F),
-    "hangul": (0xAC00, 0xAFFF),
-    "kana": (0x3040, 0x30FF),
-    "cjk": (0x4E00, 0x5FFF),
-}
-
-
-def heads_of(run: str) -> dict:
-    """What a checkpoint cannot say."""
-    overrides = config_of(run)["model_hparam_overrides"]
-    return {"num_attention_heads": overrides["num_attention_heads"]}
+# Texts on which this tokenizer, that of transformers and that of KerasHub agree.
+TEXTS = [
+    "The old man, and the sea! DON'T (x) a-b.",
+    "Café naïve Über São Ångström",
+    "Ελληνικά ΑΒΓ Привет МИР שלום عربي नमस्ते ไทย",
+    "中文x東京 ひらがな カタカナ",
+    "x" + "a" * 90 + " \t\n 3.14 $5 @home #1",
+]
 
 
 def config_of(run: str) -> dict:
@@ -39,25 +30,75 @@ def config_of(run: str) -> dict:
     return json.loads(text)["hparams"]
 
 
+def heads_of(run: str) -> dict:
+    """The hparam that a checkpoint's weights do not show."""
+    overrides = config_of(run)["model_hparam_overrides"]
+    return {"num_attention_heads": overrides["num_attention_heads"]}
+
+
 def prefix_of(run: str, checkpoint: str = "init.ckpt") -> str:
     return str(GOLDEN / "pretrain" / run / checkpoint)
 
 
-def golden(run: str, checkpoint: str = "init.ckpt", **hparams) -> StoredModel:
-    """A recorded model, read from the original's checkpoint."""
-    hparams = {"model_hparam_overrides": heads_of(run)} | hparams
-    return sources.read(
-        prefix_of(run, checkpoint), VOCAB, hparams, log=lambda line: None
-    )
+@functools.cache
+def golden(run: str, checkpoint: str = "init.ckpt") -> StoredModel:
+    """A recorded model, read from the original's checkpoint; do not change it."""
+    hparams = {"model_hparam_overrides": heads_of(run)}
+    return read(prefix_of(run, checkpoint), VOCAB, hparams)[0]
+
+
+def read(path, vocab_file=None, hparams=None, **options) -> tuple[StoredModel, str]:
+    """Returns (model, log)."""
+    lines = []
+    model = sources.read(path, vocab_file, hparams, log=lines.append, **options)
+    return model, "\n".join(lines)
+
+
+def refused(path, code: int, *texts: str, vocab_file=VOCAB, hparams=None) -> None:
+    """Asserts that a model is not read, with an error of three lines at most."""
+    with pytest.raises(UserError) as error:
+        read(path, vocab_file, hparams)
+    message = str(error.value)
+    assert error.value.exit_code == code, message
+    assert len(message.splitlines()) <= 3
+    assert all(text in message for text in texts), message
+
+
+def flip_one_bit(file, rng) -> bytes:
+    """Damages a file; returns its former content."""
+    data = file.read_bytes()
+    flipped = bytearray(data)
+    flipped[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+    file.write_bytes(flipped)
+    return data
+
+
+def edit_json(path, **changes) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def assert_same(model: StoredModel, stored: StoredModel) -> None:
+    """Asserts equal shapes and vocabularies, and weights that are equal bit by bit."""
+    assert_equal_tensors(model.tensors, stored.tensors)
+    assert model.vocab.tokens == stored.vocab.tokens
+    assert model.config.model_config() == stored.config.model_config()
+    if stored.config.uses_generator_config:
+        assert model.config.generator_config() == stored.config.generator_config()
+
+
+def assert_equal_tensors(found, expected) -> None:
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
 
 
 def recorded(run: str) -> dict[str, np.ndarray]:
-    """What the original computed."""
+    """The outputs of the original program."""
     return dict(np.load(GOLDEN / "pretrain" / run / "forward.npz"))
 
 
 def inputs(record, corrupted: bool) -> dict[str, np.ndarray]:
-    """What the discriminator (or the generator) of a recording has read."""
+    """The inputs of the discriminator (or the generator) of a recording."""
     ids = record["corrupted_input_ids" if corrupted else "masked_input_ids"]
     names = ("input_mask", "segment_ids")
     return {"input_ids": ids, **{name: record[name] for name in names}}
@@ -67,31 +108,3 @@ def at_masked(record, values) -> np.ndarray:
     """Rows of [B, L, ...] at the masked positions."""
     positions = record["masked_lm_positions"]
     return values[np.arange(len(positions))[:, None], positions]
-
-
-def strings(keep=lambda character: True, count: int = 1000) -> list[str]:
-    """Strings in ten scripts, of characters that every Unicode table in use knows.
-
-    Without capital sigma: at the end of a word Python, and so the original, makes it a
-    final small one; other libraries do not (docs/checkpoints.md).
-
-    Args:
-      keep: which characters to use; a script without any is left out.
-    """
-    old = unicodedata.ucd_3_2_0
-    rng = random.Random(6)
-    scripts = []
-    for first, last in SCRIPTS.values():
-        block = map(chr, range(first, last + 1))
-        letters = [c for c in block if old.category(c) != "Cn" and c != "Σ" and keep(c)]
-        if letters:
-            scripts.append(letters)
-    return [
-        "".join(
-            rng.choice(scripts[i % len(scripts)])
-            if rng.random() < 0.8
-            else rng.choice(" .,-!\n")
-            for _ in range(30)
-        )
-        for i in range(count)
-    ]

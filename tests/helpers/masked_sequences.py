@@ -30,26 +30,16 @@ def as_batch(ids, input_mask):
     }
 
 
-def mask(
-    batch,
-    seed=1,
-    step=0,
-    mode="original",
-    slots=SLOTS,
-    mask_prob=0.15,
-    **settings,
-):
-    """What `masking.mask_batch` makes of a batch, as arrays."""
-    masked = masking.mask_batch(
-        batch,
-        seed,
-        step,
-        mask_prob=mask_prob,
-        max_predictions_per_seq=slots,
-        cls_id=CLS,
-        sep_id=SEP,
-        mask_id=MASK,
-        repeated_masks=mode,
-        **settings,
+def mask_tensors(batch, seed=1, step=0, mode="original", slots=SLOTS, **settings):
+    """`masking.mask_batch`, with the special tokens of these sequences."""
+    settings = {"mask_prob": 0.15, "max_predictions_per_seq": slots} | settings
+    special = {"cls_id": CLS, "sep_id": SEP, "mask_id": MASK}
+    return masking.mask_batch(
+        batch, seed, step, repeated_masks=mode, **special, **settings
     )
+
+
+def mask(batch, *args, **kwargs):
+    """What `mask_tensors` makes of a batch, as arrays."""
+    masked = mask_tensors(batch, *args, **kwargs)
     return {name: value.numpy() for name, value in masked.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for Kaggle Models and the Hugging Face Hub that keep what they are sent."""
+"""A stand-in for the Hugging Face Hub that keeps what it is sent."""
 
 import base64
 import contextlib
@@ -9,81 +9,8 @@ import threading
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
-
-
-class Kaggle:
-    """The part of Kaggle's API that an upload of a model goes through.
-
-    Attributes:
-      variations: "owner/model/variation" -> its versions, each {path: content}.
-      authorizations: the Authorization headers that came.
-    """
-
-    def __init__(self):
-        self.address = None
-        self.models, self.variations, self.blobs = set(), {}, {}
-        self.authorizations = set()
-
-    async def call(self, request):
-        content = await request.json()
-        self.authorizations.add(request.headers.get("authorization"))
-        return getattr(self, request.path_params["method"])(content)
-
-    async def put(self, request):
-        self.blobs[request.path_params["token"]]["content"] = await request.body()
-        return Response()
-
-    def GetModel(self, content):
-        name = f"{content['ownerSlug']}/{content['modelSlug']}"
-        if name not in self.models:
-            return JSONResponse({"code": 404, "message": "Not found"}, 404)
-        return JSONResponse({"slug": content["modelSlug"]})
-
-    def CreateModel(self, content):
-        self.models.add(f"{content['ownerSlug']}/{content['slug']}")
-        return JSONResponse({"id": 1})
-
-    def StartBlobUpload(self, content):
-        token = f"blob{len(self.blobs)}"
-        self.blobs[token] = {"name": content["name"]}
-        url = f"{self.address}/blobs/{token}"
-        return JSONResponse({"token": token, "createUrl": url})
-
-    def CreateModelInstance(self, content):
-        body = content["body"]
-        slug = body["instanceSlug"]
-        name = f"{content['ownerSlug']}/{content['modelSlug']}/{slug}"
-        if name in self.variations:
-            # With status 200, as Kaggle does it.
-            return JSONResponse({"id": 0, "error": "exists", "errorCode": 409})
-        self.variations[name] = [self.files_of(body)]
-        self.licence = body.get("licenseName")
-        return JSONResponse({"id": 2})
-
-    def CreateModelInstanceVersion(self, content):
-        slug = content["instanceSlug"]
-        name = f"{content['ownerSlug']}/{content['modelSlug']}/{slug}"
-        self.variations[name].append(self.files_of(content["body"]))
-        return JSONResponse({"id": 3})
-
-    def files_of(self, directory, prefix=""):
-        found = {}
-        for file in directory.get("files") or []:
-            blob = self.blobs[file["token"]]
-            found[prefix + blob["name"]] = blob["content"]
-        for inner in directory.get("directories") or []:
-            found |= self.files_of(inner, f"{prefix}{inner['name']}/")
-        return found
-
-    def app(self):
-        return Starlette(
-            routes=[
-                Route("/api/v1/{service}/{method}", self.call, methods=["POST"]),
-                Route("/blobs/{token}", self.put, methods=["PUT"]),
-            ]
-        )
 
 
 class HuggingFace:
@@ -96,7 +23,7 @@ class HuggingFace:
     def __init__(self):
         self.address = None
         self.repositories, self.files, self.authorizations = [], {}, set()
-        self.private = {}  # repository -> whether it is
+        self.private = {}  # repository -> bool
 
     async def create(self, request):
         content = await request.json()
@@ -144,9 +71,9 @@ class HuggingFace:
 
 
 @contextlib.contextmanager
-def running(hub, port=0):
+def running(hub):
     """Serves a stand-in on this machine while the block runs."""
-    listener = socket.create_server(("127.0.0.1", port))
+    listener = socket.create_server(("127.0.0.1", 0))
     hub.address = f"http://localhost:{listener.getsockname()[1]}"
     config = uvicorn.Config(hub.app(), log_level="error", lifespan="off")
     server = uvicorn.Server(config)

@@ -1,40 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes live, and which are whose children; from /proc."""
+"""The processes that a process has started."""
 
 import contextlib
-import os
-from pathlib import Path
 
-
-def _status(pid: int) -> list[str]:
-    # Behind the name in parentheses, which may hold anything: state, parent, ...
-    text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    return text.rpartition(")")[2].split()
+import psutil
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits for its parent does not."""
-    try:
-        return _status(pid)[0] not in ("Z", "X")
-    except (OSError, IndexError):
-        return False
+    """Whether a process runs; a zombie does not."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that this one has started and that have not ended."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError, IndexError):
-            state, parent = _status(int(name))[:2]
-            if int(parent) == pid and state not in ("Z", "X"):
-                found.append(int(name))
-    return found
+    """The running processes that this one has started."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [c.pid for c in psutil.Process(pid).children() if is_alive(c.pid)]
+    return []
 
 
 def command_of(pid: int) -> list[str]:
-    """The words of its command line; none where it has ended."""
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return words.decode(errors="replace").rstrip("\0").split("\0")
+    """The words of its command line; none if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).cmdline()
+    return []

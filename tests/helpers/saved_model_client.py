@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has SavedModels, tensorflow and tensorflow_text, and nothing of ours.
+"""A process that uses SavedModels with tensorflow and tensorflow_text alone.
 
 Run as `python -I saved_model_client.py ORDER.json`, which holds "jobs" (pairs of a name
 and its arguments) and where to write the "answer".
@@ -40,10 +40,10 @@ def plain(outputs):
 
 
 def attempt(function, *args, **kwargs):
-    """What a call returns, or the kind and the text of its error."""
+    """The result of a call, or its error."""
     try:
         return {"ok": plain(function(*args, **kwargs))}
-    except Exception as error:  # noqa: BLE001 - what kind it is, is the question
+    except Exception as error:  # noqa: BLE001 - any kind is an answer
         return {"error": type(error).__name__, "message": str(error)}
 
 
@@ -80,14 +80,11 @@ def pack(model, first, second, lengths):
         loaded.tokenize(tf.constant(as_bytes(texts))) for texts in (first, second)
     ]
     found = {"special": plain(loaded.tokenize.get_special_tokens_dict())}
-    found["default"] = plain(loaded.bert_pack_inputs(segments))
+    packed = loaded.bert_pack_inputs
+    found["default"] = plain(packed(segments))
     for length in lengths:
-        found[f"one {length}"] = attempt(
-            loaded.bert_pack_inputs, segments[:1], seq_length=length
-        )
-        found[f"two {length}"] = attempt(
-            loaded.bert_pack_inputs, segments, seq_length=length
-        )
+        found[f"one {length}"] = attempt(packed, segments[:1], seq_length=length)
+        found[f"two {length}"] = attempt(packed, segments, seq_length=length)
     return found
 
 
@@ -103,9 +100,7 @@ def fine_tune(model, inputs):
     def descent(training):
         with tf.GradientTape() as tape:
             logits = loaded(inputs, training=training)["pooled_output"][:, 0]
-            loss = tf.reduce_mean(
-                tf.nn.sigmoid_cross_entropy_with_logits(labels=target, logits=logits)
-            )
+            loss = tf.reduce_mean((logits - target) ** 2)
         return float(loss), tape.gradient(loss, loaded.trainable_variables)
 
     without_gradient = sum(g is None for g in descent(training=True)[1])
@@ -134,60 +129,7 @@ def fine_tune(model, inputs):
     }
 
 
-def keras_layer(preprocessor, encoder, texts, labels):
-    """A classifier in tf_keras from raw strings: hub.KerasLayer, compile, fit."""
-    sys.modules.setdefault("pkg_resources", _package_resources())
-    import tensorflow_hub as hub
-    import tf_keras
-
-    tf_keras.utils.set_random_seed(1)
-    text = tf_keras.layers.Input([], dtype=tf.string)
-    packed = hub.KerasLayer(preprocessor)(text)
-    layer = hub.KerasLayer(encoder, trainable=True)
-    logits = tf_keras.layers.Dense(1)(layer(packed)["pooled_output"])
-    model = tf_keras.Model(text, logits)
-    weights = [v.numpy() for v in layer.trainable_variables]
-    model.compile(
-        tf_keras.optimizers.Adam(3e-3),
-        tf_keras.losses.BinaryCrossentropy(from_logits=True),
-    )
-    data = tf.constant(as_bytes(texts)), tf.constant(labels, tf.float32)
-    before = model.evaluate(*data, verbose=0)
-    model.fit(*data, epochs=60, batch_size=len(texts), verbose=0)
-    pairs = zip(weights, layer.trainable_variables, strict=True)
-    return {
-        "before": before,
-        "after": model.evaluate(*data, verbose=0),
-        "moved": [bool(np.any(old != new.numpy())) for old, new in pairs],
-    }
-
-
-def keras3_layer(preprocessor, encoder, texts):
-    """Inference in Keras 3 through TFSMLayer, beside plain loading."""
-    import keras
-
-    packed = tf.saved_model.load(preprocessor)(tf.constant(as_bytes(texts)))
-    layer = keras.layers.TFSMLayer(encoder, call_endpoint="__call__")
-    plain_outputs = tf.saved_model.load(encoder)(packed)
-    gap = layer(packed)["pooled_output"] - plain_outputs["pooled_output"]
-    return float(tf.reduce_max(tf.abs(gap)))
-
-
-def _package_resources():
-    """What tensorflow_hub 0.16 wants of pkg_resources, gone from setuptools 82."""
-    import types
-
-    from packaging import version
-
-    module = types.ModuleType("pkg_resources")
-    module.parse_version = version.parse
-    return module
-
-
-JOBS = {
-    job.__name__: job
-    for job in (serve, tokenize, pack, fine_tune, keras_layer, keras3_layer)
-}
+JOBS = {job.__name__: job for job in (serve, tokenize, pack, fine_tune)}
 
 
 def main(path):

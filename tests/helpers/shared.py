@@ -16,6 +16,13 @@ KINDS = {
     "electric": {"electric_objective": True},
     "mlm": {"electra_objective": False},
 }
+OWN = {
+    "task_names": [*tiny_finetuning.OWN_TASKS, "sts"],
+    "tasks": tiny_finetuning.OWN_TASKS,
+    "num_train_epochs": 2.0,
+    "max_query_length": 4,
+    "beam_size": 5,
+}
 
 
 def make_once(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
@@ -45,8 +52,27 @@ def pretrain(data: Path, kind: str) -> None:
 
 
 def finetune(data: Path) -> None:
-    """Fills a data directory; models/tiny is fine-tuned on cola, sts and chunk."""
+    """Fills a data directory; models/tiny is fine-tuned on cola, sts and chunk.
+
+    What the run has printed is in stdout.txt.
+    """
     tiny_finetuning.write_data(data)
-    hparams = {"task_names": ["cola", "sts", "chunk"]}
+    hparams = {"task_names": ["cola", "sts", "chunk"], "log_examples": True}
     ended = tiny_finetuning.finetune(data, "tiny", hparams)
     assert ended.returncode == 0, ended.stderr
+    (data / "stdout.txt").write_text(ended.stdout)
+
+
+def finetune_own(data: Path) -> None:
+    """Fills a data directory; models/own is fine-tuned on OWN_TASKS and sts.
+
+    stdout.txt is what the training has printed, test_stdout.txt what a second run has,
+    which wrote the predictions of the test sets.
+    """
+    tiny_finetuning.write_data(data)
+    tiny_finetuning.write_own_data(data / "own")
+    for name, has_outputs in (("stdout.txt", False), ("test_stdout.txt", True)):
+        hparams = OWN | {"write_test_outputs": has_outputs}
+        ended = tiny_finetuning.finetune(data, "own", hparams)
+        assert ended.returncode == 0, ended.stderr
+        (data / name).write_text(ended.stdout)

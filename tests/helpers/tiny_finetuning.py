@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Task data in the layout of GLUE and CoNLL-2000, small and learnable; tiny runs."""
+"""Task data in the formats of GLUE, CoNLL-2000 and users, learnable; tiny runs."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from tests.helpers import forked_runs
 from tests.helpers.runs import SPECIAL, run_script
 
 WORDS = [f"w{chr(97 + i)}{chr(97 + j)}" for i in range(5) for j in range(11)]
+EARLY = WORDS[24]
 
 # A model and a run that take a second, apart from building the graph.
 TINY = {
@@ -55,28 +56,24 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 def _write_cola(folder, split, count, rng):
-    lines = []
+    lines = ["index\tsentence"] if split == "test" else []
     for number in range(count):
         words = _sentence(rng)
-        label = int(words[0] < WORDS[24])
-        text = " ".join(words)
-        lines.append(
-            f"{number}\t{text}" if split == "test" else f"x\t{label}\t\t{text}"
-        )
-    header = ["index\tsentence"] if split == "test" else []
-    _write(folder / f"{split}.tsv", header + lines)
+        cells = (number,) if split == "test" else ("x", int(words[0] < EARLY), "")
+        lines.append("\t".join(map(str, (*cells, " ".join(words)))))
+    _write(folder / f"{split}.tsv", lines)
 
 
 def _write_sts(folder, split, count, rng):
     names = "index genre filename year old_index source1 source2 sentence1 sentence2"
-    names = names.split() + (["score"] if split != "test" else [])
-    lines = ["\t".join(names)]
+    score = ["score"] * (split != "test")
+    lines = ["\t".join(names.split() + score)]
     for number in range(count):
         first, second = _sentence(rng), _sentence(rng)
-        score = 5.0 * (first[0] < WORDS[24])
         cells = [str(number), "g", "f", "2012", "1", "none", "none"]
         cells += [" ".join(first), " ".join(second)]
-        lines.append("\t".join(cells + ([f"{score:.3f}"] if split != "test" else [])))
+        cells += [f"{5.0 * (first[0] < EARLY):.3f}" for _ in score]
+        lines.append("\t".join(cells))
     _write(folder / f"{split}.tsv", lines)
 
 
@@ -90,27 +87,62 @@ def _write_chunk(folder, split, count, rng):
     _write(folder / f"{split}.txt", lines)
 
 
-def finetune(data: Path, model: str, hparams: dict, *flags: str, **kwargs):
-    """Runs run_finetuning.py as a user would."""
-    return run_script(
-        "run_finetuning.py",
-        "--data-dir",
-        str(data),
-        "--model-name",
-        model,
-        "--hparams",
-        json.dumps(TINY | hparams),
-        *flags,
-        **kwargs,
-    )
+OWN_TASKS = {
+    "reviews": {"type": "classification", "text_a": "text", "label": "kind"},
+    "topics": {
+        **{"type": "multilabel", "text_a": "text", "label": "topics"},
+        "class_weights": "balanced",
+    },
+    "scores": {"type": "regression", "text_a": "text", "label": "score"},
+    "names": {"type": "tagging"},
+    "faq": {"type": "qa"},
+}
+for _task, _end in zip(OWN_TASKS, ("tsv", "tsv", "tsv", "txt", "json"), strict=True):
+    OWN_TASKS[_task] |= {s: f"own/{s}.{_end}" for s in ("train", "dev", "test")}
+
+
+def own_sentences(count: int) -> list[list[str]]:
+    """Five words each; the same ones in every split."""
+    return [[WORDS[(7 * i + j) % len(WORDS)] for j in range(5)] for i in range(count)]
+
+
+def write_own_data(folder: Path) -> None:
+    """Files of OWN_TASKS: reviews (tsv), names (CoNLL, IOB1) and questions (SQuAD)."""
+    for split, count in (("train", 24), ("dev", 12), ("test", 6)):
+        rows, lines, paragraphs = [], [], []
+        for n, words in enumerate(own_sentences(count)):
+            text, (first, last) = " ".join(words), (w < EARLY for w in words[::4])
+            topics = ", ".join(["begin"] * first + ["end"] * last)
+            row = text, "good" if first else "awful", topics, str(n)
+            tagged = [f"{w} {'I-PER' if w < EARLY else 'O'}" for w in words]
+            asked = {"id": f"{split}{n}", "question": WORDS[n % 9]}
+            answer = {"text": words[1], "answer_start": len(words[0]) + 1}
+            if split == "test":
+                row, tagged = (f"r{n}", text), words
+            else:
+                asked["answers"] = [answer]
+            rows.append("\t".join(row))
+            lines += [*tagged, ""]
+            paragraphs.append({"context": text, "qas": [asked]})
+        header = "id\ttext" if split == "test" else "text\tkind\ttopics\tscore"
+        _write(folder / f"{split}.tsv", [header, *rows])
+        _write(folder / f"{split}.txt", lines)
+        content = {"data": [{"title": split, "paragraphs": paragraphs}]}
+        _write(folder / f"{split}.json", [json.dumps(content)])
+
+
+def _arguments(data: Path, model: str, hparams: dict, *flags: str) -> list[str]:
+    values = json.dumps(TINY | hparams)
+    found = ["run_finetuning.py", "--data-dir", str(data), "--model-name", model]
+    return [*found, "--hparams", values, *flags]
+
+
+def finetune(*args, **kwargs):
+    """Runs run_finetuning.py as a user would: (data, model, hparams, *flags)."""
+    return run_script(*_arguments(*args), **kwargs)
 
 
 def fork(data: Path, model: str, hparams: dict, *flags: str, before=None):
-    """The same in a process that has TensorFlow imported already: sooner there."""
-    return forked_runs.Run(
-        data / "logs" / model,
-        "run_finetuning.py",
-        *("--data-dir", str(data), "--model-name", model),
-        *("--hparams", json.dumps(TINY | hparams), *flags),
-        before=before,
-    ).wait()
+    """The same with a fault that `before` prepares, and logs below the data."""
+    args = _arguments(data, model, hparams, *flags)
+    return forked_runs.Run(data / "logs" / model, *args, before=before).wait()

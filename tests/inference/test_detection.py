@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""detection.detect: what is replaced in a long input."""
+"""Passages of a long input, and how they are shown."""
 
 import pytest
 
 from electra_tf.inference import detection
+from electra_tf.inference.pretrained_model import TokenPrediction
 
 
 class Model:
-    """Notes what it is asked."""
+    """Records the seeds that it is given."""
 
     def __init__(self):
         self.seeds = []
@@ -18,8 +19,20 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", [0, -(2**63), 2**63 - 1])
-def test_each_chunk_has_a_seed_of_64_bits_of_its_own(seed):
+def test_each_chunk_has_its_own_seed_of_64_bits(seed):
     model, texts = Model(), ["w1"] * 1000
     assert len(list(detection.detect(model, texts, seed))) == 1000
     assert model.seeds[0] == seed and len(set(model.seeds)) == len(model.seeds) > 1
     assert all(-(2**63) <= value < 2**63 for value in model.seeds)
+
+
+def test_html_marks_what_is_above_the_threshold():
+    text = "<script>w1</script>"
+    tokens = [TokenPrediction("<", 0, 1, 0.4), TokenPrediction("w1", 8, 10, 0.6)]
+    detected = [(text, tokens)]
+    pages = [
+        "".join(detection.show(detected, "html", threshold=limit, colour=False))
+        for limit in (0.5, 0.3)
+    ]
+    assert "<script>" not in pages[0] and pages[0].count("<p") == 2
+    assert [page.count('class="alarm"') for page in pages] == [2, 3]  # one is a legend

@@ -3,7 +3,7 @@
 
 A distribution over four words is known exactly, by enumeration.  A tiny Electric,
 trained on samples of it, must find its conditional probabilities, with a normaliser of
-1 that nobody enforces (noise-contrastive estimation, the paper's section 2.2).
+1 that nothing enforces (noise-contrastive estimation, the paper's section 2.2).
 """
 
 import keras
@@ -15,6 +15,7 @@ from electra_tf.inference.pseudo_likelihood import electric
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.discriminator import noise_contrastive_logits
 from electra_tf.pretrain.pretraining import build_pretrainer
+from tests.helpers.runs import NO_DROPOUT
 from tests.helpers.tiny_pretraining import CLS, MASK, SEP, tiny_config
 
 WORDS, LENGTH, FIRST_WORD = 7, 4, 5  # a vocabulary of 12 tokens
@@ -56,9 +57,8 @@ def test_the_right_energies_are_the_posterior_of_noise():
     log_q = conditionals(chain(seed=1))
     prior = 0.15
     energy = -log_p
-    logits = noise_contrastive_logits(
-        tf.constant(energy, tf.float32), tf.constant(log_q, tf.float32), prior
-    )
+    given = (tf.constant(values, tf.float32) for values in (energy, log_q))
+    logits = noise_contrastive_logits(*given, prior)
     noise, data = prior * np.exp(log_q), (1 - prior) * np.exp(log_p)
     np.testing.assert_allclose(tf.sigmoid(logits), noise / (noise + data), atol=1e-6)
 
@@ -76,25 +76,16 @@ def test_the_right_energies_are_the_posterior_of_noise():
 def trained(log_p, steps, batch_size=256):
     """An Electric trained on samples of p, one word at a time replaced in some."""
     keras.utils.set_random_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape |= {"initializer_range": 0.2, "max_position_embeddings": 32}
     config = tiny_config(
-        layers=2,
-        electric_objective=True,
-        electra_objective=False,
+        objective="electric",
         vocab_size=FIRST_WORD + WORDS,
-        max_seq_length=32,
         embedding_size=32,
         generator_hidden_size=1.0,
         mask_prob=MASK_PROB,
         disc_weight=10.0,
-        model_hparam_overrides={
-            "hidden_size": 32,
-            "max_position_embeddings": 32,
-            "num_hidden_layers": 2,
-            "initializer_range": 0.2,
-            "num_attention_heads": 2,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-        },
+        model_hparam_overrides=shape | NO_DROPOUT,
     )
     model = build_pretrainer(config, (CLS, SEP, MASK))
     schedule = keras.optimizers.schedules.CosineDecay(
@@ -107,12 +98,11 @@ def trained(log_p, steps, batch_size=256):
 
     def batch(step):
         key = tf.stack([tf.cast(step, tf.int32), 1])
+        draw, size = tf.random.stateless_uniform, [batch_size, 1]
         which = tf.random.stateless_categorical(logits, batch_size, key)[0]
         ids = tf.gather(every, which)
-        place = tf.random.stateless_uniform(
-            [batch_size, 1], key + [0, 1], 1, LENGTH + 1, tf.int32
-        )
-        noisy = tf.random.stateless_uniform([batch_size, 1], key + [0, 2]) < NOISY
+        place = draw(size, key + [0, 1], 1, LENGTH + 1, tf.int32)
+        noisy = draw(size, key + [0, 2]) < NOISY
         place *= tf.cast(noisy, tf.int32)
         masked_ids = masking.gather_positions(ids, place)
         return {
@@ -123,9 +113,7 @@ def trained(log_p, steps, batch_size=256):
             "masked_lm_positions": place,
             "masked_lm_ids": masked_ids * tf.cast(noisy, tf.int32),
             "masked_lm_weights": tf.cast(noisy, tf.float32),
-            "sample_uniform": tf.random.stateless_uniform(
-                [batch_size, 1], key + [0, 3]
-            ),
+            "sample_uniform": draw(size, key + [0, 3]),
         }
 
     @tf.function(jit_compile=True, autograph=False)

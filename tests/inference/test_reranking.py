@@ -40,12 +40,8 @@ def test_json_lines(tmp_path):
     second = {"id": 7, "hypotheses": [{"text": "b", "score": 0, "am": 1}], "x": [1]}
     path = write(tmp_path / "n.jsonl", ROW, "", second)
     one, two = read_nbest(path)
-    assert (one.id, one.reference, two.id, two.reference) == (
-        "u1",
-        "the cat",
-        "7",
-        None,
-    )
+    found = one.id, one.reference, two.id, two.reference
+    assert found == ("u1", "the cat", "7", None)
     assert [(h.text, h.score) for h in one.hypotheses] == [("a cat", -3.5), ("", -4.0)]
     assert two.row == second and two.hypotheses[0].row["am"] == 1
 
@@ -65,27 +61,12 @@ def test_kaldi_text_and_costs(tmp_path):
     ("row", "pattern"),
     [
         ("u1-1 a cat", "line 2: no JSON"),
-        ("[1]", "line 2: no JSON object"),
-        ({"hypotheses": ROW["hypotheses"]}, 'line 2: "id" is missing'),
         (ROW | {"id": ""}, 'line 2: "id" is missing'),
         (ROW | {"id": "u0"}, "line 2: id 'u0' again, after line 1"),
         (ROW | {"hypotheses": []}, "line 2: 'u1' has no \"hypotheses\""),
         (ROW | {"hypotheses": [{"score": 1}]}, "hypothesis 1 of 'u1' has no \"text\""),
-        (ROW | {"hypotheses": [{"text": "a"}]}, "has no score: no finite number"),
-        (ROW | {"reference": ["the", "cat"]}, "is no text"),
-        (
-            '{"id": "u1", "hypotheses": [{"text": "a", "score": NaN}]}',
-            "line 2: hypothesis 1 of 'u1' has the score nan: no finite number",
-        ),
-        (
-            '{"id": "u1", "hypotheses": [{"text": "a", "score": "-1"}]}',
-            "the score '-1'",
-        ),
-        (
-            '{"id": "u1", "hypotheses": [{"text": "a", "score": 1' + "0" * 400 + "}]}",
-            "has the score 10{30,40}: no finite number",
-        ),
-        ("[" * 100_000, "line 2: no JSON"),
+        (ROW | {"hypotheses": [{"text": "a", "score": math.nan}]}, "the score nan: no"),
+        (ROW | {"hypotheses": [{"text": "a", "score": "-1"}]}, "the score '-1'"),
     ],
 )
 def test_damaged_json_lines(tmp_path, row, pattern):
@@ -99,13 +80,8 @@ def test_damaged_json_lines(tmp_path, row, pattern):
         (["a-1 x", "a-2 y"], ["a-1 1"], "cost has no cost for 'a-2' of"),
         (["a-1 x"], ["a-1 1", "b-1 1", "b-2 1"], "'b-1' of .*, nor for 1 others"),
         (["a-1 x", "a-1 y"], ["a-1 1"], "line 2: id 'a-1' again, after line 1"),
-        (["a-1 x", ""], ["a-1 1"], "line 2: an empty line: the id is missing"),
-        (["a-1 x", " word"], ["a-1 1"], "line 2: begins with a space: the id"),
         (["a-1 x", "cat"], ["a-1 1", "cat 2"], "line 2: id 'cat' is not of the form"),
         (["a-1 x"], ["a-1 nan"], "line 1: the cost of 'a-1' is 'nan'"),
-        (["a-1 x"], ["a-1 1_0"], "line 1: the cost of 'a-1' is '1_0'"),
-        (["a-1 x"], ["a-1"], "line 1: the cost of 'a-1' is ''"),
-        (["a-1 x"], ["a-1 1 2"], "the cost of 'a-1' is '1 2'"),
     ],
 )
 def test_damaged_kaldi_files(tmp_path, text, cost, pattern):
@@ -115,15 +91,11 @@ def test_damaged_kaldi_files(tmp_path, text, cost, pattern):
     refused(code, pattern, text, [cost])
 
 
-def test_references_that_lack_an_id(tmp_path):
+def test_missing_references_and_empty_files(tmp_path):
     path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": "u2"}, ROW | {"id": "u3"})
     references = write(tmp_path / "ref", "u1 the cat")
     refused(EXIT_CONFIG, "no reference for 'u2'.*, nor for 1", path, [], references)
-
-
-def test_an_empty_file(tmp_path):
     refused(EXIT_CONFIG, "holds no lists", write(tmp_path / "n.jsonl"))
-    refused(EXIT_CONFIG, "cannot read .*nowhere", tmp_path / "nowhere")
 
 
 # Ranking.
@@ -144,23 +116,16 @@ def test_rank():
         rank([0.0, 0.0], [1.0, 1e300], 1e300, ["a", "b"])
 
 
-@pytest.mark.parametrize(
-    ("reference", "hypothesis", "errors"),
-    [
+def test_word_errors_and_their_rate():
+    for reference, hypothesis, errors in (
         ("the cat sat", "the cat sat", 0),
         ("the cat sat", "the hat sat", 1),
         ("the cat sat", "cat sat down", 2),
         ("the cat", "", 2),
         ("", "a b", 2),
-        ("", "", 0),
         ("a b c d", "b a d c", 3),
-    ],
-)
-def test_word_errors(reference, hypothesis, errors):
-    assert word_errors(reference, hypothesis) == errors
-
-
-def test_word_error_rate():
+    ):
+        assert word_errors(reference, hypothesis) == errors
     assert reranking.WordErrors(3, 12).rate == 0.25
     assert reranking.WordErrors(0, 0).rate == 0
     assert math.isinf(reranking.WordErrors(1, 0).rate)
@@ -204,10 +169,10 @@ def test_tuning_finds_what_a_fine_grid_finds(seed, ties):
         assert at(found.high * (1 + 1e-6)).errors != found.errors.errors
 
 
-def test_tuning_without_a_choice():
+def test_tuning_by_hand():
     lists = [list_of([-1.0], ["a"], "b")]
     assert tune(lists, [[-3.0]], [[1]]) == (1.0, 0.0, math.inf, (1, 1))
-    # The model's order is right from weight 2 on, and for ever.
+    # The model's order is right from weight 2 on.
     lists = [list_of([0.0, -2.0], ["bad", "good"], "good")]
     assert tune(lists, [[-2.0, -1.0]], [[1, 0]]) == (4.0, 2.0, math.inf, (0, 1))
     # The given order is right up to weight 2.
@@ -215,31 +180,23 @@ def test_tuning_without_a_choice():
     assert tune(lists, [[-2.0, -1.0]], [[0, 1]]) == (1.0, 0.0, 2.0, (0, 1))
 
 
-def test_errors_need_references():
-    lists = [list_of([0.0], ["a"], "a b"), list_of([0.0], ["a"], None, "u7")]
-    assert reranking.errors_of(lists[:1]) == [[1]]
+def test_errors_need_references_and_a_package(monkeypatch, capsys):
+    known = list_of([0.0], ["a"], "a b")
+    both = [known, list_of([0.0], ["a"], None, "u7")]
+    assert reranking.errors_of([known]) == [[1]]
     with pytest.raises(UserError, match="'u7' has no reference: .*\nGive --references"):
-        reranking.errors_of(lists)
-
-
-def test_errors_that_need_not_be_known(monkeypatch, capsys):
-    with_reference, without = list_of([0.0], ["a"], "a b"), list_of([0.0], ["a"])
-    assert reranking.errors_if_known([with_reference], is_needed=False) == [[1]]
-    assert reranking.errors_if_known([without], is_needed=False) is None
+        reranking.errors_of(both)
+    assert reranking.errors_if_known([known], is_needed=False) == [[1]]
+    assert reranking.errors_if_known(both[1:], is_needed=False) is None
     assert capsys.readouterr().err == ""
-    both = [with_reference, without]
     assert reranking.errors_if_known(both, is_needed=False) is None
-    assert (
-        capsys.readouterr().err == "No word error rate; lists without a reference: 1.\n"
-    )
+    assert "lists without a reference: 1.\n" in capsys.readouterr().err
     with pytest.raises(UserError, match="has no reference"):
         reranking.errors_if_known(both, is_needed=True)
-    for name in list(sys.modules):
-        if name.split(".")[0] == "rapidfuzz":
-            monkeypatch.delitem(sys.modules, name)
+    for name in [n for n in sys.modules if n.split(".")[0] == "rapidfuzz"]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "rapidfuzz", None)
-    assert reranking.errors_if_known([with_reference], is_needed=False) is None
-    err = capsys.readouterr().err
-    assert err.startswith("No word error rate: ") and "pip install" in err
+    assert reranking.errors_if_known([known], is_needed=False) is None
+    assert "pip install" in capsys.readouterr().err
     with pytest.raises(reranking.MissingPackage, match="rapidfuzz"):
-        reranking.errors_if_known([with_reference], is_needed=True)
+        reranking.errors_if_known([known], is_needed=True)

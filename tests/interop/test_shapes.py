@@ -6,7 +6,6 @@ import itertools
 import pytest
 
 from electra_tf.config.hparams import read_hparams
-from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import shapes
 from tests.config.test_identity import CONFIGS
@@ -54,18 +53,6 @@ def test_another_size_is_refused_with_both():
         shapes.merge(derived, {}, {"generator_layers": 0.4}, "m")
 
 
-def test_mixtures_of_phases_are_not_checked_in_a_trained_model():
-    parts = [{"num_train_steps": 5, "pretrain_tfrecords": p} for p in ("a", ["b", "c"])]
-    hparams = {"vocab_size": 97, "embedding_size": 8, "max_seq_length": 32}
-    hparams |= {"phases": parts, "sampling_alpha": 0.5}
-    trained = PretrainingConfig.from_hparams("data", "m", hparams)
-    given = {k: v for k, v in trained.to_dict().items() if k in hparams}
-    derived = shapes.hparams_of(shapes_of(256, 12, 64, 12), "m")
-    merged = shapes.merge(derived, given, {}, "m")
-    found = PretrainingConfig.from_hparams("data", "m", merged)
-    assert found.model_config().num_hidden_layers == 12
-
-
 @pytest.mark.parametrize("there", CONFIGS)
 def test_saved_hparams_of_another_config(there, tmp_path):
     """They decide the identity; hparams that are not in the file are the config's."""
@@ -99,13 +86,3 @@ def test_some_hparams_of_another_config():
     assert identity_by(electric, {"objective": "electric"}) == electric.identity()
     with pytest.raises(UserError, match="hparams.json"):
         identity_by(make(), {"model_size": "huge"})
-
-
-def test_an_identity_as_hparams():
-    overrides = {"num_attention_heads": 8, "hidden_act": "relu"}
-    hparams = {"objective": "electra_15", "vocab_size": 99}
-    hparams["model_hparam_overrides"] = overrides
-    identity = make(hparams | {"vocab_file": "/nowhere"}).identity()
-    names = {"objective", "vocab_size", *overrides}
-    found = shapes.as_hparams((name, identity[name]) for name in names)
-    assert found == hparams

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder: who sees whom, dropout, padding, serialisation."""
+"""The encoder: attention and padding, dropout, precision, serialisation."""
 
 import itertools
 import json
@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.model import encoder as modeling
-from electra_tf.model import target as compile_target
 from electra_tf.model import transformer_layer
 from electra_tf.pretrain import discriminator
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_config, tiny_model
@@ -63,12 +62,8 @@ def states(layer, inputs, seed=None):
     return layer(*(tf.constant(x) for x in inputs), seed).sequence_output.numpy()
 
 
-# Who sees whom.
-
-
 def influence(layer, inputs):
-    """[B, L, L]: how much the state at the second position changes with the token
-    at the first."""
+    """[B, L, L]: change of the state at the second position by a token at the first."""
     before = states(layer, inputs)
     ids = inputs[0]
     changes = []
@@ -94,6 +89,11 @@ def test_direction(direction):
         # A real position sees exactly the real ones in its direction, and itself.
         expected = seen & (mask[:, None] | np.eye(LENGTH, dtype=bool))
         np.testing.assert_array_equal(found[row][:, mask], expected[:, mask])
+    # The amount of padding has no influence, either.
+    layer, real = encoder(direction=direction), inputs[1][1:, :10].astype(bool)
+    shorter = states(layer, [x[1:, :10] for x in inputs])[real]
+    longer = states(layer, inputs)[1:, :10][real]
+    np.testing.assert_allclose(shorter, longer, atol=2e-6)
 
 
 def test_attention_without_visible_keys_is_to_all():
@@ -107,79 +107,36 @@ def test_attention_without_visible_keys_is_to_all():
     np.testing.assert_array_equal(alone[0], unmasked[0])
 
 
-def test_unknown_direction():
-    with pytest.raises(ValueError, match="direction is 'left'"):
-        encoder(direction="left")
-    with pytest.raises(ValueError, match="16 is not divisible by num_heads 3"):
-        encoder(num_attention_heads=3)
-
-
-@pytest.mark.parametrize("direction", modeling.DIRECTIONS)
-def test_padding_does_not_reach_real_tokens(direction):
-    layer = encoder(direction=direction)
-    ids, mask, segments = text()
-    real = mask.astype(bool)
-    before = states(layer, (ids, mask, segments))
-    other_ids = np.where(real, ids, 33)
-    other_segments = np.where(real, segments, 1)
-    after = states(layer, (other_ids, mask, other_segments))
-    np.testing.assert_array_equal(after[real], before[real])
-    assert (after[~real] != before[~real]).any()
-    # Neither does the amount of padding.
-    shorter = states(layer, (ids[1:, :10], mask[1:, :10], segments[1:, :10]))
-    kept = real[1:, :10]
-    np.testing.assert_allclose(shorter[kept], before[1:, :10][kept], atol=2e-6)
-
-
-def test_rows_do_not_influence_each_other():
-    layer = encoder()
-    inputs = text()
-    together = states(layer, inputs)
-    for row in range(ROWS):
-        alone = states(layer, [x[row : row + 1] for x in inputs])
-        np.testing.assert_allclose(alone[0], together[row], atol=2e-6)
-
-
-def test_outputs_and_shapes():
-    layer = encoder()
-    out = layer(*(tf.constant(x) for x in text()))
+def test_outputs_of_each_row_and_layer():
+    layer, inputs = encoder(), text()
+    out = layer(*(tf.constant(x) for x in inputs))
     assert out.embedding_output.shape == (ROWS, LENGTH, WIDTH)
     assert len(out.all_layer_outputs) == 2
     np.testing.assert_array_equal(out.all_layer_outputs[-1], out.sequence_output)
     assert (out.all_layer_outputs[0] != out.sequence_output).numpy().any()
+    for row in range(ROWS):
+        alone = states(layer, [x[row : row + 1] for x in inputs])
+        np.testing.assert_allclose(alone[0], out.sequence_output[row], atol=2e-6)
 
 
 def test_same_numbers_in_a_graph_of_unknown_shape():
     layer = encoder()
     spec = tf.TensorSpec([None, None], tf.int32)
-    traced = tf.function(
-        lambda *x: layer(*x).sequence_output, input_signature=[spec] * 3
-    )
+    function = lambda *x: layer(*x).sequence_output  # noqa: E731
+    traced = tf.function(function, input_signature=[spec] * 3)
+    compiled = tf.function(function, jit_compile=True)
     for inputs in (text(), text((3, 7), length=7), text((20,), length=20)):
-        np.testing.assert_allclose(
-            traced(*(tf.constant(x) for x in inputs)),
-            states(layer, inputs),
-            atol=2e-6,
-        )
-    compiled = tf.function(lambda *x: layer(*x).sequence_output, jit_compile=True)
-    np.testing.assert_allclose(
-        compiled(*(tf.constant(x) for x in text())), states(layer, text()), atol=5e-6
-    )
-
-
-def test_embedding_projection_only_where_widths_differ():
-    narrow, wide = encoder(embedding_size=8), encoder(embedding_size=WIDTH)
-    assert narrow.embeddings_project is not None
-    assert wide.embeddings_project is None
-    assert not any("embeddings_project" in v.path for v in wide.weights)
+        found = traced(*(tf.constant(x) for x in inputs))
+        np.testing.assert_allclose(found, states(layer, inputs), atol=2e-6)
+    found = compiled(*(tf.constant(x) for x in text()))
+    np.testing.assert_allclose(found, states(layer, text()), atol=5e-6)
 
 
 def test_intermediate_activation_is_the_exact_gelu():
     x = tf.constant([-3.0, -1.0, 0.0, 0.5, 2.0])
     normal = [0.0013498980, 0.1586552539, 0.5, 0.6914624613, 0.9772498681]
-    np.testing.assert_allclose(
-        transformer_layer.gelu(x), np.array(x) * normal, atol=1e-6
-    )
+    expected = np.array(x) * normal
+    np.testing.assert_allclose(transformer_layer.gelu(x), expected, atol=1e-6)
 
 
 # Dropout.
@@ -191,14 +148,8 @@ def transparent_encoder(which):
     All kernels are 0 and one bias is huge: after the layer norm the sign of an entry
     says whether dropout kept it.
     """
-    layer = encoder(
-        embedding_size=64,
-        hidden_size=64,
-        num_hidden_layers=3,
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.0,
-        num_attention_heads=4,
-    )
+    shape = {"embedding_size": 64, "hidden_size": 64, "num_hidden_layers": 3}
+    layer = encoder(**shape, hidden_dropout_prob=0.1, num_attention_heads=4)
     for variable in layer.encoder.weights:
         value = float(variable.path.endswith("gamma"))
         of_attention = "/attention/output/dense/bias" in variable.path
@@ -247,38 +198,9 @@ def test_layers_traced_once_compute_and_learn_the_same(policy):
     eager = outputs_and_gradients()
     graph = tf.function(outputs_and_gradients, autograph=False)()
     largest = max(np.abs(x).max() for x in eager)
+    atol = largest * (0.02 if policy else 1e-6)
     for one, other in zip(eager, graph, strict=True):
-        np.testing.assert_allclose(
-            one, other, atol=largest * (0.02 if policy else 1e-6)
-        )
-
-
-def test_compiled_layers_have_no_gradient_that_takes_xla_long():
-    """TensorFlow's gradient of a bias goes through MLIR; a sum has the same bits."""
-    x = tf.random.stateless_normal([64, WIDTH], [1, 2])
-    found = []
-    for kind in (keras.layers.Dense, transformer_layer._Dense):
-        dense = kind(
-            8, name="dense", bias_initializer=keras.initializers.RandomNormal(seed=1)
-        )
-        dense.kernel_initializer = keras.initializers.RandomNormal(seed=2)
-        dense.build((None, WIDTH))
-
-        def step(x, dense=dense):
-            with tf.GradientTape() as tape:
-                y = dense(x)
-                loss = tf.reduce_sum(tf.sin(y))
-            return y, *tape.gradient(loss, [dense.kernel.value, dense.bias.value])
-
-        plain, compiled = (tf.function(step, jit_compile=jit) for jit in (False, True))
-        graphs = [plain.get_concrete_function(x).graph]
-        with compile_target.compiled():
-            graphs.append(compiled.get_concrete_function(x).graph)
-        kinds = [{op.type for op in graph.get_operations()} for graph in graphs]
-        assert "BiasAddGrad" in kinds[0]  # which oneDNN has patterns for
-        assert ("BiasAddGrad" in kinds[1]) == (kind is keras.layers.Dense)
-        found.append([t.numpy().tobytes() for t in (*plain(x), *compiled(x))])
-    assert found[0] == found[1]
+        np.testing.assert_allclose(one, other, atol=atol)
 
 
 def test_embedding_and_attention_dropout():
@@ -305,7 +227,7 @@ def test_attention_dropout_keeps_the_mean():
     bias = tf.zeros([1, 1, 1, LENGTH])
     plain = attention(x, bias)
     run = tf.function(lambda seed: attention(x, bias, seed))
-    outs = np.stack([run(tf.constant([5, step])) for step in range(400)])
+    outs = np.stack([run(tf.constant([5, step])) for step in range(200)])
     error = outs.std(axis=0) / np.sqrt(len(outs))
     assert error.mean() > 0
     assert (np.abs(outs.mean(axis=0) - plain) < 5 * error + 1e-6).all()
@@ -314,19 +236,10 @@ def test_attention_dropout_keeps_the_mean():
 # Keras.
 
 
-def rebuilt(layer):
-    """The layer made anew from its configuration, through JSON."""
-    return type(layer).from_config(json.loads(json.dumps(layer.get_config())))
-
-
 LAYERS = {
     "embeddings": lambda: modeling.Embeddings(50, 8, 16, 2, 0.1, 0.05),
     "encoder": lambda: modeling.Encoder(2, 16, 2, 24, 0.2, 0.3, 0.05, "rtl"),
     "layer_norm": lambda: transformer_layer.LayerNorm(name="norm"),
-    "self_attention": lambda: transformer_layer.SelfAttention(2, 8, 0.1, 0.02),
-    "attention": lambda: transformer_layer.Attention(16, 2, 0.1, 0.2, 0.02),
-    "residual": lambda: transformer_layer.Residual(16, 0.1, 0.02),
-    "intermediate": lambda: transformer_layer.Intermediate(24, 0.02),
     "transformer": lambda: transformer_layer.TransformerLayer(
         16, 2, 24, name="layer_0"
     ),
@@ -337,27 +250,21 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_layer_from_config(name):
     layer = LAYERS[name]()
-    copy = rebuilt(layer)
+    copy = type(layer).from_config(json.loads(json.dumps(layer.get_config())))
     assert copy.get_config() == layer.get_config()
-    layer.build((None, 16))
-    copy.build((None, 16))
+    for each in (layer, copy):
+        each.build((None, 16))
     assert [v.path for v in copy.weights] == [v.path for v in layer.weights]
     assert [v.shape for v in copy.weights] == [v.shape for v in layer.weights]
-    # Only constructed, it already says how it was made.
-    assert layer.get_config() == copy.get_config()
-
-
-def test_encoder_from_config_computes_the_same():
-    layer = LAYERS["encoder"]()
-    copy = rebuilt(layer)
-    for each in (layer, copy):
-        each.build()
-        randomise(each, seed=6)
-    x = tf.random.stateless_normal([2, 6, 16], [0, 1])
-    mask = tf.constant([[1] * 6, [1] * 4 + [0] * 2])
-    for seed in (None, tf.constant([1, 2])):
-        for one, other in zip(layer(x, mask, seed), copy(x, mask, seed), strict=True):
-            np.testing.assert_array_equal(one, other)
+    if name == "encoder":
+        for each in (layer, copy):
+            randomise(each, seed=6)
+        x = tf.random.stateless_normal([2, 6, 16], [0, 1])
+        mask = tf.constant([[1] * 6, [1] * 4 + [0] * 2])
+        for seed in (None, tf.constant([1, 2])):
+            pairs = zip(layer(x, mask, seed), copy(x, mask, seed), strict=True)
+            for one, other in pairs:
+                np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
@@ -385,17 +292,15 @@ def test_layer_norm_statistics_are_float32():
     np.testing.assert_allclose(out, expected, atol=3e-3)
 
 
-def test_positions_and_segments_are_added():
+def test_embeddings_by_hand():
     layer = modeling.Embeddings(50, 8, 16, 2, 0.0)
     layer.build()
     randomise(layer)
     ids = np.array([[7, 7, 9]])
     out = layer(tf.constant(ids), tf.constant([[0, 1, 1]])).numpy()[0]
-    total = (
-        layer.word_embeddings.numpy()[ids[0]]
-        + layer.token_type_embeddings.numpy()[[0, 1, 1]]
-        + layer.position_embeddings.numpy()[:3]
-    )
+    total = layer.word_embeddings.numpy()[ids[0]]
+    total = total + layer.token_type_embeddings.numpy()[[0, 1, 1]]
+    total = total + layer.position_embeddings.numpy()[:3]
     normal = total - total.mean(1, keepdims=True)
     normal /= total.std(1, keepdims=True)
     norm = layer.layer_norm
@@ -404,10 +309,10 @@ def test_positions_and_segments_are_added():
 
 
 def test_hidden_act_is_used_everywhere():
-    """In the feed-forward layers and both heads: the original's get_activation."""
+    """In the feed-forward layers and both heads."""
     overrides = tiny_config().model_hparam_overrides
     losses = {}
-    for name in ("gelu", "relu", "tanh", "linear"):
+    for name in ("gelu", "relu", "linear"):
         model = tiny_model(model_hparam_overrides=overrides | {"hidden_act": name})
         parts = (
             model.electra.encoder.transformer_layers[0].intermediate,
@@ -417,4 +322,4 @@ def test_hidden_act_is_used_everywhere():
         )
         assert all(p.activation is transformer_layer.activation(name) for p in parts)
         losses[name] = float(model(tiny_batch()).total_loss)
-    assert len(set(losses.values())) == 4, losses
+    assert len(set(losses.values())) == 3, losses

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is traced for a compiler or another target is the same mathematics."""
-
-import pytest
+"""A graph for a compiler or another target computes the same."""
 
 from electra_tf.model import target
 from tests.helpers.encoder_passes import assert_same, pass_of
@@ -12,11 +10,11 @@ def test_an_encoder_and_its_gradients_are_the_same():
     for form in ({"jit": True}, {"for_target": "tpu"}):
         found, kinds = pass_of(**form)
         assert_same(found, expected)
-        # It is another form.
+        # By other operations.
         assert kinds["BiasAddGrad"] < plain["BiasAddGrad"]
 
 
-def test_what_xla_compiles_for():
+def test_target_of_compilation():
     assert target.compiled_for() is None
     with target.compiled():
         assert target.compiled_for() == "cpu"
@@ -24,8 +22,3 @@ def test_what_xla_compiles_for():
             pass
         assert target.compiled_for() == "cpu"
     assert target.compiled_for() is None
-
-
-def test_an_unknown_target():
-    with pytest.raises(ValueError, match="one of cpu, gpu, tpu"):
-        target.set_target("npu")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a layer by themselves."""
+"""The parts of a layer."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from electra_tf.model.transformer_layer import softmax
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_the_gradient_of_a_softmax_is_that_of_what_it_gives(dtype):
+def test_softmax_and_its_gradient(dtype):
     rng = np.random.default_rng(1)
     scores = tf.constant(rng.normal(0, 3, (2, 3, 50)), tf.float32)
     d_probs = tf.cast(rng.normal(size=scores.shape), dtype)

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import flops_computation
 from electra_tf.config import pretraining as config_lib
@@ -15,17 +14,12 @@ from electra_tf.config.generators import GENERATORS
 from electra_tf.config.model import generator_config, model_config
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import UserError
-
-
-class Row(NamedTuple):
-    quantity: str
-    deviation: float
-    tolerance: float
+from tests.parity.rows import Row, equal, read_json
 
 
 def replay(directory: str) -> Iterator[Row]:
     """Yields a row per recorded quantity; for settings, the number that differ."""
-    golden = _read(directory, "configs.json")
+    golden = read_json(directory, "configs.json")
     yield from _shapes(golden["bert_configs"])
     for case in golden["max_predictions_per_seq"]:
         value = config_lib.max_predictions_per_seq(
@@ -38,12 +32,7 @@ def replay(directory: str) -> Iterator[Row]:
         yield _finetuning(number, case)
     yield from _errors(golden["pretraining_errors"])
     if os.path.exists(os.path.join(directory, "flops.json")):
-        yield from _flops(_read(directory, "flops.json"))
-
-
-def _read(directory: str, name: str) -> Any:
-    with open(os.path.join(directory, name), encoding="utf-8") as f:
-        return json.load(f)
+        yield from _flops(read_json(directory, "flops.json"))
 
 
 def _differing(ours: dict[str, Any], golden: dict[str, Any]) -> float:
@@ -122,7 +111,7 @@ def _errors(cases: list[list[Any]]) -> Iterator[Row]:
             refused = False
         except UserError as e:
             refused = all(name in str(e) for name in hparams)
-        yield Row(f"errors/{'+'.join(hparams)}", float(not refused), 0.0)
+        yield equal(f"errors/{'+'.join(hparams)}", refused, True)
 
 
 def _flops(golden: dict[str, Any]) -> Iterator[Row]:
@@ -135,7 +124,7 @@ def _flops(golden: dict[str, Any]) -> Iterator[Row]:
         model = flops_computation.TransformerHparams(*case["args"], **case["kwargs"])
         for name, value in case["attributes"].items():
             ours = getattr(model, name)
-            yield Row(f"flops/{number}/{name}", float(ours != value), 0.0)
+            yield equal(f"flops/{number}/{name}", ours, value)
         for name, ours in {
             "block_flops": model.get_block_flops(),
             "embedding_flops_input": model.get_embedding_flops(),

@@ -1,27 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays recordings of the original's example building (`examples/` of a golden)."""
 
-import json
 import os
 import random
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from electra_tf.data.example_building import ExampleBuilder, Examples
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
+from tests.parity.rows import Row, read_json, vocabulary
 
 _IDS = ("input_ids", "input_mask", "segment_ids")
-
-
-class Row(NamedTuple):
-    """One compared quantity: its largest deviation, and what is allowed."""
-
-    quantity: str
-    deviation: float
-    tolerance: float
 
 
 def replay(directory: str) -> Iterator[Row]:
@@ -30,9 +21,7 @@ def replay(directory: str) -> Iterator[Row]:
     The deviation is the number of ids that differ (a recording of another shape counts
     as all of its ids); of random numbers, the difference of the next one to be drawn.
     """
-    with open(os.path.join(directory, "examples.json"), encoding="utf-8") as f:
-        recorded = json.load(f)
-    vocab = Vocabulary.load(_find(directory, "vocab_tiny.txt"))
+    recorded, vocab = read_json(directory, "examples.json"), vocabulary(directory)
     with np.load(os.path.join(directory, "examples.npz")) as arrays:
         for case in recorded["single"]:
             yield from _replay_single(directory, case, arrays, vocab)
@@ -92,11 +81,3 @@ def _compare(key: str, values: np.ndarray, arrays) -> Row:
     if values.shape != expected.shape:
         return Row(key, max(values.size, expected.size, 1), 0)
     return Row(key, int((values != expected).sum()), 0)
-
-
-def _find(directory: str, name: str) -> str:
-    """The vocabulary lies beside or above the recordings."""
-    for folder in (directory, os.path.dirname(os.path.abspath(directory))):
-        if os.path.exists(os.path.join(folder, name)):
-            return os.path.join(folder, name)
-    raise FileNotFoundError(f"{name}, in or above {directory}")

@@ -12,7 +12,6 @@ classification is scikit-learn's.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ from electra_tf.finetune.tag_schemes import tags_of
 from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
-from tests.parity.pretraining import Row, compare
+from tests.parity.rows import Row, compare, equal, read_json, vocabulary
 
 SCORE = 1e-9
 LOSS = 1e-6
@@ -40,26 +39,11 @@ def replay(directory: str) -> Iterator[Row]:
     if os.path.exists(os.path.join(directory, "glue_readers.json")):
         yield from _readers(directory)
     if os.path.exists(os.path.join(directory, "qa_nbest.json")):
-        yield from _classification_scores(_read(directory, "classification.json"))
-        yield from _tagging_scores(_read(directory, "tagging.json"))
-        yield from _text_metrics(_read(directory, "squad_text_metrics.json"))
+        yield from _classification_scores(read_json(directory, "classification.json"))
+        yield from _tagging_scores(read_json(directory, "tagging.json"))
+        yield from _text_metrics(read_json(directory, "squad_text_metrics.json"))
         yield from _qa_helpers(directory)
         yield from _qa_decoding(directory)
-
-
-def _read(*parts: str) -> Any:
-    with open(os.path.join(*parts), encoding="utf-8") as file:
-        return json.load(file)
-
-
-def _vocabulary(directory: str) -> Vocabulary:
-    """vocab_tiny.txt of the directory of recordings that this one is in."""
-    while not os.path.exists(os.path.join(directory, "vocab_tiny.txt")):
-        parent = os.path.dirname(os.path.abspath(directory))
-        if parent == directory:
-            raise FileNotFoundError("vocab_tiny.txt")
-        directory = parent
-    return Vocabulary.load(os.path.join(directory, "vocab_tiny.txt"))
 
 
 def _task(name: str, data: str, hparams: dict[str, Any], vocab: Vocabulary):
@@ -90,11 +74,11 @@ def _differing(task, found: dict[str, Any], golden: dict[str, Any]) -> int:
 
 
 def _features(directory: str) -> Iterator[Row]:
-    described = _read(directory, "config.json")
+    described = read_json(directory, "config.json")
     name = described["task"]
     raw = os.path.join(os.path.dirname(os.path.abspath(directory)), "raw", name)
-    task = _task(name, raw, described["hparams"], _vocabulary(directory))
-    for split, recorded in _read(directory, "featurize.json").items():
+    task = _task(name, raw, described["hparams"], vocabulary(directory))
+    for split, recorded in read_json(directory, "featurize.json").items():
         examples = task.examples(split)
         tagged = isinstance(task, tagging.TaggingTask)
         lost = tagged and _ends_in_a_sentence(task.path(split))
@@ -105,8 +89,8 @@ def _features(directory: str) -> Iterator[Row]:
             found = list(task.featurize(example, split == "train"))
             theirs = golden["features"]
             if isinstance(task, qa.QATask):
-                words = float(example.words != golden["doc_tokens"])
-                yield Row(f"features/{split}/{number}/words", words, 0.0)
+                where = f"features/{split}/{number}/words"
+                yield equal(where, example.words, golden["doc_tokens"])
                 for ours, window in zip(found, task.windows(example), strict=True):
                     ours["tokens"] = window.tokens
                     ours["token_to_orig_map"] = _by_text(window.words)
@@ -132,8 +116,8 @@ def _by_text(found: dict[int, Any]) -> dict[str, Any]:
 
 
 def _readers(directory: str) -> Iterator[Row]:
-    vocab = _vocabulary(directory)
-    for number, case in enumerate(_read(directory, "glue_readers.json")):
+    vocab = vocabulary(directory)
+    for number, case in enumerate(read_json(directory, "glue_readers.json")):
         name, split = case["task"], case["split"]
         hparams = {"double_unordered": case["double_unordered"], "max_seq_length": 16}
         data = os.path.join(directory, "raw_glue", name)
@@ -143,8 +127,8 @@ def _readers(directory: str) -> Iterator[Row]:
         theirs = case["examples"]
         for ours, golden in zip(examples, theirs, strict=False):
             expected = golden | {"label": str(golden["label"])}
-            same = {name: ours[name] for name in expected} == expected
-            yield Row(f"{where}/{golden['eid']}", float(not same), 0.0)
+            ours = {name: ours[name] for name in expected}
+            yield equal(f"{where}/{golden['eid']}", ours, expected)
         yield Row(f"{where}/count", abs(len(examples) - len(theirs)), 0.0)
         for example, golden in zip(
             task.examples(split), case["features"], strict=False
@@ -153,22 +137,20 @@ def _readers(directory: str) -> Iterator[Row]:
             count = _differing(task, found, golden)
             yield Row(f"{where}/features", float(count), 0.0)
         if case["label_list"] is not None:
-            labels = list(task.labels) != case["label_list"]
-            yield Row(f"{where}/labels", float(labels), 0.0)
-        tests = task.splits("test") != case["test_splits"]
-        yield Row(f"{where}/test_splits", float(tests), 0.0)
-    for number, case in enumerate(_read(directory, "truncate_seq_pair.json")):
+            yield equal(f"{where}/labels", list(task.labels), case["label_list"])
+        yield equal(f"{where}/test_splits", task.splits("test"), case["test_splits"])
+    for number, case in enumerate(read_json(directory, "truncate_seq_pair.json")):
         a = [f"a{i}" for i in range(case["len_a"])]
         b = [f"b{i}" for i in range(case["len_b"])]
         cut = classification.truncate_pair(a, b, case["max_length"])
-        yield Row(f"truncate/{number}", float(cut != (case["a"], case["b"])), 0.0)
+        yield equal(f"truncate/{number}", cut, (case["a"], case["b"]))
 
 
 def _scores(name: str, scorer, golden, skip: tuple[str, ...] = ()) -> Iterator[Row]:
     """Values and order of a scorer's results."""
     ours = scorer.get_results()
-    order = [metric for metric, _ in ours] != [metric for metric, _ in golden]
-    yield Row(f"{name}/order", float(order), 0.0)
+    order = [metric for metric, _ in golden]
+    yield equal(f"{name}/order", [metric for metric, _ in ours], order)
     for (metric, value), (_, theirs) in zip(ours, golden, strict=False):
         if metric not in skip:
             tolerance = LOSS if metric == "loss" else SCORE
@@ -194,19 +176,19 @@ def _classification_scores(golden) -> Iterator[Row]:
             scorer.update(dict(zip(names, row, strict=True)))
         # A correlation with a constant is recorded as nan; ours is 0, and flagged.
         skip = tuple(name for name, value in case["results"] if value == "nan")
-        flag = float(bool(skip) != scorer.is_degenerate)
-        yield Row(f"regression/{case['name']}/flag", flag, 0.0)
+        flag = f"regression/{case['name']}/flag"
+        yield equal(flag, scorer.is_degenerate, bool(skip))
         yield from _scores(f"regression/{case['name']}", scorer, case["results"], skip)
 
 
 def _tagging_scores(golden) -> Iterator[Row]:
     for number, case in enumerate(golden["get_span_labels"]):
         spans = [list(span) for span in tagging.spans_of(case["tags"])]
-        yield Row(f"spans/{number}", float(spans != case["spans"]), 0.0)
+        yield equal(f"spans/{number}", spans, case["spans"])
     for number, case in enumerate(golden["get_tags"]):
         if case["encoding"] == "BIOES":
             tags = tags_of([tuple(s) for s in case["spans"]], case["length"])
-            yield Row(f"tags/{number}", float(tags != case["tags"]), 0.0)
+            yield equal(f"tags/{number}", tags, case["tags"])
     for number, case in enumerate(golden["entity_f1"]):
         mapping = case["label_mapping"]
         scorer = tagging.SpanScorer(sorted(mapping, key=mapping.get))
@@ -223,8 +205,8 @@ def _text_metrics(golden) -> Iterator[Row]:
     functions = {"v2_f1": v2, "v1_f1": v1, "mrqa_f1": v1}
     functions |= {f"{name}_exact": qa_metrics.exact for name in ("v2", "v1", "mrqa")}
     for number, pair in enumerate(golden["pairs"]):
-        same = qa_metrics.normalize(pair["gold"]) == pair["normalized_gold"]
-        yield Row(f"text/{number}/normalized", float(not same), 0.0)
+        ours = qa_metrics.normalize(pair["gold"])
+        yield equal(f"text/{number}/normalized", ours, pair["normalized_gold"])
         for name, function in functions.items():
             ours = function(pair["gold"], pair["pred"])
             yield compare(f"text/{number}/{name}", ours, pair[name], atol=SCORE)
@@ -253,20 +235,19 @@ def _text_metrics(golden) -> Iterator[Row]:
 
 def _official(name: str, ours, golden) -> Iterator[Row]:
     golden = dict(golden)
-    yield Row(f"{name}/names", float(set(ours) != set(golden)), 0.0)
+    yield equal(f"{name}/names", set(ours), set(golden))
     for metric in golden:
         value = ours.get(metric, np.nan)
         yield compare(f"{name}/{metric}", value, golden[metric], atol=SCORE)
 
 
 def _qa_helpers(directory: str) -> Iterator[Row]:
-    golden = _read(directory, "qa_helpers.json")
-    tokenizer = Tokenizer(_vocabulary(directory))
+    golden = read_json(directory, "qa_helpers.json")
+    tokenizer = Tokenizer(vocabulary(directory))
 
     def rows(name: str, function) -> Iterator[Row]:
         for number, case in enumerate(golden[name]):
-            wrong = function(case) != case["result"]
-            yield Row(f"{name}/{number}", float(wrong), 0.0)
+            yield equal(f"{name}/{number}", function(case), case["result"])
 
     yield from rows(
         "get_final_text",
@@ -304,13 +285,13 @@ def _qa_helpers(directory: str) -> Iterator[Row]:
         yield compare(f"softmax/{number}", ours, case["probs"], atol=1e-12)
     for number, (character, is_space) in enumerate(golden["is_whitespace"]):
         words, _ = qa.split_words(f"a{character}b")
-        yield Row(f"white_space/{number}", float((len(words) > 1) != is_space), 0.0)
+        yield equal(f"white_space/{number}", len(words) > 1, is_space)
 
 
 def _qa_decoding(directory: str) -> Iterator[Row]:
     inputs = np.load(os.path.join(directory, "qa_nbest_inputs.npz"))
-    vocab = _vocabulary(directory)
-    for variant, case in _read(directory, "qa_nbest.json").items():
+    vocab = vocabulary(directory)
+    for variant, case in read_json(directory, "qa_nbest.json").items():
         data = os.path.join(directory, "qa_data", case["task"])
         task = _task(case["task"], data, case["hparams"], vocab)
         scorer = task.scorer("dev")
@@ -323,15 +304,18 @@ def _qa_decoding(directory: str) -> Iterator[Row]:
         for row in range(len(arrays["eid"])):
             scorer.update({name: array[row] for name, array in arrays.items()})
         yield from _scores(f"decoding/{variant}", scorer, case["results"])
-        wrong = scorer.predictions != case["predictions"]
-        yield Row(f"decoding/{variant}/predictions", float(wrong), 0.0)
+        name = f"decoding/{variant}/predictions"
+        yield equal(name, scorer.predictions, case["predictions"])
         for question, odds in case["null_odds"].items():
             ours = scorer.null_odds[question]
             yield compare(f"decoding/{variant}/null_odds", ours, odds, atol=SCORE)
         for question, theirs in case["nbest"].items():
             found = scorer.nbest[question]
-            texts = [a.text for a in found] != [b["text"] for b in theirs]
-            yield Row(f"decoding/{variant}/nbest/{question}", float(texts), 0.0)
+            name, texts = (
+                f"decoding/{variant}/nbest/{question}",
+                [a.text for a in found],
+            )
+            yield equal(name, texts, [b["text"] for b in theirs])
             ours = qa_decoding.softmax([a.start_logit + a.end_logit for a in found])
             golden = [b["probability"] for b in theirs]
             yield compare(f"decoding/{variant}/probability", ours, golden, atol=1e-6)

@@ -7,7 +7,7 @@ recording's directory; features and the heads' first weights are the recorded on
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -18,8 +18,14 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.model import build_finetuning_model
-from electra_tf.train.optimization import AdamWeightDecay, create_finetuning_optimizer
-from tests.parity.pretraining import Row, compare, forward_row
+from electra_tf.train.optimization import create_finetuning_optimizer
+from tests.parity.pretraining import (
+    RecordedNorm,
+    gradient_rows,
+    gradients_of,
+    has_no_gradient,
+)
+from tests.parity.rows import Row, compare, forward_row, read_json
 
 # Logits carry a penalty of 1000 where no answer can be: float32 has 1e-4 left there.
 PENALISED = ("start_logits", "end_logits")
@@ -41,8 +47,7 @@ class Recording:
     """What one directory holds."""
 
     def __init__(self, directory: str):
-        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
-            self.description = json.load(file)
+        self.description = read_json(directory, "config.json")
         self.arrays = np.load(os.path.join(directory, "golden.npz"))
         self.config = FinetuningConfig.from_hparams(
             tempfile.gettempdir(), "parity", self.description["hparams"]
@@ -137,55 +142,34 @@ def _choices(recording, mode, name, ours, golden) -> Iterator[Row]:
         yield compare(f"{mode}/{name}", ours, golden)
 
 
-def _dense_gradients(model, batch):
-    variables = model.trainable_variables
-    with tf.GradientTape() as tape:
-        output = model(batch, training=True)
-    gradients = tape.gradient(output.total_loss, [v.value for v in variables])
-    return output, [tf.convert_to_tensor(g) for g in gradients]
-
-
 def _has_no_gradient(recording, path: str) -> bool:
     """Whether the true gradient is 0: a bias that shifts all logits of a softmax."""
-    if path.endswith("self/key/bias"):
+    if has_no_gradient(path):
         return True
     shifts = [f"task_specific/{recording.name}/{n}/bias" for n in ("dense", "dense_1")]
     return "train_out/start_logits" in recording.arrays and path in shifts
 
 
 def _gradients(recording, model) -> Iterator[Row]:
-    _, gradients = _dense_gradients(model, recording.batch("train"))
-    norm = float(tf.linalg.global_norm(gradients))
-    golden = recording.arrays["train_out/global_norm_dense"]
-    yield compare("gradient/global_norm", norm, golden, rtol=1e-5)
-    for variable, gradient in zip(model.trainable_variables, gradients, strict=True):
-        key = f"grads/{variable.path}"
-        if key in recording.arrays:
-            golden = recording.arrays[key]
-            tolerance = 1e-5 * np.abs(golden).max()
-            if _has_no_gradient(recording, variable.path):
-                tolerance = 1e-8 * norm
-            yield compare(f"gradient/{variable.path}", gradient, golden, atol=tolerance)
-
-
-class _RecordedNorm(AdamWeightDecay):
-    """Clips by the recorded norm: the original's counts repeated tokens apart."""
-
-    recorded: Iterator[float]
-
-    def norm_of(self, gradients):
-        self.true_norm = super().norm_of(gradients)
-        return tf.constant(next(self.recorded))
-
-
-def _optimizer(recording) -> _RecordedNorm:
-    steps = recording.description["num_train_steps"]
-    ours = create_finetuning_optimizer(recording.config, steps)
-    return _RecordedNorm(
-        ours._learning_rate,
-        weight_decay_rate=ours.weight_decay_rate,
-        layer_factor=ours.layer_factor,
+    _, gradients = gradients_of(model, recording.batch("train"), training=True)
+    arrays = recording.arrays
+    golden = {
+        key.removeprefix("grads/"): arrays[key]
+        for key in arrays.files
+        if key.startswith("grads/")
+    }
+    yield from gradient_rows(
+        model.trainable_variables,
+        gradients,
+        golden,
+        arrays["train_out/global_norm_dense"],
+        functools.partial(_has_no_gradient, recording),
     )
+
+
+def _optimizer(recording):
+    steps = recording.description["num_train_steps"]
+    return create_finetuning_optimizer(recording.config, steps)
 
 
 def _layerwise_rates(recording) -> Iterator[Row]:
@@ -200,12 +184,11 @@ def _layerwise_rates(recording) -> Iterator[Row]:
 def _steps(recording) -> Iterator[Row]:
     golden, model = recording.arrays, recording.model()
     batch = recording.batch("train")
-    optimizer = _optimizer(recording)
-    optimizer.recorded = iter(golden["steps/global_norm"])
     variables = model.trainable_variables
-    optimizer.build(variables)
+    norms = golden["steps/global_norm"]
+    optimizer = RecordedNorm(_optimizer(recording), norms, variables)
     for step, golden_norm in enumerate(golden["steps/global_norm_dense"]):
-        output, gradients = _dense_gradients(model, batch)
+        output, gradients = gradients_of(model, batch, training=True)
         loss = golden["steps/total_loss"][step]
         yield forward_row(f"steps/{step}/total_loss", output.total_loss, loss)
         optimizer.apply(gradients, variables)

@@ -10,7 +10,6 @@ Our sampler spends one number per draw; test_masking.py holds it to the distribu
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -26,7 +25,7 @@ from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import MaskedInputs
 from electra_tf.pretrain.two_tower_generator import TwoTowerGenerator
 from electra_tf.train.optimization import LayerwiseDecay, WarmupPolynomialDecay
-from tests.parity.pretraining import Row, compare, forward_row
+from tests.parity.rows import Row, compare, forward_row, read_json
 
 # Frequencies of random draws agree within this many standard errors.
 STANDARD_ERRORS = 5.0
@@ -45,10 +44,8 @@ def replay(directory: str) -> Iterator[Row]:
     yield from _attention_bias(helpers)
     if os.path.exists(os.path.join(directory, "schedules.json")):
         yield from _schedules(directory)
-    path = os.path.join(directory, "masking_statistics.json")
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            yield from _masking_statistics(json.load(file))
+    if os.path.exists(os.path.join(directory, "masking_statistics.json")):
+        yield from _masking_statistics(read_json(directory, "masking_statistics.json"))
 
 
 def _scatter_and_gather(golden) -> Iterator[Row]:
@@ -59,9 +56,8 @@ def _scatter_and_gather(golden) -> Iterator[Row]:
     )
     yield compare("scatter_update/ids", out, golden["scatter/int_out"])
     yield compare("scatter_update/mask", written, golden["scatter/int_mask"])
-    for name, source in (("gather2", sequence), ("gather3", None)):
-        if source is None:
-            source = golden["scatter/float_sequence"]
+    floats = golden["scatter/float_sequence"]
+    for name, source in (("gather2", sequence), ("gather3", floats)):
         ours = masking.gather_positions(tf.constant(source), positions)
         golden_values = golden[f"scatter/{name}"]
         ours = tf.reshape(ours, golden_values.shape)
@@ -124,7 +120,7 @@ def _layer_norm(golden) -> Iterator[Row]:
 
 
 def _towers(golden) -> Iterator[Row]:
-    """What two towers, each of which yields the recorded states, tell each position."""
+    """The states at each position, of two towers that yield the recorded ones."""
 
     def tower(*_):
         return types.SimpleNamespace(sequence_output=tf.constant(golden["roll/x"]))
@@ -148,10 +144,8 @@ def _attention_bias(golden) -> Iterator[Row]:
 
 
 def _schedules(directory: str) -> Iterator[Row]:
-    with open(os.path.join(directory, "schedules.json"), encoding="utf-8") as file:
-        descriptions = json.load(file)
     golden = np.load(os.path.join(directory, "schedules.npz"))
-    for described in descriptions:
+    for described in read_json(directory, "schedules.json"):
         name = described["name"]
         schedule = WarmupPolynomialDecay(
             described["learning_rate"],

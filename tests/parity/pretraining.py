@@ -7,11 +7,9 @@ recorded ones; everything else is computed here and compared.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -23,32 +21,7 @@ from electra_tf.pretrain.generator import MaskedInputs
 from electra_tf.pretrain.metrics import evaluation_metrics
 from electra_tf.pretrain.pretraining import ElectraPretrainer, build_pretrainer
 from electra_tf.train.optimization import AdamWeightDecay, create_optimizer
-
-
-class Row(NamedTuple):
-    """One line of the report: the worst deviation and what is tolerated there."""
-
-    quantity: str
-    deviation: float
-    tolerance: float
-
-
-def compare(quantity: str, ours, golden, rtol: float = 0.0, atol: float = 0.0) -> Row:
-    """The element that uses most of its tolerance `atol + rtol * |golden|`."""
-    ours, golden = np.asarray(ours, np.float64), np.asarray(golden, np.float64)
-    if ours.shape != golden.shape:
-        return Row(f"{quantity}: shape {ours.shape} for {golden.shape}", np.inf, 0.0)
-    if not golden.size:
-        return Row(quantity, 0.0, atol)
-    deviation = np.abs(ours - golden)
-    deviation = np.where(np.isfinite(ours), deviation, np.inf)
-    allowed = atol + rtol * np.abs(golden)
-    worst = np.argmax(deviation / np.maximum(allowed, 1e-30))
-    return Row(quantity, float(deviation.flat[worst]), float(allowed.flat[worst]))
-
-
-def forward_row(quantity: str, ours, golden) -> Row:
-    return compare(quantity, ours, golden, rtol=1e-5, atol=2e-5)
+from tests.parity.rows import Row, compare, forward_row, read_json
 
 
 def has_no_gradient(name: str) -> bool:
@@ -60,8 +33,7 @@ class Recording:
     """One golden/pretrain directory and the model it describes, weights loaded."""
 
     def __init__(self, directory: str):
-        with open(os.path.join(directory, "config.json"), encoding="utf-8") as file:
-            self.description = json.load(file)
+        self.description = read_json(directory, "config.json")
         self.forward = np.load(os.path.join(directory, "forward.npz"))
         self.grads = np.load(os.path.join(directory, "grads.npz"))
         self.steps = np.load(os.path.join(directory, "steps.npz"))
@@ -95,14 +67,17 @@ def replay(directory: str) -> Iterator[Row]:
     yield from _variable_names(recording, model)
     yield from _masking(recording)
     batch = recording.batch()
-    with tf.GradientTape() as tape:
-        output = model(batch)
+    output, gradients = gradients_of(model, batch)
     yield from _losses(recording, output)
     yield from _generator(recording, model, batch, output)
     if output.discriminated is not None:
         yield from _discriminator(recording, model, batch, output)
     yield from _metrics(recording, model, output, batch)
-    yield from _gradients(recording, model, tape, output)
+    assert set(recording.grads) == {v.path for v in model.trainable_variables}
+    norm = recording.forward["global_norm_dense"]
+    yield from gradient_rows(
+        model.trainable_variables, gradients, recording.grads, norm
+    )
     yield from _steps(recording)
 
 
@@ -248,29 +223,48 @@ def _metrics(recording, model, output, batch) -> Iterator[Row]:
             yield forward_row(f"metrics/{name}", metrics[name], recording.forward[key])
 
 
-def _gradients(recording, model, tape, output) -> Iterator[Row]:
-    variables = model.trainable_variables
+def gradients_of(model, batch, **options):
+    """(output, dense gradients of its loss by all trainable variables)."""
+    with tf.GradientTape() as tape:
+        output = model(batch, **options)
     gradients = tape.gradient(
         output.total_loss,
-        [v.value for v in variables],
+        [v.value for v in model.trainable_variables],
         unconnected_gradients=tf.UnconnectedGradients.ZERO,
     )
-    gradients = [tf.convert_to_tensor(g) for g in gradients]
+    return output, [tf.convert_to_tensor(g) for g in gradients]
+
+
+def gradient_rows(
+    variables, gradients, golden, golden_norm, is_constant=has_no_gradient
+) -> Iterator[Row]:
+    """The recorded ones among the gradients, and their norm.
+
+    Args:
+      is_constant: the paths of variables whose true gradient is 0.
+    """
     norm = float(tf.linalg.global_norm(gradients))
-    golden_norm = recording.forward["global_norm_dense"]
     yield compare("gradient/global_norm", norm, golden_norm, rtol=1e-5)
     for variable, gradient in zip(variables, gradients, strict=True):
-        golden = recording.grads[variable.path]
-        tolerance = 1e-5 * np.abs(golden).max()
-        if has_no_gradient(variable.path):
-            tolerance = 1e-8 * norm
-        yield compare(f"gradient/{variable.path}", gradient, golden, atol=tolerance)
+        if variable.path in golden:
+            theirs = golden[variable.path]
+            tolerance = 1e-5 * np.abs(theirs).max()
+            if is_constant(variable.path):
+                tolerance = 1e-8 * norm
+            yield compare(f"gradient/{variable.path}", gradient, theirs, atol=tolerance)
 
 
 class RecordedNorm(AdamWeightDecay):
-    """Clips by the recorded norm: the original's counts repeated tokens apart."""
+    """Clips by the recorded norms: the original's counts repeated tokens apart."""
 
-    recorded: Iterator[float]
+    def __init__(self, ours: AdamWeightDecay, norms, variables):
+        super().__init__(
+            ours._learning_rate,
+            weight_decay_rate=ours.weight_decay_rate,
+            layer_factor=ours.layer_factor,
+        )
+        self.recorded = iter(norms)
+        self.build(variables)
 
     def norm_of(self, gradients):
         self.true_norm = super().norm_of(gradients)
@@ -279,29 +273,18 @@ class RecordedNorm(AdamWeightDecay):
 
 def _steps(recording) -> Iterator[Row]:
     golden, model, batch = recording.steps, recording.model(), recording.batch()
-    model_optimizer = create_optimizer(recording.config)
-    optimizer = RecordedNorm(
-        model_optimizer._learning_rate,
-        weight_decay_rate=model_optimizer.weight_decay_rate,
-    )
-    optimizer.recorded = iter(golden["steps/global_norm"])
     variables = model.trainable_variables
-    optimizer.build(variables)
+    norms = golden["steps/global_norm"]
+    optimizer = RecordedNorm(create_optimizer(recording.config), norms, variables)
     for step, golden_norm in enumerate(golden["steps/global_norm_dense"]):
         rate = golden["steps/learning_rate"][step]
         yield compare(
             f"steps/{step}/learning_rate", optimizer.learning_rate, rate, rtol=1e-6
         )
-        with tf.GradientTape() as tape:
-            output = model(batch)
+        output, gradients = gradients_of(model, batch)
         for name, ours in _step_losses(output):
             golden_loss = golden[f"steps/{name}"][step]
             yield forward_row(f"steps/{step}/{name}", ours, golden_loss)
-        gradients = tape.gradient(
-            output.total_loss,
-            [v.value for v in variables],
-            unconnected_gradients=tf.UnconnectedGradients.ZERO,
-        )
         optimizer.apply(gradients, variables)
         yield compare(
             f"steps/{step}/global_norm", optimizer.true_norm, golden_norm, rtol=1e-5

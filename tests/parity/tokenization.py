@@ -1,29 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays recordings of the original's tokenizer (`tokenization/` of a golden)."""
 
-import json
-import os
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from electra_tf.text.tokenization import TFTokenizer, Tokenizer, Vocabulary
 from electra_tf.text.unicode_classes import UNICODE_VERSION
-
-
-class Row(NamedTuple):
-    """One compared quantity: its deviation, and what is allowed."""
-
-    quantity: str
-    deviation: float
-    tolerance: float
+from tests.parity.rows import Row, read_json, vocabulary
 
 
 class Recorded(NamedTuple):
-    """What the original made of one text.
+    """The original's tokens of one text.
 
     `basic` is None where it depends on the version of Unicode and was recorded with
-    another one than ours only.
+    other versions only.
     """
 
     text: str
@@ -38,9 +29,8 @@ def replay(directory: str) -> Iterator[Row]:
     tokenizer, in the wordpieces, and in the ids of the fast paths (many lines at once,
     with offsets, TensorFlow ops).
     """
-    with open(os.path.join(directory, "tokenization.json"), encoding="utf-8") as f:
-        recording = json.load(f)
-    vocab = Vocabulary.load(_find(directory, recording["vocab"]))
+    recording = read_json(directory, "tokenization.json")
+    vocab = vocabulary(directory, recording["vocab"])
     for combo in recording["combos"]:
         settings = [digit == "1" for digit in re.findall(r"\d", combo)]
         items = list(_recorded(recording, combo))
@@ -89,14 +79,3 @@ def _recorded(recording: dict, combo: str) -> Iterator[Recorded]:
 
 def _count(found: list, expected: list) -> int:
     return sum(a != b for a, b in zip(found, expected, strict=True))
-
-
-def _find(directory: str, name: str) -> str:
-    """The nearest file of that name in `directory` or above."""
-    folder = os.path.abspath(directory)
-    while not os.path.exists(os.path.join(folder, name)):
-        parent = os.path.dirname(folder)
-        if parent == folder:
-            raise FileNotFoundError(f"{name} in {directory} or above")
-        folder = parent
-    return os.path.join(folder, name)

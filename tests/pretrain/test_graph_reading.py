@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches read by operations alone are those that Python reads, elsewhere too."""
-
-import subprocess
-import sys
+"""Batches read by graph operations alone are those that Python reads."""
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from electra_tf.pretrain import graph_reading
 from tests.helpers.numbered_examples import (
     VOCAB,
     batches,
-    numbers_of,
+    dataset,
     same,
     write_shards,
 )
@@ -29,8 +26,6 @@ def shards(tmp_path_factory):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"shuffle": False},
         {"start_step": 10**6},
         {"start_step": 3, "num_replicas": 6, "replica_slice": (1, 3)},
         {"start_step": 70, "examples_before": 13},
@@ -47,7 +42,7 @@ def test_the_batches_are_the_same(shards, options):
         assert {k: v.dtype for k, v in a.items()} == {k: v.dtype for k, v in b.items()}
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 37, 1000, 64_123_457, 2**40 + 1])
+@pytest.mark.parametrize("size", [1, 37, 64_123_457, 2**40 + 1])
 def test_the_orders_are_the_same(size):
     for step, seed in ((0, 0), (1, 42), (10**6 + 1, 2**31 - 1)):
         expected = batch_indices(step, 100, size, seed)
@@ -59,39 +54,12 @@ def test_the_orders_are_the_same(size):
         assert found.numpy().tolist() == expected.tolist()
 
 
-ELSEWHERE = """
-import os, subprocess, sys, tensorflow as tf
-from tests.helpers.numbered_examples import dataset, numbers_of
-
-serve = '''
-import sys, tensorflow as tf
-server = tf.distribute.Server({"worker": ["localhost:0"]}, start=True)
-print(server.target, flush=True)
-sys.stdin.read()
-'''
-pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-server = subprocess.Popen([sys.executable, "-c", serve], **pipes)
-target = server.stdout.readline().strip().removeprefix("grpc://")
-tf.config.experimental_connect_to_host(target)
-with tf.device("/job:worker/replica:0/task:0/device:CPU:0"):
-    made = iter(dataset(sys.argv[1], num_batches=13, in_graph=True))
-    print([numbers_of(next(made)) for _ in range(12)], flush=True)
-server.kill()
-os._exit(0)  # Nobody is there to say goodbye to.
-"""
-
-
-def test_a_host_of_another_process_reads(shards):
-    """Where Python cannot be called, the graph is all that there is."""
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, shards],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    expected = [numbers_of(batch) for batch in batches(shards, 12)]
-    assert done.stdout.splitlines() == [str(expected)], done.stderr
+def test_no_operation_calls_python(shards):
+    """So a host of another process can read."""
+    for in_graph in (True, False):
+        made = dataset(shards, num_batches=3, in_graph=in_graph)
+        graph = tf.raw_ops.DatasetToGraphV2(input_dataset=made._variant_tensor)
+        assert (b"PyFunc" in graph.numpy()) != in_graph
 
 
 def error_of(pattern, **options):
@@ -102,8 +70,8 @@ def error_of(pattern, **options):
     return str(error), error.exit_code
 
 
-@pytest.mark.parametrize("damaged", [-30, -4, -1])
-def test_what_is_damaged_is_named(tmp_path, damaged):
+@pytest.mark.parametrize("damaged", [-30, -1])
+def test_damaged_record_is_named(tmp_path, damaged):
     pattern = write_shards(tmp_path, [10, 10], manifest=False)
     shard = sorted(tmp_path.glob("pretrain_data*"))[1]
     whole = shard.read_bytes()
@@ -122,7 +90,7 @@ def test_ids_beyond_the_vocabulary(tmp_path):
     assert "tfrecord-00000-of-00001: the record at byte" in text
 
 
-def test_the_epochs_that_it_has(shards, monkeypatch):
+def test_more_epochs_than_it_has_keys_of(shards, monkeypatch):
     monkeypatch.setattr(graph_reading, "_MAX_EPOCHS", 2)
     text, code = error_of(shards)  # 120 examples of 50
     assert code == EXIT_CONFIG and "Run the same command again" in text

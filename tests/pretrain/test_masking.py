@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masking and sampling: their distributions, and what must never happen."""
 
+import hashlib
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.pretrain import masking
+from electra_tf.pretrain import masking, rare_masking
 from tests.helpers.masked_sequences import (
     CLS,
     LENGTH,
@@ -15,43 +18,13 @@ from tests.helpers.masked_sequences import (
     SEP,
     SLOTS,
     UNK,
+    VOCAB_SIZE,
     as_batch,
     mask,
+    mask_tensors,
     sequences,
 )
 from tests.helpers.statistics import assert_like
-
-ALMOST_ONE = np.float32(0.99999994)
-
-
-# Masking.
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_rates_over_131072_tokens(mode):
-    batch = sequences(1024)
-    ids = batch["input_ids"].numpy()
-    masked = mask(batch, mode=mode)
-    positions, weights = masked["masked_lm_positions"], masked["masked_lm_weights"]
-    # round(0.15 * 128) = 19 of 128 tokens.
-    np.testing.assert_array_equal(weights, np.ones([1024, SLOTS]))
-    # The share of positions whose input became [MASK], among those drawn once.
-    times = np.zeros_like(ids)
-    np.add.at(times, (np.arange(1024)[:, None], positions), 1)
-    once = times == 1
-    became_mask = masked["masked_input_ids"] == MASK
-    replaced = became_mask[once].mean()
-    assert abs(replaced - 0.85) < 5 * np.sqrt(0.85 * 0.15 / once.sum())
-    # A position drawn twice keeps its token only if both draws say so.
-    if mode == "original":
-        twice = times == 2
-        replaced = became_mask[twice].mean()
-        assert abs(replaced - (1 - 0.15**2)) < 5 * np.sqrt(0.0225 / twice.sum())
-    # Everything else is as it was: never a random token.
-    np.testing.assert_array_equal(
-        masked["masked_input_ids"][~became_mask], ids[~became_mask]
-    )
-    assert not became_mask[times == 0].any()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -73,7 +46,7 @@ def test_positions_are_uniform_over_candidates(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_three_kinds_of_draws_are_independent(mode):
+def test_three_kinds_of_draws_are_independent(mode):
     """One number decides the position, another [MASK] or not, a third the sample."""
     batch = sequences(2048)
     masked = mask(batch, mode=mode)
@@ -82,33 +55,23 @@ def test_the_three_kinds_of_draws_are_independent(mode):
     assert 0 <= uniform.min() and uniform.max() < 1
     assert_like(np.histogram(uniform, 50, (0, 1))[0], np.full(50, uniform.size / 50))
     positions = masked["masked_lm_positions"]
-    became_mask = (
-        np.take_along_axis(masked["masked_input_ids"], positions, axis=1) == MASK
-    )
-    draws = {
-        "position": positions,
-        "became_mask": became_mask,
-        "uniform": uniform,
-        "neighbour": np.roll(uniform, 1, axis=1),
-        "row_above": np.roll(uniform, 1, axis=0),
-    }
-    flat = np.stack([np.ravel(value) for value in draws.values()]).astype(float)
+    became_mask = np.take_along_axis(masked["masked_input_ids"], positions, 1) == MASK
+    neighbours = (np.roll(uniform, 1, axis=axis) for axis in (0, 1))
+    draws = positions, became_mask, uniform, *neighbours
+    flat = np.stack([np.ravel(value) for value in draws]).astype(float)
     correlation = np.corrcoef(flat) - np.eye(len(flat))
     assert np.abs(correlation).max() < 5 / np.sqrt(uniform.size)
 
 
-def repeated_share(positions):
-    ordered = np.sort(positions, axis=1)
-    return (ordered[:, 1:] == ordered[:, :-1]).sum() / positions.size
-
-
 def test_share_of_repeated_positions():
-    batch = sequences(2048)
-    original = repeated_share(mask(batch)["masked_lm_positions"])
+    found = {}
+    for mode in MODES:
+        ordered = np.sort(mask(sequences(2048), mode=mode)["masked_lm_positions"])
+        found[mode] = (ordered[:, 1:] == ordered[:, :-1]).sum() / ordered.size
     distinct = (LENGTH - 3) * (1 - (1 - 1 / (LENGTH - 3)) ** SLOTS)
-    assert original == pytest.approx(1 - distinct / SLOTS, abs=0.005)
-    assert original == pytest.approx(0.07, abs=0.005)
-    assert repeated_share(mask(batch, mode="fixed")["masked_lm_positions"]) == 0
+    assert found["original"] == pytest.approx(1 - distinct / SLOTS, abs=0.005)
+    assert found["original"] == pytest.approx(0.07, abs=0.005)
+    assert found["fixed"] == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -152,14 +115,8 @@ def test_outputs_fit_together(mode):
     # float32 as in the original; halves round to even.
     wanted = np.round(np.float32(lengths[:, 0]) * np.float32(0.15))
     np.testing.assert_array_equal(weights.sum(1), np.clip(wanted, 1, SLOTS))
-    for name, dtype in {
-        "masked_input_ids": np.int32,
-        "masked_lm_positions": np.int32,
-        "masked_lm_ids": np.int32,
-        "masked_lm_weights": np.float32,
-        "sample_uniform": np.float32,
-    }.items():
-        assert masked[name].dtype == dtype
+    for name in ("masked_input_ids", "masked_lm_positions", "masked_lm_ids"):
+        assert masked[name].dtype == np.int32
         assert masked[name].shape == (64, LENGTH if "input" in name else SLOTS)
 
 
@@ -170,14 +127,7 @@ def test_a_function_of_seed_and_step(mode):
     again = mask(batch, seed=7, step=12, mode=mode)
     for name, value in first.items():
         np.testing.assert_array_equal(value, again[name])
-    others = [
-        (7, 13),
-        (8, 12),
-        (12, 7),
-        (7, 12 + 2**32),
-        (7, 1_000_000),
-        (2**31 - 1, 12),
-    ]
+    others = [(7, 13), (8, 12), (12, 7), (7, 12 + 2**32), (7, 10**6), (2**31 - 1, 12)]
     results = [first] + [mask(batch, *key, mode=mode) for key in others]
     for name in ("masked_lm_positions", "sample_uniform", "masked_input_ids"):
         values = {result[name].tobytes() for result in results}
@@ -190,17 +140,7 @@ def test_same_draws_inside_a_pipeline(mode):
     batch = sequences(6)
     dataset = tf.data.Dataset.from_tensor_slices(batch).batch(3)  # [None, 128]
     dataset = tf.data.Dataset.zip(tf.data.Dataset.counter(40), dataset).map(
-        lambda step, part: masking.mask_batch(
-            part,
-            9,
-            step,
-            mask_prob=0.15,
-            max_predictions_per_seq=SLOTS,
-            cls_id=CLS,
-            sep_id=SEP,
-            mask_id=MASK,
-            repeated_masks=mode,
-        ),
+        lambda step, part: mask_tensors(part, 9, step, mode),
         num_parallel_calls=2,
         deterministic=True,
     )
@@ -225,16 +165,6 @@ def test_rows_without_candidates_are_left_alone(mode):
         np.testing.assert_array_equal(masked["masked_input_ids"][row], ids[row])
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("rows", [1, 50])
-def test_a_row_with_one_candidate(mode, rows):
-    batch = as_batch([[CLS, 17, SEP]] * rows, [[1, 1, 1]] * rows)
-    masked = mask(batch, mode=mode, slots=1)
-    assert masked["masked_lm_positions"].tolist() == [[1]] * rows
-    assert masked["masked_lm_ids"].tolist() == [[17]] * rows
-    assert set(masked["masked_input_ids"][:, 1].tolist()) <= {17, MASK}
-
-
 def test_more_predictions_than_candidates():
     """Without replacement there are no more of them than candidates."""
     ids = np.full([200, 16], MASK)
@@ -252,9 +182,6 @@ def test_more_predictions_than_candidates():
     assert set(masked["masked_lm_positions"].reshape(-1)) == {3, 11}
 
 
-# Corruption.
-
-
 def test_scatter_update():
     sequence = tf.constant([[10, 11, 12, 13, 14], [20, 21, 22, 23, 24]])
     updates = tf.constant([[7, 4, 9, 99], [1, 2, 3, 5]])
@@ -266,17 +193,200 @@ def test_scatter_update():
     assert updated.dtype == tf.int32
 
 
-def test_scatter_update_agrees_with_xla():
-    rng = np.random.default_rng(5)
-    sequence = tf.constant(rng.integers(0, 30522, (32, 64)), tf.int32)
-    updates = tf.constant(rng.integers(0, 30522, (32, 9)), tf.int32)
-    positions = tf.constant(rng.integers(0, 64, (32, 9)), tf.int32)
-    eager = masking.scatter_update(sequence, updates, positions)
-    compiled = tf.function(masking.scatter_update, jit_compile=True)(
-        sequence, updates, positions
+# What becomes of masked positions, and a second set of positions beside them.
+
+SMALL = 50
+
+
+def mask_some(count=1024, batch=None, mode="fixed", **settings):
+    batch = batch or sequences(count)
+    return mask(batch, mode=mode, vocab_size=SMALL, **settings)
+
+
+def shares(mask_token, random_token):
+    return {"mask_token_share": mask_token, "random_token_share": random_token}
+
+
+# The table of the masking ablation in BERT's appendix, and ELECTRA's own.
+PAIRS = [(0.85, 0), (0.8, 0.1), (1, 0), (0, 0.8), (0, 1)]
+
+
+def test_batches_of_earlier_versions_are_what_they_were():
+    """A digest written down before there were shares."""
+    masked = mask_some(16, mode="original")
+    digest = hashlib.sha256()
+    for name in sorted(masked):
+        digest.update(masked[name].tobytes())
+    assert digest.hexdigest()[:16] == "8c062f30c3bb5397"
+    assert masked.keys() == mask_some(16, **shares(0.85, 0)).keys()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mask_token, random_token", PAIRS)
+def test_shares_over_19456_positions(mode, mask_token, random_token):
+    """Words are 5 and up in the texts of 1,000 tokens, random ones below 50."""
+    masked = mask_some(mode=mode, **shares(mask_token, random_token))
+    ids, positions = masked["input_ids"], masked["masked_lm_positions"]
+    times = np.zeros_like(ids)
+    np.add.at(times, (np.arange(len(ids))[:, None], positions), 1)
+    once = times == 1
+    now, before = masked["masked_input_ids"][once], ids[once]
+    kept = (now == before) & (now != MASK)
+    # A random token may be [MASK], or the token that was there.
+    chance, same = random_token / SMALL, (before < SMALL).mean()
+    for found, expected in (
+        (now == MASK, mask_token + chance),
+        (kept, 1 - mask_token - random_token + same * chance),
+    ):
+        spread = np.sqrt(expected * (1 - expected) / once.sum())
+        assert abs(found.mean() - expected) <= 5 * spread + 1e-6
+    drawn = now[(now != before) & (now != MASK)]
+    assert (drawn < SMALL).all()
+    if random_token:
+        cells = np.bincount(drawn, minlength=SMALL)
+        cells = cells[np.arange(SMALL) != MASK]
+        assert_like(cells, np.full(SMALL - 1, cells.mean()))
+    else:
+        assert not len(drawn)
+    if mode == "original" and not random_token:
+        # A position drawn twice keeps its token only if both draws say so.
+        twice = masked["masked_input_ids"][times == 2] == MASK
+        kept = (1 - mask_token) ** 2
+        assert abs(twice.mean() - (1 - kept)) <= 5 * np.sqrt(kept / twice.size)
+    # A position drawn twice has one of these too, and what was not masked its token.
+    twice = masked["masked_input_ids"][times > 1]
+    assert ((twice < SMALL) | (twice == ids[times > 1])).all()
+    np.testing.assert_array_equal(
+        masked["masked_input_ids"][times == 0], ids[times == 0]
     )
-    for one, other in zip(eager, compiled, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
-# Sampling.
+def test_shares_change_nothing_but_the_masked_text():
+    usual, random = mask_some(), mask_some(**shares(0.8, 0.1))
+    for name, value in usual.items():
+        same = np.array_equal(value, random[name])
+        assert same == (name != "masked_input_ids"), name
+
+
+def test_random_tokens_are_a_function_of_seed_step_and_row():
+    batch = sequences(8)
+    settings = {**shares(0, 1), "draw_others": True, "intact_share": 0.5}
+    whole, later = (mask_some(batch=batch, step=step, **settings) for step in (3, 4))
+    part = {name: value[2:5] for name, value in batch.items()}
+    part = mask_some(batch=part, step=3, first_row=2, **settings)
+    for name, value in part.items():
+        np.testing.assert_array_equal(value, whole[name][2:5], err_msg=name)
+    assert not np.array_equal(whole["masked_input_ids"], later["masked_input_ids"])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_other_positions(mode):
+    """As many as are drawn for masking, uniform over all, the masked ones or not."""
+    masked = mask_some(2048, mode=mode, draw_others=True)
+    others = masked["other_weights"]
+    assert others.dtype == np.float32 and set(np.unique(others)) == {0, 1}
+    np.testing.assert_array_equal(others.sum(1), masked["masked_lm_weights"].sum(1))
+    special = np.isin(masked["input_ids"], [CLS, SEP, MASK])
+    assert not others[special].any()
+    free = ~special[0]
+    used, share = masked["masked_lm_weights"] > 0, SLOTS / (LENGTH - 3)
+    both = np.take_along_axis(others, masked["masked_lm_positions"], 1)[used]
+    error = np.sqrt(share * (1 - share) / both.size)
+    assert abs(both.mean() - share) < 5 * error, (both.mean(), share)
+    spread = 1 - share
+    expected = np.full(free.sum(), others.sum() / free.sum())
+    assert_like(others.sum(0)[free], expected, spread)
+    assert "other_weights" not in mask_some(16, mode=mode)
+
+
+def test_other_positions_where_there_are_few():
+    ids = np.array([[CLS, 17, 18, 19, SEP, 0, 0, 0], [CLS, SEP, 0, 0, 0, 0, 0, 0]])
+    batch = as_batch(ids, ids > 0)
+    masked = mask_some(batch=batch, mask_prob=0.5, slots=4, draw_others=True)
+    for name in ("masked_lm_weights", "other_weights"):
+        assert masked[name].sum(1).tolist() == [2, 0]
+
+
+def test_intact_sequences():
+    """They are a share of all; other draws do not depend on them."""
+    usual, found = mask_some(4096), mask_some(4096, intact_share=0.2)
+    intact = found.pop("is_intact")
+    assert intact.shape == (4096, 1) and intact.dtype == np.float32
+    assert abs(intact.mean() - 0.2) < 5 * np.sqrt(0.2 * 0.8 / 4096)
+    assert found.keys() == usual.keys()
+    for name, value in usual.items():
+        np.testing.assert_array_equal(value, found[name], err_msg=name)
+    later = mask_some(4096, step=1, intact_share=0.2)["is_intact"]
+    assert not np.array_equal(later, intact)
+
+
+# Rare tokens are masked more often, and as many tokens in all.
+
+
+def test_weights_of_rare_tokens_by_hand():
+    """Counts 4, 1 and 0 (counted as 1) to the power -1/2 are 1/2, 1 and 1.
+
+    Over the data 4 x 1/2 + 1 + 1 = 4 for 6 tokens, so all are multiplied by 6 / 4.
+    """
+    found = rare_masking.token_weights(np.array([4, 1, 0]), 0.5)
+    np.testing.assert_allclose(found, [0.75, 1.5, 1.5])
+    assert found.dtype == np.float32
+    equal = rare_masking.token_weights(np.array([4, 1, 0]), 0.0)
+    np.testing.assert_allclose(equal, [1, 1, 1])
+
+
+def test_draws_are_in_proportion_to_weights():
+    """The first of four by w / sum, the second by w / sum without the first."""
+    rng = np.random.default_rng(0)
+    weights = np.array([1, 2, 3, 4], np.float32)
+    uniform = rng.random([50_000, 4], np.float32)
+    keys = rare_masking.draw_keys(
+        tf.constant(uniform), tf.broadcast_to(weights, uniform.shape)
+    )
+    first, second = np.argsort(-keys.numpy(), axis=1)[:, :2].T
+    pairs = list(itertools.permutations(range(4), 2))
+    counts = [((first == i) & (second == j)).sum() for i, j in pairs]
+    shares = [weights[i] / 10 * weights[j] / (10 - weights[i]) for i, j in pairs]
+    assert_like(counts, len(uniform) * np.array(shares))
+
+
+def test_keys_of_extreme_draws_are_finite():
+    uniform = tf.constant([[0.0, 1e-30, 0.5, 0.99999994]])
+    for weight in (1e-6, 1.0, 1e6):
+        keys = rare_masking.draw_keys(uniform, tf.fill([1, 4], weight)).numpy()
+        assert np.isfinite(keys).all() and (keys >= 0).all() and (keys <= 1).all()
+        assert (np.diff(keys) > 0).all()
+
+
+def test_rare_tokens_are_masked_more_often():
+    """Half of the words have four times the weight of the others."""
+    weights = np.ones(VOCAB_SIZE, np.float32)
+    weights[VOCAB_SIZE // 2 :] = 4.0
+    batch = sequences(2048)
+    found = mask(batch, mode="fixed", token_weights=weights)
+    usual = mask(batch, mode="fixed")
+    for name in ("masked_lm_weights", "sample_uniform"):
+        np.testing.assert_array_equal(found[name], usual[name])
+    ids, positions = found["masked_lm_ids"], found["masked_lm_positions"]
+    assert not np.isin(ids, [CLS, SEP, MASK]).any()
+    assert all(len(set(row)) == len(row) for row in positions.tolist())
+    rare = found["input_ids"] >= VOCAB_SIZE // 2
+    rates = (
+        (ids >= VOCAB_SIZE // 2).sum() / rare.sum(),
+        (ids < VOCAB_SIZE // 2).sum() / (~rare & (found["input_ids"] > MASK)).sum(),
+    )
+    # Below 4, because a word is masked once at most.
+    assert 3.2 < rates[0] / rates[1] < 4.0
+    again = mask(batch, mode="fixed", token_weights=weights)
+    np.testing.assert_array_equal(again["masked_lm_positions"], positions)
+
+
+def test_padding_is_not_masked_where_words_are_frequent():
+    ids = np.full([4, LENGTH], 7)
+    ids[:, 0], ids[:, 9], ids[:, 10:] = CLS, SEP, 0
+    weights = np.full(VOCAB_SIZE, 1e-6, np.float32)
+    weights[0] = 1e6
+    batch = as_batch(ids, (ids > 0) & (np.arange(LENGTH) < 10))
+    found = mask(batch, mode="fixed", mask_prob=0.5, token_weights=weights)
+    used = found["masked_lm_weights"] > 0
+    assert used.sum() == 4 * 5 and (found["masked_lm_ids"][used] == 7).all()

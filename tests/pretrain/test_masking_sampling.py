@@ -9,8 +9,6 @@ from electra_tf.pretrain import masking
 from tests.helpers.encoder_passes import traced_for
 from tests.helpers.statistics import assert_like
 
-PAD, UNK, CLS, SEP, MASK = range(5)
-VOCAB_SIZE = 1000
 ALMOST_ONE = np.float32(0.99999994)
 
 
@@ -53,29 +51,20 @@ def draws(sampler, logits, count, temperature=1.0, seed=0, **options):
 
 
 @plain_and_tpu
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("vocab_size", [12, 256, 257, 1000])
-def test_sampler_chi_square(sampler, vocab_size, temperature):
+@pytest.mark.parametrize(
+    "vocab_size, temperature, count",
+    [(12, 0.5, 40_000), (257, 2.0, 40_000), (1000, 1.0, 40_000), (30522, 1.0, 4000)],
+)
+def test_sampler_chi_square(sampler, vocab_size, temperature, count):
     rng = np.random.default_rng(vocab_size)
     logits = rng.normal(0, 1.5, vocab_size).astype(np.float32)
-    ids = draws(sampler, logits, 40_000, temperature)
+    ids = draws(sampler, logits, count, temperature)
     assert ids.dtype == np.int32
-    assert_like(
-        np.bincount(ids, minlength=vocab_size), softmax(logits, temperature) * 40_000
-    )
+    expected = softmax(logits, temperature) * count
+    assert_like(np.bincount(ids, minlength=vocab_size), expected)
 
 
-@plain_and_tpu
-def test_sampler_chi_square_of_a_full_vocabulary(sampler):
-    rng = np.random.default_rng(30522)
-    logits = rng.normal(0, 2, 30522).astype(np.float32)
-    ids = draws(sampler, logits, 8000)
-    counts = np.bincount(ids, minlength=30522)
-    assert len(counts) == 30522
-    assert_like(counts, softmax(logits) * 8000)
-
-
-@pytest.mark.parametrize("vocab_size", [2, 12, 255, 256, 257, 1000, 30522])
+@pytest.mark.parametrize("vocab_size", [2, 255, 256, 257, 30522])
 @pytest.mark.parametrize("sampler", [masking.sample_from_softmax, COMPILED_SAMPLER])
 def test_sampler_inverts_the_cumulative_distribution(sampler, vocab_size):
     """Every id is the float64 answer, but for a uniform next to a boundary."""
@@ -89,55 +78,23 @@ def test_sampler_inverts_the_cumulative_distribution(sampler, vocab_size):
         assert low - 2e-6 <= uniform[row] <= cumulative[row, index] + 2e-6
 
 
-def test_compiled_sampler_gives_the_same_ids():
-    rng = np.random.default_rng(11)
-    logits = rng.normal(0, 2, (512, 1000)).astype(np.float32)
-    uniform = rng.random(512, np.float32)
-    plain = masking.sample_from_softmax(tf.constant(logits), tf.constant(uniform))
-    compiled = COMPILED_SAMPLER(tf.constant(logits), tf.constant(uniform))
-    different = np.flatnonzero(plain.numpy() != compiled.numpy())
-    # Only where the uniform lies on a boundary to within rounding.
-    cumulative = np.cumsum(softmax(logits), axis=1)
-    for row in different:
-        assert np.abs(cumulative[row] - uniform[row]).min() < 2e-6
-    assert len(different) <= 2
-
-
 @any_sampler
-@pytest.mark.parametrize("vocab_size", [12, 256, 257, 1000, 30522])
-@pytest.mark.parametrize("u", [0.0, 1e-38, 0.5, 1 - 2**-23, ALMOST_ONE])
-def test_sampler_never_draws_an_impossible_id(sampler, vocab_size, u):
+@pytest.mark.parametrize("vocab_size", [12, 256, 257, 30522])
+def test_sampler_never_draws_an_impossible_id(sampler, vocab_size):
     """Few ids have weight, anywhere in the vocabulary; the uniform is extreme."""
     rng = np.random.default_rng(vocab_size)
     rows = 64
-    possible = rng.random((rows, vocab_size)) < rng.choice(
-        [0.002, 0.05, 0.9], (rows, 1)
-    )
+    share = rng.choice([0.002, 0.05, 0.9], (rows, 1))
+    possible = rng.random((rows, vocab_size)) < share
     possible[np.arange(rows), rng.integers(0, vocab_size, rows)] = True
-    possible[0] = False
-    possible[0, 0] = True
-    possible[1] = False
-    possible[1, -1] = True
+    possible[:2] = False
+    possible[0, 0] = possible[1, -1] = True
     logits = np.where(possible, rng.normal(0, 2, possible.shape), -1e4)
-    ids = sampler(
-        tf.constant(logits, tf.float32), tf.constant(np.full(rows, u, np.float32))
-    ).numpy()
-    assert (0 <= ids).all() and (ids < vocab_size).all()
-    assert possible[np.arange(rows), ids].all()
-
-
-@any_sampler
-def test_sampler_with_many_impossible_ids_and_any_uniform(sampler):
-    """Cumulative sums that rounding makes uneven must not select an empty slot."""
-    rng = np.random.default_rng(13)
-    possible = rng.random((256, 30522)) < 0.01
-    possible[:, 1000:6000] = False
-    possible[:, 29000:] = False
-    logits = np.where(possible, rng.normal(0, 3, possible.shape), -1e4)
     logits = tf.constant(logits, tf.float32)
-    for uniform in rng.random((6, 256), np.float32):
-        ids = sampler(logits, tf.constant(uniform)).numpy()
-        assert possible[np.arange(256), ids].all()
+    for u in (0.0, 1e-38, 0.5, 1 - 2**-23, ALMOST_ONE):
+        ids = sampler(logits, tf.fill([rows], np.float32(u))).numpy()
+        assert (0 <= ids).all() and (ids < vocab_size).all()
+        assert possible[np.arange(rows), ids].all()
 
 
 @any_sampler
@@ -168,13 +125,12 @@ def test_sampler_with_peaked_logits(sampler):
 
 
 @any_sampler
-def test_sampler_stays_in_the_vocabulary_on_numbers_that_are_none(sampler):
+def test_sampler_stays_in_the_vocabulary_without_finite_logits(sampler):
     logits = np.zeros([4, 300], np.float32)
     logits[0, 5], logits[1, 5], logits[2, 5] = np.nan, np.inf, -np.inf
     logits[3] = -np.inf
-    ids = sampler(
-        tf.constant(logits), tf.constant([0.3, 0.6, 0.9, 0.999], tf.float32)
-    ).numpy()
+    uniform = tf.constant([0.3, 0.6, 0.9, 0.999], tf.float32)
+    ids = sampler(tf.constant(logits), uniform).numpy()
     assert (0 <= ids).all() and (ids < 300).all()
 
 
@@ -184,25 +140,18 @@ def test_sampler_shapes_and_types(sampler):
     uniform = tf.random.stateless_uniform([2, 3], [2, 3])
     together = sampler(logits, uniform).numpy()
     assert together.shape == (2, 3)
-    for i in range(2):
-        for j in range(3):
-            alone = sampler(logits[i, j][None], uniform[i, j][None])
-            assert alone.shape == (1,)
-            assert alone.numpy()[0] == together[i, j]
+    for place in np.ndindex(2, 3):
+        alone = sampler(logits[place][None], uniform[place][None])
+        assert alone.numpy().tolist() == [together[place]]
     # bfloat16 logits are drawn from in float32.
     low = tf.cast(logits, tf.bfloat16)
-    np.testing.assert_array_equal(
-        sampler(low, uniform),
-        sampler(tf.cast(low, tf.float32), uniform),
-    )
-    # No positions at all.
-    none = sampler(tf.zeros([0, 50]), tf.zeros([0]))
-    assert none.shape == (0,)
+    same = sampler(tf.cast(low, tf.float32), uniform)
+    np.testing.assert_array_equal(sampler(low, uniform), same)
+    assert sampler(tf.zeros([0, 50]), tf.zeros([0])).shape == (0,)
 
 
 @any_sampler
-@pytest.mark.parametrize("margin", [0.0, 10.0, 300.0])
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("margin, temperature", [(0.0, 1.0), (10.0, 0.5), (300.0, 0.5)])
 def test_disallowed_id_is_never_sampled(sampler, margin, temperature):
     rng = np.random.default_rng(17)
     logits = rng.normal(0, 1, (600, 300)).astype(np.float32)
@@ -222,17 +171,12 @@ def test_disallowed_id_is_never_sampled(sampler, margin, temperature):
 
 
 @plain_and_tpu
-@pytest.mark.parametrize("disallowed", [0, 7, 11])
+@pytest.mark.parametrize("disallowed", [0, 7])
 def test_the_others_keep_their_proportions(sampler, disallowed):
     rng = np.random.default_rng(19)
     logits = rng.normal(0, 1.5, 12).astype(np.float32)
-    ids = draws(
-        sampler,
-        logits,
-        40_000,
-        temperature=0.7,
-        disallowed_ids=tf.fill([40_000], disallowed),
-    )
+    options = {"temperature": 0.7, "disallowed_ids": tf.fill([40_000], disallowed)}
+    ids = draws(sampler, logits, 40_000, **options)
     expected = softmax(logits, 0.7)
     expected[disallowed] = 0
     assert_like(np.bincount(ids, minlength=12), expected / expected.sum() * 40_000)
@@ -252,15 +196,14 @@ def test_noise_of_neighbours_is_independent():
     assert_like(np.bincount(pairs, minlength=4), np.full(4, 5000.0))
 
 
-@pytest.mark.parametrize("disallowed", [None, 0, 100, 999])
+@pytest.mark.parametrize("disallowed", [None, 0, 100])
 def test_uniform_sampler(disallowed):
     rng = np.random.default_rng(23)
     uniform = rng.random(60_000, np.float32)
     uniform[:2] = 0.0, ALMOST_ONE
     fill = None if disallowed is None else tf.fill([60_000], disallowed)
-    ids = masking.sample_uniformly(
-        tf.constant(uniform), 1000, disallowed_ids=fill
-    ).numpy()
+    found = masking.sample_uniformly(tf.constant(uniform), 1000, disallowed_ids=fill)
+    ids = found.numpy()
     assert ids.dtype == np.int32
     assert (0 <= ids).all() and (ids < 1000).all()
     expected = np.ones(1000)
@@ -275,7 +218,6 @@ def test_uniform_sampler_reaches_both_ends():
     for vocab_size in (2, 257, 30522):
         ids = masking.sample_uniformly(uniform, vocab_size)
         assert ids.numpy().tolist() == [[0, vocab_size - 1]]
-        ids = masking.sample_uniformly(
-            uniform, vocab_size, disallowed_ids=tf.constant([[0, vocab_size - 1]])
-        )
+        ends = tf.constant([[0, vocab_size - 1]])
+        ids = masking.sample_uniformly(uniform, vocab_size, disallowed_ids=ends)
         assert ids.numpy().tolist() == [[1, vocab_size - 2]]

@@ -5,14 +5,12 @@ import functools
 import json
 import shutil
 import signal
-import struct
 
 import numpy as np
 import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
-from electra_tf.data.permutation import batch_indices
 from electra_tf.errors import UserError
 from electra_tf.pretrain.run import check_data, has_learned
 from electra_tf.storage.checkpoints import Checkpoints
@@ -26,7 +24,8 @@ from tests.helpers.forked_runs import (
     pretrain,
     signal_at,
 )
-from tests.helpers.runs import tiny, write_tiny_data
+from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
+from tests.helpers.workers import train
 from tests.train.test_evaluation import kill_at_evaluation
 from tests.train.test_loop import Trained
 
@@ -57,7 +56,7 @@ def two_lengths(tiny_data, tmp_path_factory):
     return data
 
 
-def test_data_that_were_learned_are_known_however_they_are_written(two_lengths):
+def test_training_data_are_recognised_by_any_pattern(two_lengths):
     """Metrics of text that a run has read, in any phase, say little of other text."""
     short, long = (two_lengths / f"pretrain_tfrecords_{n}" for n in (16, 32))
     data = [{"pretrain_tfrecords": f"{place}/*"} for place in (short, long)]
@@ -109,36 +108,45 @@ def test_one_run_one_directory_one_counter(straight):
     assert max(lengths[:4]) <= 14 < max(lengths[4:]) <= 30
 
 
-def test_a_run_that_is_interrupted_anywhere_ends_as_if_it_was_not(
-    two_lengths, straight
-):
-    """Before the switch, in the save at it, in the evaluation at it, and after it."""
-    folder = two_lengths / "models" / "cut"
-    loops = WATCHED | {"iterations_per_loop": 3}
-    for fault, steps in (
-        (functools.partial(signal_at, 8, signal.SIGKILL), [0]),
-        (functools.partial(kill_in_save, 3, 3), [0, 10, 15]),
-        (kill_at_evaluation, [0, 10, 15, 20]),
-    ):
-        run = pretrain(two_lengths, "cut", loops, before=fault).wait()
-        assert run.returncode == -signal.SIGKILL, run
-        assert Checkpoints(folder, read_only=True).newest_intact().step == steps[-1]
-    # It is of the phase that made the checkpoint, as is the one that was cut off.
-    finish(two_lengths, "cut", WATCHED | {"do_train": False, "do_eval": True})
-    results = json.loads((folder / "results" / "unsup_results.json").read_text())
-    expected = rows(straight[0], EVALUATIONS)[1]
-    assert results["metrics"] | {"step": results["global_step"]} == expected
-    stopped = functools.partial(signal_at, 34)
-    run = finish(two_lengths, "cut", loops, before=stopped, code=42)
-    assert "Continuing from" in run.stdout and "Phase 1: " not in run.stdout
-    # What belongs to a phase that is over is not needed any more.
-    hidden = two_lengths / "pretrain_tfrecords_16"
-    moved = hidden.rename(two_lengths / "moved")
-    finish(two_lengths, "cut", WATCHED)
-    moved.rename(hidden)
+def assert_same_run(folder, straight):
     assert digest(folder, STEPS) == digest(straight[0], STEPS)
     for name in (EVALUATIONS, SAMPLES):
         assert rows(folder, name) == rows(straight[0], name)
+
+
+def test_a_run_stopped_in_its_second_phase_ends_as_if_it_was_not(two_lengths, straight):
+    """The data of its first phase are not needed any more."""
+    stopped = functools.partial(signal_at, 34)
+    loops = WATCHED | {"iterations_per_loop": 3}
+    finish(two_lengths, "cut", loops, before=stopped, code=42)
+    hidden = two_lengths / "pretrain_tfrecords_16"
+    moved = hidden.rename(two_lengths / "moved")
+    run = finish(two_lengths, "cut", WATCHED)
+    moved.rename(hidden)
+    assert "Continuing from" in run.stdout and "Phase 1: " not in run.stdout
+    assert_same_run(two_lengths / "models" / "cut", straight)
+
+
+@pytest.mark.thorough
+def test_a_run_killed_around_the_switch_ends_as_if_it_was_not(two_lengths, straight):
+    """Before the switch, in the save at it, and in the evaluation at it."""
+    folder = two_lengths / "models" / "killed"
+    loops = WATCHED | {"iterations_per_loop": 3}
+    for fault, step in (
+        (functools.partial(signal_at, 8, signal.SIGKILL), 0),
+        (functools.partial(kill_in_save, 3, 3), 15),
+        (kill_at_evaluation, 20),
+    ):
+        run = pretrain(two_lengths, "killed", loops, before=fault).wait()
+        assert run.returncode == -signal.SIGKILL, run
+        assert Checkpoints(folder, read_only=True).newest_intact().step == step
+    # An evaluation now is of the first phase, as the one that was cut off.
+    finish(two_lengths, "killed", WATCHED | {"do_train": False, "do_eval": True})
+    results = json.loads((folder / "results" / "unsup_results.json").read_text())
+    expected = rows(straight[0], EVALUATIONS)[1]
+    assert results["metrics"] | {"step": results["global_step"]} == expected
+    finish(two_lengths, "killed", WATCHED)
+    assert_same_run(folder, straight)
 
 
 @pytest.mark.thorough
@@ -152,18 +160,14 @@ def test_two_replicas(two_lengths, straight):
     models = two_lengths / "models"
     assert digest(models / "two_cut", STEPS) == digest(models / "two", STEPS)
     # Each global batch is that of one replica; dropout is not.
-    one, two = metrics_of(straight[0]), metrics_of(models / "two")
-    names = ("learning_rate", "masked_lm_loss")
-    for mine, theirs in zip(two[:1], one[:1], strict=True):
-        assert [mine[n] for n in names] == pytest.approx(
-            [theirs[n] for n in names], 0.1
-        )
+    one, two = (metrics_of(folder)[0] for folder in (straight[0], models / "two"))
+    assert two["masked_lm_loss"] == pytest.approx(one["masked_lm_loss"], 0.1)
     assert rows(models / "two", SAMPLES)[0].keys() == {"step", "passages"}
 
 
 @pytest.mark.thorough
-def test_phases_that_are_alike_are_one_run(tiny_data):
-    """Batches, masking, dropout, optimizer: the second goes on where the first was."""
+def test_phases_of_the_same_settings_are_one_run(tiny_data):
+    """Batches, masking, dropout, optimizer: the second continues the first."""
     hparams = tiny(schedule="constant", num_warmup_steps=0, save_checkpoints_steps=20)
     finish(tiny_data, "whole", hparams | {"num_train_steps": 12})
     parts = [{"num_train_steps": 5}, {"num_train_steps": 7}]
@@ -182,29 +186,6 @@ def test_all_phases_are_checked_before_the_first_step(two_lengths):
     refused(two_lengths, lost | {"pretrain_tfrecords": short}, "16 input_ids", "is 24")
     long = WATCHED | {"eval_tfrecords": str(two_lengths / "*_32" / "*")}
     refused(two_lengths, long, "32 input_ids", "max_seq_length is 16")
-    odd = [PHASES[0], PHASES[1] | {"train_batch_size": 10}]
-    odd = HPARAMS | {"phases": odd, "train_batch_size": 10}
-    env = {CPU_DEVICES_VARIABLE: "2"}
-    run = finish(two_lengths, "missing", odd, "--dry-run", code=2, env=env)
-    assert "train_batch_size 10 does not divide by 4" in run.stderr
-
-
-@pytest.mark.thorough
-def test_a_phase_that_is_over_needs_not_fit_the_devices(two_lengths):
-    """An allocation may have fewer; the batch of what is over cannot be changed."""
-    odd = [PHASES[0] | {"train_batch_size": 15}, PHASES[1]]
-    hparams = HPARAMS | {"phases": odd, "num_train_steps": STEPS}
-    env = {CPU_DEVICES_VARIABLE: "2"}
-    run = finish(two_lengths, "fewer", hparams, code=2, env=env)
-    assert "train_batch_size 15 does not divide by 2" in run.stderr
-    assert not (two_lengths / "models" / "fewer" / "metrics.jsonl").exists()
-    stopped = functools.partial(signal_at, SWITCH + 2)
-    finish(two_lengths, "fewer", hparams, before=stopped, code=42)
-    dry = finish(two_lengths, "fewer", hparams, "--dry-run", env=env).stdout
-    assert "this command would continue at step" in dry
-    run = finish(two_lengths, "fewer", hparams, env=env)
-    assert "Devices: 2 x CPU" in run.stdout
-    assert metrics_of(two_lengths / "models" / "fewer")[-1]["step"] == STEPS
 
 
 def refused(data, hparams, *words):
@@ -216,10 +197,7 @@ def refused(data, hparams, *words):
     assert all(word in str(caught.value) for word in words), caught.value
 
 
-def test_a_dry_run_shows_each_phase_to_come(two_lengths, straight):
-    dry = finish(two_lengths, "straight", WATCHED, "--dry-run").stdout
-    assert "Phase 1: " not in dry
-    assert "this command would do nothing: 40 of 40 steps are made" in dry
+def test_a_dry_run_shows_each_phase(two_lengths):
     dry = finish(two_lengths, "dry", HPARAMS, "--dry-run").stdout
     for text in ("Phase 1: steps 0 to 20, 16 x 16", "Phase 2: steps 20 to 40, 8 x 32"):
         assert text in dry
@@ -228,35 +206,20 @@ def test_a_dry_run_shows_each_phase_to_come(two_lengths, straight):
 
 
 @pytest.mark.thorough
-def test_later_phases_of_a_begun_run_may_be_changed(two_lengths):
-    stopped = functools.partial(signal_at, 24)
-    loops = HPARAMS | {"iterations_per_loop": 3}
-    finish(two_lengths, "changed", loops, before=stopped, code=42)
-    other = [PHASES[0] | {"train_batch_size": 8}, PHASES[1]]
-    run = finish(two_lengths, "changed", HPARAMS | {"phases": other}, code=2)
-    assert "phase 1 of this run" in run.stderr and "train_batch_size 16" in run.stderr
-    shorter = [PHASES[0], PHASES[1] | {"num_train_steps": 8}]
-    shorter = HPARAMS | {"phases": shorter, "num_train_steps": 28}
-    run = finish(two_lengths, "changed", shorter)
-    assert "Changed since step 2" in run.stdout and "phases [" in run.stdout
-    assert metrics_of(two_lengths / "models" / "changed")[-1]["step"] == 28
-
-
-def test_positions_that_are_not_read_only_decay(tiny_data, two_lengths):
+def test_unread_position_embeddings_only_decay(two_lengths):
     """As in the original: no gradient comes to their rows, but the decay does.
 
     Its tf.slice has a gradient with zeros, so its optimizer's moments of these rows
     stay 0, and what is left of the update is the decay: w <- w (1 - rate * decay).
     """
     run = Trained(two_lengths, phases=PHASES, num_train_steps=STEPS)
-    (table,) = (
-        v for v in run.state.weights().items() if v[0].endswith("position_embeddings")
-    )
-    name, before = table[0], table[1].numpy()
+    weights = run.state.weights()
+    [name] = [name for name in weights if name.endswith("position_embeddings")]
+    before = weights[name].numpy()
     assert before.shape[0] == 32
     run.config = run.config.phase_at(0).config
     run.run(5)
-    after, values = table[1].numpy(), run.values()
+    after, values = weights[name].numpy(), run.values()
     rates = [2e-3 * (1 - k / SWITCH) * min(1, k / 4) for k in range(5)]
     kept = np.prod([1 - rate * run.config.weight_decay_rate for rate in rates])
     assert kept < 1 - 3e-5
@@ -266,37 +229,52 @@ def test_positions_that_are_not_read_only_decay(tiny_data, two_lengths):
         assert not moment[16:].any() and moment[:16].any()
 
 
-def damage(folder, numbers):
-    """Changes a byte of the examples with these numbers; how many there are."""
-    number = 0
-    for shard in sorted(folder.glob("*.tfrecord*")):
-        content, place = bytearray(shard.read_bytes()), 0
-        while place < len(content):
-            (size,) = struct.unpack_from("<Q", content, place)
-            if number in numbers:
-                content[place + 12 + size // 2] ^= 1
-            place, number = place + size + 16, number + 1
-        shard.write_bytes(content)
-    return number
+# On several workers.
+
+ON_WORKERS = {
+    "phases": {
+        "phases": [
+            {"num_train_steps": 8, "max_seq_length": 16, "train_batch_size": 16},
+            {"num_train_steps": 6, "max_seq_length": 32},
+        ],
+        "eval_every_steps": 4,
+        "sample_steps": 4,
+    },
+    "two_stage": {
+        "objective": "two_stage",
+        "embedding_size": 32,
+        "generator_hidden_size": 1.0,
+        "stage_one_steps": 8,
+    },
+}
 
 
 @pytest.mark.thorough
-def test_a_phase_goes_on_in_the_data_where_the_one_before_ended(tmp_path):
-    """With other batch sizes too: 2 of 4 and 3 of 16 examples are the first 56."""
-    data = write_tiny_data(tmp_path / "data", 100)
-    order = batch_indices(0, 100, 100, PretrainingConfig.seed)
-    bad = set(order[56:].tolist())
-    assert damage(data / "pretrain_tfrecords", bad) == 100
-    phases = [
-        {"num_train_steps": 2, "train_batch_size": 4},
-        {"num_train_steps": 3, "train_batch_size": 16},
-    ]
-    hparams = tiny(phases=phases)
-    del hparams["num_train_steps"], hparams["train_batch_size"]
-    finish(data, "in_order", hparams)
-    smaller = [phases[0], {"num_train_steps": 4, "train_batch_size": 8}]
-    run = finish(data, "in_order", hparams | {"phases": smaller})
-    assert "from the beginning: examples 24 to 48 are read again" in run.stdout
-    phases[1]["num_train_steps"] = 4
-    run = finish(data, "too_far", hparams, code=65)
-    assert "damaged" in run.stderr
+@pytest.mark.parametrize("name", ON_WORKERS)
+def test_run_of_two_workers_is_that_of_one(two_lengths, name):
+    """To rounding; and after one was killed past the switch, to the bit."""
+    data, models = two_lengths, two_lengths / "models"
+    usual = tiny(overrides=NO_DROPOUT, num_train_steps=14, num_eval_steps=2)
+    hparams = usual | ON_WORKERS[name]
+    if name == "two_stage":
+        hparams |= {"pretrain_tfrecords": str(data / "pretrain_tfrecords_32" / "*")}
+    alone = pretrain(data, f"{name}_alone", hparams).wait()
+    assert alone.returncode == 0, alone
+    for model, faults, codes in (
+        ("workers", {}, [0, 0]),
+        ("killed", {0: (10, signal.SIGKILL)}, [-signal.SIGKILL, 69]),
+        ("killed", {}, [0, 0]),
+    ):
+        before = {k: functools.partial(signal_at, *v) for k, v in faults.items()}
+        ended = train(data, f"{name}_{model}", hparams, before=before, seconds=300)
+        assert [e.returncode for e in ended] == codes, ended
+    folder = models / f"{name}_workers"
+    one, two = metrics_of(models / f"{name}_alone"), metrics_of(folder)
+    assert [row["step"] for row in two] == list(range(1, 15))
+    for mine, row in zip(two, one, strict=True):
+        assert mine == pytest.approx(row, rel=1e-3, abs=1e-4)
+    assert digest(models / f"{name}_killed", 14) == digest(folder, 14)
+    if name == "phases":
+        for file in (EVALUATIONS, SAMPLES):
+            assert rows(models / f"{name}_killed", file) == rows(folder, file)
+            assert [row["step"] for row in rows(folder, file)] == [4, 8, 12]

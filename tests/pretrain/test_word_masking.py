@@ -1,51 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole-word masking: what is drawn, how much of it, and what stays as it was."""
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.errors import UserError
-from electra_tf.pretrain import masking
+from electra_tf.pretrain import masking, run
+from electra_tf.pretrain.word_masking import WordTables, continue_words
+from electra_tf.text import word_list
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
-from tests.helpers.building import VOCAB
-from tests.helpers.forked_runs import ROOT
-from tests.helpers.runs import pretrain, tiny
+from tests.helpers.masked_sequences import (
+    CLS,
+    LENGTH,
+    MASK,
+    PAD,
+    SEP,
+    SLOTS,
+    as_batch,
+    mask,
+)
+from tests.helpers.runs import SPECIAL, pretrain, run_script, tiny
 from tests.helpers.statistics import assert_like
-from tests.pretrain.test_masking import CLS, LENGTH, MASK, PAD, SEP, SLOTS, as_batch
 
 # Of 1,000 tokens the last 400 continue words.
 CONTINUATIONS = np.arange(1000) >= 600
 
 
-def draw(batch, *, continuations=CONTINUATIONS, compiled=False, **settings):
-    options = {
-        "mask_prob": 0.15,
-        "max_predictions_per_seq": SLOTS,
-        "cls_id": CLS,
-        "sep_id": SEP,
-        "mask_id": MASK,
-        "repeated_masks": "fixed",
-        "mask_unit": "word",
-        "continuations": continuations,
-        "vocab_size": 1000,
-        **settings,
-    }
-    step = options.pop("step", 0)
-    if not compiled:
-        masked = masking.mask_batch(batch, 1, step, **options)
-        return {name: value.numpy() for name, value in masked.items()}
-    shape = batch["input_ids"].shape
-    columns = masking.draws_per_row(shape[1], SLOTS, "fixed")
-    draws = masking.uniforms(1, step, (0, shape[0]), columns)
-    del options["vocab_size"]
-    function = tf.function(
-        lambda batch, draws: masking.mask_by_draws(batch, draws, **options),
-        jit_compile=True,
-    )
-    return {name: value.numpy() for name, value in function(batch, draws).items()}
+def draw(batch, step=0, mode="fixed", **settings):
+    usual = {"mask_unit": "word", "continuations": CONTINUATIONS, "vocab_size": 1000}
+    return mask(batch, step=step, mode=mode, **usual | settings)
 
 
 def texts(rows, seed=0, length=LENGTH):
@@ -116,42 +103,14 @@ def test_words_are_masked_whole():
     np.testing.assert_array_equal(masked["masked_lm_ids"][used], taken[used])
 
 
-@pytest.fixture(scope="module")
-def real_text():
-    """This project's pages, in rows of 128 tokens of a small vocabulary."""
-    vocab = Vocabulary.load(VOCAB)
-    tokenizer = Tokenizer(vocab, True, True)
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    ids = [i for page in pages for i in tokenizer.encode(page.read_text())]
-    count = len(ids) // (LENGTH - 2)
-    rows = np.full((count, LENGTH), vocab.sep_id)
-    rows[:, 0] = vocab.cls_id
-    rows[:, 1:-1] = np.reshape(ids[: count * (LENGTH - 2)], (count, -1))
-    ends = np.random.default_rng(3).integers(16, LENGTH + 1, count)
-    mask = np.arange(LENGTH) < ends[:, None]
-    return as_batch(np.where(mask, rows, vocab.pad_id), mask), vocab
-
-
-@pytest.mark.parametrize("prob, slots", [(0.15, 19), (0.25, 32), (0.4, 51)])
-def test_the_share_of_masked_tokens_in_real_text(real_text, prob, slots):
-    batch, vocab = real_text
-    settings = {
-        "continuations": vocab.continuations,
-        "mask_prob": prob,
-        "max_predictions_per_seq": slots,
-        "cls_id": vocab.cls_id,
-        "sep_id": vocab.sep_id,
-        "mask_id": vocab.mask_id,
-    }
-    words = draw(batch, **settings)
-    tokens = draw(batch, mask_unit="token", **settings)
-    assert len(words["input_ids"]) > 200
-    # Most tokens of a page are not words by themselves in so small a vocabulary.
-    real = words["input_mask"] > 0
-    assert np.asarray(vocab.continuations)[words["input_ids"][real]].mean() > 0.3
+@pytest.mark.parametrize("prob, slots", [(0.15, 19), (0.4, 51)])
+def test_share_of_masked_tokens(prob, slots):
+    settings = {"mask_prob": prob, "max_predictions_per_seq": slots}
+    words = draw(texts(512), **settings)
+    tokens = draw(texts(512), mask_unit="token", **settings)
     found, expected = (x["masked_lm_weights"].sum() for x in (words, tokens))
     assert 0.99 * expected < found <= expected
-    assert abs(found / real.sum() - prob) < 0.01 * prob
+    assert abs(found / words["input_mask"].sum() - prob) < 0.01 * prob
 
 
 def test_every_word_of_a_size_is_as_likely():
@@ -175,19 +134,6 @@ def test_every_word_of_a_size_is_as_likely():
     assert abs(both - 0.2 * 0.2) < 0.02
 
 
-def test_words_of_one_token_are_tokens():
-    """Where nothing continues a word, each position is as likely."""
-    nothing = np.zeros(1000, bool)
-    batch = texts(4096, length=40)
-    batch = {name: tf.repeat(value[:1], 4096, 0) for name, value in batch.items()}
-    masked = masked_at(draw(batch, continuations=nothing, max_predictions_per_seq=6))
-    assert (masked.sum(1) == 6).all()
-    free = ~np.isin(batch["input_ids"][0], [CLS, SEP])
-    counts = masked.sum(0)[free]
-    spread = 1 - 6 / free.sum()
-    assert_like(counts, np.full(free.sum(), counts.mean()), spread)
-
-
 def test_a_word_that_could_never_fit():
     """As of scripts without spaces; and where nothing can be masked."""
     ids = np.full((2000, 24), 700)
@@ -199,21 +145,8 @@ def test_a_word_that_could_never_fit():
     assert not masked[1000:].any()
     counts = masked[:1000, 1:23].sum(0)
     assert_like(counts, np.full(22, counts.mean()), 1 - 4 / 22)
-
-
-def test_fewer_slots_than_tokens_to_mask():
-    masked = draw(texts(64), max_predictions_per_seq=3)
-    assert masked["masked_lm_positions"].shape == (64, 3)
-    assert masked_at(masked).sum(1).max() == 3
-
-
-def test_tokens_are_drawn_as_ever():
-    batch = texts(64)
-    for mode in ("original", "fixed"):
-        settings = {"repeated_masks": mode, "mask_unit": "token"}
-        one = draw(batch, **settings)
-        other = draw(batch, continuations=None, **settings)
-        assert all(np.array_equal(one[name], other[name]) for name in one)
+    # Fewer slots than tokens to mask.
+    assert masked_at(draw(texts(64), max_predictions_per_seq=3)).sum(1).max() == 3
 
 
 def test_what_becomes_of_masked_words():
@@ -236,57 +169,203 @@ def test_a_function_of_seed_step_and_row():
     assert not np.array_equal(masked_at(whole), masked_at(later))
     part = {name: value[5:11] for name, value in batch.items()}
     part = draw(part, first_row=5)
-    for name, value in part.items():
-        np.testing.assert_array_equal(value, whole[name][5:11], err_msg=name)
-
-
-def test_it_compiles():
-    batch = texts(32)
-    plain, compiled = draw(batch), draw(batch, compiled=True)
-    for name, value in plain.items():
+    draws = masking.uniforms(
+        1, 0, (0, 24), masking.draws_per_row(LENGTH, SLOTS, "fixed")
+    )
+    special = {"cls_id": CLS, "sep_id": SEP, "mask_id": MASK, "mask_prob": 0.15}
+    words = {"mask_unit": "word", "continuations": CONTINUATIONS}
+    function = functools.partial(
+        masking.mask_by_draws,
+        max_predictions_per_seq=SLOTS,
+        repeated_masks="fixed",
+        **special | words,
+    )
+    compiled = tf.function(function, jit_compile=True)(batch, draws)
+    for name, value in whole.items():
+        np.testing.assert_array_equal(part[name], value[5:11], err_msg=name)
         np.testing.assert_array_equal(compiled[name], value, err_msg=name)
 
 
-# The hparam.
+def test_vocabulary_without_continuations_is_refused(tiny_data):
+    bad = pretrain(tiny_data, "words", tiny(mask_unit="word"))
+    assert bad.returncode == 2 and "has no ## tokens" in bad.stderr
 
 
-def make(**hparams):
-    return PretrainingConfig.from_hparams("/nowhere", "m", hparams)
+# Words of scripts without spaces, found by a list of them.
 
 
-def test_words_are_distinct_by_themselves():
-    assert make(mask_unit="word").repeated_masks == "fixed"
-    assert make().masking_settings()["mask_unit"] == "token"
-    assert make(mask_unit="word", electra_objective=False).objective == "mlm"
+def load(folder, words, vocab):
+    path = folder / "words.txt"
+    path.write_text("".join(f"{word}\n" for word in words))
+    return word_list.load.__wrapped__(str(path), vocab, True)
+
+
+def units_of(text, words, vocab):
+    """The words that a text is cut into, their tokens joined by blanks."""
+    tokens = Tokenizer(vocab).tokenize(text)
+    ids = tf.constant([[vocab.ids[token] for token in tokens]], tf.int32)
+    function = tf.function(
+        lambda ids: continue_words(ids, vocab.continuations, WordTables.of(words))
+    )
+    [continues] = function(ids).numpy().tolist()
+    units = []
+    for token, joined in zip(tokens, continues, strict=True):
+        units.append(f"{units.pop()} {token}" if joined else token)
+    return units
+
+
+TOKENS = "东 京 大 学 生 東 京 タ 行 く へ 卡 拉 ok ! 人 คน c + play".split()
+TOKENS += "##ワ ##ー ##へ ##く ##こ ##と ##s ##ing ##ไ ##ทย ##รก ##ค ##น".split()
+WORDS = "东京 东京大学 大学生 学生 タワー 行く こと 卡拉ok คน ไทย c++ ing PLAY".split()
 
 
 @pytest.mark.parametrize(
-    "hparams, words",
+    "text, units",
     [
-        ({"mask_unit": "words"}, ["mask_unit", '"token" or "word"']),
+        # Chinese: the longest word from the left, what is no word by its characters.
+        ("东京大学生", ["东 京 大 学", "生"]),
+        ("京东大学生", ["京", "东", "大 学 生"]),
+        ("东大!学生", ["东", "大", "!", "学 生"]),
+        ("卡拉OKs人", ["卡 拉 ok ##s", "人"]),
+        # A space between two ideographs leaves no trace in the tokens.
+        ("东 京", ["东 京"]),
+        # Japanese: words begin, and end, within what the tokenizer leaves together.
         (
-            {"mask_unit": "word", "repeated_masks": "original"},
-            ["mask_unit", 'repeated_masks "original"'],
+            "東京タワーへ行くこと",
+            ["東", "京", "タ ##ワ ##ー", "##へ", "行 く", "##こ ##と"],
         ),
-        ({"mask_unit": "word", "electric_objective": True}, ["mask_unit", "two_tower"]),
-        ({"mask_unit": "word", "generator": "unigram"}, ["mask_unit", "unigram"]),
-        ({"mask_unit": "word", "uniform_generator": True}, ["mask_unit", "uniform"]),
+        ("へワー", ["へ ##ワ ##ー"]),
+        # Thai, with something between two words that is none.
+        ("คนไทยคน", ["คน", "##ไ ##ทย", "##ค ##น"]),
+        ("คนรกไทย", ["คน", "##รก", "##ไ ##ทย"]),
+        # Scripts with spaces are as ever, but for words of several of their words.
+        ("playing plays c++", ["play ##ing", "play ##s", "c + +"]),
     ],
 )
-def test_what_excludes_each_other(hparams, words):
-    with pytest.raises(UserError) as caught:
-        make(**hparams)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+def test_words_in_text(tmp_path, text, units):
+    vocab = Vocabulary((*SPECIAL, *dict.fromkeys(TOKENS)))
+    words = load(tmp_path, WORDS, vocab)
+    assert units_of(text, words, vocab) == units
 
 
-def test_the_script(tiny_data, tmp_path):
-    hparams = tiny(mask_unit="word", num_train_steps=2)
-    bad = pretrain(tiny_data, "words", hparams)
-    assert bad.returncode == 2 and "has no ## tokens" in bad.stderr
-    tokens = (tiny_data / "vocab.txt").read_text().split()
-    tokens[30:] = [f"##{token}" for token in tokens[30:]]
-    vocab_file = tmp_path / "vocab.txt"
-    vocab_file.write_text("".join(f"{token}\n" for token in tokens))
-    hparams["vocab_file"] = str(vocab_file)
-    done = pretrain(tiny_data, "words", hparams)
+# A corpus of Chinese kind.
+
+LONG = 64
+HPARAMS = {
+    "mask_unit": "word",
+    "overrides": {"max_position_embeddings": LONG},
+    "max_seq_length": LONG,
+}
+
+
+@pytest.fixture(scope="module")
+def chinese(tmp_path_factory):
+    """A data directory whose text is words of 1 to 4 of 300 characters; its words."""
+    folder, random = tmp_path_factory.mktemp("chinese"), np.random.default_rng(2)
+    characters = [chr(0x4E00 + i) for i in range(300)]
+    tokens = [*SPECIAL, "。", *characters]
+    (folder / "vocab.txt").write_text("".join(f"{t}\n" for t in tokens))
+    sizes = random.choice([1, 2, 3, 4], 500, p=[0.1, 0.6, 0.2, 0.1])
+    words = ["".join(random.choice(characters, n)) for n in sizes]
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in words))
+    lines = ["".join(random.choice(words, 20)) + "。" for _ in range(2000)]
+    (folder / "text").mkdir()
+    (folder / "text" / "text.txt").write_text("\n".join(lines))
+    done = run_script(
+        "build_pretraining_dataset.py",
+        f"--corpus-dir={folder}/text",
+        f"--vocab-file={folder}/vocab.txt",
+        f"--output-dir={folder}/pretrain_tfrecords",
+        f"--max-seq-length={LONG}",
+    )
     assert done.returncode == 0, done.stderr
+    return folder, {word for word in words if len(word) > 1}
+
+
+def hparams_of(folder, **changes):
+    own = {"vocab_file": f"{folder}/vocab.txt", "word_list": f"{folder}/words.txt"}
+    return tiny(**HPARAMS | own | changes)
+
+
+def batch_of(folder, training=True, **changes):
+    """A batch of 400, or fewer, as a run reads them."""
+    hparams = hparams_of(folder, **changes.pop("hparams", {}))
+    config = PretrainingConfig.from_hparams(str(folder), "m", hparams)
+    vocab = Vocabulary.load(config.vocab_file)
+    options = {"batch_size": 400, "num_batches": 1} | changes
+    [batch] = run._dataset(config, vocab, training, **options)
+    return {name: value.numpy() for name, value in batch.items()}, vocab
+
+
+@pytest.mark.parametrize("kind", ["training", "evaluation", "mixture"])
+def test_words_of_a_list_are_masked_whole(chinese, kind):
+    folder, words = chinese
+    changes = {"training": kind != "evaluation"}
+    if kind == "mixture":
+        data = {f"{folder}/pretrain_tfrecords/pretrain_data*": 1.0}
+        data |= {f"{folder}/pretrain_tfrecords/*.tfrecord*": 2.0}
+        changes["hparams"] = {"pretrain_tfrecords": data}
+    batch, vocab = batch_of(folder, **changes)
+    at, several = masked_at(batch), 0
+    # [PAD], [CLS] and [SEP] are never masked.
+    assert not at[batch["input_ids"] < 5].any()
+    for row, masked in zip(batch["input_ids"], at, strict=True):
+        text = "".join(vocab.tokens[i] if i > 4 else " " for i in row)
+        wanted, place = max(1, round(0.15 * int((row > 0).sum()))), 0
+        while place < len(text):
+            # The longest word from here.
+            sizes = [n for n in (4, 3, 2) if text[place : place + n] in words]
+            size = sizes[0] if sizes else 1
+            word = masked[place : place + size]
+            assert word.all() or not word.any() or size > wanted
+            several += size > 1 and word.all()
+            place += size
+    assert several > 1000
+
+
+def test_readers_agree_and_steps_are_functions_of_their_number(chinese):
+    folder, _ = chinese
+    plain, _ = batch_of(folder, start_step=7)
+    in_graph, _ = batch_of(folder, start_step=7, in_graph=True)
+    later, _ = batch_of(folder, start_step=8)
+    for name, value in plain.items():
+        np.testing.assert_array_equal(value, in_graph[name], err_msg=name)
+    assert not np.array_equal(masked_at(plain), masked_at(later))
+    # As many tokens are masked as one by one.
+    own = {"mask_unit": "token", "word_list": None, "repeated_masks": "fixed"}
+    single, _ = batch_of(folder, start_step=7, hparams=own)
+    np.testing.assert_array_equal(plain["input_ids"], single["input_ids"])
+    found, expected = (b["masked_lm_weights"].sum() for b in (plain, single))
+    assert 0.99 * expected < found <= expected
+
+
+def test_a_list_that_finds_nothing_changes_nothing(tmp_path):
+    """Nor does one of words that are tokens."""
+    ids = np.random.default_rng(1).integers(5, 1000, (64, 32))
+    batch = as_batch(ids, np.ones_like(ids))
+    tokens = [*map(str, range(5, 600)), *map("##{}".format, range(600, 1000))]
+    vocab = Vocabulary((*SPECIAL, *tokens, "東", "京"))
+    words = WordTables.of(load(tmp_path, ["東京", "7", "8"], vocab))
+    one, other = draw(batch), draw(batch, words=words)
+    assert all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.thorough
+def test_a_run_with_a_word_list(chinese, tmp_path):
+    folder, _ = chinese
+    hparams = hparams_of(folder, num_train_steps=2, save_checkpoints_steps=1)
+    bad = pretrain(folder, "words", hparams | {"word_list": None})
+    assert bad.returncode == 2 and "give a word_list" in bad.stderr
+    done = pretrain(folder, "words", hparams)
+    assert done.returncode == 0, done.stderr
+    # Another list is noted.
+    other = tmp_path / "words.txt"
+    other.write_text("".join((folder / "words.txt").read_text().splitlines(True)[9:]))
+    changed = hparams | {"word_list": str(other), "num_train_steps": 3}
+    done = pretrain(folder, "words", changed)
+    assert done.returncode == 0 and "word_list_sha256 '" in done.stdout
+    # Without it, inference warns.
+    other.unlink()
+    named = (f"--data-dir={folder}", "--model-name=words", "--corrupt")
+    done = run_script("run_inference.py", "detect", *named, text="一丁七\n")
+    assert done.returncode == 0 and "cannot read the word_list" in done.stderr

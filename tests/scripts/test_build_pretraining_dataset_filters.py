@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The filters of a build: what they leave out, on any number of processes."""
+"""The filters of a build: which documents and lines they leave out."""
 
 import json
 import random
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from electra_tf.data import build_plan, deduplication, record_making
-from electra_tf.data.record_making import BuildSettings, RecordMaker
+from electra_tf.data.record_making import BuildSettings
 from electra_tf.data.shard_writing import Plan, number_portion
 from electra_tf.errors import UserError
-from electra_tf.text import filters, units
+from electra_tf.text import units
 from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers.building import VOCAB, WORDS, content, fail, succeed, write_corpus
@@ -53,15 +53,12 @@ def kept(tmp_path, documents, **wanted):
     return [document for document in found if document], dict(dropped)
 
 
-def test_equal_documents(tmp_path):
+def test_equal_documents_and_lines(tmp_path):
     documents = {"a": ["one\ntwo", "three"], "b": [" one \ntwo", "one\ntwo\nthree"]}
     found, dropped = kept(tmp_path, documents, duplicate_documents=True)
     assert found == [["one", "two"], ["three"], ["one", "two", "three"]]
     assert dropped == {"duplicate_documents": 1}
-
-
-def test_equal_lines(tmp_path):
-    """The first of a document that is left out does not count as the first."""
+    # The first line of a document that is left out does not count as the first.
     documents = {"a": ["menu\nfirst"], "b": ["menu\nfirst", "menu\nthird\n menu"]}
     wanted = {"duplicate_documents": True, "duplicate_lines": True}
     found, dropped = kept(tmp_path, documents, **wanted)
@@ -90,7 +87,7 @@ def test_near_duplicates(tmp_path):
     found = {}
     for changed in (0, 3, 100):
         count = 0
-        for _ in range(60):
+        for _ in range(20):
             words = rng.choices(WORDS[100:], k=400)
             other = list(words)
             for place in rng.sample(range(400), changed):
@@ -98,7 +95,7 @@ def test_near_duplicates(tmp_path):
             documents = {"a": [" ".join(words)], "b": [" ".join(other).upper()]}
             count += len(kept(tmp_path, documents, near_duplicates=True)[0]) == 1
         found[changed] = count
-    assert found[0] == 60 and found[3] >= 57 and found[100] == 0
+    assert found[0] == 20 and found[3] >= 18 and found[100] == 0
 
 
 def test_near_duplicates_without_spaces_between_words(tmp_path):
@@ -115,11 +112,6 @@ def test_near_duplicates_without_spaces_between_words(tmp_path):
         assert len(kept(tmp_path, documents, near_duplicates=True)[0]) == 2
 
 
-def test_vowel_signs_are_parts_of_letters(tmp_path):
-    documents = {"a": ["မြန်မာနိုင်ငံသည် အရှေ့တောင်အာရှတွင်ရှိသည်", "தமிழ் மொழி"]}
-    assert kept(tmp_path, documents, min_letters=0.9)[1] == {}
-
-
 def test_length_and_letters(tmp_path):
     documents = {
         "a": ["short", "long enough  ", "12345 678 90 ab", "中文字符的一些文本"]
@@ -127,7 +119,10 @@ def test_length_and_letters(tmp_path):
     found, dropped = kept(tmp_path, documents, min_chars=6)
     assert len(found) == 3 and dropped == {"short_documents": 1}
     found, dropped = kept(tmp_path, documents, min_letters=0.5)
-    assert [["12345 678 90 ab"]] not in found and dropped == {"few_letters": 1}
+    assert ["12345 678 90 ab"] not in found and dropped == {"few_letters": 1}
+    # Vowel signs are parts of letters.
+    documents = {"a": ["မြန်မာနိုင်ငံသည် အရှေ့တောင်အာရှတွင်ရှိသည်", "தமிழ் மொழி"]}
+    assert kept(tmp_path, documents, min_letters=0.9)[1] == {}
 
 
 def test_languages(tmp_path):
@@ -169,23 +164,7 @@ def test_comparing_in_turns_changes_nothing(tmp_path, monkeypatch):
     assert np.array_equal(*results)
 
 
-def test_off_changes_nothing():
-    assert Filters().identity() == {} and not Filters().compare
-    settings = BuildSettings(str(VOCAB), TokenizerConfig())
-    assert RecordMaker(settings, True)._verdicts is None
-
-
 # The script.
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    folder = write_corpus(tmp_path_factory.mktemp("text"), files=5)
-    for i in range(5):
-        (folder / f"{i}-again.txt").write_bytes((folder / f"{i}.txt").read_bytes())
-    (folder / "numbers.txt").write_text("1 2 3 4\n\n5 6 7 8\n")
-    return folder
-
 
 FLAGS = [
     *("--drop-duplicate-documents", "--drop-duplicate-lines", "--min-letters=0.5"),
@@ -193,14 +172,16 @@ FLAGS = [
 ]
 
 
-def test_the_processes_do_not_show(text, tmp_path, monkeypatch):
+def test_filtered_output_is_independent_of_num_processes(tmp_path):
+    text = write_corpus(tmp_path / "in", files=5)
+    for i in range(5):
+        (text / f"{i}-again.txt").write_bytes((text / f"{i}.txt").read_bytes())
+    (text / "numbers.txt").write_text("1 2 3 4\n\n5 6 7 8\n")
     for processes in (1, 3):
         output = tmp_path / str(processes)
-        said = succeed(text, output, *FLAGS, f"--num-processes={processes}")
-        assert "duplicate documents left out" in said and "few letters left out" in said
+        printed = succeed(text, output, *FLAGS, f"--num-processes={processes}")
+        assert "few letters left out" in printed
     assert content(tmp_path / "1") == content(tmp_path / "3")
-    hidden = [name for name in content(tmp_path / "1") if name.startswith(".")]
-    assert all(name.startswith(".records-") for name in hidden)
     manifest = json.loads((tmp_path / "1" / "manifest.json").read_text())
     dropped = manifest["corpus"]["dropped"]
     assert dropped["duplicate_documents"] >= 40 and dropped["few_letters"] == 2
@@ -211,36 +192,3 @@ def test_the_processes_do_not_show(text, tmp_path, monkeypatch):
         "min_letters": 0.5,
     }
     assert "filters" in fail(text, tmp_path / "1")[0]
-
-
-def test_a_corpus_of_which_nothing_is_left(tmp_path):
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.txt").write_text("some text\n")
-    flags = ("--min-document-chars=100",)
-    error, code = fail(tmp_path / "in", tmp_path / "out", *flags)
-    assert "hold no text that passes the filters" in error and code == 65
-
-
-@pytest.mark.parametrize(
-    ("flags", "problem", "code"),
-    [
-        (["--min-letters=1.5"], "--min-letters 1.5: give a share", 2),
-        (["--min-document-chars=-1"], "--min-document-chars -1", 2),
-        (["--drop-duplicates"], "did you mean --drop-", 1),
-    ],
-)
-def test_wrong_flags(text, tmp_path, flags, problem, code):
-    error, found = fail(text, tmp_path / "out", *flags)
-    assert problem in error and found == code
-
-
-def test_packages_that_are_missing_are_named(monkeypatch):
-    for name in ("rensa", "py3langid", "py3langid.langid"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    filters._language_identifier.cache_clear()
-    for wanted, package in (
-        (Filters(near_duplicates=True), "--drop-near-duplicates needs.* rensa"),
-        (Filters(languages=("en",)), "--languages needs the package py3langid"),
-    ):
-        with pytest.raises(UserError, match=package):
-            wanted.check()

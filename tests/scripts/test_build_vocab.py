@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""build_vocab.py as a user runs it, and the counting and training below it."""
+"""build_vocab.py, and the counting and training below it."""
 
 import io
 import json
@@ -11,7 +11,6 @@ from collections import Counter
 
 import pytest
 
-from electra_tf.errors import UserError
 from electra_tf.text import units, vocabulary, vocabulary_training
 from electra_tf.text.corpus import TextReader
 from electra_tf.text.tokenization import (
@@ -20,12 +19,12 @@ from electra_tf.text.tokenization import (
     TokenizerConfig,
     Vocabulary,
 )
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, run_script
 
 # 12 KB in which every rule of the tokenizer has something to do.
 TEXT = (
     """The old man and the sea: an old man, who fished alone in a skiff!
-Ein Käse-Brötchen für Zoë — "naïve café", said the waiter; the WAITER said.
+Ein Käse-Brötchen für Zoë — "naïve café", printed the waiter; the WAITER printed.
 ΟΔΥΣΣΕΥΣ και Οδυσσεύς, 北京大学 and 東京 and again 北京.
 zero\u200bwidth con\x0btrol\x1cs tab\tsplit\u2028separators\u3000here
 """
@@ -42,15 +41,9 @@ def corpus_dir(tmp_path):
     return folder
 
 
-def build(*flags, hash_seed="0", expect=0):
-    """Runs the script; returns what it printed (stderr where it must fail)."""
-    done = subprocess.run(
-        [sys.executable, os.path.join(ROOT, "build_vocab.py"), *map(str, flags)],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        check=False,
-    )
+def build(*flags, expect=0, env=None):
+    """Runs the script; returns its output (stderr if it must fail)."""
+    done = run_script("build_vocab.py", *map(str, flags), env=env)
     assert done.returncode == expect, done.stderr
     if expect:
         assert "Traceback" not in done.stderr
@@ -61,10 +54,10 @@ def build(*flags, hash_seed="0", expect=0):
 
 def test_builds_a_vocabulary_that_spells_its_corpus(corpus_dir, tmp_path):
     output = tmp_path / "new" / "vocab.txt"
-    said = build(
+    printed = build(
         "--corpus-dir", corpus_dir, "--vocab-size", 400, "--output-file", output
     )
-    assert "400 tokens (uncased, accents stripped)" in said
+    assert "400 tokens (uncased, accents stripped)" in printed
     vocab = Vocabulary.load(output)
     vocab.check_size(400)
     assert vocab.tokens[:5] == ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -95,34 +88,29 @@ def test_cased_with_unused_tokens(corpus_dir, tmp_path):
     assert tokens == ["The", "WAITER", "café"]
 
 
-def test_the_same_corpus_gives_the_same_files(corpus_dir, tmp_path):
+def test_output_is_independent_of_processes_threads_and_hashes(corpus_dir, tmp_path):
     found = set()
-    for i, (processes, threads) in enumerate(((1, 1), (2, 4), (2, 1))):
+    for i, (processes, threads) in enumerate(((1, 1), (2, 4))):
         output = tmp_path / str(i) / "vocab.txt"
-        os.environ["RAYON_NUM_THREADS"] = str(threads)
         flags = ["--output-file", output, "--num-processes", processes]
         flags += ["--corpus-dir", corpus_dir, "--vocab-size", 400]
-        build(*flags, hash_seed=str(i))
-        found.add(
-            (output.read_bytes(), (output.parent / "vocab.txt.json").read_bytes())
-        )
-    del os.environ["RAYON_NUM_THREADS"]
+        env = {"RAYON_NUM_THREADS": str(threads), "PYTHONHASHSEED": str(i)}
+        build(*flags, env=env)
+        found.add(tuple(path.read_bytes() for path in sorted(output.parent.iterdir())))
     assert len(found) == 1
 
 
-def test_fills_up_what_a_small_corpus_cannot(corpus_dir, tmp_path):
-    output = tmp_path / "vocab.txt"
-    said = build(
-        "--corpus-dir", corpus_dir, "--vocab-size", 3000, "--output-file", output
-    )
-    vocab = Vocabulary.load(output)
+def test_a_small_corpus_leaves_unused_tokens(corpus_dir, tmp_path):
+    flags = ("--vocab-size", 3000, "--output-file", tmp_path / "vocab.txt")
+    output = build("--corpus-dir", corpus_dir, *flags)
+    vocab = Vocabulary.load(tmp_path / "vocab.txt")
     padding = [token for token in vocab.tokens if token.startswith("[unused")]
     assert len(vocab) == 3000
-    assert f"the last {len(padding)} are [unusedN]" in said
+    assert f"the last {len(padding)} are [unusedN]" in output
     assert list(vocab.tokens[-len(padding) :]) == padding
 
 
-def test_never_overwrites_unasked(corpus_dir, tmp_path):
+def test_files_are_overwritten_only_if_asked(corpus_dir, tmp_path):
     output = tmp_path / "vocab.txt"
     flags = ["--corpus-dir", corpus_dir, "--vocab-size", 400, "--output-file", output]
     output.write_text("precious")
@@ -132,6 +120,10 @@ def test_never_overwrites_unasked(corpus_dir, tmp_path):
     assert len(Vocabulary.load(output)) == 400
     output.unlink()
     assert "vocab.txt.json exists already" in build(*flags, expect=2)
+    text = corpus_dir / "a.txt"
+    flags = (f"--corpus-dir={text}", f"--output-file={text}", "--overwrite")
+    assert "is --corpus-dir itself" in build(*flags, expect=2)
+    assert text.read_text(encoding="utf-8") == TEXT
 
 
 def test_text_that_is_not_utf8(corpus_dir, tmp_path):
@@ -142,12 +134,12 @@ def test_text_that_is_not_utf8(corpus_dir, tmp_path):
     error = build(*flags, expect=65)
     assert str(path) in error and "offset 53" in error
     assert not (tmp_path / "vocab.txt").exists()
-    said = build(*flags, "--encoding-errors", "replace")
-    assert f"2 bytes that were not UTF-8 in {path} (2)" in said
+    printed = build(*flags, "--encoding-errors", "replace")
+    assert f"2 bytes that were not UTF-8 in {path} (2)" in printed
 
 
-def test_words_that_are_too_long_are_told(tmp_path):
-    """As of scripts without spaces, of which little would be learnt otherwise."""
+def test_words_that_are_too_long_are_reported(tmp_path):
+    """As in scripts without spaces."""
     (tmp_path / "in").mkdir()
     text = tmp_path / "in" / "a.txt"
     text.write_text(f"{'กา' * 150}\n" * 50, encoding="utf-8")
@@ -162,99 +154,55 @@ def test_words_that_are_too_long_are_told(tmp_path):
     assert settings["num_words_too_long"] == 50
 
 
-def test_the_corpus_is_never_overwritten(tmp_path):
-    text = tmp_path / "mine.txt"
-    text.write_text(TEXT)
-    flags = (f"--corpus-dir={text}", f"--output-file={text}", "--overwrite")
-    assert f"{text} is --corpus-dir itself" in build(*flags, expect=2)
-    settings = tmp_path / "v.json"
-    settings.write_text(TEXT)
-    flags = (f"--corpus-dir={settings}", f"--output-file={tmp_path}/v", "--overwrite")
-    assert "is --corpus-dir itself" in build(*flags, expect=2)
-    assert text.read_text() == settings.read_text() == TEXT
-
-
-def test_a_corpus_whose_name_is_not_utf8(corpus_dir, tmp_path):
-    folder = os.fsdecode(os.fsencode(tmp_path) + b"/w\xff")
-    corpus_dir.rename(folder)
-    output = tmp_path / "vocab.txt"
-    build(f"--corpus-dir={folder}", f"--output-file={output}", "--vocab-size=500")
-    settings = json.loads(output.with_name("vocab.txt.json").read_text())
-    assert settings["corpus"]["corpus_dir"] == folder
-
-
+@pytest.mark.thorough
 def test_a_data_set_as_corpus(tmp_path):
     from tests.helpers import tiny_texts
 
     tiny_texts.TinyTexts(data_dir=tmp_path).download_and_prepare()
     flags = ["--tfds", "tiny_texts:text", "--tfds-data-dir", tmp_path]
     flags += ["--output-file", tmp_path / "vocab.txt", "--vocab-size", 130]
-    said = build(*flags, "--no-strip-accents")
-    assert "from 320 words, 45 of them different" in said
+    printed = build(*flags, "--no-strip-accents")
+    assert "from 320 words, 45 of them different" in printed
     vocab = Vocabulary.load(tmp_path / "vocab.txt")
     assert "page" in vocab.ids and "é" in vocab.ids
     with open(f"{vocab.path}.json", encoding="utf-8") as f:
         assert json.load(f)["corpus"] == {"tfds": "tiny_texts/1.0.0:text"}
-    flags[1] = "tiny_texts:body"
-    assert "no text feature" in build(*flags, "--overwrite", expect=2)
 
 
-def test_the_same_text_in_other_files(corpus_dir, tmp_path):
+def test_records_give_the_vocabulary_of_their_text(corpus_dir, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     for path in sorted(corpus_dir.rglob("*.txt")):
         line = json.dumps({"body": path.read_text(encoding="utf-8")})
         (other / f"{path.stem}.jsonl").write_text(f"{line}\n")
-    said = {}
     for name, folder in (("text", corpus_dir), ("json", other)):
         output = tmp_path / f"{name}.txt"
         flags = ["--corpus-dir", folder, "--vocab-size", 300, "--output-file", output]
-        said[name] = build(*flags, "--text-key", "body").partition(": ")[2]
-    assert said["text"] == said["json"]
+        build(*flags, "--text-key", "body")
     assert (tmp_path / "text.txt").read_text() == (tmp_path / "json.txt").read_text()
     error = build(*flags, "--overwrite", expect=65)
     assert f"{other}/a.jsonl line 1 has no 'text' (its keys: body)" in error
 
 
 @pytest.mark.parametrize(
-    "flags,code,says",
+    "flags,code,text",
     [
         ("--output-file {tmp}/v.txt", 1, "either --corpus-dir or --tfds"),
-        ("--output-file {tmp}/v.txt --corpus-dir {tmp} --tfds a:b", 1, "either"),
-        ("--corpus-dir {tmp}", 1, "--output-file must be given"),
-        ("--output-file {tmp}/v.txt --corpus-dir {tmp}/no", 2, "does not exist"),
         ("--output-file {tmp}/v.txt --corpus-dir {tmp}/blank", 2, "holds no words"),
-        ("--output-file {tmp} --corpus-dir {tmp}", 2, "is a directory"),
         ("--output-file {tmp}/a/v.txt --corpus-dir {tmp}", 2, "is in --corpus-dir"),
-        ("--output-file /proc/version/v.txt --corpus-dir {tmp}", 73, "is a file"),
-        (
-            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 5",
-            2,
-            "nothing beside",
-        ),
-        (
-            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90",
-            2,
-            "ASCII alone",
-        ),
-        (
-            "--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size x",
-            1,
-            "vocab_size",
-        ),
         ("--output-file {tmp}/blank/b.txt/v --corpus-dir {tmp}", 73, "cannot write"),
+        ("--output-file {tmp}/v --corpus-dir {tmp}/text --vocab-size 90", 2, "ASCII"),
     ],
 )
-def test_wrong_use(tmp_path, flags, code, says):
+def test_wrong_use(tmp_path, flags, code, text):
     (tmp_path / "blank").mkdir()
     (tmp_path / "blank" / "b.txt").write_text("\n \n\u200b\n")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.txt").write_text("some words " * 5)
-    error = build(*flags.format(tmp=tmp_path).split(), expect=code)
-    assert says in error
+    assert text in build(*flags.format(tmp=tmp_path).split(), expect=code)
 
 
-def test_wrong_flags_are_told_before_anything_heavy_is_imported(tmp_path):
+def test_flags_are_checked_before_heavy_imports():
     code = (
         "import sys, build_vocab; from electra_tf.text import vocabulary_training;"
         "assert not {'tensorflow', 'tokenizers'} & set(sys.modules)"
@@ -349,15 +297,11 @@ class TestTraining:
         found = ops.tokenize([text]).to_list()
         assert found == [Tokenizer(ops.vocab).encode(text)]
 
-    def test_what_is_learned_instead_comes_after_the_rest(self):
-        """A vocabulary with room for all of it, and a smaller one."""
+    def test_a_smaller_vocabulary_is_the_beginning_of_a_larger_one(self):
+        """Also where tokens of long phrases are replaced by others."""
         words = Counter({"ก" * 30 + "ข" * 70: 50, "zqx": 9, "zq": 3, "jk": 6, "vw": 4})
         tokens, padding = vocabulary_training.train(words, self.CONFIG, 300)
         assert padding and max(len(token) for token in tokens) <= 85 + 2
-        for size in range(120, 300 - padding):
+        for size in range(120, 300 - padding, 7):
             smaller = vocabulary_training.train(words, self.CONFIG, size)
             assert smaller == (tokens[:size], 0)
-
-    def test_too_small(self):
-        with pytest.raises(UserError, match="ASCII alone"):
-            vocabulary_training.train(Counter("a"), self.CONFIG, 100)

@@ -1,98 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What quickstart.sh runs of examples/: the author task, and asking a SavedModel."""
+"""The task that quickstart.sh makes with examples/author_task.py."""
 
 import collections
 import json
-import os
-import subprocess
-import sys
 
-import tensorflow as tf
+import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.own_tasks import make_own_task
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, run_script
 
+pytestmark = pytest.mark.thorough
 EXAMPLES = ROOT / "examples"
 
 
-def run(*arguments, rc=0, **environment):
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | environment,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == rc, done.stderr
-    return done.stdout if rc == 0 else done.stderr
-
-
 def test_the_author_task_is_balanced_and_its_dev_set_is_held_out(tmp_path):
-    file, tmp_path = tmp_path / "file", tmp_path / "new" / "folder"
-    file.write_text("")
-    said = run(EXAMPLES / "author_task.py", file, rc=1)
-    assert said.startswith("error: ") and "Traceback" not in said
-    run(EXAMPLES / "author_task.py", tmp_path)
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
+    done = run_script("examples/author_task.py", str(tmp_path / "data"))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "data/vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n")
     hparams = json.loads((EXAMPLES / "author_task.json").read_text())
-    config = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
+    config = FinetuningConfig.from_hparams(str(tmp_path / "data"), "m", hparams)
     task = make_own_task("author", config, None)
     train, dev = task.examples("train"), task.examples("dev")
     for examples, count in (train, 400), (dev, 200):
         labels = collections.Counter(example.label for example in examples)
         assert labels == {"Doyle": count, "Burnett": count}
-    assert not {e.text_a for e in train} & {e.text_a for e in dev}
     assert len({e.text_a for e in train + dev}) == 1200
-
-
-class Classifier(tf.Module):
-    """Answers as an exported classification task does."""
-
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "text")])
-    def __call__(self, text):
-        good = tf.strings.regex_full_match(text, ".*good.*")
-        return {
-            "label": tf.where(good, "positive", "negative"),
-            "probability": tf.where(good, 0.75, 0.5),
-        }
-
-
-def test_asking_a_saved_model_needs_no_electra_tf(tmp_path):
-    classifier = Classifier()
-    for place in tmp_path / "model", tmp_path / "versions" / "10":
-        tf.saved_model.save(classifier, place, {"serving_default": classifier.__call__})
-    (tmp_path / "versions" / "9").mkdir()
-    (tmp_path / "electra_tf.py").write_text("raise ImportError('not to be used')\n")
-    script, texts = EXAMPLES / "ask_saved_model.py", ("a good film", "a bad one")
-    for place in "model", "versions":
-        printed = run(script, tmp_path / place, *texts, PYTHONPATH=str(tmp_path))
-        assert printed.splitlines() == [
-            "positive (75%): a good film",
-            "negative (50%): a bad one",
-        ]
-
-
-class Regressor(tf.Module):
-    """Answers as an exported regression of pairs does."""
-
-    @tf.function(
-        input_signature=[
-            tf.TensorSpec([None], tf.string, "text"),
-            tf.TensorSpec([None], tf.string, "text_b"),
-        ]
-    )
-    def __call__(self, text, text_b):
-        return {"value": tf.cast(text == text_b, tf.float32)}
-
-
-def test_asking_what_is_no_classifier_is_an_error_in_words(tmp_path):
-    model = Regressor()
-    signatures = {"serving_default": model.__call__}
-    tf.saved_model.save(model, tmp_path / "model", signatures)
-    script = EXAMPLES / "ask_saved_model.py"
-    said = run(script, tmp_path / "model", "a text", rc=1)
-    assert "takes text, text_b and gives value" in said and "Traceback" not in said
-    said = run(script, tmp_path / "nowhere", "a text", rc=1)
-    assert "no SavedModel in" in said and "Traceback" not in said

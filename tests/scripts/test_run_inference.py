@@ -1,192 +1,257 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_inference.py as its users run it: detect, report."""
+"""run_inference.py as its users run it: detect, report, score, rerank; its flags."""
 
+import gzip
 import json
+import os
 import shutil
-from html.parser import HTMLParser
 
 import pytest
 
-from tests.helpers.runs import TINY, pretrain, run_script
+import electra_tf
+from electra_tf.inference.reranking import rank
+from tests.helpers import forked_runs
+from tests.helpers.pipes import drained, fed
+from tests.helpers.runs import run_script
 
-STEPS = TINY | {"num_train_steps": 3, "eval_batch_size": 4, "temperature": 1.25}
 PASSAGES = ["w1 w2 w3 w4 w5 w6 w7 w8", "<w9> & w10"]
 
 
 @pytest.fixture(scope="module")
-def data(tiny_data):
-    done = pretrain(tiny_data, "inference", STEPS)
-    assert done.returncode == 0, done.stderr
-    done = pretrain(
-        tiny_data, "inference", STEPS | {"do_train": False, "do_eval": True}
-    )
-    assert done.returncode == 0, done.stderr
-    return tiny_data
+def electra(pretrained):
+    return pretrained("electra") / "models" / "electra"
 
 
-def infer(data, command, *flags, text="", model="inference", env=None):
-    """Runs a command on the trained model, with `text` as its standard input."""
-    where = ["--data-dir", str(data), "--model-name", model]
-    return run_script("run_inference.py", command, *where, *flags, text=text, env=env)
+@pytest.fixture(scope="module")
+def electric(pretrained):
+    return pretrained("electric") / "models" / "electric"
 
 
-def refused(run, code, text):
-    assert run.returncode == code, run.stderr
-    assert run.stderr.startswith("error: ") and text in run.stderr
-    assert len(run.stderr.splitlines()) <= 3
+@pytest.fixture(scope="module")
+def scorer(electric):
+    return electra_tf.load(electric)
 
 
-def test_detect_reads_standard_input_and_writes_json_lines(data):
+def infer(command, *flags, text="", code=0, env=None):
+    """Runs a command; one that is refused has an error of at most three lines."""
+    args = map(str, flags)
+    run = run_script("run_inference.py", command, *args, text=text, env=env)
+    assert run.returncode == code, run.stdout + run.stderr
+    if code:
+        assert run.stderr.startswith("error: ") and len(run.stderr.splitlines()) <= 3
+    return run
+
+
+def rows_of(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_detect_reads_standard_input_and_writes_json_lines(electra):
+    where = ("--data-dir", electra.parents[1], "--model-name", "electra")
     text = f"{PASSAGES[0]}\n\n  {PASSAGES[1]}  \n"
-    run = infer(data, "detect", "--format", "jsonl", text=text, env={})
-    assert run.returncode == 0, run.stderr
-    assert run.stderr == ""  # TensorFlow's notices say nothing here
-    rows = [json.loads(line) for line in run.stdout.splitlines()]
+    run = infer("detect", *where, "--format", "jsonl", text=text, env={})
+    assert run.stderr == ""  # without TensorFlow's notices
+    rows = rows_of(run.stdout)
     assert [row["text"] for row in rows] == PASSAGES
     for row in rows:
         for token in row["tokens"]:
             assert row["text"][token["start"] : token["end"]] == token["token"]
 
 
-def test_detect_in_the_terminal(data, tmp_path):
+def test_detect_shows_corrupted_passages_in_the_terminal(electra, tmp_path):
     (tmp_path / "in.txt").write_text(f"{PASSAGES[0]}\n" * 3)
-    flags = ("--input", str(tmp_path / "in.txt"), "--corrupt", "--max-passages", "2")
-    run = infer(data, "detect", *flags, env={"FORCE_COLOR": "1"})
-    assert run.returncode == 0, run.stderr
+    flags = ("--input", tmp_path / "in.txt", "--corrupt", "--max-passages", "2")
+    args = ("run_inference.py", "detect", "--model", electra, *flags)
+    env = {"FORCE_COLOR": "1"}
+    run = forked_runs.Run(tmp_path / "logs", *map(str, args), env=env).wait()
     legend, first, second, summary = filter(None, run.stdout.splitlines())
     assert "replaced, caught" in legend and "\x1b[" in first
-    assert "drawn at temperature 1.25" in legend
     assert first != second  # other positions are masked in the next passage
     assert "replaced tokens are among the" in summary
     assert "Stopped after 2 passages: --max-passages." in run.stderr
 
 
-def test_detect_writes_html(data, tmp_path):
-    page = tmp_path / "page.html"
-    flags = ("--format", "html", "--output", str(page), "--threshold", "0.0")
-    run = infer(data, "detect", *flags, text="<script>w1</script>\n")
-    assert run.returncode == 0 and run.stdout == "", run.stderr
-    tags = tags_of(page.read_text())
-    assert "script" not in tags and tags.count("p") == 2
-
-
-def tags_of(page):
-    found = []
-
-    class Tags(HTMLParser):
-        def handle_starttag(self, tag, attrs):
-            del attrs
-            found.append(tag)
-
-    Tags().feed(page)
-    return found
-
-
-def test_report(data, tmp_path):
+def test_report_and_comparison_of_runs(electra, tmp_path):
+    first, second = (tmp_path / "models" / name for name in ("first", "second"))
+    for folder, auc in ((first, 0.625), (second, None)):  # null: it was not finite
+        shutil.copytree(electra, folder)
+        results = {"global_step": 12, "metrics": {"loss": 2.5, "disc_auc": auc}}
+        (folder / "results").mkdir()
+        (folder / "results/unsup_results.json").write_text(json.dumps(results))
+    config = json.loads((second / "config.json").read_text())
+    (second / "config.json").write_text(json.dumps(config | {"learning_rate": 1e-4}))
+    shutil.copy(electra.parents[1] / "vocab.txt", tmp_path)
     (tmp_path / "in.txt").write_text("\n".join(PASSAGES))
-    run = infer(data, "report", "--input", str(tmp_path / "in.txt"))
-    assert run.returncode == 0, run.stderr
-    path = data / "models" / "inference" / "report.html"
-    assert f"Written to {path}" in run.stdout
-    page = path.read_text()
-    results = json.loads((path.parent / "results/unsup_results.json").read_text())
-    assert f"{results['metrics']['disc_auc']:.4f}" in page
-    assert "data:image/png;base64," in page
-    assert "drawn at temperature 1.25" in page
-    assert tags_of(page).count("p") >= 2 + len(PASSAGES)
+    run = infer("report", "--model", first, "--input", tmp_path / "in.txt")
+    assert f"Written to {first / 'report.html'}" in run.stdout
+    page = (first / "report.html").read_text()
+    assert "0.6250" in page and "data:image/png;base64," in page
+    assert "drawn at temperature 1" in page
+    assert page.count("<p") >= 2 + len(PASSAGES)
 
-    # A metric of a loss that was not finite is stored as null.
-    copied = shutil.copytree(path.parent, data / "models" / "other" / "inference")
-    results["metrics"]["disc_auc"] = None
-    (copied / "results/unsup_results.json").write_text(json.dumps(results))
-    run = run_script("run_inference.py", "report", "--model", str(copied))
-    assert run.returncode == 0, run.stderr
-    page = (copied / "report.html").read_text()
-    assert "<td>disc_auc</td><td>not a number</td>" in page
-    names = "--model-name=inference,other/inference"
-    run = run_script("run_inference.py", "report", f"--data-dir={data}", names)
-    assert run.returncode == 0, run.stderr
-    page = (data / "models" / "comparison.html").read_text()
-    assert "<td>inference</td><td>other/inference</td>" in page
-
-
-def test_several_runs_are_compared(data, tmp_path):
-    done = pretrain(data, "slower", STEPS | {"learning_rate": 1e-4})
-    assert done.returncode == 0, done.stderr
-    flags = "report", "--data-dir", str(data)
-    run = run_script("run_inference.py", *flags, "--model-name", "inference,slower")
-    assert run.returncode == 0, run.stderr
-    page = (data / "models" / "comparison.html").read_text()
+    where = ("--data-dir", tmp_path, "--model-name")
+    infer("report", *where, "first,second")
+    page = (tmp_path / "models" / "comparison.html").read_text()
     assert "<th>learning_rate</th><td>0.002</td><td>0.0001</td>" in page
+    assert "<th>disc_auc</th><td>0.6250</td><td></td>" in page
     assert page.count("<tr>") < 20 and "model_dir" not in page
-    results = data / "models/inference/results/unsup_results.json"
-    auc = json.loads(results.read_text())["metrics"]["disc_auc"]
-    assert f"<th>disc_auc</th><td>{auc:.4f}</td><td></td>" in page
     assert "data:image/png;base64," in page
-
-    out = str(tmp_path / "page.html")
-    names = "--model-name", "inference,no_such", "--output", out
-    refused(run_script("run_inference.py", *flags, *names), 2, "no_such holds no run")
-    names = "--model-name", "inference,slower", "--model", str(data)
-    refused(run_script("run_inference.py", *flags, *names), 1, "neither --model")
+    page = tmp_path / "page.html"
+    run = infer("report", *where, "first,none", "--output", page, code=2)
+    assert "none holds no run" in run.stderr and not page.exists()
 
 
-def test_mistakes_are_said_in_words(data, tmp_path):
-    refused(infer(data, "detect", "--input", "/nowhere.txt"), 2, "/nowhere.txt")
-    refused(
-        infer(data, "detect", model="no_such", text="w1"), 2, "config.json not found"
-    )
-    latin = tmp_path / "latin.txt"
-    latin.write_bytes(b"w1\nw2 \xe9\n")
-    run = infer(data, "detect", "--input", str(latin))
-    assert run.returncode == 65 and "Traceback" not in run.stderr
-    assert f"{latin}" in run.stderr and "UTF-8" in run.stderr
-    run = infer(data, "detect", "--output", str(latin / "out.txt"), text="w1")
-    assert run.returncode == 73 and "Traceback" not in run.stderr
-    assert "cannot write" in run.stderr
+# Scores.
+
+
+def test_score_reads_records_and_writes_an_object_for_each(electric, scorer, tmp_path):
+    texts = ["w1 w2\nw3 w4", "", "w9", "? !", "w5 " * 40, "W7 «w8»"]
+    lines = "".join(json.dumps({"body": text}) + "\n" for text in texts)
+    path = tmp_path / "in.jsonl.gz"
+    path.write_bytes(gzip.compress(lines.encode()))
+    run = infer("score", "--model", electric, "--input", path, "--text-key=body")
+    rows = rows_of(run.stdout)
+    assert [row["text"] for row in rows] == texts
+    for row, expected in zip(rows, scorer.score_texts(texts), strict=True):
+        assert row["score"] == pytest.approx(expected.score, abs=1e-4)
+        assert row["num_tokens"] == expected.num_tokens
+        assert row["num_unknown"] == expected.num_unknown
+    without, unknown = run.stderr.splitlines()
+    assert without.endswith("tokens, which score 0: 1.")
+    assert "unknown tokens only" in unknown and unknown.endswith(": 1.")
+
+
+def test_score_tokens_from_a_pipe_into_a_pipe(electric, scorer, tmp_path):
+    pipes, text = [tmp_path / "in", tmp_path / "out"], b"\xffW7 w8\r\nw1"
+    flags = ("--model", electric, "--input", pipes[0], "--output", pipes[1])
+    flags += ("--tokens", "--method", "two_tower", "--encoding-errors", "replace")
+    with fed(pipes[0], gzip.compress(text)), drained(pipes[1]) as got:
+        run = infer("score", *flags)
+    assert (run.stdout, run.stderr) == ("", "")
+    assert all(pipe.is_fifo() for pipe in pipes) and len(os.listdir(tmp_path)) == 2
+    rows = rows_of(got[0])
+    texts = [row["text"] for row in rows]
+    assert [[t["token"] for t in row["tokens"]] for row in rows] == [
+        ["W7", "w8"],
+        ["w1"],
+    ]
+    expected = scorer.score_tokens(texts, "two_tower")
+    for row, tokens in zip(rows, expected, strict=True):
+        assert row["score"] == pytest.approx(sum(t.score for t in tokens), abs=1e-4)
+        ours = [token["score"] for token in row["tokens"]]
+        assert ours == pytest.approx([t.score for t in tokens], abs=1e-4)
+
+
+# Re-ranking.
+
+
+def lists_for(model):
+    """Lists whose given scores prefer the wrong text, by less than the model's do."""
+    rows = []
+    for number in range(6):
+        texts = [f"w{number} w{i} w7" for i in range(4)]
+        scores = [s.score for s in model.score_texts(texts)]
+        best = max(range(4), key=scores.__getitem__)
+        # At weight 1 the totals are 0 for the best text and below for the others.
+        given = [-s - (i != best) * (0.5 + 0.1 * i) for i, s in enumerate(scores)]
+        row = {"id": f"u{number}", "hypotheses": [], "speaker": "s"}
+        for text, score in zip(texts, given, strict=True):
+            row["hypotheses"].append({"text": text, "score": score, "n": len(rows)})
+        rows.append(row | {"reference": texts[best]})
+    one = {"id": "one", "hypotheses": [{"text": "", "score": 2}], "reference": "w1"}
+    return [*rows, one]
+
+
+def test_rerank_at_a_weight(electric, scorer, tmp_path):
+    given = lists_for(scorer)
+    path = tmp_path / "n.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in given))
+    flags = ("--model", electric, "--nbest", path, "--weight", "1")
+    run = infer("rerank", *flags)
+    rows = rows_of(run.stdout)
+    assert [row["id"] for row in rows] == [row["id"] for row in given]
+    for row, old in zip(rows, given, strict=True):
+        first = row["reference"] if row["id"] != "one" else ""
+        assert row["hypotheses"][0]["text"] == first
+        totals = [h["score"] + h["model_score"] for h in row["hypotheses"]]
+        shown = [h["total"] for h in row["hypotheses"]]
+        assert totals == pytest.approx(shown, abs=1e-5)
+        assert totals == sorted(totals, reverse=True)
+        kept = [{k: h[k] for k in old["hypotheses"][0]} for h in row["hypotheses"]]
+        assert sorted(kept, key=str) == sorted(old["hypotheses"], key=str)
+        assert row.get("speaker") == old.get("speaker")
+    assert "Lists: 7, with one hypothesis only: 1; weight 1." in run.stderr
+    assert "Texts without tokens, which score 0: 1." in run.stderr
+    assert "(1 of 19 words)" not in run.stderr and "1, 1 of 19 words)" in run.stderr
+
+
+def test_rerank_finds_the_weight(electric, scorer):
+    rows = lists_for(scorer)
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    flags = ("--model", electric, "--nbest", "-", "--best", "--tune")
+    run = infer("rerank", *flags, text=text)
+    weight = float(run.stderr.split("weight ")[1].split(",")[0])
+    assert "found: the errors are the same from" in run.stderr
+    assert "1, 1 of 19 words)" in run.stderr
+    for row, line in zip(rows[:-1], run.stdout.splitlines(), strict=False):
+        texts = [hypothesis["text"] for hypothesis in row["hypotheses"]]
+        scores = [s.score for s in scorer.score_texts(texts)]
+        given = [hypothesis["score"] for hypothesis in row["hypotheses"]]
+        assert line == f"{row['id']} {rank(given, scores, weight, texts)[0].text}"
+    assert run.stdout.splitlines()[-1] == "one"
+
+
+def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
+    texts = ["w1 w2", "w3 w4"]
+    scores = [s.score for s in scorer.score_texts(texts)]
+    (tmp_path / "text").write_text(f"a-1 {texts[0]}\na-2 {texts[1]}\n")
+    # Half of each cost in each file; the second wins by 0.2 at weight 1.
+    costs = [scores[0] / 2 + 0.1, scores[1] / 2]
+    for name in ("ac", "lm"):
+        (tmp_path / name).write_text(f"a-1 {costs[0]}\na-2 {costs[1]}\n")
+    (tmp_path / "ref").write_text("a w3 w4\n")
+    flags = ("--nbest", tmp_path / "text", "--references", tmp_path / "ref")
+    flags += ("--costs", f"{tmp_path}/ac,{tmp_path}/lm", "--best", "--weight", "1")
+    run = infer("rerank", "--model", electric, *flags)
+    assert run.stdout == "a w3 w4\n" and "0.00% reranked" in run.stderr
+
+
+# Mistakes.
 
 
 @pytest.mark.parametrize(
-    ("command", "flags", "used_by"),
+    ("flags", "code", "text"),
     [
-        ("detect", ["--nbest", "x"], "--nbest is not used by detect but by rerank."),
-        ("detect", ["--tokens"], "--tokens is not used by detect but by score."),
-        (
-            "report",
-            ["--max_passages=3", "--method", "electric"],
-            "by score and rerank.",
-        ),
-        ("score", ["--no-corrupt"], "--corrupt is not used by score but by detect."),
-        ("rerank", ["--input", "x"], "but by detect, report, score and predict."),
+        ("detect --model=/no --nbest=x", 1, "not used by detect but by rerank."),
+        ("report --model=/no --max_passages=3 --method=electric", 1, "by score and"),
+        ("rerank --model=/no --nbest=/no", 1, "--weight or --tune"),
+        ("rerank --model=/no --nbest=/no --weight=nan", 1, "at least 0"),
+        ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),
+        ("detect --data-dir=/no --model-name=m", 2, "config.json not found"),
+        ("detect --model=/no --seed=3", 1, "--seed is for --corrupt"),
+        ("detect --model=/no --format=jsonl --threshold=.3", 1, "marks nothing"),
+        ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),
+        ("detect --model=/no --text-key=body", 1, "--text-key is for JSON Lines"),
+        ("score --model=/no --output=setup.py/x", 73, "cannot write"),
+        ("report --model-name=A,B --seed=3", 1, "the report on one run"),
+        ("report --model=/no", 2, "report is on a run, and /no is none"),
+        ("score --workers=2", 1, "--workers is for --output-dir"),
+        ("score --output-dir=o --output=f", 1, "--output is not for --output-dir"),
+        ("predict --output-dir=o --resume", 1, "which is always gone on with"),
+        ("score --output-dir=o --beam-args=--x", 1, "is for --runner beam"),
+        ("score --output-dir=o --runner=beam --workers=2", 1, "is for --runner local"),
     ],
 )
-def test_flags_of_other_commands_are_refused(command, flags, used_by):
-    run = run_script("run_inference.py", command, "--model", "/nowhere", *flags)
-    refused(run, 1, used_by)
+def test_flags_that_are_wrong_or_have_no_effect(flags, code, text):
+    run = infer(*flags.split(), code=code)
+    assert text in run.stderr and run.stdout == ""
 
 
-@pytest.mark.parametrize("command", ["detect", "score", "predict"])
-def test_what_is_read_is_not_replaced(data, tmp_path, command):
+def test_output_does_not_replace_the_input(tmp_path):
     path, link = tmp_path / "in.txt", tmp_path / "link"
     path.write_text("w1 w2 w3\n")
     link.symlink_to(path)
-    model = str(data / "models" / "inference")
-    files = "--input", str(path), "--output", str(link)
-    run = run_script("run_inference.py", command, "--model", model, *files)
-    refused(run, 1, "--input and --output are the same file")
+    files = "--input", path, "--output", link
+    run = infer("score", "--model", "/no", *files, code=1)
+    assert "--input and --output are the same file" in run.stderr
     assert path.read_text() == "w1 w2 w3\n"
-
-
-def test_a_report_is_on_a_run(data, tmp_path):
-    model = data / "models" / "inference"
-    for place in (model / "model.ckpt-0", tmp_path):
-        run = run_script("run_inference.py", "report", "--model", str(place))
-        refused(run, 2, "is none")
-
-
-def test_command_is_needed(data):
-    run = run_script("run_inference.py", "--data-dir", str(data), "--model-name", "m")
-    assert run.returncode == 1 and "Traceback" not in run.stderr
-    assert "detect" in run.stderr and "report" in run.stderr
-    run = infer(data, "detekt")
-    assert run.returncode == 1 and "detect" in run.stderr

@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of what lies in a bucket, here one in memory."""
+"""Copies of files in a bucket, here one in memory, and ranges of them."""
 
-import errno
-import fcntl
 import os
-import subprocess
-import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from electra_tf import paths
 from electra_tf.errors import UserError
-from electra_tf.storage import remote
+from electra_tf.storage import remote, remote_ranges
 from tests.helpers import memory_bucket
 from tests.helpers.memory_bucket import place
 
@@ -44,8 +39,9 @@ def test_globs_in_a_bucket(memory, tmp_path):
     assert remote.stats_of(found) == [(3, 0), (3, 0)]
 
 
-def test_a_copy_is_as_the_bucket(memory):
+def test_a_copy_follows_the_bucket(memory):
     path = place("folder")
+    assert not os.path.exists(remote.fetch(path))
     memory.pipe({"bucket/folder/a": b"1", "bucket/folder/below/b": b"2"})
     assert remote.fetch(path) == path
     assert Path(path, "a").read_bytes() == b"1"
@@ -57,88 +53,28 @@ def test_a_copy_is_as_the_bucket(memory):
     assert Path(path, "a").read_bytes() == b"3"
     assert os.stat(f"{path}/below/b").st_mtime_ns == before  # not fetched again
     assert not Path(path, "own").exists()
-    Path(path, "below/b").write_bytes(b"x")  # somebody's pen slipped
+    Path(path, "below/b").write_bytes(b"x")  # changed by mistake
     memory.rm_file("bucket/folder/a")
     remote.fetch(path)
     assert Path(path, "below/b").read_bytes() == b"2"
     assert not Path(path, "a").exists()
+    assert Path(remote.fetch(f"{path}/below/b")).read_bytes() == b"2"  # a file alone
 
 
-def test_a_single_file(memory):
-    path = place("vocab.txt")
-    assert not os.path.exists(remote.fetch(path))
-    memory.pipe_file("bucket/vocab.txt", b"1")
-    assert Path(remote.fetch(path)).read_bytes() == b"1"
-    memory.rm_file("bucket/vocab.txt")
-    assert not os.path.exists(remote.fetch(path))
-
-
-def test_a_local_path_passes(tmp_path):
-    (tmp_path / "a").write_text("x")
-    assert remote.fetch(tmp_path) == str(tmp_path)
-    remote.put(tmp_path, ["a"])
-    remote.check_writable(tmp_path)
-    assert os.listdir(tmp_path) == ["a"]
-
-
-def test_what_has_changed_goes_up(memory):
+def test_changed_files_are_uploaded(memory):
     path = Path(place("run"))
     path.mkdir(parents=True)
     (path / "a").write_text("1")
     (path / "b").write_text("2")
     remote.put(path, ["a", "b"])
     assert memory.cat_file("bucket/run/a") == b"1"
-    made = memory.created("bucket/run/a"), memory.created("bucket/run/b")
+    made = memory.created("bucket/run/a")
     (path / "b").write_text("22")
     remote.put(path, ["a", "b"])
     assert memory.cat_file("bucket/run/b") == b"22"
-    assert memory.created("bucket/run/a") == made[0]
-    assert memory.created("bucket/run/b") != made[1]
+    assert memory.created("bucket/run/a") == made
     remote.remove(path, ["a", "never there"])
     assert not memory.exists("bucket/run/a")
-
-
-def test_a_package_that_is_missing(tmp_path):
-    """Nothing but an error that says what to install, and it is not needed before."""
-    code = (
-        "import sys; sys.modules['gcsfs'] = None\n"
-        "from electra_tf import paths\n"
-        "from electra_tf.storage import remote\n"
-        "assert 'fsspec' not in sys.modules\n"
-        "remote.fetch(paths.local_of('gs://bucket/x'))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | {"ELECTRA_TF_CACHE": str(tmp_path)},
-    )
-    assert "gs://bucket/x needs the package gcsfs" in done.stderr
-    assert 'pip install -e ".[gcs]"' in done.stderr
-
-
-def test_a_cache_without_flock(memory, monkeypatch):
-    """One process at a time all the same, also of several machines."""
-
-    def no_flock(*_):
-        raise OSError(errno.ENOSYS, "not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", no_flock)
-    memory.pipe_file("bucket/x", b"1")
-    assert Path(remote.fetch(place("x"))).read_bytes() == b"1"
-    entered = []
-
-    def fetch():
-        with remote._state_of(place("x")):
-            entered.append(True)
-
-    other = threading.Thread(target=fetch)
-    with remote._state_of(place("x")):
-        other.start()
-        other.join(1)
-        assert not entered
-    other.join(60)
-    assert entered
 
 
 def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):
@@ -146,3 +82,27 @@ def test_a_cache_that_cannot_be_written(memory, tmp_path, monkeypatch):
     monkeypatch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "file"))
     with pytest.raises(UserError, match="ELECTRA_TF_CACHE"):
         remote.fetch(place("there"))
+
+
+def test_close_ranges_are_one_request(memory, monkeypatch):
+    data = os.urandom(200_000)
+    memory.pipe({"bucket/x": data, "bucket/y": data[::-1]})
+    requests = []
+    read = memory.cat_ranges
+
+    def counted(paths, starts, ends, **options):
+        requests.append(len(paths))
+        return read(paths, starts, ends, **options)
+
+    monkeypatch.setattr(memory, "cat_ranges", counted)
+    files = [place(name) for name in "yxxyx"]
+    starts, ends = [5, 190_000, 10, 0, 20], [9, 200_000, 60, 7, 30]
+    assert remote_ranges.read_ranges(files, starts, ends) == [
+        {"x": data, "y": data[::-1]}[name][start:end]
+        for name, start, end in zip("yxxyx", starts, ends, strict=True)
+    ]
+    assert requests == [3]
+    memory.rm_file("bucket/y")
+    with pytest.raises(UserError, match="memory://bucket/y cannot be read") as e:
+        remote_ranges.read_ranges(files, starts, ends)
+    assert e.value.exit_code == 65

@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from files; what is no text."""
+"""Text from files, and files that are not text."""
 
-import bz2
 import gzip
-import lzma
-import os
 import random
 
 import pytest
@@ -44,28 +41,14 @@ def test_links_are_followed(tmp_path):
     (corpus_dir / "b.txt").symlink_to(elsewhere / "a.txt")
     found = [p.removeprefix(f"{corpus_dir}/") for p in corpus.list_files(corpus_dir)]
     assert found == ["a.txt", "b.txt", "linked/a.txt"]
-
-
-@pytest.mark.parametrize(
-    "name, target, problem",
-    [
+    for name, target, problem in (
         ("broken", "nowhere", "broken .a link to nowhere.: No such file"),
-        ("loop", "loop", "loop .a link to loop.: Too many levels"),
         ("above", "..", "one directory twice"),
-        ("again", "sub", "one directory twice, as .*sub and as .*again"),
-        ("pipe", None, "pipe is not a file"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(tmp_path, name, target, problem):
-    folder = tmp_path / "corpus"
-    (folder / "sub").mkdir(parents=True)
-    (folder / "sub" / "a.txt").write_text("text\n")
-    if target is None:
-        os.mkfifo(folder / name)
-    else:
-        (folder / name).symlink_to(target)
-    with pytest.raises(UserError, match=problem):
-        corpus.list_files(folder)
+    ):
+        (corpus_dir / name).symlink_to(target)
+        with pytest.raises(UserError, match=problem):
+            corpus.list_files(corpus_dir)
+        (corpus_dir / name).unlink()
 
 
 def test_lines_end_with_lf_or_crlf_only(tmp_path):
@@ -85,7 +68,7 @@ def random_text(rng, length=3000):
     return "".join(rng.choices("abc é\u4e2d\U0001f600\n", k=length))
 
 
-def test_blocks_do_not_show(tmp_path, monkeypatch):
+def test_text_is_independent_of_block_size(tmp_path, monkeypatch):
     path = tmp_path / "text"
     rng = random.Random(1)
     for block in (1, 2, 7, 64, 5000):
@@ -96,7 +79,7 @@ def test_blocks_do_not_show(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("longest", [20, 16 << 20])
-def test_pieces_are_the_whole(tmp_path, monkeypatch, longest):
+def test_pieces_add_up_to_the_whole(tmp_path, monkeypatch, longest):
     """Also where a line is cut, or reaches over several pieces."""
     monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", longest)
     path = tmp_path / "text"
@@ -117,14 +100,7 @@ def test_pieces_are_the_whole(tmp_path, monkeypatch, longest):
             assert "".join(pieces) == path.read_text().replace("\n", "")
 
 
-def test_a_line_of_10_mb_stays_whole(tmp_path):
-    path = tmp_path / "text"
-    line = "word " * (2 << 20)
-    path.write_text(f"before\n{line}\nafter\n")
-    assert read(path) == ["before", line, "after"]
-
-
-def test_longer_lines_are_cut_between_characters(tmp_path, monkeypatch):
+def test_long_lines_are_cut_between_characters(tmp_path, monkeypatch):
     monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 100)
     monkeypatch.setattr(corpus, "BLOCK_BYTES", 50)
     path = tmp_path / "text"
@@ -151,22 +127,19 @@ def test_bytes_that_are_not_utf8(tmp_path, before):
     assert reader.num_replaced == 4
 
 
-@pytest.mark.parametrize("errors", ["strict", "replace"])
 @pytest.mark.parametrize(
     ("content", "what"),
     [
         (gzip.compress(b"text\n"), "compressed by gzip"),
-        (lzma.compress(b"text\n"), "compressed by xz"),
-        (bz2.compress(b"text\n"), "compressed by bzip2"),
         (b"\x28\xb5\x2f\xfd\xff", "compressed by zstd"),
-        (b"\x53\x2a\x4d\x18\xff", "compressed by zstd"),
         (b"PK\x03\x04\xff", "a zip archive"),
         ("текст\n".encode("utf-16"), "text in UTF-16"),
     ],
 )
-def test_what_is_no_text_at_all_is_named(tmp_path, content, what, errors):
+def test_files_that_are_not_text_are_named(tmp_path, content, what):
     path = tmp_path / "part-0001"
     path.write_bytes(content)
-    with pytest.raises(UserError, match=f"part-0001 is {what}") as caught:
-        read(path, errors)
-    assert caught.value.exit_code == 65 and "replace" not in str(caught.value)
+    for errors in ("strict", "replace"):
+        with pytest.raises(UserError, match=f"part-0001 is {what}") as caught:
+            read(path, errors)
+        assert caught.value.exit_code == 65 and "replace" not in str(caught.value)

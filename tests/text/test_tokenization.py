@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tokenizer against the original's recordings and against itself as ops."""
+"""The tokenizer's quirks, and its fast paths against the slow one.
 
-import concurrent.futures
+tests/parity replays what the original recorded.
+"""
+
 import itertools
-import json
-import multiprocessing
 import random
-import subprocess
-import sys
 import unicodedata
 
 import numpy as np
@@ -16,7 +14,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.text import tokenization, unicode_classes, vocabulary
 from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
-from tests.helpers.runs import GOLDEN, ROOT
+from tests.helpers.runs import GOLDEN, by_default
 
 TINY = str(GOLDEN / "vocab_tiny.txt")
 SETTINGS = list(itertools.product([True, False], repeat=2))
@@ -28,15 +26,8 @@ def tiny():
     return Vocabulary.load(TINY)
 
 
-@pytest.fixture(scope="module")
-def golden():
-    path = GOLDEN / "tokenization" / "tokenization.json"
-    with open(path, encoding="utf-8") as f:
-        return json.load(f)["items"]
-
-
 def spelling_vocabulary(texts):
-    """Spells every word of the texts: then ids tell words, where [UNK] would not."""
+    """Spells every word of the texts, so that none is [UNK]."""
     chars = set()
     for settings in SETTINGS:
         config = TokenizerConfig(*settings)
@@ -79,26 +70,6 @@ def random_texts(count, seed=0):
     return texts
 
 
-class TestGolden:
-    @pytest.mark.parametrize("lower,strip", SETTINGS)
-    def test_words_and_wordpieces(self, golden, tiny, lower, strip):
-        tokenizer = Tokenizer(tiny, lower, strip)
-        combo = f"lower{lower:d}_strip{strip:d}"
-        for item in golden:
-            text = item["text"]
-            assert tokenizer.basic_tokenize(text) == item["basic"][combo], ascii(text)
-            assert tokenizer.tokenize(text) == item["tokens"][combo], ascii(text)
-
-    @pytest.mark.parametrize("lower,strip", SETTINGS)
-    def test_ops(self, golden, tiny, lower, strip):
-        texts = [item["text"].encode("utf-8", "surrogatepass") for item in golden]
-        ids = tokenization.TFTokenizer(tiny, lower, strip).tokenize(texts).to_list()
-        combo = f"lower{lower:d}_strip{strip:d}"
-        for item, found in zip(golden, ids, strict=True):
-            expected = [tiny.ids[token] for token in item["tokens"][combo]]
-            assert found == expected, ascii(item["text"])
-
-
 class TestQuirks:
     """One line for each rule that reimplementations get wrong."""
 
@@ -133,7 +104,7 @@ class TestQuirks:
         assert tokenizer.tokenize("İ") == ["i"]
         assert kept.tokenize("İ") == ["i", "##\u0307"]
 
-    def test_cased_keeps_accents_whatever_the_flag(self, tokenizer):
+    def test_cased_always_keeps_accents(self, tokenizer):
         for strip in (True, False):
             assert Tokenizer(tokenizer.vocab, False, strip).tokenize("é e") == [
                 "[UNK]",
@@ -144,6 +115,7 @@ class TestQuirks:
         assert tokenizer.tokenize(b"a\xffb \xe4\xb8") == ["ab"]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     unicodedata.unidata_version != unicode_classes.UNICODE_VERSION,
     reason="this Python has another version of Unicode",
@@ -182,15 +154,15 @@ def test_frozen_classes_are_those_of_unicodedata():
 class TestFastPaths:
     @pytest.fixture(scope="class")
     def texts(self):
-        return random_texts(10_000)
+        return random_texts(4000)
 
     @pytest.fixture(scope="class")
     def spelling(self, texts):
         return spelling_vocabulary(texts)
 
-    @pytest.mark.parametrize("lower,strip", SETTINGS)
-    def test_random_strings(self, texts, spelling, lower, strip):
-        tokenizer = Tokenizer(spelling, lower, strip)
+    @pytest.mark.parametrize("settings", by_default(SETTINGS, SETTINGS[:2]), ids=str)
+    def test_random_strings(self, texts, spelling, settings):
+        tokenizer = Tokenizer(spelling, *settings)
         expected = [
             [
                 spelling.ids[piece]
@@ -199,28 +171,23 @@ class TestFastPaths:
             ]
             for text in texts
         ]
-        assert sum(map(len, expected)) > 50_000
+        assert sum(map(len, expected)) > 20_000
         ids, splits = tokenizer.tokenize_lines(texts)
-        ops = tokenization.TFTokenizer(spelling, lower, strip).tokenize(texts)
+        ops = tokenization.TFTokenizer(spelling, *settings).tokenize(texts).to_list()
         for i, text in enumerate(texts):
             assert ids[splits[i] : splits[i + 1]].tolist() == expected[i], ascii(text)
-        for text, found, wanted in zip(texts, ops.to_list(), expected, strict=True):
-            assert found == wanted, ascii(text)
+            assert ops[i] == expected[i], ascii(text)
+            if i % 3 == 0:
+                ids_of_text, offsets = tokenizer.encode_with_offsets(text)
+                assert ids_of_text == expected[i], ascii(text)
+                assert len(ids_of_text) == len(offsets)
+                assert all(0 <= a < b <= len(text) for a, b in offsets)
+                starts = [start for start, _ in offsets]
+                assert starts == sorted(starts), ascii(text)
 
-    def test_the_rare_branch_is_not_taken_for_granted(self, texts):
-        assert sum("Σ" in text for text in texts) > 100
-        assert sum("\U00010571" in text for text in texts) > 3
-
-    @pytest.mark.parametrize("lower,strip", SETTINGS)
-    def test_offsets_give_the_same_ids(self, texts, spelling, lower, strip):
-        tokenizer = Tokenizer(spelling, lower, strip)
-        for text in texts[:3000]:
-            ids, offsets = tokenizer.encode_with_offsets(text)
-            assert ids == tokenizer.encode(text), ascii(text)
-            assert len(ids) == len(offsets)
-            assert all(0 <= a < b <= len(text) for a, b in offsets)
-            starts = [start for start, _ in offsets]
-            assert starts == sorted(starts), ascii(text)
+    def test_rare_characters_are_in_the_texts(self, texts):
+        assert sum("Σ" in text for text in texts) > 40
+        assert any("\U00010571" in text for text in texts)
 
     def test_offsets_follow_marks_that_change_places(self):
         text = "a\u302e\U0001d165"  # Canonical order is the other way round.
@@ -241,7 +208,7 @@ class TestFastPaths:
         tokenizer = Tokenizer(vocab)
         assert ops == [tokenizer.encode(text) for text in texts]
 
-    def test_lines_do_not_depend_on_their_grouping_or_on_memory(
+    def test_lines_are_independent_of_grouping_and_memory(
         self, texts, spelling, monkeypatch
     ):
         whole, splits = Tokenizer(spelling).tokenize_lines(texts[:2000])
@@ -259,21 +226,7 @@ class TestFastPaths:
         ops = tokenization.TFTokenizer(tiny).tokenize(np.array([], object))
         assert ops.to_list() == []
 
-    def test_a_line_of_megabytes(self, tiny):
-        tokenizer = Tokenizer(tiny)
-        assert tokenizer.encode("x" * 3_000_000) == [tiny.unk_id]
-        assert len(tokenizer.encode("the " * 500_000)) == 500_000
-        assert len(tokenizer.encode("!" * 1_000_000)) == 1_000_000
-
-    def test_in_another_process(self, tiny):
-        tokenizer = Tokenizer(tiny)
-        expected = tokenizer.encode("The old man and the sea.")
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, context) as pool:
-            found = pool.submit(tokenizer.encode, "The old man and the sea.").result()
-        assert found == expected
-
-    def test_a_token_that_tensorflow_does_not_take(self, tiny):
+    def test_tokens_too_long_for_tensorflow_are_refused(self, tiny):
         for token, size in (("##" + "ก" * 85, 255), ("q" * 256, 256)):
             assert tokenization.TFTokenizer(Vocabulary((*tiny.tokens, token)))
             longer = Vocabulary((*tiny.tokens, token, token + token[-1]), "v.txt")
@@ -281,35 +234,6 @@ class TestFastPaths:
             says = f"v.txt: token {len(tiny) + 1}, .*has {size} bytes"
             with pytest.raises(UserError, match=f"{says}.*\n.*--what encoder"):
                 tokenization.TFTokenizer(longer)
-
-    def test_a_vocabulary_that_tensorflow_does_not_take(self):
-        """Long tokens of which all parts are single letters: too many for its trie."""
-        rng, letters = random.Random(1), "abcdefgh"
-        tokens = ["".join(rng.choices(letters, k=256)) for _ in range(600)]
-        pieces = [*letters, *(f"##{c}" for c in letters)]
-        vocab = Vocabulary((*SPECIAL, *pieces, *tokens), "v.txt")
-        assert not vocab.too_long
-        with pytest.raises(UserError, match="v.txt: tensorflow_text .*\n.*encoder"):
-            tokenization.TFTokenizer(vocab)
-
-    def test_in_a_graph_and_a_saved_model(self, tiny, tmp_path):
-        import tensorflow as tf
-
-        module = tf.Module()
-        tokenizer = tokenization.TFTokenizer(tiny)
-
-        @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
-        def ids(texts):
-            return tokenizer.tokenize(texts).to_tensor(-1)
-
-        module.ids = ids
-        tf.saved_model.save(module, str(tmp_path))
-        loaded = tf.saved_model.load(str(tmp_path))
-        texts = ["The ΑΣ\U00010571 naïve man.", "", "of"]
-        assert loaded.ids(texts).numpy().tolist() == ids(texts).numpy().tolist()
-        data = tf.data.Dataset.from_tensor_slices(texts).batch(2).map(tokenizer)
-        rows = [row for batch in data for row in batch.to_list()]
-        assert rows == [Tokenizer(tiny).encode(text) for text in texts]
 
 
 @pytest.mark.parametrize(
@@ -328,12 +252,3 @@ def test_offsets_point_into_the_text(text, expected):
     tokenizer = Tokenizer(Vocabulary((*SPECIAL, *tokens.split())))
     _, offsets = tokenizer.encode_with_offsets(text)
     assert [text[start:end] for start, end in offsets] == expected
-
-
-def test_needs_no_tensorflow():
-    code = (
-        "import sys; from electra_tf.text.tokenization import Tokenizer, Vocabulary;"
-        f"print(Tokenizer(Vocabulary.load({TINY!r})).tokenize('the'));"
-        "assert 'tensorflow' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tokenizer.json as a vocabulary: its settings hold, what differs is refused."""
+"""tokenizer.json as a vocabulary: its settings apply, other tokenizers are refused."""
 
 import json
 
@@ -34,12 +34,19 @@ def write(path, config, **changes):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_the_settings_are_those_of_the_file(tmp_path, config):
+def test_settings_are_those_of_the_file(tmp_path, config):
     tokenizers = pytest.importorskip("tokenizers")
     path = write(tmp_path / "tokenizer.json", config)
     vocab = Vocabulary.load(path)
     assert vocab.tokens == Vocabulary.load(VOCAB).tokens
     assert read_settings(path).equivalent(config)
+    unset = write(
+        tmp_path / "unset.json",
+        config,
+        normalizer=lambda n: n | {"strip_accents": None},
+    )
+    strips = config._replace(strip_accents=config.do_lower_case)
+    assert read_settings(unset).equivalent(strips)
     found = resolve_settings(vocab)
     theirs = tokenizers.Tokenizer.from_file(str(path))
     ids = theirs.encode(TEXT, add_special_tokens=False).ids
@@ -50,8 +57,8 @@ def test_the_settings_are_those_of_the_file(tmp_path, config):
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\ud800", " a", ""])
-def test_tokens_that_no_line_can_hold_are_refused(tmp_path, token):
-    """As vocab.txt, which every export writes, they would shift the ids after them."""
+def test_tokens_that_do_not_fit_a_line_are_refused(tmp_path, token):
+    """In vocab.txt, which every export writes, they would shift the ids after them."""
 
     def with_token(model):
         return model | {"vocab": model["vocab"] | {token: len(model["vocab"])}}
@@ -66,6 +73,12 @@ def test_tokens_that_no_line_can_hold_are_refused(tmp_path, token):
     [
         ({"normalizer": lambda n: None}, "normalizer is None"),
         ({"normalizer": lambda n: n | {"clean_text": False}}, "clean_text is false"),
+        ({"normalizer": lambda n: n | {"lowercase": False}}, "strip_accents is true"),
+        (
+            {"normalizer": lambda n: n | {"handle_chinese_chars": False}},
+            "tokenize_chinese_chars is False",
+        ),
+        ({"normalizer": lambda n: n | {"type": "NFKC"}}, "normalizer is NFKC"),
         ({"pre_tokenizer": lambda p: {"type": "Whitespace"}}, "is Whitespace"),
         (
             {"model": lambda m: m | {"max_input_chars_per_word": 10}},
@@ -77,7 +90,7 @@ def test_tokens_that_no_line_can_hold_are_refused(tmp_path, token):
         ),
     ],
 )
-def test_what_makes_other_tokens_is_refused(tmp_path, changes, problem):
+def test_other_tokenizers_are_refused(tmp_path, changes, problem):
     path = write(tmp_path / "tokenizer.json", TokenizerConfig(), **changes)
     with pytest.raises(UserError, match=problem):
         resolve_settings(Vocabulary.load(path))

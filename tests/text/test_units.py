@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Corpora in every kind of file: the same texts, and what is wrong with them."""
+"""Corpora in every kind of file: the same texts; damaged files are refused."""
 
 import bz2
 import gzip
@@ -7,16 +7,15 @@ import io
 import json
 import lzma
 import random
-import struct
 import tarfile
 import tracemalloc
-import zlib
 
 import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.text import archives, corpus, units
 from electra_tf.text.units import Reading
+from tests.helpers.runs import by_default
 
 DOCUMENTS = [f"Page {i}.\n\nA café in {i}\r\nand 中 {i}" for i in range(700)]
 PLAIN = Reading()
@@ -58,6 +57,10 @@ def write_arrow(path, documents, kind="stream", **columns):
         writer.write_table(content, max_chunksize=100)
 
 
+WRITERS = {"parquet": write_parquet, "arrow": write_arrow}
+KINDS = pytest.mark.parametrize("kind", WRITERS)
+
+
 def compress_zstd(data):
     zstd = pytest.importorskip("backports.zstd")
     checked = {zstd.CompressionParameter.checksum_flag: 1}  # as the command zstd does
@@ -74,11 +77,8 @@ COMPRESSORS = {
 }
 
 
-# What is read.
-
-
 @pytest.mark.parametrize("piece", [1000, 32 << 20])
-@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.json", "A.JSONL"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "A.NDJSON"])
 def test_json_lines(tmp_path, monkeypatch, name, piece):
     monkeypatch.setattr(units, "PIECE_BYTES", piece)
     (tmp_path / name).write_bytes(b"\n" + json_lines(DOCUMENTS, id=1) + b" \n")
@@ -92,14 +92,14 @@ def test_compressed_files(tmp_path, ending):
     (tmp_path / f"a.jsonl.{ending}").write_bytes(compress(json_lines(DOCUMENTS)))
     text = "\n".join(DOCUMENTS[:3]).encode()
     (tmp_path / f"b.txt.{ending}").write_bytes(compress(text))
-    # A name may promise what is not so.
+    # Not compressed in spite of its name.
     (tmp_path / f"c.{ending}").write_bytes(text)
     lines = [line for document in LINES[:3] for line in document]
     assert texts(tmp_path) == [*LINES, lines, lines]
 
 
-@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a.tgz", "a.gz", "a.tar.xz"])
-def test_archives_by_their_names_or_content(tmp_path, name):
+@pytest.mark.parametrize("name", ["a.tar", "a.tgz", "a.gz", "a.tar.xz"])
+def test_archives_are_recognised_by_name_or_content(tmp_path, name):
     mode = "w:xz" if "xz" in name else "w:gz" if "gz" in name else "w"
     with tarfile.open(tmp_path / name, mode) as f:
         for i, document in enumerate(DOCUMENTS[:5]):
@@ -152,9 +152,8 @@ def test_tables(tmp_path, monkeypatch, kind, piece):
     assert (len(units.file_corpus(str(tmp_path)).units) > 1) == (piece == 1000)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-@pytest.mark.parametrize("key", ["page/body", "words", "large", "bytes"])
-def test_columns_of_several_types(tmp_path, kind, key):
+@KINDS
+def test_columns_of_several_types(tmp_path, kind):
     pa = pytest.importorskip("pyarrow")
     columns = {
         "page": pa.array([{"title": "t", "body": d} for d in DOCUMENTS]),
@@ -162,9 +161,9 @@ def test_columns_of_several_types(tmp_path, kind, key):
         "large": pa.array(DOCUMENTS, pa.large_string()),
         "bytes": pa.array([d.encode() for d in DOCUMENTS]),
     }
-    write = write_parquet if kind == "parquet" else write_arrow
-    write(tmp_path / f"a.{kind}", DOCUMENTS, **columns)
-    assert texts(tmp_path, Reading(text_key=key)) == LINES
+    WRITERS[kind](tmp_path / f"a.{kind}", DOCUMENTS, **columns)
+    for key in ("page/body", "words", "large", "bytes"):
+        assert texts(tmp_path, Reading(text_key=key)) == LINES, key
 
 
 def test_keys_of_json_lines(tmp_path):
@@ -173,8 +172,8 @@ def test_keys_of_json_lines(tmp_path):
     assert texts(tmp_path, Reading(text_key="page/body")) == [["b"], []]
 
 
-def test_data_sets_that_were_saved_to_disk(tmp_path):
-    """What the package datasets writes: tables, and JSON that is no text."""
+def test_data_sets_of_the_package_datasets(tmp_path):
+    """Tables, and JSON that is not text."""
     for split, count in (("train", 5), ("test", 2)):
         folder = tmp_path / split
         folder.mkdir()
@@ -189,15 +188,7 @@ def test_data_sets_that_were_saved_to_disk(tmp_path):
     with pytest.raises(UserError, match="no split train .it has: other, test"):
         texts(tmp_path)
     (tmp_path / "test" / "state.json").write_text("{}")
-    with pytest.raises(UserError, match="state.json does not describe") as caught:
-        texts(tmp_path / "test")
-    assert caught.value.exit_code == EXIT_DAMAGED
-
-
-def test_a_data_set_of_the_package_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_dict({"text": DOCUMENTS}).save_to_disk(str(tmp_path / "d"))
-    assert texts(tmp_path / "d") == LINES
+    assert "state.json does not describe" in refused(tmp_path / "test")
 
 
 def test_where_blank_lines_end_documents(tmp_path):
@@ -209,7 +200,7 @@ def test_where_blank_lines_end_documents(tmp_path):
     assert units.file_corpus(str(tmp_path)).blanks_separate_docs() is False
 
 
-# What cannot be read.
+# Files that are refused.
 
 
 def refused(path, reading=PLAIN, exit_code=EXIT_DAMAGED):
@@ -224,16 +215,14 @@ def refused(path, reading=PLAIN, exit_code=EXIT_DAMAGED):
     ("line", "problem"),
     [
         ("{", "is not JSON"),
-        ("[" * 100_000, "is not JSON"),
         ("1" * 10_000, "is not JSON"),
         ('"text"', "has no 'text' (it holds a JSON str)"),
         ('{"title": 1, "body": 2}', "has no 'text' (its keys: title, body)"),
         ('{"text": 3}', "has no text under 'text' but 3"),
     ],
 )
-@pytest.mark.parametrize("piece", [500, 32 << 20])
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_broken_line_of_json(tmp_path, monkeypatch, line, problem, piece, ending):
+@pytest.mark.parametrize(("piece", "ending"), [(500, ""), (32 << 20, ".gz")])
+def test_broken_line_of_json(tmp_path, monkeypatch, line, problem, piece, ending):
     monkeypatch.setattr(units, "PIECE_BYTES", piece)
     data = json_lines(DOCUMENTS[:100]) + f"{line}\n".encode()
     path = tmp_path / f"a.jsonl{ending}"
@@ -241,15 +230,7 @@ def test_a_broken_line_of_json(tmp_path, monkeypatch, line, problem, piece, endi
     assert f"{path} line 101 {problem}" in refused(tmp_path)
 
 
-def test_json_that_is_too_long(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 3000)
-    monkeypatch.setattr(corpus, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr("electra_tf.text.json_lines.CUT_LINE_BYTES", 2000)
-    (tmp_path / "a.jsonl").write_bytes(json_lines(["a", "long " * 2000]))
-    assert "line 2 is longer than 16 MB" in refused(tmp_path)
-
-
-def test_characters_that_are_none(tmp_path):
+def test_characters_that_are_not_utf8(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"text": "a\\ud800b"}\n')
     assert "a.jsonl line 2: byte 0xed at offset 1 is not UTF-8" in refused(tmp_path)
     assert texts(tmp_path, Reading("replace")) == [["fine"], ["a\ufffd\ufffd\ufffdb"]]
@@ -264,11 +245,10 @@ def test_characters_that_are_none(tmp_path):
 
 
 @pytest.mark.parametrize("ending", COMPRESSORS)
-@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_compressed_files_that_are_damaged(tmp_path, name, ending):
+def test_compressed_files_that_are_damaged(tmp_path, ending):
     text = random.Random(1).randbytes(100_000).hex()
-    data = COMPRESSORS[ending](json_lines([text]) if "json" in name else text.encode())
-    path = tmp_path / f"{name}.{ending}"
+    path = tmp_path / f"a.jsonl.{ending}"
+    data = COMPRESSORS[ending](json_lines([text]))
     for damaged in (data[:-9], data[: len(data) // 2], data[:12]):
         path.write_bytes(damaged)
         assert f"{path}: damaged" in refused(tmp_path)
@@ -278,9 +258,8 @@ def test_compressed_files_that_are_damaged(tmp_path, name, ending):
     refused(tmp_path)
 
 
-@pytest.mark.parametrize("ending", COMPRESSORS)
-def test_decompression_bombs(tmp_path, monkeypatch, ending):
-    """They are stopped, and cost little memory until then."""
+@pytest.mark.parametrize("ending", by_default(COMPRESSORS, ["gz"]))
+def test_decompression_bombs_take_little_memory(tmp_path, monkeypatch, ending):
     data = COMPRESSORS[ending](b"a" * (64 << 20))
     path = tmp_path / f"a.{ending}"
     path.write_bytes(data)
@@ -298,13 +277,6 @@ def test_decompression_bombs(tmp_path, monkeypatch, ending):
     assert peak < 24 << 20
 
 
-def test_a_gzip_file_whose_length_is_wrong(tmp_path):
-    data = gzip.compress(b"some text\n" * 99)
-    wrong = struct.pack("<II", zlib.crc32(b""), 5)
-    (tmp_path / "a.gz").write_bytes(data[:-8] + wrong)
-    assert "a.gz: damaged" in refused(tmp_path)
-
-
 @pytest.mark.parametrize("kind", ["parquet", "stream", "file"])
 def test_tables_that_are_damaged(tmp_path, kind):
     path = tmp_path / ("a.parquet" if kind == "parquet" else "a.arrow")
@@ -318,32 +290,20 @@ def test_tables_that_are_damaged(tmp_path, kind):
         assert f"{path}: damaged" in refused(tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_tables_without_such_a_column(tmp_path, kind):
-    write = write_parquet if kind == "parquet" else write_arrow
-    write(tmp_path / f"a.{kind}", DOCUMENTS)
+@KINDS
+def test_tables_without_the_column(tmp_path, kind):
+    WRITERS[kind](tmp_path / f"a.{kind}", DOCUMENTS)
     for key in ("body", "id", "text/body"):
         error = refused(tmp_path, Reading(text_key=key), exit_code=2)
         assert f"a.{kind} has no column of text '{key}'" in error
         assert "id (int64), text (string)" in error and "--text-key" in error
 
 
-@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@KINDS
 def test_tables_whose_text_is_not_utf8(tmp_path, kind):
     pa = pytest.importorskip("pyarrow")
-    write = write_parquet if kind == "parquet" else write_arrow
     broken = pa.array([*(d.encode() for d in DOCUMENTS[:299]), b"caf\xe9"])
-    write(tmp_path / f"a.{kind}", DOCUMENTS[:300], bytes=broken)
+    WRITERS[kind](tmp_path / f"a.{kind}", DOCUMENTS[:300], bytes=broken)
     where = {"parquet": "row group 2 row 99", "arrow": "from batch 0 on row 299"}
     error = refused(tmp_path, Reading(text_key="bytes"))
     assert f"{where[kind]}: byte 0xe9 at offset 3 is not UTF-8" in error
-
-
-def test_packages_that_are_missing_are_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    monkeypatch.setattr(archives, "zstd", None)
-    for name, package in (("a.parquet", "pyarrow"), ("a.zst", "backports.zstd")):
-        path = tmp_path / name
-        path.write_bytes(b"\x28\xb5\x2f\xfd and more")
-        error = refused(path, exit_code=2)
-        assert f"{path} needs the package {package}" in error and ".[data]" in error

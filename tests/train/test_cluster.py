@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who the workers are by TF_CONFIG, and how they meet."""
+"""The workers of a run by TF_CONFIG, and how they meet."""
 
-import contextlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.train.cluster import Cluster
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, by_default
 from tests.helpers.workers import tf_configs
 
 
@@ -24,7 +23,7 @@ def cluster(text, monkeypatch, *timeout):
     return Cluster.from_environment(*timeout)
 
 
-def test_without_tf_config_there_are_no_others(monkeypatch):
+def test_one_process_without_tf_config(monkeypatch):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     alone = Cluster.from_environment()
     assert alone.is_chief and not alone.has_peers
@@ -48,39 +47,23 @@ WORKER = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}
 
 
 @pytest.mark.parametrize(
-    "text",
+    "changes",
     [
-        "{",
-        "[]",
-        "{}",
-        json.dumps(WORKER | {"task": {"type": "worker", "index": 1}}),
-        json.dumps(WORKER | {"task": {"type": "worker", "index": -1}}),
-        json.dumps(WORKER | {"task": {"type": "worker", "index": "x"}}),
-        json.dumps(WORKER | {"task": {"type": "chief", "index": 0}}),
-        json.dumps(WORKER | {"cluster": {"worker": ["a"]}}),
-        json.dumps(WORKER | {"cluster": {"worker": ["a:1", "a:x"]}}),
-        json.dumps(WORKER | {"cluster": {"worker": ["a:1", "a:1"]}}),
-        json.dumps(WORKER | {"cluster": {"worker": ["a:1", "b:99999"]}}),
-        *(
-            json.dumps(
-                {
-                    "cluster": {"chief": ["a:1"], "worker": ["b:1"], "evaluator": []},
-                    "task": {"type": job, "index": index},
-                }
-            )
-            for job, index in [
-                ("evaluator", 0),
-                ("ps", 0),
-                ("worker", -1),
-                ("chief", 1),
-            ]
-        ),
+        {"cluster": {}},
+        {"task": {"type": "worker", "index": 1}},
+        {"task": {"type": "worker", "index": -1}},
+        {"task": {"type": "worker", "index": "x"}},
+        {"task": {"type": "evaluator", "index": 0}},
+        {"cluster": {"worker": ["a"]}},
+        {"cluster": {"worker": ["a:1", "a:1"]}},
+        {"cluster": {"worker": ["a:1", "b:99999"]}},
     ],
 )
-def test_what_is_no_tf_config(monkeypatch, text):
-    with pytest.raises(UserError, match="which names no worker") as e:
-        cluster(text, monkeypatch)
-    assert e.value.exit_code == 2
+def test_invalid_tf_config_is_refused(monkeypatch, changes):
+    for text in ("{", json.dumps(WORKER | changes)):
+        with pytest.raises(UserError, match="names no worker") as e:
+            cluster(text, monkeypatch)
+        assert e.value.exit_code == 2
 
 
 def meet(facts, monkeypatch, timeout=20.0, delays=()):
@@ -90,43 +73,41 @@ def meet(facts, monkeypatch, timeout=20.0, delays=()):
 
     def come(index, one):
         time.sleep(dict(delays).get(index, 0.0))
+        raised[index] = None
         try:
             one.meet(facts[index])
         except UserError as error:
             raised[index] = error
-        else:
-            raised[index] = None
 
-    all_of_them = [
+    threads = [
         threading.Thread(target=come, args=(i, cluster(texts[i], monkeypatch, timeout)))
         for i in facts
         if facts[i] is not None
     ]
-    for thread in all_of_them:
+    for thread in threads:
         thread.start()
-    for thread in all_of_them:
+    for thread in threads:
         thread.join(60)
     return [raised[i] for i in sorted(raised)]
 
 
-@pytest.mark.parametrize("late", [0, 1, 2])
-def test_workers_wait_for_the_late_one(monkeypatch, late):
+@pytest.mark.parametrize("late", [0, 2])
+def test_workers_wait_for_a_late_one(monkeypatch, late):
     facts = dict.fromkeys(range(3), {"a": 1, "b": [1.5, None]})
     assert meet(facts, monkeypatch, delays={late: 1.0}) == [None] * 3
 
 
-def test_workers_that_differ(monkeypatch):
+def test_all_workers_are_refused_if_one_differs(monkeypatch):
     facts = {0: {"a": 1, "b": 2}, 1: {"a": 1, "b": 2}, 2: {"a": 1, "b": 3, "c": 4}}
-    errors = meet(facts, monkeypatch)
-    for error in errors:
+    for error in meet(facts, monkeypatch):
         assert error.exit_code == 2
         assert "worker 2 (127.0.0.1:" in str(error)
         assert "has b 3, worker 0 (127.0.0.1:" in str(error)
         assert "has 2 (2 differ)." in str(error)
 
 
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_worker_that_does_not_come_is_named_by_all(monkeypatch, missing):
+@pytest.mark.parametrize("missing", by_default([0, 1], [1]))
+def test_an_absent_worker_is_named_by_all(monkeypatch, missing):
     facts = dict.fromkeys(range(3), {}) | {missing: None}
     errors = meet(facts, monkeypatch, timeout=5.0)
     assert len(errors) == 2
@@ -135,35 +116,32 @@ def test_a_worker_that_does_not_come_is_named_by_all(monkeypatch, missing):
         assert f"waited 5 s for worker {missing} (127.0.0.1:" in str(error)
 
 
-def test_a_worker_that_came_and_was_killed_has_not_come(monkeypatch):
-    text, _ = tf_configs(2)
-    chief = cluster(text, monkeypatch, 3.0)
-    host, port = chief.places[0].split(":")
-
-    def come_and_go():
-        while True:
-            with contextlib.suppress(ConnectionRefusedError):
-                with socket.create_connection((host, int(port))) as connection:
-                    return connection.sendall(b'{"index": 1, "facts": {}}\n')
-
-    # The third one is waited for, so that the second has time to go.
-    waits = chief._replace(places=(*chief.places, "127.0.0.1:1"))
-    thread = threading.Thread(target=come_and_go)
-    thread.start()
-    with pytest.raises(UserError, match="worker 1 .*worker 2 ") as e:
-        waits.meet({})
-    thread.join()
-    assert e.value.exit_code == 69
-
-
-def test_a_port_that_is_taken(monkeypatch):
+def test_a_port_in_use(monkeypatch):
     text, _ = tf_configs(2)
     one = cluster(text, monkeypatch)
     host, port = one.places[0].split(":")
     with socket.create_server((host, int(port))):
-        with pytest.raises(UserError, match="cannot use its port") as e:
+        with pytest.raises(UserError, match="port") as e:
             one.meet({})
     assert e.value.exit_code == 2
+
+
+WAITS = """
+import time
+from electra_tf.train.cluster import Cluster
+
+with Cluster(({here!r}, {there!r}), timeout=0.2).patience():
+    time.sleep(20)
+"""
+
+
+def test_a_peer_that_cannot_be_reached_is_named():
+    here, there = json.loads(tf_configs(2)[0])["cluster"]["worker"]
+    command = [sys.executable, "-c", WAITS.format(here=here, there=there)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 69
+    assert f"worker 1 ({there}) cannot be reached" in done.stderr
+    assert "peer_timeout" in done.stderr
 
 
 def launched(shell, folder, tools=(), **environment):
@@ -177,89 +155,51 @@ def launched(shell, folder, tools=(), **environment):
         (folder / name).write_text(f"#!/bin/bash\n{body}\n")
         (folder / name).chmod(0o755)
     paths = f"{folder}:{os.environ['PATH']}"
-    run = subprocess.run(
+    return subprocess.run(
         ["bash", "-c", shell],
         env={**os.environ, **environment, "PATH": paths},
         cwd=folder,
         capture_output=True,
         text=True,
         check=True,
-    )
-    return run.stdout
+    ).stdout
 
 
-WAITS = """
-import time
-from electra_tf.train.cluster import Cluster
-
-with Cluster(({here!r}, {there!r}), timeout=0.2).patience():
-    time.sleep(20)
-"""
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_whoever_waits_too_long_says_what_it_knows(is_there):
-    here, there = json.loads(tf_configs(2)[0])["cluster"]["worker"]
-    program = WAITS.format(here=here, there=there)
-    with contextlib.ExitStack() as stack:
-        if is_there:
-            host, _, port = there.rpartition(":")
-            stack.enter_context(socket.create_server((host, int(port))))
-        done = subprocess.run(
-            [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True
-        )
-    assert done.returncode == 69
-    message = "error: no exchange was reached within 0.2 s; "
-    message += "all can be reached" if is_there else f"worker 1 ({there}) cannot be"
-    assert message in done.stderr and "peer_timeout" in done.stderr
-
-
-def slurm_script():
-    text = (ROOT / "docs" / "distributed.md").read_text()
-    return re.search(r"```bash\n(.*?)```", text, re.S)[1]
-
-
+DOCUMENTED = (ROOT / "docs" / "distributed.md").read_text()
 SLURM = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
 
 
-def test_the_slurm_script_of_the_docs(monkeypatch, tmp_path):
-    found = cluster(launched(slurm_script(), tmp_path, **SLURM), monkeypatch)
-    assert found.places == ("node1:23456", "node2:23456") and found.index == 1
+@pytest.mark.parametrize(
+    ("pattern", "environment", "places"),
+    [
+        (r"```bash\n(.*?)```", SLURM, "node1 node2"),
+        (
+            r"- \|\n(.*?)\n +resources",
+            {"JOB_COMPLETION_INDEX": "1"},
+            "electra-0.electra electra-1.electra",
+        ),
+    ],
+    ids=["slurm", "kubernetes"],
+)
+def test_documented_launchers(monkeypatch, tmp_path, pattern, environment, places):
+    script = re.search(pattern, DOCUMENTED, re.S)[1]
+    found = cluster(launched(script, tmp_path, **environment), monkeypatch)
+    assert found.places == tuple(f"{place}:23456" for place in places.split())
+    assert found.index == 1
 
 
 @pytest.mark.parametrize(
-    ("codes", "goes_on"),
-    [((0, 0), False), ((42, 42), True), ((137, 69), True), ((142, 142), True)]
-    + [((143, 69), True), ((129, 69), True), ((2, 142), False)]
-    + [((code, 69), False) for code in (1, 2, 65, 73)],
+    ("codes", "is_requeued"),
+    [((0, 0), False), ((42, 42), True), ((137, 69), True), ((143, 69), True)]
+    + [((2, 142), False), ((2, 69), False), ((65, 69), False)],
 )
-def test_the_slurm_job_goes_on_only_where_that_helps(codes, goes_on, tmp_path):
+def test_the_slurm_job_is_requeued_only_where_that_helps(codes, is_requeued, tmp_path):
     tools = {
         "scontrol": "[[ $1 == requeue ]] && echo again; true",
         "srun": 'SLURM_PROCID=0 "$@"; a=$?; SLURM_PROCID=1 "$@"; b=$?\n'
         "exit $((a > b ? a : b))",  # as srun does
         "python3": f"codes=({codes[0]} {codes[1]}); exit ${{codes[$SLURM_PROCID]}}",
     }
-    # What a run before has left does not count.
-    (tmp_path / "failed.7").touch()
-    printed = launched(slurm_script(), tmp_path, tools, **SLURM)
-    assert ("again" in printed) == goes_on
-
-
-def test_the_slurm_job_waits_for_what_is_saved(tmp_path):
-    """SLURM signals the shell as well as Python."""
-    saves = "trap 'sleep 0.5; exit 42' TERM; kill $PPID $$; sleep 5"
-    tools = {
-        "scontrol": "[[ $1 == requeue ]] && echo again; true",
-        "python3": saves,
-    }
-    assert "again" in launched(slurm_script(), tmp_path, tools, **SLURM)
-
-
-def test_the_kubernetes_job_of_the_docs(monkeypatch, tmp_path):
-    text = (ROOT / "docs" / "distributed.md").read_text()
-    script = re.search(r"- \|\n(.*?)\n +resources", text, re.S)[1]
-    printed = launched(script, tmp_path, JOB_COMPLETION_INDEX="1")
-    found = cluster(printed, monkeypatch)
-    assert found.places == ("electra-0.electra:23456", "electra-1.electra:23456")
-    assert found.index == 1
+    (tmp_path / "failed.7").touch()  # of an earlier run of the job
+    script = re.search(r"```bash\n(.*?)```", DOCUMENTED, re.S)[1]
+    assert ("again" in launched(script, tmp_path, tools, **SLURM)) == is_requeued

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 
+import pytest
+
 from electra_tf.train.reporting import EVALUATIONS
 from tests.helpers.forked_runs import digest, metrics_of, pretrain
 from tests.helpers.runs import tiny
@@ -29,7 +31,8 @@ def kill_at_evaluation(first=0):
     PeriodicEvaluation.__call__ = killed
 
 
-def test_it_is_that_of_do_eval_and_changes_nothing(tiny_data):
+@pytest.mark.thorough
+def test_it_equals_do_eval_and_does_not_change_the_run(tiny_data):
     hparams = tiny(num_train_steps=10)
     models = tiny_data / "models"
     plain = pretrain(tiny_data, "not_evaluated", hparams).wait()
@@ -65,7 +68,7 @@ def test_it_is_that_of_do_eval_and_changes_nothing(tiny_data):
     assert results["metrics"] == last
 
 
-def test_data_that_cannot_be_read_end_it_before_the_first_step(tiny_data):
+def test_missing_evaluation_data_are_found_before_the_first_step(tiny_data):
     hparams = tiny(eval_every_steps=5, eval_tfrecords=str(tiny_data / "nothing*"))
     run = pretrain(tiny_data, "no_data_to_evaluate", hparams).wait()
     assert run.returncode == 2 and "no file matches" in run.stderr

@@ -55,30 +55,29 @@ def test_other_schedules(hparams, rates):
         assert float(copy.learning_rate) == pytest.approx(2 * share, abs=1e-6)
 
 
-@pytest.mark.parametrize("step", [0, 1, 5, 10, 11, 99, 100, 101, 10**6])
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("power", [0.0, 0.5, 2.0])
 @pytest.mark.parametrize("warmup", [(0, 0.0), (10, 0.0), (0, 0.033), (3, 0.2)])
-def test_schedule(step, power, warmup):
+def test_polynomial_decay(power, warmup):
     schedule = WarmupPolynomialDecay(3e-4, 100, *warmup, power)
     wait = max(warmup[0], 100 * warmup[1])
-    expected = 3e-4 * (1 - min(step, 100) / 100) ** power
-    expected *= min(1.0, step / wait) if wait else 1.0
-    for form in (step, tf.constant(step), tf.constant(step, tf.int64), float(step)):
-        assert float(schedule(form)) == pytest.approx(expected, rel=1e-5, abs=1e-10)
+    for step in (0, 1, 5, 10, 11, 99, 100, 101, 10**6):
+        expected = 3e-4 * (1 - min(step, 100) / 100) ** power
+        expected *= min(1.0, step / wait) if wait else 1.0
+        for form in (step, tf.constant(step, tf.int64), float(step)):
+            assert float(schedule(form)) == pytest.approx(expected, 1e-5, abs=1e-10)
 
 
-def test_schedule_at_the_paper_s_scale():
-    """float32 counts every step of a million."""
+def test_a_million_steps():
+    """float32 counts each of them."""
     schedule = WarmupPolynomialDecay(5e-4, 1_000_000, 10_000)
     for step in (1, 9_999, 10_000, 500_000, 999_999):
         expected = 5e-4 * (1 - step / 1e6) * min(1, step / 1e4)
-        assert float(schedule(tf.constant(step))) == pytest.approx(
-            expected, rel=1e-5, abs=5e-11
-        )
+        rate = float(schedule(tf.constant(step)))
+        assert rate == pytest.approx(expected, rel=1e-5, abs=5e-11)
 
 
 def test_nvidias_two_phases():
-    """Their schedule decays from the end of the warm-up, with power 1/2, in each."""
+    """Each decays from the end of its warm-up with power 1/2."""
     recipe = read_hparams(str(ROOT / "configs" / "nvidia_electra_base.json"))
     optimizer = create_optimizer(PretrainingConfig.from_hparams("D", "m", recipe))
     found = optimizer.get_config()
@@ -86,14 +85,9 @@ def test_nvidias_two_phases():
     assert found["trust_ratio"] and found["bias_correction"]
     optimizer.build([keras.Variable([1.0])])
     for step, rate in (
-        (1000, 3e-3),
-        (2000, 6e-3),
-        (6000, 6e-3 * 0.5**0.5),
-        (10_000, 0),
-        (10_100, 2e-3),
-        (10_200, 4e-3),
+        *((1000, 3e-3), (2000, 6e-3), (6000, 6e-3 * 0.5**0.5), (10_000, 0)),
+        *((10_100, 2e-3), (10_200, 4e-3), (10_933, 0)),
         (10_200 + 733 // 2, 4e-3 * (367 / 733) ** 0.5),
-        (10_933, 0),
     ):
         optimizer.iterations.assign(step)
         assert float(optimizer.learning_rate) == pytest.approx(rate, abs=1e-8)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Experiments that fine-tune: the GLUE summary, a model against random weights."""
+
+import json
+import math
+import statistics
+
+import pytest
+
+from tests.helpers.runs import pretrain, run_script, tiny, write_tiny_data
+from tests.helpers.tiny_finetuning import TINY, write_data
+
+pytestmark = pytest.mark.thorough
+SHAPE = ("embedding_size", "model_hparam_overrides", "init_checkpoint")
+UNTRAINED = TINY | {"num_train_epochs": 1.0}
+PRETRAINED = {k: v for k, v in UNTRAINED.items() if k not in SHAPE}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Task data, and the pre-trained model "m"."""
+    folder = write_tiny_data(tmp_path_factory.mktemp("data"))
+    write_data(folder)
+    drawn = TINY["model_hparam_overrides"] | {"initializer_range": 0.125}
+    done = pretrain(folder, "m", tiny(overrides=drawn, num_train_steps=3))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run(script, data, model, hparams, *flags):
+    names = (f"--data-dir={data}", f"--model-name={model}")
+    hparams = f"--hparams={json.dumps(hparams)}"
+    return run_script(f"experiments/{script}.py", *names, hparams, *flags)
+
+
+def scores(path, task, metric):
+    trials = json.loads(path.read_text())["trials"]
+    return [trial["scores"][task][metric] for trial in trials]
+
+
+def test_glue_has_medians_over_trials_and_their_mean(data):
+    done = run("glue", data, "new", UNTRAINED, "--trials=3", "--workers=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    folder = data / "models" / "new" / "results"
+    medians = []
+    for task, metric in (("cola", "mcc"), ("sts", "spearman")):
+        found = scores(folder / f"{task}_results.json", task, metric)
+        assert len(found) == 3
+        medians.append(statistics.median(found))
+        assert f"| {task} | {metric} | {medians[-1]:.2f} | 3 |" in done.stdout
+    mean = f"**{statistics.fmean(medians):.2f}**"
+    assert f"| **mean of cola, sts; not the paper's** | | {mean} | |" in done.stdout
+    written = (folder / "glue.md").read_text()
+    assert mean in written and "Learning rate 0.003, of --hparams." in written
+    # Results of other settings are not taken for those of this command.
+    other = run("glue", data, "new", UNTRAINED | {"learning_rate": 1e-4}, "--trials=3")
+    assert other.returncode == 2 and "holds results of other settings" in other.stdout
+
+
+def test_against_random_has_means_with_their_errors(data):
+    flags = ("--tasks=sts", "--trials=2", "--workers=2")
+    done = run("against_random", data, "m", PRETRAINED, *flags)
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = data / "models" / "m"
+    sides = model / "results", model / "random_weights" / "sts_results"
+    for metric in ("pearson", "spearman"):
+        found = [scores(side / "sts_results.json", "sts", metric) for side in sides]
+        means = list(map(statistics.fmean, found))
+        errors = [statistics.stdev(values) / math.sqrt(2) for values in found]
+        difference = means[0] - means[1]
+        row = (
+            f"| sts | {metric} | {means[0]:.2f} ± {errors[0]:.2f} "
+            f"| {means[1]:.2f} ± {errors[1]:.2f} | {difference:+.2f} "
+            f"| {difference / math.hypot(*errors):+.1f} |"
+        )
+        assert row in (model / "results" / "against_random.md").read_text()
+    # The random weights are of the model's shape, drawn as its own were.
+    path = model / "random_weights" / "sts_1" / "config.json"
+    settings = json.loads(path.read_text())
+    assert settings["init_checkpoint"] is None and settings["embedding_size"] == 16
+    overrides = settings["model_hparam_overrides"]
+    assert overrides["initializer_range"] == 0.125 and overrides["hidden_size"] == 32
+
+
+@pytest.mark.parametrize(
+    ("script", "hparams", "flags", "text"),
+    [
+        ("glue", {"init_checkpoint": None}, ["--tasks=mnli"], "There are: cola, sts"),
+        ("glue", {"num_trials": 2}, [], "num_trials is this command's to set"),
+        ("against_random", {"init_checkpoint": None}, [], "init_checkpoint is null"),
+        ("against_random", {"embedding_size": 8}, [], "embedding_size is 16 there"),
+    ],
+)
+def test_mistakes(data, script, hparams, flags, text):
+    done = run(script, data, "m", hparams, *flags)
+    assert done.returncode == 2 and text in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+RELU = {"model_size": "large", "model_hparam_overrides": {"hidden_act": "relu"}}
+SHALLOW = {"model_size": "base", "model_hparam_overrides": {"num_hidden_layers": 6}}
+
+
+@pytest.mark.parametrize(
+    ("hparams", "rate"),
+    [
+        ({}, 3e-4),
+        ({"model_size": "base"}, 1e-4),
+        (RELU, 5e-5),
+        ({"model_hparam_overrides": {"hidden_size": 32}}, None),
+        (SHALLOW, None),
+    ],
+)
+def test_the_learning_rate_is_the_papers(hparams, rate):
+    import glue
+    import scales
+
+    assert scales.paper_rate(hparams) == rate
+    expected = {"learning_rate": rate} if rate else {}
+    assert glue.learning_rate({}, hparams)[0] == expected
+    assert not glue.learning_rate({"learning_rate": 2e-5}, hparams)[0]
+
+
+def test_undefined_scores_are_left_out_of_means():
+    """A correlation with a constant is null in the results."""
+    import against_random
+    import glue
+    import scales
+
+    results = {}
+    for number, (task, metric) in enumerate(scales.GLUE.items()):
+        results[task] = {metric: {"median": 80.0 + number, "trials": 10}}
+    assert glue.table(results)[-1] == "| **GLUE** | | **83.50** | |"
+    results["sts"]["spearman"] = {"median": None, "trials": 0}
+    lines = glue.table(results)
+    assert "| sts | spearman | - | 0 |" in lines
+    assert not any("GLUE" in line for line in lines)
+    known = {"mean": 12.0, "std": 2.0, "trials": 4}
+    unknown = {"mean": None, "std": None, "trials": 0}
+    sides = against_random.PRETRAINED, against_random.RANDOM
+    for first, second, cells in (
+        (known, unknown, "12.00 ± 1.00 | - | - | "),
+        (unknown, known, "- | 12.00 ± 1.00 | - | "),
+    ):
+        pairs = zip(sides, (first, second), strict=True)
+        found = {("sts", side): {"pearson": value} for side, value in pairs}
+        row = f"| sts | pearson | {cells} |"
+        assert against_random.table(found)[-1] == row
