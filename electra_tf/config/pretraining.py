@@ -440,15 +440,6 @@ class PretrainingConfig(RunConfig):
         """The number of masked-position slots per sequence."""
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
 
-    def masking_settings(self) -> dict[str, Any]:
-        """Keyword arguments of `masking.mask_batch` that do not need the vocabulary."""
-        names = "mask_prob max_predictions_per_seq repeated_masks mask_unit "
-        names += "mask_token_share random_token_share"
-        found = {name: getattr(self, name) for name in names.split()}
-        found["draw_others"] = self.electra_15_positions == "other"
-        has_verdict = self.objective == "electra_sentence"
-        return found | {"intact_share": self.intact_share if has_verdict else 0.0}
-
     @property
     def needs_token_counts(self) -> bool:
         """Whether the generator starts from how often each token is in the data."""

@@ -10,6 +10,7 @@ Its scores, how likely a text is, are in `scoring`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -233,19 +234,10 @@ class PretrainedModel:
     def _masked(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
 
-        return masking.mask_batch(
-            batch,
-            seed,
-            number,
-            cls_id=self.vocab.cls_id,
-            sep_id=self.vocab.sep_id,
-            mask_id=self.vocab.mask_id,
-            vocab_size=len(self.vocab),
-            continuations=self.vocab.continuations,
-            words=words,
-            **self.config.masking_settings()
-            | {"repeated_masks": "fixed", "intact_share": 0.0},
-        )
+        settings = masking.MaskingSettings.of(self.config, self.vocab, words)
+        own = {"repeated_masks": "fixed", "intact_share": 0.0}
+        settings = dataclasses.replace(settings, **own)
+        return masking.mask_batch(batch, seed, number, settings)
 
     def _corrupted(self, batch, words, seed, number):
         output = self.pretrainer(self._masked(batch, words, seed, number))

@@ -39,13 +39,16 @@ class Start(NamedTuple):
     def load(
         self,
         config: PretrainingConfig,
-        vocab: Vocabulary,
+        data,
         checkpoints: Checkpoints,
-        task,
         state,
         log: Callable[[str], None],
     ) -> None:
-        """Assigns it to the state of a run that trains (`train.step.TrainState`).
+        """Assigns it to the state of a run that trains.
+
+        Args:
+          data: a `pretrain.pretrain_data.RunData`.
+          state: a `train.step.TrainState`.
 
         Raises `UserError` for a variable that is missing, or of another shape.
         """
@@ -61,11 +64,27 @@ class Start(NamedTuple):
             log(f"Continuing from the original's {self.original.origin}.")
             return
         if self.initial:
-            warm_start.load(self.initial, config, vocab, state.weights(), log)
+            weights = state.weights()
+            warm_start.load(self.initial, config, data.vocab, weights, log)
         if config.needs_token_counts:
-            from electra_tf.pretrain import pretrain_data
+            state.model.generator.adapt(data.token_counts(config))
 
-            task.model.generator.adapt(pretrain_data.token_counts_of(config, vocab))
+    def evaluate(
+        self, weights: Mapping[str, Any], log: Callable[[str], None]
+    ) -> int | None:
+        """Assigns the weights of `original`, which is evaluated as it is.
+
+        Returns: its step, None where it does not say it.
+
+        Raises `UserError` when one of them is missing, or of another shape.
+        """
+        model = self.original
+        tensors = model.tensors(log)
+        step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+        stages = {**model.settings.hparams, **model.identity}
+        check_trained(model.origin, stages.get("stage_one_steps"), step)
+        tf1.as_residuals(tensors, weights).assign_to(weights)
+        return step
 
 
 def find(
@@ -73,11 +92,16 @@ def find(
     vocab: Vocabulary,
     checkpoints: Checkpoints,
     log: Callable[[str], None],
+    is_chief: bool = True,
 ) -> Start:
     """What there is to begin with, checked as far as files say it.
 
+    Nothing for other workers than the chief, which gives them what they need.
+
     Raises `UserError` for what the run cannot begin or go on with.
     """
+    if not is_chief:
+        return Start()
     original = sources.original_in(config.model_dir, log)
     saved = None if original else checkpoints.newest_intact()
     saved = saved and _in_one_spelling(saved)
@@ -96,38 +120,12 @@ def find(
         start.original.check_fits(config, vocab)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
-        parts = [config.phase_at(last_step_of(saved, config))]
+        parts = [config.phase_at(history.last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
     masks_rare = config.rare_mask_power and config.do_train
     if masks_rare or config.needs_token_counts and not (saved or start.original):
         token_counts.files_beside(shards.pattern_of(config))
     return start
-
-
-def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
-    """The step, from 0, whose stage and phase a model is evaluated in.
-
-    The steps of another run say nothing of the stages and phases here: its model is
-    taken for a finished one.
-    """
-    return max(0, saved.step - 1) if saved else config.num_train_steps - 1
-
-
-def evaluated(
-    model: FoundModel, weights: Mapping[str, Any], log: Callable[[str], None]
-) -> int | None:
-    """Assigns the weights of a model that is evaluated as it is.
-
-    Returns: its step, None where it does not say it.
-
-    Raises `UserError` when one of them is missing, or of another shape.
-    """
-    tensors = model.tensors(log)
-    step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
-    stages = {**model.settings.hparams, **model.identity}
-    check_trained(model.origin, stages.get("stage_one_steps"), step)
-    tf1.as_residuals(tensors, weights).assign_to(weights)
-    return step
 
 
 def _in_one_spelling(saved: Manifest) -> Manifest:

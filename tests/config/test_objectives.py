@@ -3,9 +3,9 @@
 
 import pytest
 
-import flops_computation
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import read_hparams
+from electra_tf.pretrain import flops as flops_lib
 from tests.config.test_pretraining import make, refused
 
 
@@ -37,7 +37,7 @@ def test_towers_without_a_main_network_have_its_shape():
     assert config.generator_config() == config.model_config()
     assert config.generator_config().intermediate_size == 256
     assert config.generator_config().num_attention_heads == 4
-    flops = [flops_computation.get_recipe_flops(c) for c in (config, make(wide))]
+    flops = [flops_lib.get_recipe_flops(c) for c in (config, make(wide))]
     assert flops[0] < flops[1]
 
 

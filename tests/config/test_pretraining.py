@@ -7,12 +7,12 @@ import os
 
 import pytest
 
-import flops_computation
 from electra_tf.config import original
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
+from electra_tf.pretrain import flops as flops_lib
 from tests.helpers.runs import GOLDEN, ROOT
 from tests.parity import config as parity_config
 
@@ -325,7 +325,7 @@ def test_two_towers_are_two_thirds_of_bert():
     for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
         assert 3 * getattr(shape, name) == 2 * getattr(whole, name), name
     assert shape.num_hidden_layers == whole.num_hidden_layers
-    flops = [flops_computation.get_recipe_flops(config) for config in (towers, bert)]
+    flops = [flops_lib.get_recipe_flops(config) for config in (towers, bert)]
     assert flops[0] == pytest.approx(flops[1], rel=0.1)
 
 

@@ -373,8 +373,8 @@ def poison(step):
 
     mask_batch = masking.mask_batch
 
-    def poisoned(batch, seed, now, **options):
-        masked = mask_batch(batch, seed, now, **options)
+    def poisoned(batch, seed, now, *options):
+        masked = mask_batch(batch, seed, now, *options)
         factor = tf.where(now == step, np.float32("nan"), 1.0)
         weights = masked["masked_lm_weights"] * factor
         return masked | {"masked_lm_weights": weights}
