@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets up .venv and runs the checks and the tests; arguments go to pytest.
 #
-#   ./test.sh                       the tests for every change
-#   ./test.sh --thorough            more than those, half as long again: what CI runs
+#   ./test.sh                       the checks and tests for every change
+#   ./test.sh --thorough            all that CI runs
 #   ./test.sh -m slow               tests of many minutes: 100 kills, 200 random models
 #   ./test.sh tests/pretrain/test_masking.py
 #   ./test.sh --accelerators        the tests that compile for TPUs and GPUs; installs the
@@ -16,7 +16,6 @@ ruff check .
 ruff format --check .
 lint-imports --no-cache --no-logo
 ty check --quiet
-# Two at a time; the tests of a file share what they make, so they stay together.
 if [[ "${1:-}" == --accelerators ]]; then
   ./benchmarks/install_compilers.sh .venv-accelerators
   set -- -m accelerators "${@:2}"
@@ -24,4 +23,4 @@ fi
 if [[ "${1:-}" == --thorough ]]; then
   set -- -m "not slow" "${@:2}"
 fi
-exec python -m pytest -q --numprocesses=2 --dist=loadfile "$@"
+exec python -m pytest -q --numprocesses=2 --dist=worksteal "$@"

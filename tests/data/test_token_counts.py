@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often each token is in the data, as build_pretraining_dataset.py counts it."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,8 @@ def test_counts_are_those_of_the_examples(tmp_path):
     np.testing.assert_array_equal(found, expected)
     assert found.sum() > 1000
     # Two data sets together.
-    both = token_counts.of_data(f"{pattern},{pattern}", len(vocab))
+    two = shutil.copytree(one, tmp_path / "two")
+    both = token_counts.of_data(f"{pattern},{two}/pretrain*", len(vocab))
     np.testing.assert_array_equal(both, 2 * expected)
     hidden = [path.name for path in one.glob(".*")]
     assert all(name.startswith(".records-") for name in hidden), hidden  # the index

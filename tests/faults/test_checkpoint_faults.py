@@ -56,7 +56,8 @@ def other_step(path, rng):
     """A file of another checkpoint under this name."""
     names = [path.name.replace(path.name[11:13], str(step)) for step in STEPS]
     files = [path.with_name(name) for name in names if name != path.name]
-    shutil.copy(rng.choice([file for file in files if file.is_file()]), path)
+    files = [file for file in files if file.is_file()]
+    shutil.copy(rng.choice(files), path) if files else path.unlink()
 
 
 KINDS = (

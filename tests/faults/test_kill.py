@@ -20,17 +20,13 @@ from tests.helpers.forked_runs import (
 )
 from tests.helpers.runs import tiny
 
-# Files operations of a save that removes an old checkpoint; the last ones may not come.
+# File operations of a save that removes an old checkpoint; there may be fewer.
 OPERATIONS = 16
-
-
-def settings(steps):
-    return tiny(num_train_steps=steps, save_checkpoints_steps=4, keep_checkpoint_max=3)
 
 
 @pytest.mark.thorough
 def test_kills(tiny_data):
-    kill_again_and_again(tiny_data, kills=10, steps=80, seed=1)
+    kill_again_and_again(tiny_data, kills=6, steps=60, seed=1)
 
 
 @pytest.mark.slow
@@ -41,7 +37,8 @@ def test_100_kills(tiny_data):
 def kill_again_and_again(data, kills, steps, seed):
     """Kills a run `kills` times, two of three times inside a save."""
     rng = random.Random(seed)
-    hparams = settings(steps)
+    saves = {"save_checkpoints_steps": 4, "keep_checkpoint_max": 3}
+    hparams = tiny(num_train_steps=steps, **saves)
     straight = pretrain(data, f"straight_{kills}", hparams).wait()
     assert straight.returncode == 0, straight.stderr
     model = f"killed_{kills}"
@@ -67,7 +64,7 @@ def kill_again_and_again(data, kills, steps, seed):
         inside += number % 3 < 2
         started = continued_from(ended.stdout)
         has_begun = "Running training" in ended.stdout
-        # What is on the disk now is what the next start goes on from; no start over.
+        # The next start continues from what is on the disk now.
         found = Checkpoints(directory, read_only=True).newest_intact()
         assert started == at or not has_begun or (started is None and at == 0)
         now = found.step if found else 0

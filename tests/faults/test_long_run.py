@@ -1,27 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Thousands of steps: no memory and no file is held that is not given back."""
+"""Thousands of steps: all memory and files are released again."""
 
 import functools
 import json
 import os
-import random
 
 import pytest
 
-from tests.helpers.forked_runs import digest, metrics_of, pretrain, signal_at
+from tests.helpers.forked_runs import pretrain
 from tests.helpers.runs import tiny
 
-WARM_UP = 0.25  # of the steps: until buffers and graphs are all there
-
-
-def settings(steps):
-    # Twenty saves, of which the older half has been removed again.
-    return tiny(
-        num_train_steps=steps,
-        save_checkpoints_steps=steps // 20,
-        keep_checkpoint_max=3,
-        log_steps=steps // 10,
-    )
+STEPS = 20_000
 
 
 def watch_memory(path):
@@ -42,36 +31,20 @@ def watch_memory(path):
     training_step.TrainingStep.run = watched
 
 
-def growth(path, steps):
-    """Resident memory and open files: late ones by early ones, after the warm-up."""
+@pytest.mark.slow
+def test_memory_and_open_files_do_not_grow(tiny_data, tmp_path):
+    path = tmp_path / "memory"
+    # Twenty saves, of which the older half has been removed again.
+    saves = {"save_checkpoints_steps": STEPS // 20, "keep_checkpoint_max": 3}
+    hparams = tiny(num_train_steps=STEPS, log_steps=STEPS // 10, **saves)
+    before = functools.partial(watch_memory, path)
+    run = pretrain(tiny_data, "long", hparams, before=before).wait(900)
+    assert run.returncode == 0, run.stderr
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    rows = [row for row in rows if row[0] > WARM_UP * steps]
+    rows = [row for row in rows if row[0] > STEPS // 4]  # Buffers and graphs are there.
     part = len(rows) // 5
     assert part > 2
-    # Means over a fifth: what a save takes for a moment is no growth.
+    # Means over a fifth: what a save takes for a moment is not growth.
     early, late = rows[:part], rows[-part:]
-    means = [[sum(r[i] for r in some) / part for i in (1, 2)] for some in (early, late)]
-    return means[1][0] / means[0][0], means[1][1] / means[0][1]
-
-
-@pytest.mark.slow
-def test_20_000_steps_and_five_resumes(tiny_data, tmp_path):
-    steps = 20_000
-    path = tmp_path / "memory"
-    before = functools.partial(watch_memory, path)
-    run = pretrain(tiny_data, "long", settings(steps), before=before).wait(900)
-    assert run.returncode == 0, run.stderr
-    memory, files = growth(path, steps)
-    print(f"memory x {memory:.4f}, open files x {files:.4f}")
-    assert memory < 1.01 and files < 1.01
-
-    rng = random.Random(3)
-    for step in sorted(rng.sample(range(2, steps - 1000), 5)):
-        before = functools.partial(signal_at, step)
-        run = pretrain(tiny_data, "cut", settings(steps), before=before).wait(900)
-        assert run.returncode == 42, run.stderr
-    run = pretrain(tiny_data, "cut", settings(steps)).wait(900)
-    assert run.returncode == 0, run.stderr
-    cut = tiny_data / "models" / "cut"
-    assert [row["step"] for row in metrics_of(cut)] == list(range(1, steps + 1))
-    assert digest(cut, steps) == digest(tiny_data / "models" / "long", steps)
+    for kind in (1, 2):
+        assert sum(r[kind] for r in late) < 1.01 * sum(r[kind] for r in early)

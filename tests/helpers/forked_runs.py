@@ -12,13 +12,14 @@ import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import runpy
 import signal
 import sys
 import tempfile
 import threading
 import time
-import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,36 +145,38 @@ def digest(run_directory: Path, step: int) -> str:
 # Faults: functions to be called in the new process.
 
 
+def before_steps(step: int, act: Callable[[], None]) -> None:
+    """Calls a function each time before this process makes the steps up to `step`."""
+    from electra_tf.train import step as training_step
+
+    run = training_step.TrainingStep.run
+
+    @functools.wraps(run)
+    def disturbed(self, iterator, start, count):
+        if start + count >= step:
+            act()
+        return run(self, iterator, start, count)
+
+    training_step.TrainingStep.run = disturbed
+
+
 def signal_at(step: int, number: int = signal.SIGTERM) -> None:
     """Sends this process a signal while it makes the steps up to `step`."""
-    from electra_tf.train import step as training_step
-
-    run = training_step.TrainingStep.run
-
-    @functools.wraps(run)
-    def interrupted(self, iterator, start, count):
-        if start + count >= step:
-            os.kill(os.getpid(), number)
-        return run(self, iterator, start, count)
-
-    training_step.TrainingStep.run = interrupted
+    before_steps(step, lambda: os.kill(os.getpid(), number))
 
 
-def time_over_at(step: int) -> None:
-    """Ends any --max-wall-time when this process makes the steps up to `step`."""
-    from electra_tf.train import step as training_step
-    from electra_tf.train import stopping
+def full_disk_at_save(step: int) -> None:
+    """From the save of `step` on, no file can become as large as a checkpoint."""
+    from electra_tf.storage import checkpoints
 
-    run = training_step.TrainingStep.run
-    later = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1e9)
+    save = checkpoints.Checkpoints.save
 
-    @functools.wraps(run)
-    def timed(self, iterator, start, count):
-        if start + count >= step:
-            stopping.time = later
-        return run(self, iterator, start, count)
+    def save_on_full_disk(self, now, variables):
+        if now == step:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        save(self, now, variables)
 
-    training_step.TrainingStep.run = timed
+    checkpoints.Checkpoints.save = save_on_full_disk
 
 
 def kill_in_save(save: int, operation: int) -> None:
@@ -223,7 +226,7 @@ def _die_after(seconds: float) -> None:
 
 
 def kill_when(run: Run, metrics: Path, rows: int, delay: float = 0.0) -> None:
-    """kill -9 of a run when its metrics have so many rows; it may end before."""
+    """kill -9 of a run when its metrics have so many rows, if it has not ended."""
     deadline = time.monotonic() + 200
     # Before that, the metrics are those of an earlier start.
     while "Running training" not in run.stdout.read_text() and run.process.is_alive():

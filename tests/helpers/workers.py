@@ -68,7 +68,7 @@ class Cluster:
             before=self._before.get(index),
         )
 
-    def wait(self, seconds: float = 120) -> list[Finished]:
+    def wait(self, seconds: float = 300) -> list[Finished]:
         """How each worker ended, in their order; all of them within so many seconds."""
         end = time.monotonic() + seconds
         for run in self.runs.values():
@@ -92,7 +92,7 @@ class Cluster:
         self.kill()
 
 
-def train(*args, seconds: float = 120, **kwargs) -> list[Finished]:
+def train(*args, seconds: float = 300, **kwargs) -> list[Finished]:
     """Runs a cluster to its end."""
     with Cluster(*args, **kwargs) as cluster:
         return cluster.wait(seconds)

@@ -39,33 +39,26 @@ def test_it_equals_do_eval_and_does_not_change_the_run(tiny_data):
     assert plain.returncode == 0, plain.stderr
 
     at_times = hparams | {"eval_every_steps": 5}
-    killed = pretrain(tiny_data, "evaluated", at_times, before=kill_at_evaluation)
-    assert killed.wait().returncode == -signal.SIGKILL
     at_end = functools.partial(kill_at_evaluation, 10)
     run = pretrain(tiny_data, "evaluated", at_times, before=at_end).wait()
     assert run.returncode == -signal.SIGKILL
-    assert "Continuing from" in run.stdout
     assert "Evaluation at step 5: loss " in run.stdout
     run = pretrain(tiny_data, "evaluated", at_times).wait()
     assert run.returncode == 0, run.stderr
-    assert "Trained for 10 of 10 steps already" in run.stdout
     assert "Evaluation at step 10: loss " in run.stdout
 
     found = rows(models / "evaluated")
     assert [row["step"] for row in found] == [5, 10]
     assert digest(models / "evaluated", 10)  # both are there
     assert metrics_of(models / "evaluated") == metrics_of(models / "not_evaluated")
-    names = os.listdir(models / "evaluated" / "tensorboard" / "eval")
-    assert names and all(name.startswith("events.out") for name in names)
+    assert os.listdir(models / "evaluated" / "tensorboard" / "eval")
 
     evaluate = hparams | {"do_train": False, "do_eval": True}
     done = pretrain(tiny_data, "evaluated", evaluate).wait()
     assert done.returncode == 0, done.stderr
-    results = json.loads(
-        (models / "evaluated" / "results" / "unsup_results.json").read_text()
-    )
-    last = {name: value for name, value in found[-1].items() if name != "step"}
-    assert results["metrics"] == last
+    path = models / "evaluated" / "results" / "unsup_results.json"
+    results = json.loads(path.read_text())
+    assert results["metrics"] | {"step": 10} == found[-1]
 
 
 def test_missing_evaluation_data_are_found_before_the_first_step(tiny_data):
