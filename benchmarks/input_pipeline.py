@@ -64,7 +64,7 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
 
     size, length = FLAGS.batch_size, FLAGS.max_seq_length
     ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
-    settings = masking.MaskingSettings(0.15, int(0.155 * length), *ids)
+    settings = masking.MaskingSettings(0.15, int(0.155 * length), ids)
     spec = dict.fromkeys(tfrecord.FEATURES, tf.io.FixedLenFeature([length], tf.int64))
 
     def ours(workers=1, repeated_masks="original", **changes):

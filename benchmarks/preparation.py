@@ -150,7 +150,7 @@ def random_batches(config: PretrainingConfig):
             "segment_ids": tf.zeros(shape, tf.int32),
         }
         count = config.max_predictions_per_seq
-        settings = masking.MaskingSettings(config.mask_prob, count, 2, 3, 4)
+        settings = masking.MaskingSettings(config.mask_prob, count, (2, 3, 4))
         return masking.mask_batch(features, config.seed, step, settings)
 
     return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)

@@ -9,6 +9,7 @@ list, a dict, and `... | None`.
 import dataclasses
 import difflib
 import enum
+import functools
 import json
 import math
 import operator
@@ -85,6 +86,9 @@ def hparam(
             default_factory=lambda: default.copy(), metadata=metadata
         )
     return dataclasses.field(default=default, metadata=metadata)
+
+
+identity, setting, place = (functools.partial(hparam, role=role) for role in Role)
 
 
 def default_of(field: dataclasses.Field) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_tf.config.generators import GENERATORS
-from electra_tf.config.hparams import IDENTITY, hparam, show
+from electra_tf.config.hparams import identity, show
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import UserError
 
@@ -18,17 +18,17 @@ from electra_tf.errors import UserError
 class OriginalHparams:
     """The booleans; `translated` gives what they stand for."""
 
-    electra_objective: bool = hparam(
-        True, "true: `objective` electra; false: mlm, without the next.", IDENTITY
+    electra_objective: bool = identity(
+        True, "true: `objective` electra; false: mlm, without the next."
     )
-    electric_objective: bool = hparam(False, "true: `objective` electric.", IDENTITY)
-    uniform_generator: bool = hparam(False, "true: `generator` uniform.", IDENTITY)
-    two_tower_generator: bool = hparam(False, "true: `generator` two_tower.", IDENTITY)
-    untied_generator: bool = hparam(
-        True, "false: `generator` tied; true: the usual one.", IDENTITY
+    electric_objective: bool = identity(False, "true: `objective` electric.")
+    uniform_generator: bool = identity(False, "true: `generator` uniform.")
+    two_tower_generator: bool = identity(False, "true: `generator` two_tower.")
+    untied_generator: bool = identity(
+        True, "false: `generator` tied; true: the usual one."
     )
-    untied_generator_embeddings: bool = hparam(
-        False, "true: `embedding_sharing` untied; false: shared.", IDENTITY
+    untied_generator_embeddings: bool = identity(
+        False, "true: `embedding_sharing` untied; false: shared."
     )
 
 

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple, Self
 from electra_tf.config import original, phases, rules
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import (
-    IDENTITY,
-    PLACE,
-    SETTING,
     applicable,
     check,
-    hparam,
+    identity,
+    place,
     read_hparams,
+    setting,
 )
 from electra_tf.config.model import ModelConfig, generator_config
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
@@ -104,225 +103,185 @@ class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
     # What is run.
-    debug: bool = hparam(
+    debug: bool = setting(
         False,
         "A few steps on small batches, to see that it runs; the model keeps its size "
         "(configs/debug.json has a tiny one).",
-        SETTING,
     )
-    do_train: bool = hparam(True, "Pre-train.", PLACE)
-    do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.", PLACE)
-    seed: int = hparam(
+    do_train: bool = place(True, "Pre-train.")
+    do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
+    seed: int = setting(
         42,
         "Key of all random numbers: masking, shuffling, dropout, initialisation.",
-        SETTING,
         minimum=0,
         maximum=2**31 - 1,
     )
-    init_checkpoint: str | None = hparam(
-        None,
-        "Checkpoint whose weights the run starts from; null: random weights.",
-        SETTING,
+    init_checkpoint: str | None = setting(
+        None, "Checkpoint whose weights the run starts from; null: random weights."
     )
 
     # Objectives.
-    objective: str = hparam(
-        "electra",
-        "What is learned (docs/recipes.md).",
-        IDENTITY,
-        choices=tuple(OBJECTIVES),
+    objective: str = identity(
+        "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
     )
-    gen_weight: float = hparam(
-        1.0, "Weight of the generator's (masked or cloze) loss.", SETTING, minimum=0
+    gen_weight: float = setting(
+        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
     )
-    disc_weight: float = hparam(
-        50.0, "Weight of the discriminator's loss.", SETTING, minimum=0
+    disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
+    mask_prob: float = setting(
+        0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
     )
-    mask_prob: float = hparam(
-        0.15,
-        "Fraction of the tokens that are masked or replaced.",
-        SETTING,
-        above=0,
-        below=1,
-    )
-    repeated_masks: str = hparam(
+    repeated_masks: str = setting(
         "original",
         "A position drawn twice: original gives it the mean of the sampled ids; "
         "fixed draws without replacement.",
-        SETTING,
         choices=("original", "fixed"),
         applies_to=_MASKS_SOME,
     )
-    mask_unit: str = hparam(
+    mask_unit: str = setting(
         "token",
         "What is masked: single tokens, or whole words (docs/recipes.md).",
-        SETTING,
         choices=("token", "word"),
         applies_to=_MASKING,
     )
-    word_list: str | None = hparam(
+    word_list: str | None = place(
         None,
         "Words of scripts without spaces, one a line (docs/recipes.md).",
-        PLACE,
         applies_to={"mask_unit": ["word"]},
     )
-    mask_token_share: float = hparam(
+    mask_token_share: float = setting(
         0.85,
         "Of the masked positions, those whose input becomes [MASK].",
-        SETTING,
         minimum=0,
         maximum=1,
         applies_to=_MASKING,
     )
-    random_token_share: float = hparam(
+    random_token_share: float = setting(
         0.0,
         "The same for a random token; the rest keep theirs. BERT: 0.8 and 0.1.",
-        SETTING,
         minimum=0,
         maximum=1,
         applies_to=_MASKING,
     )
-    rare_mask_power: float = hparam(
+    rare_mask_power: float = setting(
         0.0,
         "In training, tokens are masked in proportion to their count in the data to "
         "the power of minus this; 0: all alike. Needs repeated_masks fixed.",
-        SETTING,
         minimum=0,
         applies_to={"objective": [*(OBJECTIVES.keys() - {"electric", "two_tower"})]},
-        maximum=2,  # beyond it draws of rare tokens are equal in float32
+        maximum=2,  # Beyond it, draws of rare tokens are equal in float32.
     )
-    intact_share: float = hparam(
+    intact_share: float = setting(
         0.2,
         "electra_sentence: of the sequences, those in which nothing is replaced.",
-        SETTING,
         minimum=0,
         maximum=1,
         applies_to=_SENTENCE,
     )
-    sentence_weight: float = hparam(
+    sentence_weight: float = setting(
         1.0,
         "electra_sentence: weight of the loss of the verdict on whole sequences.",
-        SETTING,
         minimum=0,
         applies_to=_SENTENCE,
     )
-    electra_15_positions: str = hparam(
+    electra_15_positions: str = setting(
         "masked",
         "What electra_15 learns from: the masked tokens, or another draw from all.",
-        SETTING,
         choices=("masked", "other"),
         applies_to={"objective": ["electra_15"]},
     )
-    stage_one_steps: int | None = hparam(
+    stage_one_steps: int | None = identity(
         None,
         "Steps of two_stage in which the generator alone learns; null: half of "
         "num_train_steps. Each stage has a learning-rate schedule of its own.",
-        IDENTITY,
         minimum=1,
         applies_to=_STAGES,
     )
-    init_discriminator: bool = hparam(
+    init_discriminator: bool = identity(
         True,
         "two_stage: the generator's weights initialise the discriminator; false: it "
         "starts from random weights, as the paper's control.",
-        IDENTITY,
         applies_to=_STAGES,
     )
 
     # Optimization.
-    optimizer: str = hparam(
+    optimizer: str = setting(
         "original",
         "original: Adam without bias correction, as BERT; adamw: with it; lamb: and "
         "each variable's update scaled to its norm, for large batches.",
-        SETTING,
         choices=("original", "adamw", "lamb"),
     )
-    adam_beta_1: float = hparam(
-        0.9,
-        "Share of the gradients' mean that a step keeps.",
-        SETTING,
-        minimum=0,
-        below=1,
+    adam_beta_1: float = setting(
+        0.9, "Share of the gradients' mean that a step keeps.", minimum=0, below=1
     )
-    adam_beta_2: float = hparam(
-        0.999, "The same of the mean of their squares.", SETTING, minimum=0, below=1
+    adam_beta_2: float = setting(
+        0.999, "The same of the mean of their squares.", minimum=0, below=1
     )
-    schedule: str = hparam(
+    schedule: str = setting(
         "original",
         "original: warm-up times polynomial decay; after the warm-up: linear and "
         "polynomial go down to 0, wsd stays and goes down at the end, constant stays.",
-        SETTING,
         choices=("original", "linear", "polynomial", "wsd", "constant"),
     )
-    decay_proportion: float = hparam(
+    decay_proportion: float = setting(
         0.1,
         "Part of the run in which wsd goes down to 0.",
-        SETTING,
         above=0,
         maximum=1,
         applies_to={"schedule": ["wsd"]},
     )
-    learning_rate: float = hparam(
+    learning_rate: float = setting(
         5e-4,
         "Peak of the schedule; the original's warm-up multiplies a decay from step 0.",
-        SETTING,
         above=0,
     )
-    lr_decay_power: float = hparam(
+    lr_decay_power: float = setting(
         1.0,
         "Power of the decay, original or polynomial.",
-        SETTING,
         minimum=0,
         applies_to={"schedule": ["original", "polynomial"]},
     )
-    num_warmup_steps: int = hparam(
-        10000, "Steps of linear warm-up.", SETTING, minimum=0
-    )
-    on_bad_record: str = hparam(
+    num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", minimum=0)
+    on_bad_record: str = setting(
         "stop",
         "On a damaged record in the data: stop, or leave it out and count it.",
-        SETTING,
         choices=("stop", "skip"),
     )
-    on_alarm: str = hparam(
+    on_alarm: str = setting(
         "warn",
         "On a sign that the run goes wrong (docs/metrics.md): warn, or stop (saved, "
         "exit code 70).",
-        SETTING,
         choices=("warn", "stop"),
     )
 
     # Training.
-    iterations_per_loop: int = hparam(
-        200, "Most steps that run without coming back to Python.", SETTING, minimum=1
+    iterations_per_loop: int = setting(
+        200, "Most steps that run without coming back to Python.", minimum=1
     )
-    save_checkpoints_steps: int = hparam(
-        1000, "Steps from one checkpoint to the next.", SETTING, minimum=1
+    save_checkpoints_steps: int = setting(
+        1000, "Steps from one checkpoint to the next.", minimum=1
     )
-    keep_checkpoint_max: int = hparam(
-        5, "Newest checkpoints that are kept; 0 keeps all.", SETTING, minimum=0
+    keep_checkpoint_max: int = setting(
+        5, "Newest checkpoints that are kept; 0 keeps all.", minimum=0
     )
-    num_train_steps: int = hparam(
-        1000000, "Optimizer steps; the schedule ends here.", SETTING, minimum=1
+    num_train_steps: int = setting(
+        1000000, "Optimizer steps; the schedule ends here.", minimum=1
     )
-    phases: list[dict[str, Any]] = hparam(
+    phases: list[dict[str, Any]] = setting(
         [],
         "Parts of the run, one after the other, each with its num_train_steps and what "
         "it has of its own (docs/phases.md); [] for one alone.",
-        SETTING,
     )
-    num_eval_steps: int = hparam(100, "Batches of an evaluation.", SETTING, minimum=1)
-    eval_every_steps: int = hparam(
+    num_eval_steps: int = setting(100, "Batches of an evaluation.", minimum=1)
+    eval_every_steps: int = setting(
         0,
         "Steps from one evaluation to the next in training (eval_tfrecords); 0: none.",
-        SETTING,
         minimum=0,
     )
-    sample_steps: int = hparam(
+    sample_steps: int = setting(
         0,
         "Steps from one look at what the discriminator says of passages of "
         "eval_tfrecords to the next (docs/metrics.md); 0: none.",
-        SETTING,
         minimum=0,
         applies_to={
             "objective": [
@@ -330,109 +289,96 @@ class PretrainingConfig(RunConfig):
             ]
         },
     )
-    peer_timeout: float = hparam(
+    peer_timeout: float = place(
         600.0,
         "Seconds that a worker waits for the others (TF_CONFIG), at the start and at "
         "each exchange.",
-        PLACE,
         above=0,
     )
 
     # Generator.
-    generator: str | None = hparam(
+    generator: str | None = identity(
         None,
         "Kind of generator; null: tied (to the main network) of mlm, two_tower of "
         "electric and two_tower, else masked_lm. uniform draws all tokens alike, "
         "unigram each as often as it is in the data.",
-        IDENTITY,
         choices=(None, *GENERATORS),
     )
-    embedding_sharing: str = hparam(
+    embedding_sharing: str = identity(
         "shared",
         "untied: the generator has its own; disentangled: the discriminator's are the "
         "generator's, without gradient, plus a residual (docs/recipes.md).",
-        IDENTITY,
         choices=("shared", "untied", "disentangled"),
         applies_to=_OWN_ENCODERS,
         if_idle="note",
     )
-    generator_layers: float = hparam(
+    generator_layers: float = identity(
         1.0,
         "Generator's depth, as a fraction of the discriminator's.",
-        IDENTITY,
         above=0,
         applies_to=_OWN_ENCODERS,
         if_idle="ignore",
     )
-    generator_hidden_size: float = hparam(
+    generator_hidden_size: float = identity(
         0.25,
         "Generator's width, as a fraction of the discriminator's.",
-        IDENTITY,
         above=0,
         applies_to=_OWN_ENCODERS,
         if_idle="ignore",
     )
-    cloze_chunk_size: int | None = hparam(
+    cloze_chunk_size: int | None = setting(
         None,
         "Positions whose vocabulary scores the towers, or all_tokens_mlm, hold at one "
         "time; null: 128 on CPUs, 1024 elsewhere.",
-        SETTING,
         minimum=1,
     )
-    disallow_correct: bool = hparam(
+    disallow_correct: bool = setting(
         False,
         "Never sample the original token, so that every sample is fake.",
-        SETTING,
         applies_to=_SAMPLES,
         if_idle="note",
     )
-    temperature: float = hparam(
+    temperature: float = setting(
         1.0,
         "The generator's logits are divided by it before sampling.",
-        SETTING,
         above=0,
         applies_to=_SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]},
         if_idle="note",
     )
 
     # Batches.
-    max_seq_length: int = hparam(
-        128, "Tokens per sequence, as in the data.", SETTING, minimum=4
+    max_seq_length: int = setting(
+        128, "Tokens per sequence, as in the data.", minimum=4
     )
-    train_batch_size: int = hparam(
-        128, "Sequences per step, over all devices together.", SETTING, minimum=1
+    train_batch_size: int = setting(
+        128, "Sequences per step, over all devices together.", minimum=1
     )
-    eval_batch_size: int = hparam(
-        128, "Sequences per evaluation batch.", SETTING, minimum=1
-    )
+    eval_batch_size: int = setting(128, "Sequences per evaluation batch.", minimum=1)
 
     # Locations.
-    pretrain_tfrecords: str | list | dict = hparam(
+    pretrain_tfrecords: str | list | dict = place(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
         "Pattern of the training files; a list of several data sets, or an object "
         "{pattern: weight}, mixes them (docs/recipes.md).",
-        PLACE,
     )
-    eval_tfrecords: str | list | dict = hparam(
-        "<pretrain_tfrecords>", "Pattern of the files to evaluate on.", PLACE
+    eval_tfrecords: str | list | dict = place(
+        "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
     )
-    sampling_alpha: float = hparam(
+    sampling_alpha: float = setting(
         1.0,
         "Of a list of data sets, each is seen by its number of examples to this power.",
-        SETTING,
         minimum=0,
         maximum=1,
     )
-    model_dir: str = hparam(
-        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results.", PLACE
+    model_dir: str = place(
+        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
     )
-    results_txt: str = hparam(
-        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text.", PLACE
+    results_txt: str = place(
+        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text."
     )
-    results_pkl: str = hparam(
+    results_pkl: str = place(
         "<model_dir>/results/unsup_results.pkl",
         "Taken but not written: results are JSON, beside results_txt.",
-        PLACE,
     )
 
     @property

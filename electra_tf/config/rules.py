@@ -83,14 +83,11 @@ RULES = (
         "samples must be of the generator's own distribution",
     ),
     Rule(
-        ("objective", "disallow_correct"),
-        lambda c: c.objective == "two_tower" and c.disallow_correct,
-        "it draws no samples. Leave disallow_correct out",
-    ),
-    Rule(
-        ("objective", "temperature"),
-        lambda c: c.objective == "two_tower" and c.temperature != 1,
-        "it draws no samples. Leave temperature out",
+        ("objective", "temperature", "disallow_correct"),
+        lambda c: (
+            c.objective == "two_tower" and (c.temperature != 1 or c.disallow_correct)
+        ),
+        "no samples are drawn. Leave the others out",
     ),
     Rule(
         ("objective", "intact_share"),

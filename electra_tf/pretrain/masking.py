@@ -11,6 +11,7 @@ Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -44,7 +45,7 @@ class MaskingSettings:
     Attributes:
       mask_prob: share of the tokens that are masked.
       max_predictions_per_seq: slots for masked positions, N.
-      cls_id, sep_id, mask_id: of the special tokens.
+      special_ids: ids of ([CLS], [SEP], [MASK]).
       repeated_masks: "original" draws positions with replacement (about 7 % of the
         masked positions are drawn twice), "fixed" draws distinct ones.
       mask_unit: "word" draws whole words, with "fixed".
@@ -61,9 +62,7 @@ class MaskingSettings:
 
     mask_prob: float
     max_predictions_per_seq: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
+    special_ids: tuple[int, int, int]
     repeated_masks: str = "original"
     mask_unit: str = "token"
     mask_token_share: float = MASK_TOKEN_SHARE
@@ -91,9 +90,7 @@ class MaskingSettings:
             **{name: getattr(config, name) for name in names.split()},
             draw_others=config.electra_15_positions == "other",
             intact_share=config.intact_share if has_verdict else 0.0,
-            cls_id=vocab.cls_id,
-            sep_id=vocab.sep_id,
-            mask_id=vocab.mask_id,
+            special_ids=(vocab.cls_id, vocab.sep_id, vocab.mask_id),
             vocab_size=len(vocab),
             continuations=vocab.continuations,
             words=words,
@@ -109,15 +106,13 @@ class MaskingSettings:
 def candidates_mask(
     input_ids: tf.Tensor,
     input_mask: tf.Tensor,
-    *,
-    cls_id: int,
-    sep_id: int,
-    mask_id: int,
+    special_ids: Sequence[int],
 ) -> tf.Tensor:
     """Marks the positions that may be masked: real tokens, but no special ones.
 
     Returns bool [B, L].  [UNK] and a real token with id 0 are candidates.
     """
+    cls_id, sep_id, mask_id = special_ids
     special = (input_ids == cls_id) | (input_ids == sep_id) | (input_ids == mask_id)
     return tf.cast(input_mask, tf.bool) & ~special
 
@@ -294,14 +289,8 @@ def mask_by_draws(
       [B, L], 1 at as many distinct positions, drawn without regard to the masked ones.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
-    slots, mask_id = settings.max_predictions_per_seq, settings.mask_id
-    candidates = candidates_mask(
-        input_ids,
-        input_mask,
-        cls_id=settings.cls_id,
-        sep_id=settings.sep_id,
-        mask_id=mask_id,
-    )
+    slots, special_ids = settings.max_predictions_per_seq, settings.special_ids
+    candidates = candidates_mask(input_ids, input_mask, special_ids)
     num_tokens = tf.reduce_sum(input_mask, axis=1)
     wanted = num_to_predict(num_tokens, settings.mask_prob, slots)
     uniform = draws[:, 2 * slots :]
@@ -319,7 +308,13 @@ def mask_by_draws(
     weights = tf.cast(used, tf.float32)
     shares = settings.mask_token_share, settings.random_token_share
     masked = apply_masking(
-        input_ids, positions, weights, replace_uniform, mask_id, *shares, random_ids
+        input_ids,
+        positions,
+        weights,
+        replace_uniform,
+        special_ids[-1],
+        *shares,
+        random_ids,
     )
     if other_uniform is not None:
         # Masked ones too, by chance: without them nothing would be replaced there.

@@ -33,7 +33,7 @@ def as_batch(ids, input_mask):
 def settings_of(mode="original", slots=SLOTS, mask_prob=0.15, **settings):
     """MaskingSettings with the special tokens of these sequences."""
     special = CLS, SEP, MASK
-    return masking.MaskingSettings(mask_prob, slots, *special, mode, **settings)
+    return masking.MaskingSettings(mask_prob, slots, special, mode, **settings)
 
 
 def mask_tensors(batch, seed=1, step=0, *args, first_row=0, **settings):

@@ -78,7 +78,7 @@ def dataset(pattern, **changes):
     )
     special = VOCAB.cls_id, VOCAB.sep_id, VOCAB.mask_id
     masking = own(_OF_MASKING, vocab_size=len(VOCAB))
-    settings = MaskingSettings(0.15, 3, *special, **masking)
+    settings = MaskingSettings(0.15, 3, special, **masking)
     options = {"batch_size": 6, "seed": 1} | changes
     return pretrain_data.make_dataset(source, settings, **options)
 

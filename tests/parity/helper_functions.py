@@ -189,7 +189,7 @@ def _masking_statistics(golden) -> Iterator[Row]:
                 1,
                 step,
                 masking.MaskingSettings(
-                    golden["mask_prob"], slots, CLS_ID, SEP_ID, MASK_ID
+                    golden["mask_prob"], slots, (CLS_ID, SEP_ID, MASK_ID)
                 ),
             )
             weights = result["masked_lm_weights"].numpy()
