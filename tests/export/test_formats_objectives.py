@@ -57,7 +57,7 @@ def test_weights_of_the_main_network(runs, tmp_path, name):
     stored = sources.read(
         str(tmp_path / "tf1"), hparams=RUNS[name], log=lambda line: None
     )
-    assert stored.config.objective_kind == name
+    assert stored.config.objective == name
     same(stored.tensors, weights)
     if not OBJECTIVES[name].main_network:
         with pytest.raises(UserError, match="no encoder that reads a whole text"):
@@ -131,8 +131,8 @@ def test_main_network_beside_two_towers(tmp_path):
     write_run(tmp_path, tiny_source("replace_mlm", **towers), **towers)
     export(tmp_path, tmp_path / "out", "tf1")
     again = sources.read(str(tmp_path / "out"), log=lambda line: None)
-    assert again.config.objective_kind == "replace_mlm"
-    assert again.config.generator_kind == "two_tower"
+    assert again.config.objective == "replace_mlm"
+    assert again.config.generator == "two_tower"
 
 
 def test_untrained_discriminator_is_not_exported(tmp_path):

@@ -18,6 +18,7 @@ from electra_tf.pretrain.metrics import evaluation_metrics
 from electra_tf.pretrain.pretraining import (
     ElectraPretrainer,
     LossWeights,
+    TrainablePretrainer,
     build_pretrainer,
 )
 from electra_tf.train.optimization import AdamWeightDecay
@@ -171,7 +172,7 @@ def test_parts_of_a_batch_add_up(variant):
         {name: value[:2] for name, value in batch.items()},
         {name: value[2:] for name, value in batch.items()},
     ]
-    shares = [model.loss_weights(part) for part in parts]
+    shares = list(map(TrainablePretrainer(model).loss_weights, parts))
     weights = LossWeights(*(sum(values) for values in zip(*shares, strict=True)))
     total = {"total": lambda out: out.total_loss}
     whole = gradients(model, total, batch)

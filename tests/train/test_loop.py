@@ -12,7 +12,8 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.model import target
-from electra_tf.pretrain import pretrain_data, pretraining
+from electra_tf.pretrain import pretraining
+from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop as training
@@ -47,16 +48,9 @@ class Trained:
         )
 
     def dataset(self, start=0):
-        return pretrain_data.make_dataset(
-            self.config.pretrain_tfrecords,
-            batch_size=self.config.train_batch_size,
-            max_seq_length=self.config.max_seq_length,
-            vocab=self.vocab,
-            seed=self.config.seed,
-            start_step=start,
-            mask_prob=self.config.mask_prob,
-            max_predictions_per_seq=self.config.max_predictions_per_seq,
-        )
+        size = {"batch_size": self.config.train_batch_size}
+        data = RunData(self.vocab)
+        return data.dataset(self.config, True, start_step=start, **size)
 
     def run(self, count, start=0, dataset=None):
         batches = iter(dataset or self.dataset(start))
