@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before
 
 
@@ -57,7 +57,7 @@ def _place(name: str, start: int, number: int) -> str:
 def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
     try:
         value: Any = json.loads(line)
-    except JSON_ERRORS as e:
+    except ValueError as e:
         was_cut = len(line.encode("utf-8")) >= CUT_LINE_BYTES
         problem = "is longer than 16 MB" if was_cut else f"is not JSON ({e})"
         raise _broken(place(), problem) from None

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.paths import url_of
 from electra_tf.text import archives, corpus, json_lines, tables, tfds_documents
 from electra_tf.text.corpus import TextReader
 
@@ -58,8 +57,6 @@ class Unit(NamedTuple):
           tensorflow_datasets.
         weight: bytes of input.
         index: of the unit in its corpus.
-        changed: when its file was, in ns; None where that says nothing, as of a file
-          that was fetched from a bucket.
     """
 
     kind: str
@@ -69,7 +66,6 @@ class Unit(NamedTuple):
     end: int
     weight: int
     index: int = 0
-    changed: int | None = None
 
     @property
     def stream(self) -> str:
@@ -112,12 +108,9 @@ class Corpus(NamedTuple):
     def identity_of_key(self, text_key: str) -> dict[str, Any]:
         """What of the texts' key makes two readings the same, in JSON.
 
-        Archives say only while they are read whether they hold JSON Lines. Of them the
-        usual key is not named, as earlier versions named none.
+        Archives show only while they are read whether they hold JSON Lines.
         """
-        kinds = _KEYED
-        if text_key != Reading().text_key:
-            kinds += _MAY_BE_KEYED
+        kinds = (*_KEYED, *_MAY_BE_KEYED)
         is_keyed = any(unit.kind in kinds for unit in self.units)
         return {"text_key": text_key} if is_keyed else {}
 
@@ -175,27 +168,17 @@ def of_files(
     total = 0
     for path in paths:
         name = os.path.relpath(path, root) if path != root else os.path.basename(path)
-        stats = os.stat(path)
-        size, changed = stats.st_size, None if url_of(path) else stats.st_mtime_ns
+        size = os.path.getsize(path)
         listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
         total += size
         kind = kind_of(name)
         for start, end, weight in pieces(kind, path, size):
-            own = start, end, weight, len(units), changed
-            units.append(Unit(kind, path, name, *own))
+            units.append(Unit(kind, path, name, start, end, weight, len(units)))
     if not units:
         raise UserError(
             f"the {len(paths)} files in {root} are empty: there is no text."
         )
     return Corpus(units, len(paths), total, listing.hexdigest())
-
-
-def times_of(units: Sequence[Unit]) -> str | None:
-    """The sha256 of when the files of units were changed; None if that is unknown."""
-    times = [unit.changed for unit in units]
-    if None in times:
-        return None
-    return hashlib.sha256(repr(times).encode()).hexdigest()
 
 
 def _kind_of(name: str) -> str:

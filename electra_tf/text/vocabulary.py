@@ -361,7 +361,7 @@ def recorded_settings(
     """The settings that a run has learned by, as its checkpoint or its vocabulary says.
 
     Args:
-      stored: the settings of the checkpoint; those of earlier versions say nothing.
+      stored: the settings of the checkpoint, perhaps none.
       found: what the vocabulary is used with now; None where nothing says it.
       vocab_file: the vocabulary.
       user: names the checkpoint in the `UserError` where the two differ.
