@@ -2,13 +2,12 @@
 """JSON Lines as a stream of texts: one object a line, its text under a key."""
 
 import functools
-import io
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before
+from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before, record
 
 
 def json_line(row: dict[str, Any]) -> str:
@@ -40,9 +39,7 @@ def read_json_lines(
                 continue
             place = functools.partial(_place, reader.name, start, number)
             data = _text_of(line, key, place)
-            text = TextReader(
-                io.BytesIO(data), reader.name, encoding_errors, place=place
-            )
+            text = record(data, reader.name, encoding_errors, place)
             # What was replaced in the line was so before the text was found in it.
             text.num_replaced = reader.num_replaced - replaced
             replaced = reader.num_replaced
