@@ -16,14 +16,7 @@ EXIT_CANNOT_WRITE = 73  # Disk full, read-only, no permission.
 EXIT_LOCKED = 75  # Another process writes to the same directory.
 
 # What reading JSON raises where it is damaged, or is not what it is taken for.
-JSON_ERRORS = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
+JSON_ERRORS = (ValueError, LookupError, TypeError, AttributeError, OverflowError)
 
 
 class UserError(Exception):

@@ -17,7 +17,7 @@ def make_shards(plan: Plan, groups: Sequence[Group], beam_args: str) -> None:
     """Makes the shards that are not there yet; UserError if some are still missing."""
 
     def is_missing(index: int) -> bool:
-        return shard_writing.read_group(plan, index, groups[index]) is None
+        return shard_writing.read_group(plan, index) is None
 
     left = list(filter(is_missing, range(len(groups))))
     if left:

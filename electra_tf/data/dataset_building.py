@@ -32,7 +32,7 @@ from electra_tf.storage import planned_folder, remote
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.storage.manifest import MANIFEST, sha256
 from electra_tf.text import corpus
-from electra_tf.text.units import Corpus, times_of
+from electra_tf.text.units import Corpus
 from electra_tf.text.vocabulary import Vocabulary
 
 _MIN_SEQ_LENGTH = 8
@@ -77,7 +77,6 @@ def build(
     ) as found:
         state = found.state
         if found.is_finished:
-            _warn_of_newer(text, output_dir)
             message = f"{output_dir} is complete already: {_summary(state)}"
             print(shown(message), flush=True)
             return state
@@ -87,13 +86,10 @@ def build(
                 "tool_version": tool_version,
                 "settings": identity,
                 "num_shards": num_shards or _choose_num_shards(text, settings),
-                "corpus_times": times_of(text.units),
             }
             path = os.path.join(output_dir, build_plan.STATE_FILE)
             atomic_write(path, json.dumps(state, indent=1) + "\n")
             remote.put(path)
-        if settings.filters.compare:
-            _check_unchanged(text, state, output_dir)
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         is_only = len(text.units) == 1
         plan = Plan(
@@ -149,33 +145,6 @@ def _identity(
     }
 
 
-def _check_unchanged(text: Corpus, state: dict, output_dir: str) -> None:
-    """Raises UserError if documents were compared of which some are others now."""
-    begun, now = state.get("corpus_times"), times_of(text.units)
-    if None not in (begun, now) and begun != now:
-        newest = max(text.units, key=lambda unit: unit.changed)
-        raise UserError(
-            f"{output_dir} was begun with other files of the same names and sizes: "
-            f"their times of change differ (the newest: {newest.path}).\nName another "
-            "folder; copies of the same files go on here if they have the times, too "
-            "(cp -p)."
-        )
-
-
-def _warn_of_newer(text: Corpus, output_dir: str) -> None:
-    """Warns of a corpus that was changed, if only perhaps, after a build had ended."""
-    path = os.path.join(output_dir, MANIFEST)
-    if times_of(text.units) is None or not os.path.exists(path):
-        return
-    newest = max(text.units, key=lambda unit: unit.changed)
-    if newest.changed > os.stat(path).st_mtime_ns:
-        print(
-            f"warning: {newest.path} is newer than this data set. If its text is "
-            "another, build again in another folder.",
-            flush=True,
-        )
-
-
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     """As many shards as give about 64 MB each."""
     estimate = sample_output(text, settings)
@@ -220,7 +189,7 @@ class _Run:
         paths: dict[int, list[str]] = {}
         parts = []
         for index, group in enumerate(self.groups):
-            done = shard_writing.read_group(self._plan, index, group, self._there)
+            done = shard_writing.read_group(self._plan, index, self._there)
             if done:
                 progress.skip(group.units, Counts(**done["counts"]))
                 continue
@@ -347,9 +316,7 @@ def _summary(manifest: dict) -> str:
         f"{counts['text_bytes'] / 1e6:,.1f} MB of text; {kept:.1f} % of its tokens used"
     )
     if counts["replaced_bytes"]:
-        # A build of an earlier version did not count by file.
-        where = counts.get("replaced_in") or {"the corpus": counts["replaced_bytes"]}
-        text += f"; left out: {corpus.describe_replaced(where)}"
+        text += f"; left out: {corpus.describe_replaced(counts['replaced_in'])}"
     for name, number in counts.get("dropped", {}).items():
         text += f"; {number:,} {name.replace('_', ' ')} left out"
     return text

@@ -20,7 +20,7 @@ from electra_tf.data.record_making import BuildSettings, Counts, RecordMaker, sc
 from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write, cannot_write, sync_directory
 from electra_tf.storage.planned_folder import hidden, unique
-from electra_tf.text.units import Unit, times_of
+from electra_tf.text.units import Unit
 
 _HELD_BYTES = 64 << 20  # of records, before they are written to their shards
 
@@ -89,7 +89,7 @@ def make_part(
 
 def make_group(plan: Plan, index: int, group: Group) -> None:
     """Makes the shards of a group, if they are not there."""
-    if read_group(plan, index, group) is None:
+    if read_group(plan, index) is None:
         path = part_path(plan, index, 0)
         counts, tokens = make_part(plan, path, group.units)
         try:
@@ -134,7 +134,7 @@ def finish_group(
         files = _deal(parts, temporary)
     for file, path in zip(files, paths, strict=True):
         file["name"] = os.path.basename(path)
-    entry = {"counts": counts.in_json(), "files": files, "times": times_of(group.units)}
+    entry = {"counts": counts.in_json(), "files": files}
     for path, write in (
         (_counts_path(plan, index), lambda path: token_counts.write(path, tokens)),
         (
@@ -169,19 +169,15 @@ def read_entry(plan: Plan, index: int) -> dict[str, Any] | None:
 
 
 def read_group(
-    plan: Plan, index: int, group: Group, there: Mapping[str, int] | None = None
+    plan: Plan, index: int, there: Mapping[str, int] | None = None
 ) -> dict[str, Any] | None:
     """The counts and files of a group whose shards are all there, else None.
 
-    None, too, where its text was changed since. `there`: the sizes of the files in a
-    bucket, for an output directory in one.
+    `there`: the sizes of the files in a bucket, for an output directory in one.
     """
     entry = read_entry(plan, index)
     if entry is None or not os.path.exists(_counts_path(plan, index)):
         return None
-    if None not in (made := entry.get("times"), now := times_of(group.units)):
-        if made != now:
-            return None
     for file in entry["files"]:
         path = os.path.join(plan.folder, file["name"])
         if remote.is_remote(path):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text in compressed files and tar archives as a stream; nothing goes to disk."""
+"""Text in compressed files and tar archives as a stream; nothing goes to disk.
+
+Archives may hold compressed files and other archives, to any depth.
+"""
 
 import bz2
 import codecs
@@ -17,12 +20,10 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.text.corpus import (
     BLOCK_BYTES,
     DAMAGED,
-    ZSTD_MAGIC,
     TextReader,
     missing_package,
     open_text,
     standard_input,
-    too_large,
     zstd,
 )
 
@@ -32,11 +33,9 @@ COMPRESSED = (".gz", ".xz", ".zst", ".bz2")  # how such a file's name ends
 # or a mistake: text comes to 3 to 20 times. So what is not compressed has no limit.
 _ALWAYS_ALLOWED_BYTES = 64 << 30
 _MAX_RATIO = 100
-_TAR_BLOCK = 512
-_STREAMS = {
-    b"\xfd7zXZ\0": lzma.LZMADecompressor,
-    b"BZh": bz2.BZ2Decompressor,
-}
+_HEAD_BYTES = 512  # a block of tar
+# A frame, or one to skip, which some programs that use several threads begin with.
+_ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
 _MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 
@@ -44,7 +43,7 @@ STANDARD_INPUT = "standard input"
 
 
 @contextlib.contextmanager
-def open_decompressed(path: str | os.PathLike | None) -> Iterator[BinaryIO]:
+def open_decompressed(path: str | os.PathLike | None) -> "Iterator[Content]":
     """Opens a file, a pipe or standard input (None), which may be compressed.
 
     Raises UserError, of 65 if the bytes turn out to be damaged while they are read.
@@ -70,36 +69,59 @@ def read_lines(
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
     with open_decompressed(path) as stream:
-        again = _Again.of(stream)
-        if again.is_archive:
+        if stream.is_archive:
             raise UserError(
                 f"{name} is a tar archive, not lines of text.\nUnpack it, or read it "
                 "as a corpus."
             )
-        for block in TextReader(again, name, encoding_errors):
+        for block in TextReader(stream, name, encoding_errors):
             yield from block
 
 
-class _Again(io.BufferedReader):
-    """A stream whose first bytes have been looked at, which a pipe gives once."""
+def is_archive(head: bytes) -> bool:
+    """Whether something that begins so is a tar archive."""
+    return head[257:262] == b"ustar"
 
-    start: bytes
+
+class Content(io.BufferedReader):
+    """A stream whose first bytes are known, though a pipe gives them only once."""
+
+    head: bytes
+    is_compressed = False
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is a tar archive."""
-        return self.start[257:262] == b"ustar"
+        return is_archive(self.head)
 
     @classmethod
-    def of(cls, stream: BinaryIO) -> "_Again":
+    def of(cls, stream: Any, limit: "_Limit | None" = None) -> "Content":
         """Reads as many bytes as tell what a stream is, in several reads if need be."""
-        start, rest = b"", stream
-        while rest and len(start) < _TAR_BLOCK:
-            part = stream.read(_TAR_BLOCK - len(start))
-            start, rest = start + part, rest if part else None
-        again = cls(_Joint(start, rest), BLOCK_BYTES)
-        again.start = start
-        return again
+        head, rest = b"", stream
+        while rest and len(head) < _HEAD_BYTES:
+            part = stream.read(_HEAD_BYTES - len(head))
+            head, rest = head + part, rest if part else None
+        content = cls(_Joint(head, rest, limit), BLOCK_BYTES)
+        content.head = head
+        return content
+
+
+class _Limit:
+    """How many bytes may come out of a file, over all that is packed inside."""
+
+    def __init__(self, raw: BinaryIO, path: str):
+        size = os.fstat(raw.fileno()).st_size
+        self._path = path
+        self._bytes = self._left = max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * size)
+
+    def spend(self, num_bytes: int) -> None:
+        self._left -= num_bytes
+        if self._left < 0:
+            raise UserError(
+                f"{self._path}: refused, because it goes beyond the limit of "
+                f"{self._bytes:,} bytes of text for a compressed file of its size.\n"
+                "Take it out of the corpus, or unpack it yourself.",
+                EXIT_DAMAGED,
+            )
 
 
 class _Joint(io.RawIOBase):
@@ -108,8 +130,8 @@ class _Joint(io.RawIOBase):
     After its end nothing is read again: a terminal would ask for another Ctrl-D.
     """
 
-    def __init__(self, start: bytes, rest: BinaryIO | None):
-        self._start, self._rest = start, rest
+    def __init__(self, start: bytes, rest: BinaryIO | None, limit: _Limit | None):
+        self._start, self._rest, self._limit = start, rest, limit
 
     def readable(self) -> bool:
         return True
@@ -119,6 +141,8 @@ class _Joint(io.RawIOBase):
         if not data and self._rest:
             data = self._rest.read(len(buffer))
             self._rest = self._rest if data else None
+            if self._limit:
+                self._limit.spend(len(data))
         buffer[: len(data)] = data
         return len(data)
 
@@ -173,93 +197,98 @@ class _Member(tarfile.TarInfo):
             raise tarfile.ReadError(f"{e} instead of a member or the end") from None
 
 
-def read_archive(
-    path: str | os.PathLike, encoding_errors: str = "strict"
-) -> Iterator[TextReader]:
-    """Yields a reader for each text file in a tar archive (.xz, .gz, .bz2 or plain).
-
-    The members are read straight from the compressed stream, in their order, and must
-    be read before the next one is asked for; hidden ones are left out. Nothing is
-    written to disk, so a hostile archive has nothing to overwrite; one that tries
-    (links, devices, absolute names, "..") or that becomes absurdly large is refused all
-    the same: it is no corpus.
-
-    Raises UserError (exit code 65) for such archives and for damaged ones.
-    """
-    path = os.fspath(path)
-    num_bytes = num_members = 0
+def head_of(path: str) -> tuple[bytes, bool]:
+    """The first bytes of a file's content, and whether the file is compressed."""
     with open_text(path) as raw:
-        limit = _limit_of(raw)
-        try:
-            # Not tarfile's own decompression: of what compresses well it makes one
-            # piece, which it then shortens block by block, in quadratic time.
-            text = _decompressed(raw, path)
-            options = {"fileobj": text, "mode": "r|", "tarinfo": _Member}
-            with text, tarfile.open(**options) as archive:
-                for member in archive:
-                    archive.members = []  # or it would remember them all
-                    num_members += 1
-                    num_bytes += _TAR_BLOCK + member.size
-                    _check_member(path, member)
-                    if num_bytes > limit:
-                        raise too_large(path, limit)
-                    if member.isreg() and not _is_hidden(member.name):
-                        name = f"{path}:{member.name}"
-                        stream = archive.extractfile(member)
-                        yield TextReader(stream, name, encoding_errors)
-        except DAMAGED as e:
-            raise UserError(
-                f"{path}: not a sound tar archive, after {num_members} members "
-                f"({e}).\nFetch the file again, or move it out of the directory.",
-                EXIT_DAMAGED,
-            ) from None
+        content = _decompressed(raw, path)
+        return content.head, content.is_compressed
 
 
-def read_compressed(
-    path: str | os.PathLike, encoding_errors: str = "strict"
+def read_packed(
+    path: str | os.PathLike, encoding_errors: str = "strict", is_archive: bool = False
 ) -> Iterator[TextReader]:
-    """Yields a reader for a text file in .gz, .xz, .zst or .bz2, or plain after all.
+    """Yields a reader for the text of a compressed file, or each text in an archive.
 
-    Where the file turns out to be a tar archive, one for each of its text files.
-    Raises UserError (65) for what is damaged, cut short or of absurd size.
+    What an archive holds may be compressed or an archive again. Members are read
+    straight from the stream, in their order, and must be read before the next one is
+    asked for; hidden ones are left out. Nothing is written to disk; an archive with
+    links, devices, absolute names or ".." is refused all the same.
+
+    Args:
+      is_archive: the file must be an archive.
+
+    Raises UserError (65) for such archives and for what is damaged, cut short or of
+    absurd size.
     """
     path = os.fspath(path)
     with open_text(path) as raw:
-        try:
-            stream = _Again.of(_decompressed(raw, path))
-        except DAMAGED as e:
-            raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
-        if not stream.is_archive:
-            with stream:
-                limit = _limit_of(raw)
-                yield TextReader(stream, path, encoding_errors, max_bytes=limit)
-    if stream.is_archive:
-        yield from read_archive(path, encoding_errors)
+        yield from _texts(raw, path, _Limit(raw, path), encoding_errors, is_archive)
 
 
-def _decompressed(raw: BinaryIO, path: str) -> BinaryIO:
-    """The content of a file that may be compressed, told by its first bytes."""
-    raw = _Again.of(raw)
-    start = raw.start
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.open(raw)
-    for magic, stream in _STREAMS.items():
-        if start.startswith(magic):
-            return io.BufferedReader(_Joined(raw, stream), BLOCK_BYTES)
-    if start.startswith(ZSTD_MAGIC):
+def _texts(
+    raw: Any, name: str, limit: _Limit, errors: str, is_archive: bool = False
+) -> Iterator[TextReader]:
+    content = _decompressed(raw, name, limit)
+    if not is_archive and not content.is_archive:
+        reader = TextReader(content, name, errors)
+        reader.head = content.head
+        yield reader
+        return
+    num_members = 0
+    try:
+        # Not tarfile's own decompression: of what compresses well it makes one
+        # piece, which it then shortens block by block, in quadratic time.
+        with tarfile.open(fileobj=content, mode="r|", tarinfo=_Member) as archive:
+            for member in archive:
+                archive.members = []  # or it would remember them all
+                num_members += 1
+                _check_member(name, member)
+                if member.isreg() and not _is_hidden(member.name):
+                    stream = archive.extractfile(member)
+                    yield from _texts(stream, f"{name}:{member.name}", limit, errors)
+    except DAMAGED as e:
+        raise UserError(
+            f"{name}: not a sound tar archive, after {num_members} members "
+            f"({e}).\nFetch the file again, or move it out of the directory.",
+            EXIT_DAMAGED,
+        ) from None
+
+
+def _decompressed(raw: Any, path: str, limit: _Limit | None = None) -> Content:
+    """The content of a file that may be compressed, as its first bytes show."""
+    try:
+        content = Content.of(raw)
+        while stream := _decompressor(content, path):
+            content = Content.of(stream, limit)
+            content.is_compressed = True
+        return content
+    except DAMAGED as e:
+        raise UserError(f"{path}: damaged ({e}).", EXIT_DAMAGED) from None
+
+
+def _decompressor(content: Content, path: str) -> Any:
+    """The decompressed stream; None for what is not compressed."""
+    head = content.head
+    if head.startswith(b"\x1f\x8b"):
+        return gzip.open(content)
+    if head.startswith(b"\xfd7zXZ\0"):
+        return io.BufferedReader(_Joined(content, lzma.LZMADecompressor), BLOCK_BYTES)
+    if head.startswith(b"BZh"):
+        return io.BufferedReader(_Joined(content, bz2.BZ2Decompressor), BLOCK_BYTES)
+    if head.startswith(_ZSTD):
         if zstd is None:
             raise missing_package(path, "backports.zstd")
-        limit = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
-        return zstd.open(raw, options=limit)
+        options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
+        return zstd.open(content, options=options)
     named = path.lower().endswith(COMPRESSED)
-    if named and not raw.is_archive and not _is_text(start):
+    if named and not content.is_archive and not _is_text(head):
         raise UserError(
             f"{path} is compressed by its name, but not by gzip, xz, zstd or bzip2: it "
-            f"begins with {start[:4].hex(' ')}.\nFetch the file again, or take it out "
+            f"begins with {head[:4].hex(' ')}.\nFetch the file again, or take it out "
             "of the corpus.",
             EXIT_DAMAGED,
         )
-    return raw
+    return None
 
 
 def _is_text(start: bytes) -> bool:
@@ -268,11 +297,6 @@ def _is_text(start: bytes) -> bool:
         return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(start)
     except UnicodeDecodeError:
         return False
-
-
-def _limit_of(raw: BinaryIO) -> int:
-    """How many bytes may come out of a file."""
-    return max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * os.fstat(raw.fileno()).st_size)
 
 
 def _is_hidden(name: str) -> bool:

@@ -2,6 +2,7 @@
 """Text from files as a stream, of which a block of lines is in memory."""
 
 import codecs
+import io
 import json
 import lzma
 import os
@@ -31,19 +32,9 @@ CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 # What reading a damaged file or archive raises.
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 DAMAGED += (zstd.ZstdError,) if zstd else ()
-# A frame, or one to skip, which some programs that use several threads begin with.
-ZSTD_MAGIC = (
-    b"\x28\xb5\x2f\xfd",
-    *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96)),
-)
-
 _BOM = b"\xef\xbb\xbf"
 # What is no text in UTF-8, by its first bytes, and what to do about it.
 _OTHERS = {
-    b"\x1f\x8b": ("compressed by gzip", "let its name end in .gz"),
-    b"\xfd7zXZ\0": ("compressed by xz", "let its name end in .xz"),
-    b"BZh": ("compressed by bzip2", "let its name end in .bz2"),
-    ZSTD_MAGIC: ("compressed by zstd", "let its name end in .zst"),
     b"PK\x03\x04": ("a zip archive", "unpack it"),
     b"\xff\xfe": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
     b"\xfe\xff": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
@@ -176,12 +167,12 @@ class TextReader:
         offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
       start, end: read the lines that begin in these bytes only.
       place: says where the text is, in errors; by default, in the file of that name.
-      max_bytes: more than that in a stream is refused.
 
     Attributes:
         name: as given.
         is_record: whether the text is a record, such as a line of JSON Lines, whose
-          blank lines separate paragraphs; set by who makes the reader.
+          blank lines separate paragraphs.
+        head: the first bytes of what was in an archive.
         num_bytes: bytes read so far.
         num_replaced: bytes replaced so far, because they were not UTF-8.
     """
@@ -194,15 +185,14 @@ class TextReader:
         start: int = 0,
         end: int | None = None,
         place: Callable[[], str] | None = None,
-        max_bytes: int | None = None,
     ):
         self._stream = stream
         self.name = name
         self._place = place or (lambda: name)
-        self._max_bytes = max_bytes
         self._errors = encoding_errors
         self._start, self._end = start, end
         self.is_record = False
+        self.head = b""
         self.num_bytes = 0
         self.num_replaced = 0
 
@@ -243,8 +233,6 @@ class TextReader:
                 block += self._stream.readline(_MAX_LINE_BYTES)
         except DAMAGED as e:
             raise UserError(f"{self.name}: damaged ({e}).", EXIT_DAMAGED) from None
-        if self._max_bytes and self.num_bytes + len(block) > self._max_bytes:
-            raise too_large(self.name, self._max_bytes)
         return block
 
     def _decode(self, block: bytes, position: int) -> list[str]:
@@ -285,6 +273,15 @@ class TextReader:
         return "\ufffd", error.end
 
 
+def record(
+    text: bytes | None, name: str, encoding_errors: str, place: Callable[[], str]
+) -> TextReader:
+    """A reader of a record's text; None is an empty one."""
+    reader = TextReader(io.BytesIO(text or b""), name, encoding_errors, place=place)
+    reader.is_record = True
+    return reader
+
+
 def lines_before(path: str, start: int) -> int:
     """How many lines of a file begin before a byte; 0 for what is no file."""
     number, last = 0, b"\n"
@@ -316,16 +313,6 @@ def _cut(block: bytes) -> tuple[bytes, bytes]:
             end -= 1
         end -= block[end - 1] >= 0xC0
     return block[:end], block[end:]
-
-
-def too_large(path: str, limit: int) -> UserError:
-    """The error for a compressed file out of which too much comes."""
-    return UserError(
-        f"{path}: refused, because it goes beyond the limit of {limit:,} bytes of text "
-        "for a compressed file of its size.\nTake it out of the corpus, or unpack it "
-        "yourself.",
-        EXIT_DAMAGED,
-    )
 
 
 def missing_package(what: str, package: str) -> UserError:

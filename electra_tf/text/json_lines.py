@@ -2,13 +2,12 @@
 """JSON Lines as a stream of texts: one object a line, its text under a key."""
 
 import functools
-import io
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
-from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.text.corpus import CUT_LINE_BYTES, TextReader, lines_before, record
 
 
 def json_line(row: dict[str, Any]) -> str:
@@ -40,9 +39,7 @@ def read_json_lines(
                 continue
             place = functools.partial(_place, reader.name, start, number)
             data = _text_of(line, key, place)
-            text = TextReader(
-                io.BytesIO(data), reader.name, encoding_errors, place=place
-            )
+            text = record(data, reader.name, encoding_errors, place)
             # What was replaced in the line was so before the text was found in it.
             text.num_replaced = reader.num_replaced - replaced
             replaced = reader.num_replaced
@@ -57,7 +54,7 @@ def _place(name: str, start: int, number: int) -> str:
 def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
     try:
         value: Any = json.loads(line)
-    except JSON_ERRORS as e:
+    except ValueError as e:
         was_cut = len(line.encode("utf-8")) >= CUT_LINE_BYTES
         problem = "is longer than 16 MB" if was_cut else f"is not JSON ({e})"
         raise _broken(place(), problem) from None

@@ -6,13 +6,12 @@ time; of a column's neighbours nothing is read.
 """
 
 import contextlib
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
-from electra_tf.text.corpus import TextReader, missing_package
+from electra_tf.text.corpus import TextReader, missing_package, record
 
 _ROWS = 256  # at a time
 _BUFFER_BYTES = 1 << 20
@@ -20,22 +19,22 @@ _FILE_MAGIC = b"ARROW1"
 _END_OF_STREAM = bytes(4)
 
 
-def open_table(path: str, key: str) -> "_Parquet | _Arrow":
-    """A table by the ending of its name.
+def open_table(kind: str, path: str, key: str) -> "_Parquet | _Arrow":
+    """A table.
 
     Its `part_sizes()` are the bytes of its parts, `read(start, end, encoding_errors)`
     yields a reader for each text in some of them, a null being no text.
 
     Args:
+      kind: "parquet" or "arrow".
       key: the column; "a/b" is the field b of the column a.
 
     Raises UserError for a file that is damaged or has no such column of text, and
     where the package pyarrow is missing.
     """
     _require_pyarrow(path)
-    kind = _Parquet if path.lower().endswith(".parquet") else _Arrow
     with _damage_named(path):
-        return kind(path, key)
+        return (_Parquet if kind == "parquet" else _Arrow)(path, key)
 
 
 def _require_pyarrow(path: str) -> None:
@@ -264,9 +263,4 @@ def _texts(
         for text in texts:
             where = f"{place} row {row}"
             row += 1
-            yield TextReader(
-                io.BytesIO(text or b""),
-                path,
-                encoding_errors,
-                place=lambda where=where: where,
-            )
+            yield record(text, path, encoding_errors, lambda where=where: where)

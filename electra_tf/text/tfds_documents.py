@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Documents of a prepared data set of tensorflow_datasets, as a stream of texts."""
 
-import io
 import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.text.corpus import TextReader
+from electra_tf.text.corpus import TextReader, record
 
 
 class TfdsSource(NamedTuple):
@@ -70,12 +69,7 @@ def read_tfds_documents(
     Raises UserError as `open_tfds` does.
     """
     for index, data in enumerate(_tfds_bytes(spec, data_dir, start, end), start):
-        yield TextReader(
-            io.BytesIO(data),
-            spec,
-            encoding_errors,
-            place=lambda i=index: f"{spec}[{i}]",
-        )
+        yield record(data, spec, encoding_errors, lambda i=index: f"{spec}[{i}]")
 
 
 def _tfds_bytes(

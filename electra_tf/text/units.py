@@ -2,21 +2,25 @@
 """A corpus as units of work: files, pieces of long ones, ranges of documents.
 
 How a corpus is divided depends on its files alone, and every unit is read from its
-beginning to its end, by whichever process: so nobody can tell from what is made of a
-corpus how many shared the work.
+beginning to its end by one process: the output does not depend on the number of
+processes.
 
-A file's kind is told by its name. Text files have lines, and blank ones between
+A file's kind is recognised by its suffix or its first bytes; READERS has a reader for
+each kind. Text files have lines, and blank ones between
 documents. In JSON Lines, Parquet, Arrow and tensorflow_datasets each record is a
 document: its line ends separate lines, its blank lines paragraphs.
 """
 
+import functools
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from electra_tf.console import printable
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.paths import url_of
+from electra_tf.paths import shown
 from electra_tf.text import archives, corpus, json_lines, tables, tfds_documents
 from electra_tf.text.corpus import TextReader
 
@@ -27,9 +31,18 @@ _TFDS_BYTES = 4 << 20
 _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
-_KEYED = ("json", "compressed json", *_TABLES.values())
-_MAY_BE_KEYED = ("archive", "compressed text")  # which may be an archive after all
-_DOCUMENTS = (*_KEYED, "tfds")
+# How tables begin; Arrow's stream format has no magic bytes.
+_MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow"}
+_JSON_LINE = re.compile(rb'(\xef\xbb\xbf)?\s*\{[ \t]*"[^"\n]*"[ \t]*:')
+_MARKUP = "Tags are read as text: extract the text first (WikiExtractor: --json)."
+_TABLE = "Convert it to JSON Lines or Parquet, of which --text-key names the text."
+# Pattern of a first line, what it shows, and the remedy.
+_NOT_PROSE = (
+    ("<", "markup", _MARKUP),
+    (r"\{\\rtf", "RTF", "Convert it to plain text in UTF-8."),
+    (r'"?[\w.-]+"?([,;\t]"?[\w.-]+"?)+\s*$', "a table", _TABLE),
+)
+_RECORDS = ("json", "compressed json", *_TABLES.values())
 
 
 class Reading(NamedTuple):
@@ -58,8 +71,6 @@ class Unit(NamedTuple):
           tensorflow_datasets.
         weight: bytes of input.
         index: of the unit in its corpus.
-        changed: when its file was, in ns; None where that says nothing, as of a file
-          that was fetched from a bucket.
     """
 
     kind: str
@@ -69,7 +80,6 @@ class Unit(NamedTuple):
     end: int
     weight: int
     index: int = 0
-    changed: int | None = None
 
     @property
     def stream(self) -> str:
@@ -86,7 +96,9 @@ class Unit(NamedTuple):
 
         None: that is up to its texts, see `TextReader.is_record`.
         """
-        return None if self.kind == "archive" else self.kind not in _DOCUMENTS
+        if self.kind == "archive":
+            return None
+        return self.kind not in (*_RECORDS, "tfds")
 
 
 class Corpus(NamedTuple):
@@ -112,12 +124,9 @@ class Corpus(NamedTuple):
     def identity_of_key(self, text_key: str) -> dict[str, Any]:
         """What of the texts' key makes two readings the same, in JSON.
 
-        Archives say only while they are read whether they hold JSON Lines. Of them the
-        usual key is not named, as earlier versions named none.
+        Archives show only while they are read whether they hold JSON Lines.
         """
-        kinds = _KEYED
-        if text_key != Reading().text_key:
-            kinds += _MAY_BE_KEYED
+        kinds = (*_RECORDS, "archive")
         is_keyed = any(unit.kind in kinds for unit in self.units)
         return {"text_key": text_key} if is_keyed else {}
 
@@ -132,29 +141,66 @@ class Corpus(NamedTuple):
         return found.pop() if len(found) == 1 else None
 
 
+class Reader(NamedTuple):
+    """How files of one kind are read.
+
+    Attributes:
+        split: path, size, bytes of a piece, reading -> start, end and weight of the
+          file's units.
+        read: unit, reading -> a reader for each of its texts.
+    """
+
+    split: Callable[[str, int, int, Reading], Iterable[tuple[int, int, int]]]
+    read: Callable[[Unit, Reading], Iterator[TextReader]]
+
+
+def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
+    """Yields a reader for each text of a unit, to be read before the next one.
+
+    Raises UserError, naming the file and the place in it, for what is damaged.
+    """
+    return READERS[unit.kind].read(unit, reading)
+
+
 def file_corpus(
     corpus_dir: str, text_key: str = "text", piece_bytes: int | None = None
 ) -> Corpus:
-    """The files below a directory, each by the kind that its name tells.
+    """The files below a directory, each by its name or, if that says nothing, content.
+
+    Prints a warning if a text file is markup or a table by its first line.
 
     Args:
       piece_bytes: longer files are cut; None: PIECE_BYTES.
     """
-    piece_bytes = piece_bytes or PIECE_BYTES
+    step = piece_bytes or PIECE_BYTES
+    reading = Reading(text_key=text_key)
+    odd: list[str] = []
 
-    def pieces(kind: str, path: str, size: int) -> Iterator[tuple[int, int, int]]:
-        if kind in _TABLES.values():
-            sizes = tables.open_table(path, text_key).part_sizes()
-            return _joined(sizes, piece_bytes)
-        return cut(size, piece_bytes if kind in ("text", "json") else size)
+    def kind_of(path: str) -> str:
+        kind = _kind_by_name(path)
+        if kind in (None, "json"):
+            head, is_compressed = archives.head_of(path)
+            is_compressed |= path.lower().endswith(archives.COMPRESSED)
+            kind = kind or _kind_by_content(head)
+            if kind == "text" and (problem := _not_prose(path, head)):
+                odd.append(problem)
+            if is_compressed and kind in ("text", "json"):
+                kind = f"compressed {kind}"
+        return kind
 
-    return of_files(corpus_dir, _kind_of, pieces)
+    found = of_files(
+        corpus_dir, kind_of, lambda k, p, n: READERS[k].split(p, n, step, reading)
+    )
+    if odd:
+        more = f" ({len(odd) - 1:,} more files are like it)" if odd[1:] else ""
+        print(shown(f"warning: {odd[0]}{more}"), flush=True)
+    return found
 
 
 def archive_corpus(directory: str) -> Corpus:
     """The tar archives of text files in a directory, whatever their names."""
     return of_files(
-        directory, lambda name: "archive", lambda k, p, size: cut(size, size)
+        directory, lambda path: "archive", lambda k, p, size: cut(size, size)
     )
 
 
@@ -166,7 +212,7 @@ def of_files(
     """The files below a directory, or a single one.
 
     Args:
-      kind_of: of a file's name.
+      kind_of: of a file's path.
       pieces: kind, path and size of a file -> start, end and weight of its units.
     """
     paths = corpus.list_files(root)
@@ -175,14 +221,12 @@ def of_files(
     total = 0
     for path in paths:
         name = os.path.relpath(path, root) if path != root else os.path.basename(path)
-        stats = os.stat(path)
-        size, changed = stats.st_size, None if url_of(path) else stats.st_mtime_ns
+        size = os.path.getsize(path)
         listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
         total += size
-        kind = kind_of(name)
+        kind = kind_of(path)
         for start, end, weight in pieces(kind, path, size):
-            own = start, end, weight, len(units), changed
-            units.append(Unit(kind, path, name, *own))
+            units.append(Unit(kind, path, name, start, end, weight, len(units)))
     if not units:
         raise UserError(
             f"the {len(paths)} files in {root} are empty: there is no text."
@@ -190,30 +234,43 @@ def of_files(
     return Corpus(units, len(paths), total, listing.hexdigest())
 
 
-def times_of(units: Sequence[Unit]) -> str | None:
-    """The sha256 of when the files of units were changed; None if that is unknown."""
-    times = [unit.changed for unit in units]
-    if None in times:
-        return None
-    return hashlib.sha256(repr(times).encode()).hexdigest()
-
-
-def _kind_of(name: str) -> str:
+def _kind_by_name(name: str) -> str | None:
+    """The kind of a file, compressed or not; None if its name does not tell."""
     stem, ending = os.path.splitext(name.lower())
-    compressed = ending in archives.COMPRESSED
-    if compressed:
+    if ending in archives.COMPRESSED:
         ending = os.path.splitext(stem)[1]
+    elif ending in _TABLES:
+        return _TABLES[ending]
     if ending in _ARCHIVES:
         return "archive"
-    if ending in _TABLES and not compressed:
-        return _TABLES[ending]
-    kind = "json" if ending in _JSON_LINES else "text"
-    return f"compressed {kind}" if compressed else kind
+    return "json" if ending in _JSON_LINES else None
+
+
+def _kind_by_content(head: bytes) -> str:
+    """The kind of a file, compressed or not, by the first bytes of its content."""
+    if archives.is_archive(head):
+        return "archive"
+    for magic, kind in _MAGIC.items():
+        if head.startswith(magic):
+            return kind
+    return "json" if _JSON_LINE.match(head) else "text"
+
+
+def _not_prose(path: str, head: bytes) -> str | None:
+    """What a text file seems to be instead of text, and the remedy."""
+    line = head.decode("utf-8", "ignore").lstrip("\ufeff \t\r\n").partition("\n")[0]
+    for pattern, what, remedy in _NOT_PROSE:
+        if re.match(pattern, line):
+            return (
+                f"{path} is read as text, but looks like {what}. Its first line:\n"
+                f"{printable(line.strip()):.80}\n{remedy}"
+            )
+    return None
 
 
 def holds_records(path: str) -> bool:
     """Whether a file has records rather than lines, as the end of its name tells."""
-    return _kind_of(path) in _KEYED
+    return _kind_by_name(path) in _RECORDS
 
 
 def cut(size: int, step: int) -> Iterator[tuple[int, int, int]]:
@@ -250,57 +307,70 @@ def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
     return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
 
 
-def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
-    """Yields a reader for each text of a unit, to be read before the next one.
-
-    Raises UserError, naming the file and the place in it, for what is damaged.
-    """
-    errors = reading.encoding_errors
-    if unit.kind == "tfds":
-        documents = tfds_documents.read_tfds_documents(
-            unit.path, reading.tfds_data_dir, unit.start, unit.end, errors
-        )
-        yield from _records(documents)
-    elif unit.kind in _TABLES.values():
-        table = tables.open_table(unit.path, reading.text_key)
-        yield from _records(table.read(unit.start, unit.end, errors))
-    else:
-        for reader in _read_files(unit, errors):
-            if unit.kind.endswith("json") or _kind_in_archive(unit, reader) == "json":
-                texts = json_lines.read_json_lines(
-                    reader, reading.text_key, errors, unit.start
-                )
-                yield from _records(texts)
-            else:
-                yield reader
-
-
-def _records(readers: Iterable[TextReader]) -> Iterator[TextReader]:
-    for reader in readers:
-        reader.is_record = True
-        yield reader
-
-
-def _kind_in_archive(unit: Unit, reader: TextReader) -> str:
-    """The kind of a member, by the end of its name; outside of an archive "text"."""
-    if reader.name == unit.path:
-        return "text"
-    kind = _kind_of(reader.name)
-    if kind not in ("text", "json"):
-        raise UserError(
-            f"{reader.name} is by its name {kind}, which cannot be read inside of an "
-            "archive.\nUnpack the archive into the corpus.",
-            EXIT_DAMAGED,
-        )
-    return kind
-
-
-def _read_files(unit: Unit, errors: str) -> Iterator[TextReader]:
-    if unit.kind == "archive":
-        yield from archives.read_archive(unit.path, errors)
-        return
-    if unit.is_compressed:
-        yield from archives.read_compressed(unit.path, errors)
-        return
+def _read_lines(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     with corpus.open_text(unit.path) as stream:
-        yield TextReader(stream, unit.path, errors, unit.start, unit.end)
+        errors = reading.encoding_errors
+        reader = TextReader(stream, unit.path, errors, unit.start, unit.end)
+        yield from _documents(reader, unit.kind, reading, unit.start)
+
+
+def _documents(
+    reader: TextReader, kind: str, reading: Reading, start: int = 0
+) -> Iterator[TextReader]:
+    if not kind.endswith("json"):
+        return iter([reader])
+    return json_lines.read_json_lines(
+        reader, reading.text_key, reading.encoding_errors, start
+    )
+
+
+def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
+    is_archive = unit.kind == "archive"
+    for reader in archives.read_packed(unit.path, reading.encoding_errors, is_archive):
+        kind = unit.kind
+        if is_archive:
+            kind = _kind_by_name(reader.name) or _kind_by_content(reader.head)
+        if kind in _TABLES.values():
+            raise UserError(
+                f"{reader.name} is {kind}, which cannot be read inside of an archive.\n"
+                "Unpack the archive into the corpus.",
+                EXIT_DAMAGED,
+            )
+        yield from _documents(reader, kind, reading)
+
+
+def _table_reader(kind: str) -> Reader:
+    open_table = functools.partial(tables.open_table, kind)
+    return Reader(
+        lambda path, size, step, reading: _joined(
+            open_table(path, reading.text_key).part_sizes(), step
+        ),
+        lambda unit, reading: open_table(unit.path, reading.text_key).read(
+            unit.start, unit.end, reading.encoding_errors
+        ),
+    )
+
+
+def _read_tfds(unit: Unit, reading: Reading) -> Iterator[TextReader]:
+    return tfds_documents.read_tfds_documents(
+        unit.path,
+        reading.tfds_data_dir,
+        unit.start,
+        unit.end,
+        reading.encoding_errors,
+    )
+
+
+_LINES = Reader(lambda path, size, step, reading: cut(size, step), _read_lines)
+_PACKED = Reader(lambda path, size, step, reading: cut(size, size), _read_packed)
+# Kind -> reader.
+READERS = {
+    "text": _LINES,
+    "json": _LINES,
+    "compressed text": _PACKED,
+    "compressed json": _PACKED,
+    "archive": _PACKED,
+    "parquet": _table_reader("parquet"),
+    "arrow": _table_reader("arrow"),
+    "tfds": _PACKED._replace(read=_read_tfds),
+}

@@ -74,8 +74,9 @@ class Vocabulary:
         """Reads a vocabulary file and checks every line.
 
         A tokenizer.json of the package tokenizers with WordPiece will do as well. White
-        space around a token is stripped, as in the original. Raises UserError, naming
-        the file and the line, for anything that is no vocabulary.
+        space around a token is stripped, as in the original, unless there is nothing
+        else: a blank line keeps its id. Raises UserError, naming the file and the
+        line, for anything that is no vocabulary.
         """
         path = os.fspath(path)
         return cls(tuple(_read_tokens(path)), path)
@@ -181,11 +182,8 @@ def _read_tokens(path: str) -> list[str]:
     first_line: dict[str, int] = {}
     for number, line in enumerate(lines, start=1):
         token = stripped_line(line, f"{path} line {number}")
-        if not token:
-            raise UserError(
-                f"{path} line {number} is blank.\nThe line number is the token's id, "
-                "so a blank line shifts or wastes ids; remove or name it."
-            )
+        # A blank line, such as U+2028, has its id, and no text gets it.
+        token = token or line.decode().removesuffix("\r")
         if number <= 10 and _SENTENCEPIECE_LINE.match(token):
             raise UserError(
                 f"{path} line {number} ({token!r}) has a tab and a score: this is a "
@@ -241,8 +239,10 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("ids with gaps")
         "".join(tokens).encode()  # Half a pair of surrogates is no character.
-        if any(t != t.strip() or not t or "\n" in t for t in tokens):
-            raise ValueError("a token that is blank, or has line ends or blanks around")
+        if any(t.strip() not in ("", t) or {*"\r\n"} & {*t} for t in tokens):
+            raise ValueError("a token that has line ends, or blanks around it")
+        if not tokens[-1].strip():
+            raise ValueError("the last token is blank")
     except JSON_ERRORS as e:
         raise UserError(
             f"{path} is JSON, and no tokenizer.json with a WordPiece vocabulary ({e})."
@@ -361,7 +361,7 @@ def recorded_settings(
     """The settings that a run has learned by, as its checkpoint or its vocabulary says.
 
     Args:
-      stored: the settings of the checkpoint; those of earlier versions say nothing.
+      stored: the settings of the checkpoint, perhaps none.
       found: what the vocabulary is used with now; None where nothing says it.
       vocab_file: the vocabulary.
       user: names the checkpoint in the `UserError` where the two differ.

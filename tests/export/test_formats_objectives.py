@@ -46,6 +46,7 @@ def same(found, expected):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", by_default(OBJECTIVES, ["two_stage", "electra_sentence"])
 )
@@ -70,6 +71,7 @@ def test_weights_of_the_main_network(runs, tmp_path, name):
         assert any(main.keys() <= network.tensors.keys() for network in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", by_default(OBJECTIVES, ["all_tokens_mlm"]))
 def test_saved_models_compute_the_same(runs, tmp_path, name):
     """The export compares each with the model."""
@@ -123,6 +125,7 @@ def test_main_network_of_a_model_without_discriminator(runs, tmp_path):
     same({k: found.get(k) for k in encoder}, encoder)
 
 
+@pytest.mark.thorough
 def test_main_network_beside_two_towers(tmp_path):
     towers = {"two_tower_generator": True}
     write_run(tmp_path, tiny_source("replace_mlm", **towers), **towers)

@@ -112,7 +112,7 @@ def test_a_damaged_manifest(tmp_path):
     pattern = write_shards(tmp_path, [4])
     (tmp_path / "manifest.json").write_text("{")
     message, code = error_of(dataset, pattern)
-    assert "manifest.json is not readable" in message and code == 65
+    assert "manifest.json cannot be read" in message and code == 65
 
 
 def test_damage_found_while_training(shard):

@@ -264,6 +264,7 @@ def test_generator_and_discriminator_have_dropout_of_their_own():
     np.testing.assert_array_equal(*seen)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "variant", ["electra", pytest.param("electric", marks=pytest.mark.thorough)]
 )
@@ -388,6 +389,7 @@ def test_compile_and_fit(variant, options):
     assert history[-1] < (1 if variant == "uniform" else 0.9) * history[0]
 
 
+@pytest.mark.thorough
 def test_fit_equals_a_plain_loop():
     fitted, looped = tiny_model("mlm"), tiny_model("mlm")
     fitted.compile(optimizer=AdamWeightDecay(1e-3), jit_compile=False)

@@ -104,6 +104,7 @@ def rows(folder, name):
     return [json.loads(line) for line in (folder / name).open()]
 
 
+@pytest.mark.thorough
 def test_one_run_one_directory_one_counter(straight):
     folder, printed = straight
     found = metrics_of(folder)

@@ -306,7 +306,7 @@ def test_text_key_is_part_of_the_settings(tmp_path):
     succeed(text, output, "--text-key=raw")
     assert "is complete already" in succeed(text, output, "--text-key=raw")
     error, code = fail(text, output)
-    assert 'text_key "raw", now null' in error and code == 2
+    assert 'text_key "raw", now "text"' in error and code == 2
 
 
 def test_settings_that_contradict_the_vocabulary(text, tmp_path):

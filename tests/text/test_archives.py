@@ -50,7 +50,7 @@ def test_members_are_read_in_order(tmp_path):
     members += [(name, b"x\n") for name in ("2020-01-01T00:00.txt", "a:b/c", "é:\\x")]
     archive(path, ("dir", {"type": tarfile.DIRTYPE}), *members)
     names, texts = [], []
-    for reader in archives.read_archive(path):
+    for reader in archives.read_packed(path):
         names.append(reader.name.partition("texts.xz:")[2])
         texts.append([line for block in reader for line in block])
     assert names == [name for name, _ in members]
@@ -76,7 +76,7 @@ def test_hostile_archives_are_refused(tmp_path, name, content, problem):
     path.parent.mkdir()
     archive(path, ("good.txt", b"good\n"), (name, content))
     with pytest.raises(UserError, match=f"evil.xz: refused.*{problem}") as caught:
-        list(archives.read_archive(path))
+        list(archives.read_packed(path))
     assert caught.value.exit_code == EXIT_DAMAGED
     assert [p.name for p in tmp_path.rglob("*")] == ["in", "evil.xz"]
 
@@ -88,16 +88,16 @@ def test_size_of_members_is_limited(tmp_path, monkeypatch):
     archive(many, *((f"{i}.txt", b"") for i in range(500)))
     monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 0)
     monkeypatch.setattr(archives, "_MAX_RATIO", 10)
-    assert len(list(archives.read_archive(small))) == 20
+    assert len(list(archives.read_packed(small))) == 20
     limit = 10 * many.stat().st_size
-    damaged(many, archives.read_archive, f"limit of {limit:,} bytes")
-    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 512 * 500)
-    assert len(list(archives.read_archive(many))) == 500
+    damaged(many, archives.read_packed, f"limit of {limit:,} bytes")
+    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 512 * 540)
+    assert len(list(archives.read_packed(many))) == 500
     # Archives that are not compressed have no limit.
     archive(many, *((f"{i}.txt", b"text\n") for i in range(200)), mode="w")
     monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 0)
     monkeypatch.setattr(archives, "_MAX_RATIO", 1)
-    assert len(list(archives.read_archive(many))) == 200
+    assert len(list(archives.read_packed(many))) == 200
 
 
 def test_zstd_with_a_skippable_frame(tmp_path):
@@ -107,7 +107,7 @@ def test_zstd_with_a_skippable_frame(tmp_path):
     path = tmp_path / "a.txt.zst"
     path.write_bytes(skipped + zstd.compress(b"one\ntwo\n"))
     assert list(archives.read_lines(path)) == ["one", "two"]
-    assert lines_of(archives.read_compressed(path)) == ["one", "two"]
+    assert lines_of(archives.read_packed(path)) == ["one", "two"]
 
 
 def test_damage_between_members_does_not_end_the_archive(tmp_path):
@@ -124,9 +124,38 @@ def test_damage_between_members_does_not_end_the_archive(tmp_path):
         sound + sound,
     ):
         path.write_bytes(data)
-        damaged(path, archives.read_archive, "not a sound tar archive")
+        damaged(path, archives.read_packed, "not a sound tar archive")
     path.write_bytes(sound + bytes(5000))
-    assert len(list(archives.read_archive(path))) == 5
+    assert len(list(archives.read_packed(path))) == 5
+
+
+def test_archives_in_archives(tmp_path):
+    """As OpenWebText is handed out: a tar of .xz files, each of them a tar."""
+    inner = tmp_path / "inner.xz"
+    members = []
+    for i in range(3):
+        archive(inner, *((f"{i}-{k}.txt", f"{i} {k}\n".encode()) for k in range(4)))
+        members.append((f"openwebtext/urlsf_subset{i:02}.xz", inner.read_bytes()))
+    members.append(("notes.txt.gz", gzip.compress(b"notes\n")))
+    outer = tmp_path / "openwebtext.tar"
+    archive(outer, *members, mode="w")
+    expected = [f"{i} {k}" for i in range(3) for k in range(4)] + ["notes"]
+    assert lines_of(archives.read_packed(outer)) == expected
+    archive(outer, ("a.xz", members[0][1][:-20]), mode="w")
+    damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: not a sound tar")
+    archive(inner, ("../a", b"text\n"))
+    archive(outer, ("a.xz", inner.read_bytes()), mode="w")
+    damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: refused")
+
+
+def test_the_limit_counts_all_that_is_packed_inside(tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
+    bomb = gzip.compress(bytes(600_000).replace(b"\0", b"a"))
+    path = tmp_path / "a.tar"
+    archive(path, ("a.gz", bomb), mode="w")
+    assert len(lines_of(archives.read_packed(path))[0]) == 600_000
+    archive(path, ("a.gz", bomb), ("b.gz", bomb), mode="w")
+    damaged(path, archives.read_packed, "beyond the limit of 1,048,576 bytes")
 
 
 @pytest.mark.parametrize("ending", ["bz2", "xz"])
@@ -137,14 +166,14 @@ def test_concatenated_streams(tmp_path, ending):
     expected = [f"line {i}" for i in range(3) for _ in range(50_000)]
     for between, after in ((b"", b""), (bytes(8), bytes(2_000_000))):
         path.write_bytes(between.join(streams) + after)
-        assert lines_of(archives.read_compressed(path)) == expected
+        assert lines_of(archives.read_packed(path)) == expected
     for second in (b"?" + streams[1][1:], streams[1][:-9], streams[1][:3]):
         path.write_bytes(streams[0] + second)
-        damaged(path, archives.read_compressed, "damaged")
+        damaged(path, archives.read_packed, "damaged")
 
 
 def read_replacing(path):
-    return archives.read_archive(path, "replace")
+    return archives.read_packed(path, "replace", is_archive=True)
 
 
 def test_damaged_archives_are_named(tmp_path):

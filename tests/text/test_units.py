@@ -128,10 +128,53 @@ def test_json_lines_in_archives(tmp_path, name):
     assert unit.blanks_separate_docs is None
     records = [reader.is_record for reader in read_all(unit)]
     assert records == [True] * 3 + [False]
-    for inner in ("a.parquet", "b.txt.gz", "c.tar"):
-        with tarfile.open(tmp_path / name, "w") as f:
-            f.addfile(tarfile.TarInfo(inner))
-        assert f"{name}:{inner} is by its name" in refused(tmp_path)
+    with tarfile.open(tmp_path / name, "w") as f:
+        f.addfile(tarfile.TarInfo("a.parquet"))
+    assert f"{name}:a.parquet is parquet, which cannot be read" in refused(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["wiki_00", "a.txt", "a.jsonl"])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def test_json_lines_and_compression_are_recognised_by_content(tmp_path, name, compress):
+    (tmp_path / name).write_bytes(compress(b"\n" + json_lines(DOCUMENTS[:9], id=1)))
+    assert texts(tmp_path) == LINES[:9]
+
+
+def test_tables_and_archives_are_recognised_by_content(tmp_path):
+    write_parquet(tmp_path / "a", DOCUMENTS[:5])
+    write_arrow(tmp_path / "b", DOCUMENTS[:5], "file")
+    with tarfile.open(tmp_path / "c", "w:xz") as f:
+        member = tarfile.TarInfo("0")  # JSON Lines, too
+        data = json_lines(DOCUMENTS[:5])
+        member.size = len(data)
+        f.addfile(member, io.BytesIO(data))
+    assert texts(tmp_path) == LINES[:5] * 3
+    assert units.file_corpus(str(tmp_path)).kind == "archive, arrow, parquet"
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("<html><head>", "extract the text"),
+        ('<doc id="0" title="T 0">', "WikiExtractor: --json"),
+        ("{\\rtf1\\ansi", "Convert it to plain text"),
+        ("id,text,label", "--text-key"),
+        ('"id"\t"text"', "--text-key"),
+        ('{"text"', None),  # a text that begins so
+        ("Well, text, label", None),
+        ("Word", None),
+    ],
+)
+def test_warning_of_markup_and_tables(tmp_path, capsys, line, remedy):
+    for name in ("a.txt", "b.csv"):
+        (tmp_path / name).write_text(f"\n{line}\nand more text\n")
+    assert len(texts(tmp_path)) == 2  # as text, all the same
+    out = capsys.readouterr().out
+    if remedy is None:
+        assert not out
+    else:
+        assert out.count("\n") == 3 and f"{tmp_path}/a.txt" in out and line in out
+        assert remedy in out and "(1 more files are like it)" in out
 
 
 def read_all(unit):

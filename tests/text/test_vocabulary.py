@@ -7,7 +7,8 @@ import json
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import vocabulary
+from electra_tf.text import tokenizer_json, vocabulary
+from electra_tf.text.tokenization import TFTokenizer, Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.runs import GOLDEN
 
@@ -56,7 +57,7 @@ class TestVocabulary:
             (b"\xef\xbb\xbf" + GOOD.encode(), "byte order mark"),
             (GOOD.encode("utf-16"), "UTF-16"),
             (GOOD.encode() + b"\nthe\n", "line 8: 'the' stands on line 6"),
-            (GOOD.encode() + b"\nx\n\ny\n", "line 9 is blank"),
+            (GOOD.encode() + b"\n\ny\n\nx\n", "line 10: '' stands on line 8"),
             (GOOD.encode() + b"\ncaf\xe9\n", "line 8: byte 0xe9 at position 3"),
             (GOOD.replace("[UNK]", "oov").encode(), "[UNK] not among its 7"),
             (
@@ -77,6 +78,25 @@ class TestVocabulary:
         assert str(path) in str(e.value)
         assert len(str(e.value).splitlines()) <= 3
         assert e.value.exit_code == 2
+
+    def test_blank_lines_are_tokens_that_no_text_has(self, tmp_path):
+        """Every Chinese vocabulary of BERT has U+2028 on a line of its own."""
+        data = "\n".join([*SPECIAL, "a", "\u2028", "\u3000", "", "\t", "b", "##c\n"])
+        path, again = tmp_path / "vocab.txt", tmp_path / "again.txt"
+        path.write_bytes(data.encode())
+        vocab = Vocabulary.load(path)
+        assert vocab.sha256 == hashlib.sha256(data.encode()).hexdigest()
+        vocabulary.write_tokens(again, vocab.tokens)
+        assert again.read_bytes() == data.encode()
+        text, ids = "a bc\u2028\u3000b \t\n\nbc", [5, 10, 11, 10, 10, 11]
+        tokenizer = tokenizer_json.fast(vocab.ids, TokenizerConfig())
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        assert Vocabulary.load(tmp_path / "tokenizer.json").tokens == vocab.tokens
+        assert Tokenizer(vocab).encode(text) == ids
+        assert tokenizer.encode(text, add_special_tokens=False).ids == ids
+        assert TFTokenizer(vocab).tokenize([text]).to_list() == [ids]
+        path.write_bytes(data.replace("\n", "\r\n").encode())
+        assert Vocabulary.load(path).sha256 == vocab.sha256
 
     def test_size(self, tiny):
         with pytest.raises(UserError) as e:

@@ -100,6 +100,7 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
     assert largest_difference(trained.values(), straight[1]) < 1e-5
 
 
+@pytest.mark.thorough
 def test_a_loop_of_many_steps_equals_loops_of_one(tiny_data):
     one, many = (Trained(tiny_data, num_train_steps=20) for _ in range(2))
     whole = one.run(6)
@@ -131,6 +132,7 @@ def test_metrics_of_a_step(straight):
     assert metrics["loss"][-1] < 0.75 * metrics["loss"][0]
 
 
+@pytest.mark.thorough
 def test_dropout_is_a_function_of_seed_and_step(tiny_data):
     """The same batch and weights (the learning rate is 0 at step 0), other keys."""
 
@@ -148,6 +150,7 @@ def test_dropout_is_a_function_of_seed_and_step(tiny_data):
 PRECISIONS = by_default(["mixed_bfloat16", "mixed_float16"], ["mixed_float16"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_mixed_precision_learns(tiny_data, straight, precision):
     trained = Trained(
@@ -176,6 +179,7 @@ def test_steps_that_overflowed():
     assert not overflowed(metrics).any()
 
 
+@pytest.mark.thorough
 def test_an_overflow_lowers_the_loss_scale_and_changes_nothing_else(tiny_data):
     trained = Trained(tiny_data, precision="mixed_float16")
     trained.state.loss_scale.assign(2.0**40)
