@@ -406,8 +406,8 @@ class BackgroundSaver:
 def differences(
     old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-    """(key, old value, new value) wherever the two differ."""
-    keys = sorted(set(old) | set(new))
+    """(key, old value, new value) wherever the two differ; first what both have."""
+    keys = sorted(set(old) | set(new), key=lambda k: (k not in old or k not in new, k))
     return [
         (key, old.get(key), new.get(key))
         for key in keys

@@ -2,6 +2,7 @@
 """What makes two configs the same run."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -13,6 +14,7 @@ from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from tests.config.test_pretraining import make
+from tests.helpers.runs import ROOT
 
 CONFIGS = {name: make({"objective": name}) for name in OBJECTIVES} | {
     "uniform": make({"uniform_generator": True}),
@@ -73,6 +75,20 @@ def test_identities_with_the_booleans_of_the_original():
             stored.pop("embedding_sharing", None)
         found = applicable(PretrainingConfig, translated(stored))
         assert found == config.identity(), name
+
+
+def test_run_of_an_earlier_version_is_the_same_run():
+    """Its config.json and checkpoint have the booleans, and null for the others."""
+    folder = ROOT / "tests" / "config" / "earlier_run"
+    stored = json.loads((folder / "checkpoint.json").read_text())
+    config = make(config=json.loads((folder / "config.json").read_text()))
+    assert (config.objective, config.generator) == ("electric", "two_tower")
+    identity = applicable(PretrainingConfig, translated(stored["identity"]))
+    del identity["vocab_sha256"]
+    assert identity == config.identity()
+    settings = translated(stored["settings"])
+    changed = {k for k, v in config.settings().items() if settings[k] != v}
+    assert not changed
 
 
 @pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig, ModelConfig])
