@@ -28,6 +28,7 @@ from electra_tf.text.corpus import (
 )
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")  # how such a file's name ends
+_ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 
 # What becomes more than this, and than so many times its size, is no text but an attack
 # or a mistake: text comes to 3 to 20 times. So what is not compressed has no limit.
@@ -76,6 +77,12 @@ def read_lines(
             )
         for block in TextReader(stream, name, encoding_errors):
             yield from block
+
+
+def is_named(name: str) -> bool:
+    """Whether a file is an archive by its name."""
+    stem, ending = os.path.splitext(name.lower())
+    return (os.path.splitext(stem)[1] if ending in COMPRESSED else ending) in _ARCHIVES
 
 
 def is_archive(head: bytes) -> bool:
@@ -245,7 +252,8 @@ def _texts(
                 _check_member(name, member)
                 if member.isreg() and not _is_hidden(member.name):
                     stream = archive.extractfile(member)
-                    yield from _texts(stream, f"{name}:{member.name}", limit, errors)
+                    inner = f"{name}:{member.name}"
+                    yield from _texts(stream, inner, limit, errors, is_named(inner))
     except DAMAGED as e:
         raise UserError(
             f"{name}: not a sound tar archive, after {num_members} members "

@@ -143,6 +143,8 @@ def test_archives_in_archives(tmp_path):
     assert lines_of(archives.read_packed(outer)) == expected
     archive(outer, ("a.xz", members[0][1][:-20]), mode="w")
     damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: not a sound tar")
+    archive(outer, ("a.tar", b"no archive at all"), mode="w")
+    damaged(outer, archives.read_packed, "openwebtext.tar:a.tar: not a sound tar")
     archive(inner, ("../a", b"text\n"))
     archive(outer, ("a.xz", inner.read_bytes()), mode="w")
     damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: refused")

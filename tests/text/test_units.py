@@ -124,8 +124,9 @@ def test_json_lines_in_archives(tmp_path, name):
             member.size = len(data)
             f.addfile(member, io.BytesIO(data))
     assert texts(tmp_path) == LINES[:4]
-    [unit] = units.file_corpus(str(tmp_path)).units
-    assert unit.blanks_separate_docs is None
+    found = units.file_corpus(str(tmp_path))
+    assert found.blanks_separate_docs() is None
+    [unit] = found.units
     records = [reader.is_record for reader in read_all(unit)]
     assert records == [True] * 3 + [False]
     with tarfile.open(tmp_path / name, "w") as f:
