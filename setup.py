@@ -52,6 +52,7 @@ setup(
         # tensorflow-datasets imports it without requiring it.
         "importlib-resources>=6",
         "tokenizers>=0.20,<1",  # build_vocab.py; keras-hub needs it, too
+        "filelock>=4.3,<5",  # the lock of a run on file systems without flock
         "google-crc32c>=1.5,<2",  # the checksums of TFRecords
         "safetensors>=0.4,<1",  # export_model.py --format huggingface
         "scikit-learn>=1.3,<2",  # scores of fine-tuned models
@@ -88,7 +89,6 @@ setup(
             "grpcio>=1.60,<2",
             "protobuf>=5,<8",
             "packaging>=23",
-            "filelock>=4.3,<5",  # tests that share trained models
             "psutil>=5.9",
             *BEAM,
             *DATA,

@@ -122,9 +122,9 @@ def main(_):
 
 def check_compilable(config: PretrainingConfig) -> None:
     """Raises `UserError` for what is not one step with one kind of draws."""
-    drawn = config.masking_settings()
-    own = [drawn[n] for n in ("random_token_share", "draw_others", "intact_share")]
-    own += [config.rare_mask_power, config.word_list]
+    own = [config.random_token_share, config.rare_mask_power, config.word_list]
+    own.append(config.electra_15_positions == "other")
+    own.append(config.objective == "electra_sentence")
     accumulates = config.gradient_accumulation_steps > 1
     if any(own) or accumulates or len(config.run_phases()) > 1:
         raise UserError(
@@ -182,8 +182,8 @@ def make_step(config: PretrainingConfig):
     task, state, placement = place_pretraining(config, special)
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
     rows, length = config.train_batch_size, config.max_seq_length
-    slots, repeated = config.max_predictions_per_seq, config.repeated_masks
-    columns = masking.draws_per_row(length, slots, repeated)
+    settings = masking.MaskingSettings.of(config, vocab)
+    columns = settings.draws_per_row(length)
     features = ("input_ids", "input_mask", "segment_ids")
     inputs = {name: [[rows, length], "int32"] for name in features}
     inputs["draws"] = [[rows, columns], "float32"]
@@ -193,13 +193,7 @@ def make_step(config: PretrainingConfig):
         batch = masking.mask_by_draws(
             dict(zip(features, tensors[:3], strict=True)),
             tensors[3],
-            mask_prob=config.mask_prob,
-            max_predictions_per_seq=slots,
-            repeated_masks=repeated,
-            mask_token_share=config.mask_token_share,
-            mask_unit=config.mask_unit,
-            continuations=vocab.continuations,
-            **dict(zip(("cls_id", "sep_id", "mask_id"), special, strict=True)),
+            settings,
         )
         return step.once(batch)
 

@@ -9,6 +9,7 @@ Without --pattern, random examples. The process keeps to one core; the variants 
 turns, and the table has the median of several rounds.
 """
 
+import dataclasses
 import os
 import tempfile
 import time
@@ -62,26 +63,25 @@ def variants(pattern: str, vocab: Vocabulary) -> dict:
     from electra_tf.pretrain import masking, pretrain_data
 
     size, length = FLAGS.batch_size, FLAGS.max_seq_length
-    settings = {"mask_prob": 0.15, "max_predictions_per_seq": int(0.155 * length)}
-    ids = {"cls_id": vocab.cls_id, "sep_id": vocab.sep_id, "mask_id": vocab.mask_id}
+    ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
+    settings = masking.MaskingSettings(0.15, int(0.155 * length), ids)
     spec = dict.fromkeys(tfrecord.FEATURES, tf.io.FixedLenFeature([length], tf.int64))
 
-    def ours(workers=1, **changes):
+    def ours(workers=1, repeated_masks="original", **changes):
         """What the last of the workers reads: its own rows of a larger batch."""
         return pretrain_data.make_dataset(
-            pattern,
+            pretrain_data.open_data(pattern, length, vocab),
+            dataclasses.replace(settings, repeated_masks=repeated_masks),
             batch_size=size * workers,
-            max_seq_length=length,
-            vocab=vocab,
             seed=1,
             num_replicas=workers,
             replica_slice=(workers - 1, workers),
-            **settings | changes,
+            **changes,
         )
 
     def masked(features, step):
         batch = {name: tf.cast(value, tf.int32) for name, value in features.items()}
-        return masking.mask_batch(batch, 1, step, **settings, **ids)
+        return masking.mask_batch(batch, 1, step, settings)
 
     def sequential(parse_first):
         """TensorFlow's own reader, which has no random access."""

@@ -111,12 +111,13 @@ def make_loop(config: PretrainingConfig, vocab: Vocabulary | None = None):
         are random tokens without a file.
     """
     from electra_tf.pretrain import run
+    from electra_tf.pretrain.pretrain_data import RunData
     from electra_tf.train import step as training_step
 
     task, state, placement = place_pretraining(config, (2, 3, 4))
     step = training_step.TrainingStep(task, state, placement, seed=config.seed)
     if vocab:
-        batches = run.batches_of(config, vocab, placement)
+        batches = run.batches_of(config, RunData(vocab), placement)
     else:
         batches = iter(random_batches(config))
     done = 0
@@ -148,9 +149,9 @@ def random_batches(config: PretrainingConfig):
             "input_mask": tf.ones(shape, tf.int32),
             "segment_ids": tf.zeros(shape, tf.int32),
         }
-        settings = {"mask_prob": config.mask_prob, "cls_id": 2, "sep_id": 3}
-        settings |= {"max_predictions_per_seq": config.max_predictions_per_seq}
-        return masking.mask_batch(features, config.seed, step, mask_id=4, **settings)
+        count = config.max_predictions_per_seq
+        settings = masking.MaskingSettings(config.mask_prob, count, (2, 3, 4))
+        return masking.mask_batch(features, config.seed, step, settings)
 
     return tf.data.Dataset.range(1 << 40).map(batch).prefetch(2)
 

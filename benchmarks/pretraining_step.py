@@ -121,10 +121,9 @@ def config_of(variant: dict) -> PretrainingConfig:
     hparams |= {"model_hparam_overrides": overrides, "precision": variant["precision"]}
     hparams |= {"train_batch_size": FLAGS.batch_size, "jit_compile": variant["jit"]}
     if variant["model"] != "electra":
-        hparams |= {"electra_objective": False, "electric_objective": True}
+        hparams |= {"objective": "electric"}
     config = PretrainingConfig.from_hparams(NO_DATA, "benchmark", hparams)
-    plain = config.electra_objective and config.untied_generator
-    plain &= not (config.uniform_generator or config.two_tower_generator)
+    plain = (config.objective, config.generator) == ("electra", "masked_lm")
     if variant["model"] == "electra" and not plain:
         raise UserError("--hparams: only the FLOPs of plain ELECTRA are counted.")
     return config

@@ -145,7 +145,7 @@ def merged(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
 
 def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) -> Run:
     """The run of a variant that takes its part of the recipe's FLOPs."""
-    from flops_computation import get_recipe_flops
+    from electra_tf.pretrain.flops import get_recipe_flops
 
     whole = PretrainingConfig.from_hparams(data_dir, "run", dict(recipe))
     hparams, flops, steps = untrained(recipe), 0.0, 0

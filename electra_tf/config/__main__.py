@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from electra_tf.config import finetuning, presets, pretraining
+from electra_tf.config import finetuning, original, pretraining
 from electra_tf.config.hparams import markdown_table, show
 from electra_tf.config.model import SIZES, ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
@@ -30,11 +30,16 @@ What else `model_size` sets (the paper, Table 6):
 
 {sizes}
 
-What `objective` sets (`electric_objective` as electric):
+What `objective` sets:
 
 {objectives}
 
 `debug` sets {debug}.
+
+The original's spelling of `objective`, `generator` and `embedding_sharing` is accepted
+everywhere, and saved as these:
+
+{original}
 
 ## Fine-tuning
 
@@ -63,13 +68,15 @@ def _page() -> str:
         pretraining=markdown_table(pretraining.PretrainingConfig, RunConfig),
         sizes="\n".join(
             f"- {size}: {settings({**SIZES[size], **preset})}"
-            for size, preset in presets.SIZE_PRESETS.items()
+            for size, preset in pretraining.SIZE_PRESETS.items()
         ),
         objectives="\n".join(
-            f"- {name}: {settings(kind.original | kind.presets)}"
+            f"- {name}: {settings(kind.presets)}"
             for name, kind in OBJECTIVES.items()
+            if kind.presets
         ),
-        debug=settings(presets.DEBUG_PRESET),
+        original=markdown_table(original.OriginalHparams),
+        debug=settings(pretraining.DEBUG_PRESET),
         finetuning=markdown_table(finetuning.FinetuningConfig, RunConfig),
         long=settings(finetuning.LONG_PRESET),
         qa=settings(finetuning.QA_PRESET),

@@ -10,7 +10,14 @@ import dataclasses
 import os
 from typing import Any
 
-from electra_tf.config.hparams import PLACE, SETTING, hparam, in_another_role, show
+from electra_tf.config.hparams import (
+    PLACE,
+    SETTING,
+    in_another_role,
+    place,
+    setting,
+    show,
+)
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import json_beside
@@ -44,240 +51,196 @@ class FinetuningConfig(RunConfig):
     log_steps: int = in_another_role(RunConfig, "log_steps", PLACE)
 
     # What is run.
-    debug: bool = hparam(
+    debug: bool = setting(
         False,
         "Logs examples and makes features anew, 3 epochs; model and data keep their "
         "size.",
-        SETTING,
     )
-    do_train: bool = hparam(True, "Fine-tune.", PLACE)
-    do_eval: bool = hparam(
-        True, "Evaluate on the dev set, after the training if there is one.", PLACE
+    do_train: bool = place(True, "Fine-tune.")
+    do_eval: bool = place(
+        True, "Evaluate on the dev set, after the training if there is one."
     )
-    task_names: list[str] = hparam(
-        ["chunk"], "Tasks; several are trained together, in one model.", SETTING
+    task_names: list[str] = setting(
+        ["chunk"], "Tasks; several are trained together, in one model."
     )
-    num_trials: int = hparam(
-        1,
-        "How many times the whole is run, each with a seed of its own.",
-        PLACE,
-        minimum=1,
+    num_trials: int = place(
+        1, "How many times the whole is run, each with a seed of its own.", minimum=1
     )
-    seed: int = hparam(
+    seed: int = setting(
         42,
         "Key of all random numbers; trial k uses seed + k - 1.",
-        SETTING,
         minimum=0,
         maximum=2**30,
     )
-    keep_all_models: bool = hparam(
-        True, "False: only the first trial's model is kept on disk.", PLACE
+    keep_all_models: bool = place(
+        True, "False: only the first trial's model is kept on disk."
     )
-    init_checkpoint: str | None = hparam(
+    init_checkpoint: str | None = place(
         "<data-dir>/models/<model-name>",
         "Where the weights come from: a run directory (of a fine-tuned model, where "
         "do_train is false), any other model that docs/checkpoints.md says is read, or "
         "null: random weights.",
-        PLACE,
     )
 
     # Data.
-    tasks: dict[str, Any] = hparam(
-        {}, "Tasks of your own: name -> description; docs/fine_tuning.md.", SETTING
+    tasks: dict[str, Any] = setting(
+        {}, "Tasks of your own: name -> description; docs/fine_tuning.md."
     )
-    class_weights: dict[str, Any] = hparam(
+    class_weights: dict[str, Any] = setting(
         {},
         "What the losses of each class's examples are multiplied by, for the "
         "classification tasks of the original: name -> a list, {class: weight} or "
         "balanced.",
-        SETTING,
     )
-    data_source: str = hparam(
+    data_source: str = setting(
         "files",
         "Where GLUE and SQuAD come from: files, or tfds (tensorflow_datasets, "
         "prepared before).",
-        SETTING,
         choices=("files", "tfds"),
     )
-    tfds_data_dir: str | None = hparam(
+    tfds_data_dir: str | None = place(
         None,
         "Where tensorflow_datasets keeps its data; null: its usual place.",
-        PLACE,
         here=True,
     )
-    on_bad_example: str = hparam(
+    on_bad_example: str = setting(
         "stop",
         "On a line that cannot be used: stop, or skip, count and list it.",
-        SETTING,
         choices=("stop", "skip"),
     )
-    max_seq_length: int = hparam(
-        128, "Tokens per sequence; longer ones are cut or windowed.", SETTING, minimum=8
+    max_seq_length: int = setting(
+        128, "Tokens per sequence; longer ones are cut or windowed.", minimum=8
     )
-    double_unordered: bool = hparam(
-        True, "Train on sentence pairs without an order (mrpc, sts) in both.", SETTING
+    double_unordered: bool = setting(
+        True, "Train on sentence pairs without an order (mrpc, sts) in both."
     )
-    use_tfrecords_if_existing: bool = hparam(
-        True,
-        "Use the features of an earlier run if data and settings are the same.",
-        PLACE,
+    use_tfrecords_if_existing: bool = place(
+        True, "Use the features of an earlier run if data and settings are the same."
     )
-    eval_every_steps: int = hparam(
+    eval_every_steps: int = setting(
         0,
         "Steps from one evaluation on the dev sets to the next in training; 0: none.",
-        SETTING,
         minimum=0,
     )
-    keep: str = hparam(
+    keep: str = setting(
         "last",
         "Weights that a trial ends with: the last, or the best on the dev sets.",
-        SETTING,
         choices=("last", "best"),
     )
-    early_stopping_patience: int = hparam(
+    early_stopping_patience: int = setting(
         0,
         "Evaluations without a better score after which training ends; 0: never.",
-        SETTING,
         minimum=0,
     )
-    log_examples: bool = hparam(False, "Print the first examples of each task.", PLACE)
+    log_examples: bool = place(False, "Print the first examples of each task.")
 
     # Optimization.
-    learning_rate: float = hparam(1e-4, "Peak of the schedule.", SETTING, above=0)
-    layerwise_lr_decay: float = hparam(
-        0.8,
-        "Each layer learns at this fraction of the next higher one; 0: all alike.",
-        SETTING,
+    learning_rate: float = setting(1e-4, "Peak of the schedule.", above=0)
+    layerwise_lr_decay: float = setting(
+        0.8, "Each layer learns at this fraction of the next higher one; 0: all alike."
     )
-    layerwise_lr_offset: str = hparam(
+    layerwise_lr_offset: str = setting(
         "original",
         "The top layer's rate: original has decay ** 2 of the head's, fixed decay.",
-        SETTING,
         choices=("original", "fixed"),
     )
-    num_train_epochs: float = hparam(
-        3.0, "Passes over the training data.", SETTING, above=0
+    num_train_epochs: float = setting(3.0, "Passes over the training data.", above=0)
+    warmup_proportion: float = setting(
+        0.1, "Fraction of the steps that warm up.", minimum=0, maximum=1
     )
-    warmup_proportion: float = hparam(
-        0.1, "Fraction of the steps that warm up.", SETTING, minimum=0, maximum=1
-    )
-    train_batch_size: int = hparam(
-        32, "Sequences per step, over all devices together.", SETTING, minimum=1
+    train_batch_size: int = setting(
+        32, "Sequences per step, over all devices together.", minimum=1
     )
 
-    label_smoothing: float = hparam(
+    label_smoothing: float = setting(
         0.0,
         "Share of the loss of classification and tagging that all labels share.",
-        SETTING,
         minimum=0,
         below=1,
     )
-    freeze_layers: int | None = hparam(
+    freeze_layers: int | None = setting(
         None,
         "Embeddings and so many of the lowest layers stay as they are; null: none, nor "
         "embeddings.",
-        SETTING,
         minimum=0,
     )
 
     # Running.
-    iterations_per_loop: int = hparam(
-        1000, "Most steps that run without coming back to Python.", PLACE, minimum=1
+    iterations_per_loop: int = place(
+        1000, "Most steps that run without coming back to Python.", minimum=1
     )
-    save_checkpoints_steps: int = hparam(
-        1000000, "Steps from one checkpoint to the next.", PLACE, minimum=1
+    save_checkpoints_steps: int = place(
+        1000000, "Steps from one checkpoint to the next.", minimum=1
     )
-    length_buckets: list[int] | None = hparam(
+    length_buckets: list[int] | None = setting(
         None,
         "Lengths that batches are padded to beside max_seq_length; null: chosen from "
         "the data; []: always max_seq_length.",
-        SETTING,
     )
-    eval_batch_size: int = hparam(
-        32, "Sequences per evaluation batch.", PLACE, minimum=1
-    )
-    predict_batch_size: int = hparam(
-        32,
-        "Taken but not used: eval_batch_size serves predictions too.",
-        PLACE,
-        minimum=1,
+    eval_batch_size: int = place(32, "Sequences per evaluation batch.", minimum=1)
+    predict_batch_size: int = place(
+        32, "Taken but not used: eval_batch_size serves predictions too.", minimum=1
     )
 
     # What is written.
-    write_test_outputs: bool = hparam(
-        False,
-        "Write predictions for the test set, in the form that is submitted.",
-        PLACE,
+    write_test_outputs: bool = place(
+        False, "Write predictions for the test set, in the form that is submitted."
     )
-    n_writes_test: int = hparam(
-        5, "Trials whose test predictions are written.", PLACE, minimum=0
+    n_writes_test: int = place(
+        5, "Trials whose test predictions are written.", minimum=0
     )
-    write_pictures: bool = hparam(
-        False, "Draw learning curves and confusion matrices beside the results.", PLACE
+    write_pictures: bool = place(
+        False, "Draw learning curves and confusion matrices beside the results."
     )
-    write_distill_outputs: bool = hparam(
-        False, "Taken but not used, as in the original.", SETTING
+    write_distill_outputs: bool = setting(
+        False, "Taken but not used, as in the original."
     )
 
     # Question answering.
-    max_query_length: int = hparam(64, "Tokens of a question.", SETTING, minimum=1)
-    doc_stride: int = hparam(
-        128,
-        "Tokens from one window on a long document to the next.",
-        SETTING,
-        minimum=1,
+    max_query_length: int = setting(64, "Tokens of a question.", minimum=1)
+    doc_stride: int = setting(
+        128, "Tokens from one window on a long document to the next.", minimum=1
     )
-    n_best_size: int = hparam(
-        20, "Answers that are kept per question.", SETTING, minimum=1
+    n_best_size: int = setting(20, "Answers that are kept per question.", minimum=1)
+    max_answer_length: int = setting(30, "Tokens of an answer.", minimum=1)
+    joint_prediction: bool = setting(
+        True, "Predict an answer's end from its start; false: one without the other."
     )
-    max_answer_length: int = hparam(30, "Tokens of an answer.", SETTING, minimum=1)
-    joint_prediction: bool = hparam(
-        True,
-        "Predict an answer's end from its start; false: one without the other.",
-        SETTING,
+    beam_size: int = setting(20, "Starts that joint prediction follows up.", minimum=1)
+    qa_na_threshold: float = setting(
+        -2.75, "Null score above which a question counts as unanswerable."
     )
-    beam_size: int = hparam(
-        20, "Starts that joint prediction follows up.", SETTING, minimum=1
+    answerable_classifier: bool = setting(
+        True, "Learn whether a question can be answered."
     )
-    qa_na_threshold: float = hparam(
-        -2.75, "Null score above which a question counts as unanswerable.", SETTING
+    answerable_uses_start_logits: bool = setting(
+        True, "That classifier sees the expected start of the answer."
     )
-    answerable_classifier: bool = hparam(
-        True, "Learn whether a question can be answered.", SETTING
-    )
-    answerable_uses_start_logits: bool = hparam(
-        True, "That classifier sees the expected start of the answer.", SETTING
-    )
-    answerable_weight: float = hparam(0.5, "Weight of that classifier's loss.", SETTING)
-    answer_text: str | None = hparam(
+    answerable_weight: float = setting(0.5, "Weight of that classifier's loss.")
+    answer_text: str | None = setting(
         None,
         "How an answer is cut out of its text: offsets by characters; original by "
         "looking up its tokens, or else by whole words; null: offsets for tasks of "
         "your own, else original.",
-        SETTING,
         choices=(None, "original", "offsets"),
     )
 
     # Locations.
-    model_dir: str = hparam(
+    model_dir: str = place(
         "<data-dir>/models/<model-name>/finetuning_models/<tasks>_model",
         "Checkpoints and metrics of trial k, with _k behind it.",
-        PLACE,
     )
-    preprocessed_data_dir: str = hparam(
+    preprocessed_data_dir: str = place(
         "<data-dir>/models/<model-name>/finetuning_tfrecords/<tasks>_tfrecords",
         "Features that are ready to use.",
-        PLACE,
     )
-    results_txt: str = hparam(
+    results_txt: str = place(
         "<data-dir>/models/<model-name>/results/<tasks>_results.txt",
         "Results as text; <model_dir>_results/ where model_dir is set.",
-        PLACE,
     )
-    results_pkl: str = hparam(
+    results_pkl: str = place(
         "<data-dir>/models/<model-name>/results/<tasks>_results.pkl",
         "Taken but not written: results are JSON, beside results_txt.",
-        PLACE,
     )
 
     @classmethod

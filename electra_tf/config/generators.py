@@ -6,7 +6,7 @@ contract) and a row here: what configs, FLOP counts and readers of checkpoints n
 know before TensorFlow is imported.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 # The objectives in which the main network reads what any generator put in the text.
 _ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_mlm")
@@ -21,7 +21,8 @@ class GeneratorKind(NamedTuple):
       implementation: "module:Class" in electra_tf.pretrain.
       objectives: those it can be trained with; the first is the one that its weights
         are taken for where nothing else says it.
-      original: the original's hparams that choose it; None for those it does not have.
+      original: the original's hparams as they are with it.
+      is_originals: whether the original has it.
       encoders: scopes of its encoders' weights.
       head: scope of its other weights, None if it has none.
       needs_token_counts: whether it must know how often each token is in the data.
@@ -31,7 +32,8 @@ class GeneratorKind(NamedTuple):
 
     implementation: str
     objectives: tuple[str, ...]
-    original: dict[str, bool] | None = None
+    original: dict[str, bool]
+    is_originals: bool = True
     encoders: tuple[str, ...] = ()
     head: str | None = None
     predicts: str = "none"
@@ -48,15 +50,19 @@ class GeneratorKind(NamedTuple):
         return {*self.encoders, *filter(None, [self.head])} - {ENCODER}
 
 
+def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
+    return {
+        "uniform_generator": uniform,
+        "two_tower_generator": two_tower,
+        "untied_generator": untied,
+    }
+
+
 GENERATORS = {
     "masked_lm": GeneratorKind(
         "masked_lm_generator:MaskedLMGenerator",
         (*_ANY, "two_stage", "adversarial"),
-        {
-            "uniform_generator": False,
-            "two_tower_generator": False,
-            "untied_generator": True,
-        },
+        _original(),
         encoders=("generator",),
         head=MASKED_LM_HEAD,
         predicts="masked",
@@ -64,7 +70,7 @@ GENERATORS = {
     "tied": GeneratorKind(
         "masked_lm_generator:TiedGenerator",
         (*_ANY, "mlm"),
-        {"untied_generator": False},
+        _original(untied=False),
         encoders=(ENCODER,),
         head=MASKED_LM_HEAD,
         predicts="masked",
@@ -72,34 +78,23 @@ GENERATORS = {
     "two_tower": GeneratorKind(
         "two_tower_generator:TwoTowerGenerator",
         ("electric", *_ANY, "two_tower"),
-        {"two_tower_generator": True},
+        _original(two_tower=True),
         encoders=("generator_ltr", "generator_rtl"),
         head="cloze_predictions",
         predicts="all",
     ),
     "uniform": GeneratorKind(
-        "uniform_generator:UniformGenerator",
-        _ANY,
-        {"uniform_generator": True},
+        "uniform_generator:UniformGenerator", _ANY, _original(uniform=True)
     ),
     "unigram": GeneratorKind(
         "unigram_generator:UnigramGenerator",
         (*_ANY, "electric"),
+        _original(),
+        is_originals=False,
         head="unigram_generator",
         needs_token_counts=True,
     ),
 }
-
-
-def by_original_hparams(hparams: dict[str, Any], objective: str) -> str:
-    """The kind that the original's hparams choose."""
-    if hparams["uniform_generator"]:
-        return "uniform"
-    if hparams["two_tower_generator"] or objective == "electric":
-        return "two_tower"
-    if objective == "mlm" or not hparams["untied_generator"]:
-        return "tied"
-    return "masked_lm"
 
 
 def by_scopes(scopes: set[str]) -> str:

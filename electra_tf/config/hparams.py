@@ -9,13 +9,15 @@ list, a dict, and `... | None`.
 import dataclasses
 import difflib
 import enum
+import functools
 import json
 import math
 import operator
 import sys
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from electra_tf.errors import UserError
@@ -61,22 +63,32 @@ def hparam(
     below: float | None = None,
     choices: tuple[Any, ...] | None = None,
     here: bool = False,
+    applies_to: Mapping[str, Collection[Any]] = MappingProxyType({}),
+    if_idle: str = "refuse",
 ) -> Any:
     """A dataclass field with its documentation, its role and the allowed values.
 
-    `minimum` and `maximum` are allowed themselves, `above` and `below` are not. A place
-    that has to be on this machine is `here`.
     A list or dict default is copied for each instance.
+
+    Args:
+      minimum, maximum: allowed themselves; `above` and `below` are not.
+      here: of places, whether it has to be on this machine.
+      applies_to: other hparams -> those of their values with which it has an effect.
+      if_idle: without effect, another value than the default is to "refuse", to "note"
+        or to "ignore".
     """
     limits = {">=": minimum, "<=": maximum, ">": above, "<": below}
     limits = {sign: limit for sign, limit in limits.items() if limit is not None}
     metadata = {"doc": doc, "role": role, "limits": limits, "choices": choices}
-    metadata["here"] = here
+    metadata |= {"here": here, "applies_to": applies_to, "if_idle": if_idle}
     if isinstance(default, (list, dict)):
         return dataclasses.field(
             default_factory=lambda: default.copy(), metadata=metadata
         )
     return dataclasses.field(default=default, metadata=metadata)
+
+
+identity, setting, place = (functools.partial(hparam, role=role) for role in Role)
 
 
 def default_of(field: dataclasses.Field) -> Any:
@@ -99,6 +111,23 @@ def values_in_roles(hparams: Any, *roles: Role) -> dict[str, Any]:
         for field in dataclasses.fields(hparams)
         if field.metadata["role"] in roles
     }
+
+
+def idle_fields(
+    cls: type, values: Mapping[str, Any]
+) -> Iterator[tuple[dataclasses.Field, str]]:
+    """The hparams without effect, each with the hparam whose value is the reason."""
+    for field in dataclasses.fields(cls):
+        for name, fitting in field.metadata["applies_to"].items():
+            if name in values and values[name] not in fitting:
+                yield field, name
+                break
+
+
+def applicable(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of hparams that have an effect."""
+    idle = {field.name for field, _ in idle_fields(cls, values)}
+    return {name: value for name, value in values.items() if name not in idle}
 
 
 def read_hparams(text_or_path: str) -> dict[str, Any]:

@@ -4,50 +4,41 @@
 import dataclasses
 from typing import Any
 
-from electra_tf.config.hparams import IDENTITY, SETTING, hparam
+from electra_tf.config.hparams import identity, setting
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """The shape of one transformer (the original's BertConfig)."""
 
-    vocab_size: int = hparam(
-        30522, "Rows of the word embedding table.", IDENTITY, minimum=1
-    )
-    hidden_size: int = hparam(256, "Width of the encoder.", IDENTITY, minimum=1)
-    num_hidden_layers: int = hparam(12, "Transformer layers.", IDENTITY, minimum=1)
-    num_attention_heads: int = hparam(
-        4, "Heads; they divide hidden_size.", IDENTITY, minimum=1
-    )
-    hidden_act: str = hparam(
+    vocab_size: int = identity(30522, "Rows of the word embedding table.", minimum=1)
+    hidden_size: int = identity(256, "Width of the encoder.", minimum=1)
+    num_hidden_layers: int = identity(12, "Transformer layers.", minimum=1)
+    num_attention_heads: int = identity(4, "Heads; they divide hidden_size.", minimum=1)
+    hidden_act: str = identity(
         "gelu",
         "Activation of the feed-forward layers; gelu_tanh approximates gelu by tanh.",
-        IDENTITY,
         choices=("gelu", "gelu_tanh", "relu", "tanh", "linear"),
     )
-    intermediate_size: int = hparam(
-        1024, "Width of the feed-forward layer.", IDENTITY, minimum=1
+    intermediate_size: int = identity(
+        1024, "Width of the feed-forward layer.", minimum=1
     )
-    hidden_dropout_prob: float = hparam(
-        0.1, "Dropout on embeddings and layer outputs.", SETTING, minimum=0, below=1
+    hidden_dropout_prob: float = setting(
+        0.1, "Dropout on embeddings and layer outputs.", minimum=0, below=1
     )
-    attention_probs_dropout_prob: float = hparam(
-        0.1, "Dropout on attention probabilities.", SETTING, minimum=0, below=1
+    attention_probs_dropout_prob: float = setting(
+        0.1, "Dropout on attention probabilities.", minimum=0, below=1
     )
-    max_position_embeddings: int = hparam(
-        512, "Rows of the position table: the longest sequence.", IDENTITY, minimum=1
+    max_position_embeddings: int = identity(
+        512, "Rows of the position table: the longest sequence.", minimum=1
     )
-    type_vocab_size: int = hparam(2, "Number of segment types.", IDENTITY, minimum=2)
-    initializer_range: float = hparam(
-        0.02,
-        "Standard deviation of the truncated normal initializer.",
-        SETTING,
-        above=0,
+    type_vocab_size: int = identity(2, "Number of segment types.", minimum=2)
+    initializer_range: float = setting(
+        0.02, "Standard deviation of the truncated normal initializer.", above=0
     )
-    attention_chunk_size: int = hparam(
+    attention_chunk_size: int = setting(
         0,
         "Queries whose attention exists at one time, for long sequences; 0: all.",
-        SETTING,
         minimum=0,
     )
 

@@ -6,7 +6,6 @@ contract) and a row here: what configs, FLOP counts and readers of checkpoints n
 know before TensorFlow is imported.
 """
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 DISCRIMINATOR_HEAD = "discriminator_predictions"
@@ -21,7 +20,8 @@ class ObjectiveKind(NamedTuple):
     Attributes:
       implementation: "module:Class" in electra_tf.pretrain.
       original: the original's hparams as they are with it.
-      is_originals: whether they alone choose it.
+      is_originals: whether the original has it.
+      generator: the usual one.
       presets: what else it sets, unless that is set by hand.
       main_network: whether there is an encoder beside the generator's own ones (of
         masked language modeling: the one that it is).
@@ -33,6 +33,7 @@ class ObjectiveKind(NamedTuple):
     implementation: str
     original: dict[str, bool]
     is_originals: bool = False
+    generator: str = "masked_lm"
     presets: dict[str, Any] = {}
     main_network: bool = True
     heads: tuple[str, ...] = (DISCRIMINATOR_HEAD,)
@@ -46,18 +47,20 @@ OBJECTIVES = {
         "objectives:Electric",
         {"electra_objective": False, "electric_objective": True},
         True,
-        presets={"two_tower_generator": True},
+        generator="two_tower",
     ),
     "mlm": ObjectiveKind(
         "objectives:MaskedLM",
         {"electra_objective": False, "electric_objective": False},
         True,
+        generator="tied",
         heads=(),
     ),
     "two_tower": ObjectiveKind(
         "cloze_model:TwoTower",
         {"electra_objective": False, "electric_objective": False},
-        presets={"two_tower_generator": True, "generator_hidden_size": 1.0},
+        generator="two_tower",
+        presets={"generator_hidden_size": 1.0},
         main_network=False,
         heads=(),
     ),
@@ -67,7 +70,6 @@ OBJECTIVES = {
         presets={
             "embedding_size": None,
             "generator_hidden_size": 1.0,
-            "untied_generator_embeddings": True,
             "embedding_sharing": "untied",
         },
     ),
@@ -98,13 +100,6 @@ OBJECTIVES = {
         predicts="all",
     ),
 }
-
-
-def by_original_hparams(hparams: Mapping[str, Any]) -> str:
-    """The objective that the original's hparams choose."""
-    if hparams["electric_objective"]:
-        return "electric"
-    return "electra" if hparams["electra_objective"] else "mlm"
 
 
 def by_heads(scopes: set[str]) -> str | None:

@@ -7,26 +7,63 @@ comment, and runs that set only `model_size` diverged.
 """
 
 import dataclasses
+import itertools
 import os
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self
 
-from electra_tf.config import combinations, objectives, phases, presets, same_run
-from electra_tf.config.generators import GENERATORS, by_original_hparams
+from electra_tf.config import original, phases, rules
+from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import (
-    IDENTITY,
-    PLACE,
-    SETTING,
-    hparam,
+    applicable,
+    check,
+    identity,
+    place,
     read_hparams,
+    setting,
 )
 from electra_tf.config.model import ModelConfig, generator_config
-from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.config.phases import Phase
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.config.run import RunConfig, run_directory
 from electra_tf.errors import UserError
 from electra_tf.paths import escape
 
 __all__ = ["ModelConfig", "PretrainingConfig", "read_hparams"]
+
+# What else Table 6 of the paper changes with the size of the encoder.
+SIZE_PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"embedding_size": 128},
+    "base": {
+        "generator_hidden_size": 0.33333,
+        "max_seq_length": 512,
+        "learning_rate": 2e-4,
+        "train_batch_size": 256,
+        "num_train_steps": 766_000,
+    },
+    "large": {
+        "mask_prob": 0.25,
+        "max_seq_length": 512,
+        "learning_rate": 2e-4,
+        "train_batch_size": 2048,
+        "num_train_steps": 400_000,
+    },
+}
+DEBUG_PRESET = {
+    "train_batch_size": 8,
+    "num_train_steps": 20,
+    "eval_batch_size": 4,
+    "iterations_per_loop": 1,
+    "num_eval_steps": 2,
+}
+
+# What hparams apply to.
+_MASKING = {
+    "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
+}
+_OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
+_SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
+_SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
+_MASKS_SOME = {"objective": [*(OBJECTIVES.keys() - {"two_tower"})]}
 
 
 def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
@@ -34,325 +71,314 @@ def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
     return min(max_seq_length, int((mask_prob + 0.005) * max_seq_length))
 
 
+class Phase(NamedTuple):
+    """Steps in a row that have data, batches and schedule in common.
+
+    Model, optimizer and step counter are those of the whole run.
+
+    Attributes:
+      number: of the phase, from 1.
+      first, end: its steps are first ... end - 1, counted from 0.
+      config: the settings of these steps: that of an ordinary run.
+      stage: of two_stage, 1 or 2; None where all learn at one time.
+    """
+
+    number: int
+    first: int
+    end: int
+    config: "PretrainingConfig"
+    stage: int | None = None
+
+    def __str__(self) -> str:
+        c = self.config
+        return (
+            f"Phase {self.number}: steps {self.first:,} to {self.end:,}, "
+            f"{c.train_batch_size} x {c.max_seq_length} tokens, learning rate "
+            f"{c.learning_rate:g} ({c.schedule}, {c.num_warmup_steps:,} warm-up steps)"
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
     # What is run.
-    debug: bool = hparam(
+    debug: bool = setting(
         False,
         "A few steps on small batches, to see that it runs; the model keeps its size "
         "(configs/debug.json has a tiny one).",
-        SETTING,
     )
-    do_train: bool = hparam(True, "Pre-train.", PLACE)
-    do_eval: bool = hparam(False, "Evaluate; exactly one of do_train, do_eval.", PLACE)
-    seed: int = hparam(
+    do_train: bool = place(True, "Pre-train.")
+    do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
+    seed: int = setting(
         42,
         "Key of all random numbers: masking, shuffling, dropout, initialisation.",
-        SETTING,
         minimum=0,
         maximum=2**31 - 1,
     )
-    init_checkpoint: str | None = hparam(
-        None,
-        "Checkpoint whose weights the run starts from; null: random weights.",
-        SETTING,
+    init_checkpoint: str | None = setting(
+        None, "Checkpoint whose weights the run starts from; null: random weights."
     )
 
     # Objectives.
-    objective: str | None = hparam(
-        None,
-        "What is learned; null: what electra_objective and electric_objective say.",
-        IDENTITY,
-        choices=(None, *OBJECTIVES),
+    objective: str = identity(
+        "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
     )
-    electra_objective: bool = hparam(
-        True,
-        "Replaced token detection; false: masked language modeling, as BERT.",
-        IDENTITY,
+    gen_weight: float = setting(
+        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
     )
-    electric_objective: bool = hparam(
-        False,
-        "Electric: noise-contrastive estimation with the generator as noise.",
-        IDENTITY,
+    disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
+    mask_prob: float = setting(
+        0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
     )
-    gen_weight: float = hparam(
-        1.0, "Weight of the generator's (masked or cloze) loss.", SETTING, minimum=0
-    )
-    disc_weight: float = hparam(
-        50.0, "Weight of the discriminator's loss.", SETTING, minimum=0
-    )
-    mask_prob: float = hparam(
-        0.15,
-        "Fraction of the tokens that are masked or replaced.",
-        SETTING,
-        above=0,
-        below=1,
-    )
-    repeated_masks: str = hparam(
+    repeated_masks: str = setting(
         "original",
         "A position drawn twice: original gives it the mean of the sampled ids; "
         "fixed draws without replacement.",
-        SETTING,
         choices=("original", "fixed"),
+        applies_to=_MASKS_SOME,
     )
-    mask_unit: str = hparam(
+    mask_unit: str = setting(
         "token",
         "What is masked: single tokens, or whole words (docs/recipes.md).",
-        SETTING,
         choices=("token", "word"),
+        applies_to=_MASKING,
     )
-    word_list: str | None = hparam(
-        None, "Words of scripts without spaces, one a line (docs/recipes.md).", PLACE
+    word_list: str | None = place(
+        None,
+        "Words of scripts without spaces, one a line (docs/recipes.md).",
+        applies_to={"mask_unit": ["word"]},
     )
-    mask_token_share: float = hparam(
+    mask_token_share: float = setting(
         0.85,
         "Of the masked positions, those whose input becomes [MASK].",
-        SETTING,
         minimum=0,
         maximum=1,
+        applies_to=_MASKING,
     )
-    random_token_share: float = hparam(
+    random_token_share: float = setting(
         0.0,
         "The same for a random token; the rest keep theirs. BERT: 0.8 and 0.1.",
-        SETTING,
         minimum=0,
         maximum=1,
+        applies_to=_MASKING,
     )
-    rare_mask_power: float = hparam(
+    rare_mask_power: float = setting(
         0.0,
         "In training, tokens are masked in proportion to their count in the data to "
         "the power of minus this; 0: all alike. Needs repeated_masks fixed.",
-        SETTING,
         minimum=0,
-        maximum=2,  # beyond it draws of rare tokens are equal in float32
+        applies_to={"objective": [*(OBJECTIVES.keys() - {"electric", "two_tower"})]},
+        maximum=2,  # Beyond it, draws of rare tokens are equal in float32.
     )
-    intact_share: float = hparam(
+    intact_share: float = setting(
         0.2,
         "electra_sentence: of the sequences, those in which nothing is replaced.",
-        SETTING,
         minimum=0,
         maximum=1,
+        applies_to=_SENTENCE,
     )
-    sentence_weight: float = hparam(
+    sentence_weight: float = setting(
         1.0,
         "electra_sentence: weight of the loss of the verdict on whole sequences.",
-        SETTING,
         minimum=0,
+        applies_to=_SENTENCE,
     )
-    electra_15_positions: str = hparam(
+    electra_15_positions: str = setting(
         "masked",
         "What electra_15 learns from: the masked tokens, or another draw from all.",
-        SETTING,
         choices=("masked", "other"),
+        applies_to={"objective": ["electra_15"]},
     )
-    stage_one_steps: int | None = hparam(
+    stage_one_steps: int | None = identity(
         None,
         "Steps of two_stage in which the generator alone learns; null: half of "
         "num_train_steps. Each stage has a learning-rate schedule of its own.",
-        IDENTITY,
         minimum=1,
+        applies_to=_STAGES,
     )
-    init_discriminator: bool = hparam(
+    init_discriminator: bool = identity(
         True,
         "two_stage: the generator's weights initialise the discriminator; false: it "
         "starts from random weights, as the paper's control.",
-        IDENTITY,
+        applies_to=_STAGES,
     )
 
     # Optimization.
-    optimizer: str = hparam(
+    optimizer: str = setting(
         "original",
         "original: Adam without bias correction, as BERT; adamw: with it; lamb: and "
         "each variable's update scaled to its norm, for large batches.",
-        SETTING,
         choices=("original", "adamw", "lamb"),
     )
-    adam_beta_1: float = hparam(
-        0.9,
-        "Share of the gradients' mean that a step keeps.",
-        SETTING,
-        minimum=0,
-        below=1,
+    adam_beta_1: float = setting(
+        0.9, "Share of the gradients' mean that a step keeps.", minimum=0, below=1
     )
-    adam_beta_2: float = hparam(
-        0.999, "The same of the mean of their squares.", SETTING, minimum=0, below=1
+    adam_beta_2: float = setting(
+        0.999, "The same of the mean of their squares.", minimum=0, below=1
     )
-    schedule: str = hparam(
+    schedule: str = setting(
         "original",
         "original: warm-up times polynomial decay; after the warm-up: linear and "
         "polynomial go down to 0, wsd stays and goes down at the end, constant stays.",
-        SETTING,
         choices=("original", "linear", "polynomial", "wsd", "constant"),
     )
-    decay_proportion: float = hparam(
-        0.1, "Part of the run in which wsd goes down to 0.", SETTING, above=0, maximum=1
+    decay_proportion: float = setting(
+        0.1,
+        "Part of the run in which wsd goes down to 0.",
+        above=0,
+        maximum=1,
+        applies_to={"schedule": ["wsd"]},
     )
-    learning_rate: float = hparam(
+    learning_rate: float = setting(
         5e-4,
         "Peak of the schedule; the original's warm-up multiplies a decay from step 0.",
-        SETTING,
         above=0,
     )
-    lr_decay_power: float = hparam(
-        1.0, "Power of the decay, original or polynomial.", SETTING, minimum=0
+    lr_decay_power: float = setting(
+        1.0,
+        "Power of the decay, original or polynomial.",
+        minimum=0,
+        applies_to={"schedule": ["original", "polynomial"]},
     )
-    num_warmup_steps: int = hparam(
-        10000, "Steps of linear warm-up.", SETTING, minimum=0
-    )
-    on_bad_record: str = hparam(
+    num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", minimum=0)
+    on_bad_record: str = setting(
         "stop",
         "On a damaged record in the data: stop, or leave it out and count it.",
-        SETTING,
         choices=("stop", "skip"),
     )
-    on_alarm: str = hparam(
+    on_alarm: str = setting(
         "warn",
         "On a sign that the run goes wrong (docs/metrics.md): warn, or stop (saved, "
         "exit code 70).",
-        SETTING,
         choices=("warn", "stop"),
     )
 
     # Training.
-    iterations_per_loop: int = hparam(
-        200, "Most steps that run without coming back to Python.", SETTING, minimum=1
+    iterations_per_loop: int = setting(
+        200, "Most steps that run without coming back to Python.", minimum=1
     )
-    save_checkpoints_steps: int = hparam(
-        1000, "Steps from one checkpoint to the next.", SETTING, minimum=1
+    save_checkpoints_steps: int = setting(
+        1000, "Steps from one checkpoint to the next.", minimum=1
     )
-    keep_checkpoint_max: int = hparam(
-        5, "Newest checkpoints that are kept; 0 keeps all.", SETTING, minimum=0
+    keep_checkpoint_max: int = setting(
+        5, "Newest checkpoints that are kept; 0 keeps all.", minimum=0
     )
-    num_train_steps: int = hparam(
-        1000000, "Optimizer steps; the schedule ends here.", SETTING, minimum=1
+    num_train_steps: int = setting(
+        1000000, "Optimizer steps; the schedule ends here.", minimum=1
     )
-    phases: list[dict[str, Any]] = hparam(
+    phases: list[dict[str, Any]] = setting(
         [],
         "Parts of the run, one after the other, each with its num_train_steps and what "
         "it has of its own (docs/phases.md); [] for one alone.",
-        SETTING,
     )
-    num_eval_steps: int = hparam(100, "Batches of an evaluation.", SETTING, minimum=1)
-    eval_every_steps: int = hparam(
+    num_eval_steps: int = setting(100, "Batches of an evaluation.", minimum=1)
+    eval_every_steps: int = setting(
         0,
         "Steps from one evaluation to the next in training (eval_tfrecords); 0: none.",
-        SETTING,
         minimum=0,
     )
-    sample_steps: int = hparam(
+    sample_steps: int = setting(
         0,
         "Steps from one look at what the discriminator says of passages of "
         "eval_tfrecords to the next (docs/metrics.md); 0: none.",
-        SETTING,
         minimum=0,
+        applies_to={
+            "objective": [
+                n for n, kind in OBJECTIVES.items() if DISCRIMINATOR_HEAD in kind.heads
+            ]
+        },
     )
-    peer_timeout: float = hparam(
+    peer_timeout: float = place(
         600.0,
         "Seconds that a worker waits for the others (TF_CONFIG), at the start and at "
         "each exchange.",
-        PLACE,
         above=0,
     )
 
     # Generator.
-    generator: str | None = hparam(
+    generator: str | None = identity(
         None,
-        "Kind of generator; null: the one that uniform_generator, two_tower_generator "
-        "and untied_generator choose. unigram draws each token as often as it is in "
-        "the data.",
-        IDENTITY,
+        "Kind of generator; null: tied (to the main network) of mlm, two_tower of "
+        "electric and two_tower, else masked_lm. uniform draws all tokens alike, "
+        "unigram each as often as it is in the data.",
         choices=(None, *GENERATORS),
     )
-    uniform_generator: bool = hparam(
-        False,
-        "Replacements are uniform over the vocabulary; nothing to train.",
-        IDENTITY,
-    )
-    two_tower_generator: bool = hparam(
-        False, "Left-to-right and right-to-left towers instead of masking.", IDENTITY
-    )
-    untied_generator_embeddings: bool = hparam(
-        False, "The generator has embeddings of its own.", IDENTITY
-    )
-    embedding_sharing: str = hparam(
+    embedding_sharing: str = identity(
         "shared",
-        "untied: as untied_generator_embeddings; disentangled: the discriminator's are "
-        "the generator's, without gradient, plus a residual (docs/recipes.md).",
-        IDENTITY,
+        "untied: the generator has its own; disentangled: the discriminator's are the "
+        "generator's, without gradient, plus a residual (docs/recipes.md).",
         choices=("shared", "untied", "disentangled"),
+        applies_to=_OWN_ENCODERS,
+        if_idle="note",
     )
-    untied_generator: bool = hparam(
-        True, "False: generator and discriminator are one encoder.", IDENTITY
-    )
-    generator_layers: float = hparam(
+    generator_layers: float = identity(
         1.0,
         "Generator's depth, as a fraction of the discriminator's.",
-        IDENTITY,
         above=0,
+        applies_to=_OWN_ENCODERS,
+        if_idle="ignore",
     )
-    generator_hidden_size: float = hparam(
+    generator_hidden_size: float = identity(
         0.25,
         "Generator's width, as a fraction of the discriminator's.",
-        IDENTITY,
         above=0,
+        applies_to=_OWN_ENCODERS,
+        if_idle="ignore",
     )
-    cloze_chunk_size: int | None = hparam(
+    cloze_chunk_size: int | None = setting(
         None,
         "Positions whose vocabulary scores the towers, or all_tokens_mlm, hold at one "
         "time; null: 128 on CPUs, 1024 elsewhere.",
-        SETTING,
         minimum=1,
     )
-    disallow_correct: bool = hparam(
-        False, "Never sample the original token, so that every sample is fake.", SETTING
+    disallow_correct: bool = setting(
+        False,
+        "Never sample the original token, so that every sample is fake.",
+        applies_to=_SAMPLES,
+        if_idle="note",
     )
-    temperature: float = hparam(
+    temperature: float = setting(
         1.0,
         "The generator's logits are divided by it before sampling.",
-        SETTING,
         above=0,
+        applies_to=_SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]},
+        if_idle="note",
     )
 
     # Batches.
-    max_seq_length: int = hparam(
-        128, "Tokens per sequence, as in the data.", SETTING, minimum=4
+    max_seq_length: int = setting(
+        128, "Tokens per sequence, as in the data.", minimum=4
     )
-    train_batch_size: int = hparam(
-        128, "Sequences per step, over all devices together.", SETTING, minimum=1
+    train_batch_size: int = setting(
+        128, "Sequences per step, over all devices together.", minimum=1
     )
-    eval_batch_size: int = hparam(
-        128, "Sequences per evaluation batch.", SETTING, minimum=1
-    )
+    eval_batch_size: int = setting(128, "Sequences per evaluation batch.", minimum=1)
 
     # Locations.
-    pretrain_tfrecords: str | list | dict = hparam(
+    pretrain_tfrecords: str | list | dict = place(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
         "Pattern of the training files; a list of several data sets, or an object "
         "{pattern: weight}, mixes them (docs/recipes.md).",
-        PLACE,
     )
-    eval_tfrecords: str | list | dict = hparam(
-        "<pretrain_tfrecords>", "Pattern of the files to evaluate on.", PLACE
+    eval_tfrecords: str | list | dict = place(
+        "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
     )
-    sampling_alpha: float = hparam(
+    sampling_alpha: float = setting(
         1.0,
         "Of a list of data sets, each is seen by its number of examples to this power.",
-        SETTING,
         minimum=0,
         maximum=1,
     )
-    model_dir: str = hparam(
-        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results.", PLACE
+    model_dir: str = place(
+        "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
     )
-    results_txt: str = hparam(
-        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text.", PLACE
+    results_txt: str = place(
+        "<model_dir>/results/unsup_results.txt", "Evaluation results, as text."
     )
-    results_pkl: str = hparam(
+    results_pkl: str = place(
         "<model_dir>/results/unsup_results.pkl",
         "Taken but not written: results are JSON, beside results_txt.",
-        PLACE,
     )
 
     @property
@@ -360,49 +386,28 @@ class PretrainingConfig(RunConfig):
         """The number of masked-position slots per sequence."""
         return max_predictions_per_seq(self.mask_prob, self.max_seq_length)
 
-    def masking_settings(self) -> dict[str, Any]:
-        """Keyword arguments of `masking.mask_batch` that do not need the vocabulary."""
-        names = "mask_prob max_predictions_per_seq repeated_masks mask_unit "
-        names += "mask_token_share random_token_share"
-        found = {name: getattr(self, name) for name in names.split()}
-        found["draw_others"] = self.electra_15_positions == "other"
-        has_verdict = self.objective_kind == "electra_sentence"
-        return found | {"intact_share": self.intact_share if has_verdict else 0.0}
-
-    @property
-    def objective_kind(self) -> str:
-        """What is learned, a key of `objectives.OBJECTIVES`."""
-        return self.objective or objectives.by_original_hparams(self.to_dict())
-
-    @property
-    def generator_kind(self) -> str:
-        """The kind of generator, a key of `generators.GENERATORS`."""
-        return self.generator or by_original_hparams(
-            self.to_dict(), self.objective_kind
-        )
-
     @property
     def needs_token_counts(self) -> bool:
         """Whether the generator starts from how often each token is in the data."""
-        return GENERATORS[self.generator_kind].needs_token_counts
+        return GENERATORS[self.generator].needs_token_counts
 
     @property
     def uses_generator_config(self) -> bool:
         """Whether there is a generator encoder with a shape of its own."""
-        return GENERATORS[self.generator_kind].has_own_encoders
+        return GENERATORS[self.generator].has_own_encoders
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
         # One network's weights become the other's, or there is no other.
-        if self.objective_kind in ("two_stage", "two_tower"):
+        if self.objective in ("two_stage", "two_tower"):
             return self.model_config()
         return generator_config(
             self.model_config(), self.generator_hidden_size, self.generator_layers
         )
 
     def identity(self) -> dict[str, Any]:
-        """What makes a run the run that it is; a generator's shape where it has one."""
-        return same_run.without_idle(self, super().identity())
+        """What makes a run the run that it is, as far as it applies to it."""
+        return applicable(type(self), super().identity())
 
     def settings(self) -> dict[str, Any]:
         """The hparams that are stored with a run's checkpoints and results."""
@@ -410,38 +415,68 @@ class PretrainingConfig(RunConfig):
 
     def run_phases(self) -> list[Phase]:
         """The parts of the run, in order; one for most runs."""
-        return phases.of(self)
+        configs, stages = [self], [None]
+        if self.phases:
+            configs, stages = (
+                list(map(self._of_phase, self.phases)),
+                itertools.repeat(None),
+            )
+        elif (first := self.stage_one_steps) is not None:
+            parts, stages = (first, self.num_train_steps - first), [1, 2]
+            whole = dataclasses.replace(self, stage_one_steps=None)
+            configs = [dataclasses.replace(whole, num_train_steps=n) for n in parts]
+        ends = list(itertools.accumulate(c.num_train_steps for c in configs))
+        rows = zip([0, *ends], ends, configs, stages, strict=False)
+        return [Phase(i, *row) for i, row in enumerate(rows, start=1)]
+
+    def _of_phase(self, phase: Mapping[str, Any]) -> Self:
+        """The config of an ordinary run, for one of `phases`."""
+        usual, places = self.usual_locations(), {}
+        records = phase.get("pretrain_tfrecords", self.pretrain_tfrecords)
+        if records == usual["pretrain_tfrecords"]:
+            folder = phases.folder_of(phase, self.phases)
+            records = _records_in(self.data_dir, folder)
+        places["pretrain_tfrecords"] = places["eval_tfrecords"] = records
+        if self.eval_tfrecords != usual["eval_tfrecords"]:
+            places["eval_tfrecords"] = self.eval_tfrecords
+        own = {**places, **phase}
+        if not isinstance(records, list):  # It is for those phases that have several.
+            own.setdefault("sampling_alpha", type(self).sampling_alpha)
+        return dataclasses.replace(self, **own, phases=[])
 
     def phase_at(self, step: int) -> Phase:
         """The phase that a step belongs to, the first being 0; the last after the end.
 
         What `step - 1` belongs to has made the state of `step`.
         """
-        found = self.run_phases()
-        return next((phase for phase in found if step < phase.end), found[-1])
+        return self.phases_ahead(step)[0]
+
+    def phases_ahead(self, step: int) -> list[Phase]:
+        """The phases that are not over after so many steps; the last never is."""
+        parts = self.run_phases()
+        return [phase for phase in parts if phase.end > step or phase is parts[-1]]
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        return super().notes() + combinations.notes(self) + phases.notes(self)
+        return super().notes() + rules.notes(self)
 
     @classmethod
     def from_hparams(
         cls, data_dir, model_name, hparams=None, config=None, **kw
     ) -> Self:
-        """See `RunConfig.from_hparams`.
-
-        An `objective` or `generator` that the original's hparams can say as well is
-        said by them, so that both spellings are the same run.
-        """
-        if cls.explicit(hparams, config).get("phases"):
-            explicit = cls.explicit(hparams, config := phases.without_idle(config))
+        """See `RunConfig.from_hparams`."""
+        explicit = cls.explicit(hparams, config)
+        if explicit.get("phases"):
+            explicit = cls.explicit(hparams, phases.without_idle(config))
             usual = {f.name: f.default for f in dataclasses.fields(cls)}
             hparams = phases.resolve(explicit, usual | cls._presets(explicit))
-        config = super().from_hparams(data_dir, model_name, hparams, config, **kw)
-        staged = same_run.with_stages(config)
-        if staged is not config:
-            staged._check_together()
-        return same_run.in_one_spelling(staged)
+            config = None
+        return super().from_hparams(data_dir, model_name, hparams, config, **kw)
+
+    @classmethod
+    def explicit(cls, hparams, config) -> dict[str, Any]:
+        """See `RunConfig.explicit`; without the original's booleans."""
+        return original.translated(super().explicit(hparams, config))
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
@@ -450,21 +485,30 @@ class PretrainingConfig(RunConfig):
                 f"unknown hparam max_predictions_per_seq in {source}: it follows from "
                 "mask_prob and max_seq_length"
             )
-        result = super().checked(hparams, source)
+        ours, booleans = dict(hparams), {}
+        for name in original.NAMES & hparams.keys():
+            booleans[name] = ours.pop(name)
+        if "objective" in ours and ours["objective"] is None:
+            del ours["objective"]  # as configs had it beside the booleans
+        result = super().checked(ours, source)
+        result |= check(original.OriginalHparams, booleans, source)
         if parts := result.get("phases"):
             result["phases"] = phases.checked(cls, parts, source)
         return result
 
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
-        return presets.implied_by(explicit)
+        kind = OBJECTIVES[explicit.get("objective", "electra")]
+        implied = SIZE_PRESETS[explicit.get("model_size", "small")]
+        implied = implied | {"generator": kind.generator} | kind.presets
+        if explicit.get("mask_unit") == "word":
+            implied["repeated_masks"] = "fixed"
+        return implied | (DEBUG_PRESET if explicit.get("debug") else {})
 
     @classmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
         data_dir = values["data_dir"]
-        records = os.path.join(
-            escape(data_dir), "pretrain_tfrecords/pretrain_data.tfrecord*"
-        )
+        records = _records_in(data_dir, "pretrain_tfrecords")
         model_dir = run_directory(data_dir, values["model_name"])
         results = os.path.join(values.get("model_dir", model_dir), "results")
         return {
@@ -476,14 +520,23 @@ class PretrainingConfig(RunConfig):
             "results_pkl": os.path.join(results, "unsup_results.pkl"),
         }
 
+    def _completed(self) -> Self:
+        """Another num_train_steps is not to move stages that have begun."""
+        if self.objective == "two_stage" and self.stage_one_steps is None:
+            half = max(1, self.num_train_steps // 2)
+            return dataclasses.replace(super()._completed(), stage_one_steps=half)
+        return super()._completed()
+
     def _check_together(self) -> None:
-        combinations.check_action(self)
-        combinations.check_phases(self)
-        for part in self.run_phases() if self.phases else ():
+        stages = self.objective == "two_stage"
+        for part in self.run_phases() if self.phases and not stages else ():
             try:
                 part.config._check_together()
             except UserError as error:
                 raise UserError(f"phase {part.number}: {error}") from None
-        combinations.check(self)
         super()._check_together()
-        combinations.check_sizes(self)
+        rules.check(self)
+
+
+def _records_in(data_dir: str, folder: str) -> str:
+    return os.path.join(escape(data_dir), folder, "pretrain_data.tfrecord*")

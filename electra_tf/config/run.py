@@ -17,8 +17,10 @@ from electra_tf.config.hparams import (
     PLACE,
     SETTING,
     check,
-    hparam,
+    identity,
     merge,
+    place,
+    setting,
     values_in_roles,
 )
 from electra_tf.config.model import SIZES, ModelConfig, model_config
@@ -35,88 +37,74 @@ NO_DATA = os.devnull
 class RunConfig(ABC):
     """Hparams of pre-training and fine-tuning alike."""
 
-    data_dir: str = hparam("", "Directory of the data; from --data-dir.", PLACE)
-    model_name: str = hparam(
-        "", "Name of the pre-trained model; from --model-name.", PLACE
-    )
+    data_dir: str = place("", "Directory of the data; from --data-dir.")
+    model_name: str = place("", "Name of the pre-trained model; from --model-name.")
 
     # Optimization.
-    weight_decay_rate: float = hparam(
-        0.01, "Decoupled weight decay; not on biases and LayerNorm.", SETTING, minimum=0
+    weight_decay_rate: float = setting(
+        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
     )
-    gradient_accumulation_steps: int = hparam(
-        1, "Parts that a batch is computed in, one after the other.", SETTING, minimum=1
+    gradient_accumulation_steps: int = setting(
+        1, "Parts that a batch is computed in, one after the other.", minimum=1
     )
-    on_nonfinite: str = hparam(
+    on_nonfinite: str = setting(
         "stop",
         "On a loss or gradient that is not finite: stop, or skip that step.",
-        SETTING,
         choices=("stop", "skip"),
     )
 
     # Running.
-    log_steps: int = hparam(
-        100, "Steps from one progress line to the next.", SETTING, minimum=1
+    log_steps: int = setting(
+        100, "Steps from one progress line to the next.", minimum=1
     )
-    precision: str = hparam(
+    precision: str = setting(
         "float32",
         "Type of the computation; weights and losses are always float32.",
-        SETTING,
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
-    jit_compile: bool | None = hparam(
-        None, "Compile the step with XLA; null: where it is faster.", SETTING
+    jit_compile: bool | None = setting(
+        None, "Compile the step with XLA; null: where it is faster."
     )
-    compilation_cache: bool = hparam(
+    compilation_cache: bool = place(
         True,
         "Accepted but unused: TensorFlow's own cache is a flag (docs/performance.md).",
-        PLACE,
     )
 
     # Model.
-    model_size: str = hparam(
+    model_size: str = setting(
         "small",
         "Size of the encoder, and the paper's settings for it.",
-        SETTING,
         choices=tuple(SIZES),
     )
-    model_hparam_overrides: dict[str, Any] = hparam(
-        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers.", SETTING
+    model_hparam_overrides: dict[str, Any] = setting(
+        {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
     )
-    embedding_size: int | None = hparam(
+    embedding_size: int | None = identity(
         None,
         "Width of the embeddings; null: 128 for small, else as wide as the model.",
-        IDENTITY,
         minimum=1,
     )
-    vocab_size: int = hparam(
+    vocab_size: int = identity(
         30522,
         "Tokens in the vocabulary; by default the lines of vocab_file.",
-        IDENTITY,
         minimum=1,
     )
-    do_lower_case: bool = hparam(
-        True, "The data and its vocabulary are lower-cased.", IDENTITY
-    )
-    vocab_file: str = hparam(
+    do_lower_case: bool = identity(True, "The data and its vocabulary are lower-cased.")
+    vocab_file: str = place(
         "<data-dir>/vocab.txt",
         "WordPiece vocabulary; fine-tuning prefers <data-dir>/models/<model-name>/"
         "vocab.txt, where there is one.",
-        PLACE,
     )
 
     # TPU.
-    use_tpu: bool = hparam(False, "Run on a TPU.", SETTING)
-    num_tpu_cores: int = hparam(
-        1,
-        "Cores of the TPU, all of which are used; 1 leaves it open.",
-        SETTING,
-        minimum=1,
+    use_tpu: bool = setting(False, "Run on a TPU.")
+    num_tpu_cores: int = setting(
+        1, "Cores of the TPU, all of which are used; 1 leaves it open.", minimum=1
     )
-    tpu_job_name: str | None = hparam(None, "Name of the TPU worker job.", SETTING)
-    tpu_name: str | None = hparam(None, "Cloud TPU to use.", SETTING)
-    tpu_zone: str | None = hparam(None, "Zone of the Cloud TPU.", SETTING)
-    gcp_project: str | None = hparam(None, "Project of the Cloud TPU.", SETTING)
+    tpu_job_name: str | None = setting(None, "Name of the TPU worker job.")
+    tpu_name: str | None = setting(None, "Cloud TPU to use.")
+    tpu_zone: str | None = setting(None, "Zone of the Cloud TPU.")
+    gcp_project: str | None = setting(None, "Project of the Cloud TPU.")
 
     @classmethod
     def from_hparams(
@@ -156,10 +144,7 @@ class RunConfig(ABC):
         if "vocab_size" not in explicit:
             lines = _count_lines(values["vocab_file"])
             values["vocab_size"] = lines or cls.vocab_size
-        resolved = cls(**values)
-        if resolved.embedding_size is None:
-            width = resolved.model_config().hidden_size
-            resolved = dataclasses.replace(resolved, embedding_size=width)
+        resolved = cls(**values)._completed()
         resolved._check_together()
         return resolved
 
@@ -174,7 +159,7 @@ class RunConfig(ABC):
             field.name: field.metadata["role"] for field in dataclasses.fields(cls)
         }
         # Data sets take the place of others.
-        places = {name: v for name, v in then.items() if roles[name] is PLACE}
+        places = {name: v for name, v in then.items() if roles.get(name) is PLACE}
         return merge(first, then) | places
 
     @classmethod
@@ -207,6 +192,13 @@ class RunConfig(ABC):
     @abstractmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:
         """Where files are unless that is set: hparam -> path."""
+
+    def _completed(self) -> Self:
+        """The config with what follows from its other values."""
+        if self.embedding_size is not None:
+            return self
+        width = self.model_config().hidden_size
+        return dataclasses.replace(self, embedding_size=width)
 
     def _check_together(self) -> None:
         """Raises a UserError for values that are right alone and wrong together."""

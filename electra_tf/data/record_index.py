@@ -23,9 +23,10 @@ import google_crc32c
 import numpy as np
 
 from electra_tf.data import tfrecord
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.storage import remote, remote_ranges
 from electra_tf.storage.files import atomic_write
+from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.tokenizer_config import TokenizerConfig
 
 _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
@@ -283,25 +284,19 @@ def _store(cache: str, table: np.ndarray) -> None:
 
 def read_manifest(directory: str | os.PathLike) -> dict | None:
     """The manifest of a directory of shards, None where there is none."""
-    path = remote.fetch_once(os.path.join(directory, "manifest.json"))
-    try:
-        with open(path, encoding="utf-8") as f:
-            manifest = json.load(f)
-        manifest["files"], manifest["max_seq_length"], manifest["vocab"]["sha256"]
-    except FileNotFoundError:
+    path = Path(remote.fetch_once(os.path.join(directory, MANIFEST)))
+    if not path.is_file():
         return None
-    except (OSError, *JSON_ERRORS) as e:
-        raise UserError(
-            f"{path} is not readable as the manifest of a data set ({e!r}).\n"
-            "Restore it or build the data again; without it shards are read as found.",
-            EXIT_DAMAGED,
-        ) from None
+    advice = "Restore it or build the data again; without it shards are read as found."
+    manifest = read_json(path, advice)
+    if not manifest.keys() >= {"files", "max_seq_length", "vocab"}:
+        raise UserError(f"{path} describes no data set.\n{advice}", EXIT_DAMAGED)
     return manifest
 
 
 def manifest_sha256(pattern: str) -> dict[str, str]:
     """The hash of the manifests beside shards, where there are any, as a setting."""
-    names = (os.path.join(folder, "manifest.json") for folder in _folders_of(pattern))
+    names = (os.path.join(folder, MANIFEST) for folder in _folders_of(pattern))
     manifests = [Path(remote.fetch_once(name)) for name in names]
     found = b"".join(path.read_bytes() for path in manifests if path.is_file())
     return {"data_manifest_sha256": hashlib.sha256(found).hexdigest()} if found else {}

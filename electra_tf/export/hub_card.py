@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.config import phases
 from electra_tf.inference.html_report import data_of
+from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.pretrain.objectives import objective_class
 
@@ -325,7 +325,7 @@ def _data_set(manifest: dict[str, Any] | None) -> str:
 def _training(facts: RunFacts) -> str:
     if facts.hparams is None:
         return "Not recorded: the files of the model do not say it."
-    parts = phases.begun(facts.hparams, facts.step)
+    parts = history.begun(facts.hparams, facts.step)
     rows = []
     for name in _HPARAMS:
         if name in facts.hparams:

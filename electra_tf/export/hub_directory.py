@@ -17,6 +17,7 @@ from electra_tf.export.exported import ExportedModel
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
 from electra_tf.inference import html_report
 from electra_tf.paths import joined
+from electra_tf.pretrain import history
 from electra_tf.storage.manifest import read_json, sha256
 from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.remote import expand, fetch_once
@@ -71,7 +72,7 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> hub_card.Run
 def _manifests(hparams, run_dir: Path, step: int) -> list:
     """Those of the data that a run has read; None for one that is not there."""
     found = []
-    for part in phases.begun(hparams, step):
+    for part in history.begun(hparams, step):
         usual = phases.folder_of(part, hparams.get("phases", []))
         shards = expand(joined(part.get("pretrain_tfrecords") or ""))
         folders = [Path(shard).parent for shard in shards]

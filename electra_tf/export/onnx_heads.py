@@ -59,7 +59,7 @@ def electric_detector(config: PretrainingConfig) -> Head:
 
     def logits(graph: Graph, hidden: str) -> list[str]:
         op, net = graph.op, _energies(graph, hidden)
-        noise = log_q[config.generator_kind](graph, config)
+        noise = log_q[config.generator](graph, config)
         noise = op("Add", noise, graph.constant(prior, np.float32))
         found = op("Add", net, noise, output="logits")
         return [found, op("Sigmoid", found, output="probabilities")]

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_tf.config import phases
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import rendering
 from electra_tf.interop import sources
+from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json
@@ -115,7 +115,7 @@ def write_report(
     parts += _samples(model_dir)
     if results:
         parts += ["<h2>Evaluation</h2>", _metrics_table(results)]
-    picture = _curves(model_dir, phases.switches(config))
+    picture = _curves(model_dir, history.switches(config))
     if picture:
         parts += ["<h2>Training</h2>", picture]
     rows = "".join(

@@ -10,6 +10,7 @@ Its scores, how likely a text is, are in `scoring`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import sys
@@ -102,8 +103,7 @@ class PretrainedModel:
     ) -> list[list[TokenPrediction]]:
         """How much each token of each text looks replaced, as it stands.
 
-        Raises `UserError` for a model without discriminator (`electra_objective`
-        false).
+        Raises `UserError` for a model without discriminator (objective mlm).
         """
         texts = self._texts(texts)
         predictions: list[list[TokenPrediction]] = [[] for _ in texts]
@@ -234,19 +234,10 @@ class PretrainedModel:
     def _masked(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
 
-        return masking.mask_batch(
-            batch,
-            seed,
-            number,
-            cls_id=self.vocab.cls_id,
-            sep_id=self.vocab.sep_id,
-            mask_id=self.vocab.mask_id,
-            vocab_size=len(self.vocab),
-            continuations=self.vocab.continuations,
-            words=words,
-            **self.config.masking_settings()
-            | {"repeated_masks": "fixed", "intact_share": 0.0},
-        )
+        settings = masking.MaskingSettings.of(self.config, self.vocab, words)
+        own = {"repeated_masks": "fixed", "intact_share": 0.0}
+        settings = dataclasses.replace(settings, **own)
+        return masking.mask_batch(batch, seed, number, settings)
 
     def _corrupted(self, batch, words, seed, number):
         output = self.pretrainer(self._masked(batch, words, seed, number))
@@ -286,14 +277,14 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     weights = of_arrays(stored.origin, stored.tensors)
     weights.assign_to({v.path: v.value for v in pretrainer.variables})
     # Without a generator, a uniform one is assumed; a run's files say it.
-    assumed = "uniform_generator" not in stored.known
+    assumed = "generator" not in stored.known
     return PretrainedModel(
         stored.config,
         stored.vocab,
         pretrainer,
         stored.tokenizer_config,
         path,
-        has_generator=not (stored.config.uniform_generator and assumed),
+        has_generator=stored.config.generator != "uniform" or not assumed,
         origin=found.origin,
     )
 

@@ -102,7 +102,7 @@ directory, + log(k / (1 - k)), k being the share of tokens masked in training.
 def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
     pipeline = _PIPELINES.get(architecture)
-    electric = stored.config.objective_kind == "electric"
+    electric = stored.config.objective == "electric"
     length = stored.trained_length
     return _CARD.format(
         pipeline=f"pipeline_tag: {pipeline}\n" if pipeline else "",

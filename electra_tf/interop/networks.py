@@ -71,7 +71,7 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     if what not in WHAT:
         raise UserError(f"--what {what} is none of {', '.join(WHAT)}.")
     if what in ("all", GENERATOR) and not is_representable(stored):
-        kind = stored.config.generator_kind.replace("_", "-")
+        kind = stored.config.generator.replace("_", "-")
         raise UserError(
             f"{stored.origin} has a {kind} generator, which no other library can "
             "represent.\n--what discriminator exports the discriminator alone, "
@@ -106,7 +106,7 @@ def has_encoder(stored: StoredModel) -> bool:
 
 def is_representable(stored: StoredModel) -> bool:
     """Whether other libraries know such a generator: a masked language model."""
-    head = GENERATORS[stored.config.generator_kind].head
+    head = GENERATORS[stored.config.generator].head
     has_it = any(name.startswith(f"{head}/") for name in stored.tensors)
     return not has_it or head == MASKED_LM_HEAD
 

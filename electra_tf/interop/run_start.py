@@ -10,14 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from electra_tf.config import phases
+from electra_tf.config.hparams import applicable
+from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import UserError
 from electra_tf.interop import sources, tf1, warm_start
 from electra_tf.interop.sources import FoundModel
 from electra_tf.interop.stored_model import check_trained
-from electra_tf.pretrain import shards
+from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import (
@@ -38,13 +39,16 @@ class Start(NamedTuple):
     def load(
         self,
         config: PretrainingConfig,
-        vocab: Vocabulary,
+        data,
         checkpoints: Checkpoints,
-        task,
         state,
         log: Callable[[str], None],
     ) -> None:
-        """Assigns it to the state of a run that trains (`train.step.TrainState`).
+        """Assigns it to the state of a run that trains.
+
+        Args:
+          data: a `pretrain.pretrain_data.RunData`.
+          state: a `train.step.TrainState`.
 
         Raises `UserError` for a variable that is missing, or of another shape.
         """
@@ -60,11 +64,27 @@ class Start(NamedTuple):
             log(f"Continuing from the original's {self.original.origin}.")
             return
         if self.initial:
-            warm_start.load(self.initial, config, vocab, state.weights(), log)
+            weights = state.weights()
+            warm_start.load(self.initial, config, data.vocab, weights, log)
         if config.needs_token_counts:
-            from electra_tf.pretrain import pretrain_data
+            state.model.generator.adapt(data.token_counts(config))
 
-            task.model.generator.adapt(pretrain_data.token_counts_of(config, vocab))
+    def evaluate(
+        self, weights: Mapping[str, Any], log: Callable[[str], None]
+    ) -> int | None:
+        """Assigns the weights of `original`, which is evaluated as it is.
+
+        Returns: its step, None where it does not say it.
+
+        Raises `UserError` when one of them is missing, or of another shape.
+        """
+        model = self.original
+        tensors = model.tensors(log)
+        step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+        stages = {**model.settings.hparams, **model.identity}
+        check_trained(model.origin, stages.get("stage_one_steps"), step)
+        tf1.as_residuals(tensors, weights).assign_to(weights)
+        return step
 
 
 def find(
@@ -72,13 +92,19 @@ def find(
     vocab: Vocabulary,
     checkpoints: Checkpoints,
     log: Callable[[str], None],
+    is_chief: bool = True,
 ) -> Start:
     """What there is to begin with, checked as far as files say it.
 
+    Nothing for other workers than the chief, which gives them what they need.
+
     Raises `UserError` for what the run cannot begin or go on with.
     """
+    if not is_chief:
+        return Start()
     original = sources.original_in(config.model_dir, log)
     saved = None if original else checkpoints.newest_intact()
+    saved = saved and _in_one_spelling(saved)
     start = Start(saved, original)
     tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if saved or original:
@@ -92,9 +118,9 @@ def find(
         warm_start.check_settings(start.initial, config)
     if start.original:
         start.original.check_fits(config, vocab)
-    parts = phases.ahead(config, saved.step if saved else 0)
+    parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
-        parts = [config.phase_at(last_step_of(saved, config))]
+        parts = [config.phase_at(history.last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
     masks_rare = config.rare_mask_power and config.do_train
     if masks_rare or config.needs_token_counts and not (saved or start.original):
@@ -102,30 +128,10 @@ def find(
     return start
 
 
-def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
-    """The step, from 0, whose stage and phase a model is evaluated in.
-
-    The steps of another run say nothing of the stages and phases here: its model is
-    taken for a finished one.
-    """
-    return max(0, saved.step - 1) if saved else config.num_train_steps - 1
-
-
-def evaluated(
-    model: FoundModel, weights: Mapping[str, Any], log: Callable[[str], None]
-) -> int | None:
-    """Assigns the weights of a model that is evaluated as it is.
-
-    Returns: its step, None where it does not say it.
-
-    Raises `UserError` when one of them is missing, or of another shape.
-    """
-    tensors = model.tensors(log)
-    step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
-    stages = {**model.settings.hparams, **model.identity}
-    check_trained(model.origin, stages.get("stage_one_steps"), step)
-    tf1.as_residuals(tensors, weights).assign_to(weights)
-    return step
+def _in_one_spelling(saved: Manifest) -> Manifest:
+    """Of a run that has the original's booleans beside objective and generator."""
+    identity = applicable(PretrainingConfig, translated(saved.identity))
+    return saved._replace(identity=identity, settings=translated(saved.settings))
 
 
 def _check_saved(
@@ -142,11 +148,11 @@ def _check_saved(
     recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
     if not config.do_train:
         return
-    phases.check_passed(saved.settings, config, saved.step)
+    history.check_passed(saved.settings, config, saved.step)
     ours = checkpoints.settings
     for note in (
-        phases.batch_size_note(saved.settings, config, saved.step),
-        phases.other_data_note(saved.settings, ours, config, saved.step),
+        history.batch_size_note(saved.settings, config, saved.step),
+        history.other_data_note(saved.settings, ours, config, saved.step),
     ):
         if note:
             log(note)

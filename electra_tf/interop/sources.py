@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from electra_tf import startup
-from electra_tf.config import from_shapes, phases, same_run
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import applicable
 from electra_tf.config.model import model_config
+from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import (
@@ -29,6 +30,7 @@ from electra_tf.interop import (
     huggingface_weights,
     keras_hub,
     networks,
+    shapes,
     tf1,
 )
 from electra_tf.interop.stored_model import (
@@ -39,6 +41,7 @@ from electra_tf.interop.stored_model import (
     note_capitals,
 )
 from electra_tf.paths import local_of
+from electra_tf.pretrain import history
 from electra_tf.storage import checkpoint_manifest, stored_tensors
 from electra_tf.storage.checkpoints import Checkpoints, as_text, differences
 from electra_tf.storage.manifest import (
@@ -63,6 +66,8 @@ SHAPE = (
     "num_attention_heads",
     "hidden_act",
 )
+# How a model came about, which does not matter to its evaluation.
+_COURSE = ("stage_one_steps", "init_discriminator")
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 # Files of weights: of directories, and of a checkpoint behind its prefix.
@@ -113,11 +118,11 @@ class FoundModel(NamedTuple):
 
     def differences_from(self, config: PretrainingConfig) -> list[tuple[str, Any, Any]]:
         """(hparam, there, here) where its files say another model than a config."""
-        if "electra_objective" in self.identity:  # a run of pre-training
+        if "objective" in self.identity:  # a run of pre-training
             there = {k: v for k, v in self.identity.items() if k != "vocab_sha256"}
         else:
             hparams, source = self.settings.hparams, f"the files of {self.origin}"
-            there = same_run.identity_told(config, hparams, source)
+            there = shapes.identity_by(config, hparams, source)
         return differences(there, config.identity())
 
     def check_fits(self, config: PretrainingConfig, vocab: Vocabulary) -> None:
@@ -127,10 +132,10 @@ class FoundModel(NamedTuple):
         evaluated.
         """
         self.check_vocabulary(vocab)
-        behind = same_run.COURSE if config.do_eval else ()
+        behind = _COURSE if config.do_eval else ()
         found = [one for one in self.differences_from(config) if one[0] not in behind]
         if found:
-            theirs = same_run.hparams_of((name, there) for name, there, _ in found)
+            theirs = shapes.as_hparams((name, there) for name, there, _ in found)
             raise UserError(
                 f"{self.origin} is another model than this run's: {as_text(found)}.\n"
                 f"These hparams fit it: {json.dumps(theirs)}"
@@ -150,8 +155,8 @@ class FoundModel(NamedTuple):
         hparams = self.settings.hparams
         if "embedding_size" not in hparams:
             startup.import_tensorflow()
-            shapes = tf1.tensors_of(self.origin).shapes
-            found = from_shapes.hparams_of(shapes, self.origin)
+            stored = tf1.tensors_of(self.origin).shapes
+            found = shapes.hparams_of(stored, self.origin)
             overrides = found["model_hparam_overrides"]
             return overrides | {"embedding_size": found["embedding_size"]}
         overrides = hparams.get("model_hparam_overrides", {})
@@ -360,7 +365,8 @@ def _checkpoint(prefix: str) -> FoundModel:
     content, run = read_json(manifest), manifest.parent.absolute()
     settings = _settings_of_run(run, settings).as_recorded(content, prefix)
     settings.hparams.update(_made_with(settings.hparams, content))
-    return FoundModel(prefix, settings, run, content.get("identity", {}))
+    identity = translated(content.get("identity", {}))
+    return FoundModel(prefix, settings, run, applicable(PretrainingConfig, identity))
 
 
 def _made_with(hparams: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict:
@@ -369,7 +375,7 @@ def _made_with(hparams: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict:
     A run's config.json has those of its last phase, or of a later start.
     """
     said = {**hparams, **manifest.get("settings", {})}
-    found = phases.begun(said, manifest.get("step", 0))[-1]
+    found = history.begun(said, manifest.get("step", 0))[-1]
     return {k: found[k] for k in _MADE_WITH if found.get(k) is not None}
 
 
@@ -380,7 +386,7 @@ def _settings_of_run(run: Path, beside: Settings) -> Settings:
     hparams = read_json(run / _CONFIG)
     usual = _above(run, 2) / tf1.VOCABULARY
     kind = FinetuningConfig if "task_names" in hparams else PretrainingConfig
-    hparams = kind.checked(hparams, str(run / _CONFIG))
+    hparams = translated(kind.checked(hparams, str(run / _CONFIG)))
     if kind is FinetuningConfig:  # in <model>/finetuning_models/
         place = str(_above(run, 4)), _above(run, 2).name or "model"
         config = FinetuningConfig.from_hparams(*place, dict(hparams))

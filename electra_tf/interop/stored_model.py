@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config import from_shapes, objectives, same_run
+from electra_tf.config import objectives
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import shapes
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.manifest import MANIFEST, read_json
@@ -145,16 +147,16 @@ def assemble(
         )
     vocab = Vocabulary.load(vocab_file)
     found = {name: list(array.shape) for name, array in contents.tensors.items()}
-    derived = from_shapes.hparams_of(found, origin)
+    derived = shapes.hparams_of(found, origin)
     if derived["vocab_size"] != len(vocab):
         raise UserError(
             f"{origin} has {derived['vocab_size']} word embeddings, {vocab_file} has "
             f"{len(vocab)} tokens.\nGive the vocabulary the model was trained with."
         )
-    given = dict(hparams or {})
-    merged = from_shapes.merge(derived, settings.hparams, given, origin)
+    given = translated(hparams or {})
+    merged = shapes.merge(derived, settings.hparams, given, origin)
     said = {**settings.hparams, **given}
-    guesses = from_shapes.guessed(found) - said.keys()
+    guesses = shapes.guessed(found) - said.keys()
     known = {name: value for name, value in merged.items() if name not in guesses}
     tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
     merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
@@ -183,7 +185,7 @@ def _check_as_said(config, from_files: Mapping[str, Any], origin: str) -> None:
 
     No shape shows heads, activation or casing, so nothing else would notice.
     """
-    told = same_run.identity_told(config, from_files, f"the files of {origin}")
+    told = shapes.identity_by(config, from_files, f"the files of {origin}")
     if found := differences(told, config.identity()):
         raise UserError(
             f"the files of {origin} are of another model: {as_text(found)}."

@@ -18,6 +18,7 @@ import numpy as np
 
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
@@ -86,7 +87,7 @@ def settings_of(prefix: str) -> Settings:
     folder = Path(prefix).parent
     path = folder / HPARAMS
     hparams = read_json(path) if path.is_file() else {}
-    hparams = PretrainingConfig.checked(hparams, str(path))
+    hparams = translated(PretrainingConfig.checked(hparams, str(path)))
     vocab_file = str(folder / VOCABULARY)
     if not os.path.isfile(vocab_file):
         return Settings(hparams, None, None)
@@ -271,10 +272,10 @@ def _not_in_original(stored: StoredModel) -> list[str]:
         found.append(f"hidden_act is {act}, the original's gelu is the exact one")
     if tokenizer.do_lower_case and not tokenizer.strip_accents:
         found.append("the original strips accents where it lower-cases")
-    if not OBJECTIVES[config.objective_kind].is_originals:
-        found.append(f"the original has no objective {config.objective_kind}")
-    if GENERATORS[config.generator_kind].original is None:
-        found.append(f"the original has no {config.generator_kind} generator")
+    if not OBJECTIVES[config.objective].is_originals:
+        found.append(f"the original has no objective {config.objective}")
+    if not GENERATORS[config.generator].is_originals:
+        found.append(f"the original has no {config.generator} generator")
     if config.embedding_sharing == "disentangled":
         found.append("the original has no embedding_sharing disentangled")
     return found

@@ -19,11 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config import same_run
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import tf1
+from electra_tf.interop import shapes, tf1
 from electra_tf.interop.sources import SHAPE, FoundModel
 from electra_tf.interop.stored_model import note_capitals
 from electra_tf.storage.stored_tensors import of_arrays
@@ -86,7 +85,7 @@ def check_settings(model: FoundModel, config) -> None:
     differ = [one for one in model.differences_from(config) if one[0] in _SAME]
     if differ:
         name, there, here = differ[0]
-        fitting = same_run.hparams_of((name, there) for name, there, _ in differ)
+        fitting = shapes.as_hparams((name, there) for name, there, _ in differ)
         raise UserError(
             f"{name} is {there} in init_checkpoint {model.origin}, {here} here.\n"
             f"These hparams fit it: {json.dumps(fitting)}"

@@ -10,13 +10,18 @@ Shapes: B batch, L length, N masked positions per sequence, V vocabulary.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model import target
 from electra_tf.model.dropout import mix
 from electra_tf.pretrain import rare_masking
 from electra_tf.pretrain.word_masking import WordTables, continue_words, draw_words
+from electra_tf.text.vocabulary import Vocabulary
 
 # Share of the masked positions whose input becomes [MASK]; the rest keep their token.
 # ELECTRA never puts a random token there, unlike BERT (appendix A of the paper).
@@ -33,18 +38,81 @@ _PHILOX = 1  # tf.random.Algorithm.PHILOX
 SAMPLING_BLOCK = 256
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class MaskingSettings:
+    """How sequences are masked.
+
+    Attributes:
+      mask_prob: share of the tokens that are masked.
+      max_predictions_per_seq: slots for masked positions, N.
+      special_ids: ids of ([CLS], [SEP], [MASK]).
+      repeated_masks: "original" draws positions with replacement (about 7 % of the
+        masked positions are drawn twice), "fixed" draws distinct ones.
+      mask_unit: "word" draws whole words, with "fixed".
+      mask_token_share, random_token_share: of the masked positions, those whose input
+        becomes [MASK], or a random token; the rest keep theirs.
+      draw_others: whether as many positions of another draw are marked, too.
+      intact_share: of the sequences, those that is_intact marks.
+      vocab_size: tokens that a random one is drawn from.
+      continuations: bool [V], the tokens that continue a word.
+      words: words of scripts without spaces.
+      token_weights: float32 [V], by which tokens are masked more or less often; with
+        distinct positions only.
+    """
+
+    mask_prob: float
+    max_predictions_per_seq: int
+    special_ids: tuple[int, int, int]
+    repeated_masks: str = "original"
+    mask_unit: str = "token"
+    mask_token_share: float = MASK_TOKEN_SHARE
+    random_token_share: float = 0.0
+    draw_others: bool = False
+    intact_share: float = 0.0
+    vocab_size: int = 0
+    continuations: np.ndarray | None = None
+    words: WordTables | None = None
+    token_weights: np.ndarray | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: PretrainingConfig,
+        vocab: Vocabulary,
+        words: WordTables | None = None,
+        token_weights: np.ndarray | None = None,
+    ) -> MaskingSettings:
+        """Those of a phase."""
+        names = "mask_prob max_predictions_per_seq repeated_masks mask_unit "
+        names += "mask_token_share random_token_share"
+        has_verdict = config.objective == "electra_sentence"
+        return cls(
+            **{name: getattr(config, name) for name in names.split()},
+            draw_others=config.electra_15_positions == "other",
+            intact_share=config.intact_share if has_verdict else 0.0,
+            special_ids=(vocab.cls_id, vocab.sep_id, vocab.mask_id),
+            vocab_size=len(vocab),
+            continuations=vocab.continuations,
+            words=words,
+            token_weights=token_weights,
+        )
+
+    def draws_per_row(self, length: int | tf.Tensor):
+        """How many random numbers decide the masking of a sequence."""
+        slots = self.max_predictions_per_seq
+        return (length if self.repeated_masks == "fixed" else slots) + 2 * slots
+
+
 def candidates_mask(
     input_ids: tf.Tensor,
     input_mask: tf.Tensor,
-    *,
-    cls_id: int,
-    sep_id: int,
-    mask_id: int,
+    special_ids: Sequence[int],
 ) -> tf.Tensor:
     """Marks the positions that may be masked: real tokens, but no special ones.
 
     Returns bool [B, L].  [UNK] and a real token with id 0 are candidates.
     """
+    cls_id, sep_id, mask_id = special_ids
     special = (input_ids == cls_id) | (input_ids == sep_id) | (input_ids == mask_id)
     return tf.cast(input_mask, tf.bool) & ~special
 
@@ -164,73 +232,44 @@ def mask_batch(
     batch: dict[str, tf.Tensor],
     seed: int | tf.Tensor,
     step: int | tf.Tensor,
-    *,
-    repeated_masks: str = "original",
-    random_token_share: float = 0.0,
-    draw_others: bool = False,
-    intact_share: float = 0.0,
-    token_weights: np.ndarray | None = None,
-    vocab_size: int = 0,
+    settings: MaskingSettings,
     first_row: int = 0,
-    **options,
 ) -> dict[str, tf.Tensor]:
     """Draws the masking of a global batch as a function of (seed, step).
 
     Args:
-      random_token_share: of `mask_by_draws`, whose random tokens are any of
-        `vocab_size`.
-      draw_others: mark as many positions of another draw, too.
-      intact_share: of the sequences, those that is_intact, float32 [B, 1], marks.
-      token_weights: float32 [V], by which tokens are masked more or less often; with
-        distinct positions only.
       first_row: which row of the global batch the first one of `batch` is.
 
-    Returns and further arguments: those of `mask_by_draws`.
+    Returns what `mask_by_draws` does; with `intact_share` also is_intact, float32
+    [B, 1].
     """
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
-    columns = draws_per_row(length, options["max_predictions_per_seq"], repeated_masks)
 
     def draw(columns: int | tf.Tensor, purpose: int = 0) -> tf.Tensor:
         return uniforms(seed, step, (first_row, size), columns, purpose)
 
-    if random_token_share:
-        random = sample_uniformly(draw(length, _RANDOM_TOKENS), vocab_size)
-        options |= {"random_token_share": random_token_share, "random_ids": random}
-    if draw_others:
-        options["other_uniform"] = draw(length, _OTHER_POSITIONS)
-    if intact_share:
-        is_intact = tf.cast(draw(1, _INTACT) < intact_share, tf.float32)
+    random_ids = other_uniform = None
+    if settings.random_token_share:
+        uniform = draw(length, _RANDOM_TOKENS)
+        random_ids = sample_uniformly(uniform, settings.vocab_size)
+    if settings.draw_others:
+        other_uniform = draw(length, _OTHER_POSITIONS)
+    if settings.intact_share:
+        is_intact = tf.cast(draw(1, _INTACT) < settings.intact_share, tf.float32)
         batch = batch | {"is_intact": is_intact}
-    draws = draw(columns)
-    if token_weights is not None:
-        slots = 2 * options["max_predictions_per_seq"]
-        weights = tf.gather(token_weights, batch["input_ids"])
+    draws = draw(settings.draws_per_row(length))
+    if settings.token_weights is not None:
+        slots = 2 * settings.max_predictions_per_seq
+        weights = tf.gather(settings.token_weights, batch["input_ids"])
         keys = rare_masking.draw_keys(draws[:, slots:], weights)
         draws = tf.concat([draws[:, :slots], keys], axis=1)
-    return mask_by_draws(batch, draws, repeated_masks=repeated_masks, **options)
-
-
-def draws_per_row(length: int, max_predictions_per_seq: int, repeated_masks: str):
-    """How many random numbers decide the masking of a sequence."""
-    slots = max_predictions_per_seq
-    return (length if repeated_masks == "fixed" else slots) + 2 * slots
+    return mask_by_draws(batch, draws, settings, random_ids, other_uniform)
 
 
 def mask_by_draws(
     batch: dict[str, tf.Tensor],
     draws: tf.Tensor,
-    *,
-    mask_prob: float,
-    max_predictions_per_seq: int,
-    cls_id: int,
-    sep_id: int,
-    mask_id: int,
-    repeated_masks: str = "original",
-    mask_unit: str = "token",
-    continuations: tf.Tensor | None = None,
-    words: WordTables | None = None,
-    mask_token_share: float = MASK_TOKEN_SHARE,
-    random_token_share: float = 0.0,
+    settings: MaskingSettings,
     random_ids: tf.Tensor | None = None,
     other_uniform: tf.Tensor | None = None,
 ) -> dict[str, tf.Tensor]:
@@ -238,15 +277,9 @@ def mask_by_draws(
 
     Args:
       batch: input_ids, input_mask, segment_ids, int32 [B, L].
-      draws: float32 [B, draws_per_row(...)], uniform in [0, 1).
-      mask_token_share, random_token_share: of the masked positions, those whose input
-        becomes [MASK] or the token of `random_ids` int32 [B, L]; the rest keep theirs.
+      draws: float32 [B, settings.draws_per_row(L)], uniform in [0, 1).
+      random_ids: int32 [B, L], where the settings have random tokens.
       other_uniform: float32 [B, L], decides which positions the other draw marks.
-      repeated_masks: "original" draws positions with replacement (about 7 % of the
-        masked positions are drawn twice), "fixed" draws distinct ones.
-      mask_unit: "word" draws whole words, with "fixed".
-      continuations: bool [V], the tokens that continue a word.
-      words: words of scripts without spaces.
 
     Returns:
       `batch` with masked_input_ids int32 [B, L]; masked_lm_positions and masked_lm_ids
@@ -256,25 +289,32 @@ def mask_by_draws(
       [B, L], 1 at as many distinct positions, drawn without regard to the masked ones.
     """
     input_ids, input_mask = batch["input_ids"], batch["input_mask"]
-    slots = max_predictions_per_seq
-    candidates = candidates_mask(
-        input_ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
-    )
-    wanted = num_to_predict(tf.reduce_sum(input_mask, axis=1), mask_prob, slots)
+    slots, special_ids = settings.max_predictions_per_seq, settings.special_ids
+    candidates = candidates_mask(input_ids, input_mask, special_ids)
+    num_tokens = tf.reduce_sum(input_mask, axis=1)
+    wanted = num_to_predict(num_tokens, settings.mask_prob, slots)
     uniform = draws[:, 2 * slots :]
-    if mask_unit == "word":
-        continues = continue_words(input_ids, continuations, words)
+    if settings.mask_unit == "word":
+        continues = continue_words(input_ids, settings.continuations, settings.words)
         positions, used = draw_words(candidates, continues, wanted, uniform, slots)
         wanted = tf.reduce_sum(tf.cast(used, tf.int32), axis=1)
     else:
+        is_distinct = settings.repeated_masks == "fixed"
         positions, used = _draw_positions(
-            candidates, wanted, uniform, slots, repeated_masks == "fixed"
+            candidates, wanted, uniform, slots, is_distinct
         )
     replace_uniform, sample_uniform = draws[:, :slots], draws[:, slots : 2 * slots]
 
-    weights, shares = tf.cast(used, tf.float32), (mask_token_share, random_token_share)
+    weights = tf.cast(used, tf.float32)
+    shares = settings.mask_token_share, settings.random_token_share
     masked = apply_masking(
-        input_ids, positions, weights, replace_uniform, mask_id, *shares, random_ids
+        input_ids,
+        positions,
+        weights,
+        replace_uniform,
+        special_ids[-1],
+        *shares,
+        random_ids,
     )
     if other_uniform is not None:
         # Masked ones too, by chance: without them nothing would be replaced there.

@@ -70,6 +70,7 @@ class Objective:
 
     Args:
       settings: `pretraining.PretrainerSettings`.
+      stage: of the training; None where there is only one, and for finished models.
     """
 
     name: str
@@ -81,8 +82,8 @@ class Objective:
     needs_log_q = False
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
 
-    def __init__(self, settings):
-        self.settings = settings
+    def __init__(self, settings, stage: int | None = None):
+        self.settings, self.stage = settings, stage
 
     def heads(self, config: ModelConfig, dtype) -> list[keras.layers.Layer]:
         """The built heads; each is an attribute of the model by its name."""
@@ -141,17 +142,11 @@ class Objective:
             loss += self.settings.disc_weight * discriminated.loss
         return loss
 
-    def enter_stage(self, stage: int | None) -> None:
-        """Does as in a stage of the training; None where there is only one."""
+    def begin(self, model) -> None:
+        """Prepares the first step of a phase; called in the scope of the strategy.
 
-    def begin_stage(self, model, stage: int | None, is_first: bool) -> None:
-        """Prepares for steps of a stage; called in the scope of the strategy.
-
-        Args:
-          is_first: whether the next step is the first of its phase; where a run is
-            resumed there, this is called again.
+        Where a run is resumed there, this is called again.
         """
-        self.enter_stage(stage)
 
     def trained_variables(self, model) -> list[keras.Variable]:
         """What the steps of this stage change."""

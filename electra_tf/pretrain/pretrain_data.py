@@ -10,13 +10,19 @@ The shards are this project's or the original's: Examples with the int64 feature
 input_ids, input_mask and segment_ids, without masking.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import mixture, record_index, tfrecord, token_counts
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.pretrain import graph_reading, masking, shards
+from electra_tf.pretrain import graph_reading, masking, rare_masking, shards
+from electra_tf.pretrain.masking import MaskingSettings
+from electra_tf.pretrain.word_masking import WordTables
+from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary
 
 _ENDLESS = 1 << 62
@@ -24,11 +30,10 @@ _CALLS_TO_BUCKET = 16  # batches that are being read at a time
 
 
 def make_dataset(
-    data: str | list | dict,
+    source: DataSets,
+    settings: MaskingSettings,
     *,
     batch_size: int,
-    max_seq_length: int,
-    vocab: Vocabulary,
     seed: int,
     start_step: int = 0,
     examples_before: int | None = None,
@@ -36,16 +41,11 @@ def make_dataset(
     num_replicas: int = 1,
     replica_slice: tuple[int, int] = (0, 1),
     num_batches: int | None = None,
-    on_bad_record: str = "stop",
-    sampling_alpha: float = 1.0,
-    num_segments: int = 2,
     in_graph: bool = False,
-    **masking_settings,
 ) -> tf.data.Dataset:
     """Makes the data set of masked batches; batch k is a function of (seed, k).
 
     Args:
-      data: as `open_data` takes it, `sampling_alpha` and `num_segments`.
       batch_size: of the global batch, over all replicas of all workers.
       start_step: number of the first batch.
       examples_before: how many examples the batches before it had; None: as many as it.
@@ -53,31 +53,26 @@ def make_dataset(
       num_replicas: the global batch is cut into this many elements, in replica order.
       replica_slice: (i, n): worker i of n reads and gets the i-th n-th of each step.
       num_batches: number of steps after which the data set ends; None: endless.
-      on_bad_record: "stop" raises at a damaged record; "skip" leaves damaged records
-        out, found by reading all data once, before the first batch.
       in_graph: read by operations alone, where another process reads (`graph_reading`).
-      masking_settings: of `masking.mask_batch`.
 
     Returns: elements with input_ids, input_mask, segment_ids and masked_input_ids
       int32 [b, L], masked_lm_positions, masked_lm_ids int32 [b, N], masked_lm_weights,
       sample_uniform float32 [b, N], where b = batch_size / num_replicas; what else
       `masking.mask_batch` is asked for.
 
-    Raises UserError for data that are damaged or do not fit the length or vocabulary;
-    while reading, as a tf.errors.OpError that `errors.as_user_error` translates.
+    Raises UserError for a batch that cannot be divided. While reading, errors of data
+    are a tf.errors.OpError that `errors.as_user_error` translates.
     """
     worker, num_workers = replica_slice
     _check_division(batch_size, num_replicas, num_workers)
-    skips = on_bad_record == "skip"
-    source = open_data(data, max_seq_length, vocab, skips, sampling_alpha, num_segments)
-    first, count = batch_size // num_workers * worker, batch_size // num_workers
-    masking_settings |= _of_vocabulary(vocab) | {"first_row": first}
+    first_row, count = batch_size // num_workers * worker, batch_size // num_workers
+    first = first_row
     if examples_before is not None:
         first += examples_before - start_step * batch_size
     order = batch_size, seed, shuffle, Rows(first, count)
 
     def masked(step: tf.Tensor, batch: dict) -> dict[str, tf.Tensor]:
-        batch = masking.mask_batch(batch, seed, step, **masking_settings)
+        batch = masking.mask_batch(batch, seed, step, settings, first_row)
         return batch if num_replicas == 1 else _cut(batch, num_replicas // num_workers)
 
     def load(step: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -96,7 +91,7 @@ def make_dataset(
 
 
 def _in_parallel(
-    steps: tf.data.Dataset, load, parts: "list[ExampleSource]", copies: bool
+    steps: tf.data.Dataset, load, parts: list[ExampleSource], copies: bool
 ) -> tf.data.Dataset:
     """Maps steps to batches, in order."""
     # AutoGraph would take a second to convert what needs no conversion.
@@ -117,12 +112,6 @@ def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Says so; else several workers ask each other at every step whether it ended."""
     infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
     return dataset.apply(infinite)
-
-
-def _of_vocabulary(vocab: Vocabulary) -> dict:
-    """What `masking.mask_batch` must know of the tokens."""
-    names = ("cls_id", "sep_id", "mask_id", "continuations")
-    return {name: getattr(vocab, name) for name in names} | {"vocab_size": len(vocab)}
 
 
 def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:
@@ -404,14 +393,51 @@ def open_data(
     return DataSets(parts, [len(part) ** alpha for part in parts])
 
 
-def token_counts_of(config, vocab: Vocabulary) -> np.ndarray:
-    """How often each token is in what a run reads: whole numbers, float64 [V]."""
-    found, skips = {}, config.on_bad_record == "skip"
-    for phase in config.run_phases():
-        part = phase.config
-        data, alpha = part.pretrain_tfrecords, part.sampling_alpha
-        if str(data) not in found:
-            options = part.max_seq_length, vocab, skips, alpha
-            source = open_data(data, *options, part.model_config().type_vocab_size)
-            found[str(data)] = source.token_counts(len(vocab))
-    return np.rint(sum(found.values()))
+class RunData:
+    """What the phases of a run read, each data set opened once."""
+
+    def __init__(self, vocab: Vocabulary):
+        self.vocab = vocab
+        self._opened: dict[tuple, DataSets] = {}
+
+    def open(self, part: PretrainingConfig, training: bool = True) -> DataSets:
+        """The data of a phase to train on, or to evaluate on, checked."""
+        place = part.pretrain_tfrecords if training else part.eval_tfrecords
+        key = str(place), part.max_seq_length, part.sampling_alpha
+        if key not in self._opened:
+            self._opened[key] = open_data(
+                place,
+                part.max_seq_length,
+                self.vocab,
+                part.on_bad_record == "skip",
+                part.sampling_alpha,
+                part.model_config().type_vocab_size,
+            )
+        return self._opened[key]
+
+    def token_counts(self, config: PretrainingConfig) -> np.ndarray:
+        """How often each token is in what a run reads: whole numbers, float64 [V]."""
+        parts: dict[str, PretrainingConfig] = {}
+        for phase in config.run_phases():
+            parts.setdefault(str(phase.config.pretrain_tfrecords), phase.config)
+        counts = (self.open(p).token_counts(len(self.vocab)) for p in parts.values())
+        return np.rint(sum(counts))
+
+    def dataset(
+        self, part: PretrainingConfig, training: bool, **options
+    ) -> tf.data.Dataset:
+        """The masked batches of a phase; `options` as `make_dataset`."""
+        words = token_weights = None
+        if training and part.rare_mask_power:
+            counts = self.token_counts(part)
+            token_weights = rare_masking.token_weights(counts, part.rare_mask_power)
+        if part.word_list is not None:
+            found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
+            words = WordTables.of(found)
+        return make_dataset(
+            self.open(part, training),
+            MaskingSettings.of(part, self.vocab, words, token_weights),
+            seed=part.seed,
+            shuffle=training,
+            **options,
+        )

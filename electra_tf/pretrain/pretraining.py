@@ -2,8 +2,8 @@
 """ELECTRA's pre-training model: Figure 2 of the paper as one `call`.
 
 A generator fills masked positions with plausible tokens; a discriminator says for
-every token whether it was replaced.  The same class trains a masked language model
-(`electra_objective` and `electric_objective` off) and Electric.
+every token whether it was replaced.  The same class trains a masked language model,
+Electric and the other objectives.
 
 Shapes: B batch, L length, N masked positions, V vocabulary.
 """
@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.pretraining import Phase
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import (
     DisentangledEmbeddings,
@@ -31,7 +32,12 @@ from electra_tf.pretrain.generator import (
     MaskedInputs,
     generator_class,
 )
-from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
+from electra_tf.pretrain.objectives import (
+    CorruptedText,
+    LossWeights,
+    Objective,
+    objective_class,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,6 +165,7 @@ class ElectraPretrainer(keras.Model):
         training: bool = False,
         seed: tf.Tensor | None = None,
         weights: LossWeights | None = None,
+        objective: Objective | None = None,
     ) -> PretrainingOutput:
         """One pass over a masked batch (see `masking.mask_batch`).
 
@@ -168,7 +175,9 @@ class ElectraPretrainer(keras.Model):
           training: switches dropout on.
           seed: int32 [2], decides the dropout; None in training draws one.
           weights: of the global batch, when `batch` is a part of it.
+          objective: of a phase of the training; None: the model's.
         """
+        objective = objective or self.objective
         inputs = MaskedInputs.of(batch)
         weights = weights or LossWeights()
         if not training:
@@ -178,23 +187,19 @@ class ElectraPretrainer(keras.Model):
 
         # Generate: predict the masked tokens and sample replacements for them.
         generated = self.generator(inputs, fold_in(seed, 0), weights.generator)
-        sampled_ids = self._sample(generated, inputs, batch)
+        sampled_ids = self._sample(generated, inputs, batch, objective.settings)
 
         # Corrupt: no gradient passes through the sampled tokens.
         corrupted_ids, masked = masking.scatter_update(
-            inputs.input_ids, sampled_ids, self.objective.filled_positions(inputs)
+            inputs.input_ids, sampled_ids, objective.filled_positions(inputs)
         )
-        is_replaced = self.objective.is_replaced(
-            masked, corrupted_ids, inputs.input_ids
-        )
+        is_replaced = objective.is_replaced(masked, corrupted_ids, inputs.input_ids)
 
         # Discriminate: which tokens were replaced?
         text = CorruptedText(corrupted_ids, is_replaced, inputs, generated)
-        discriminated = self.objective.discriminate(
-            self, text, fold_in(seed, 1), weights
-        )
+        discriminated = objective.discriminate(self, text, fold_in(seed, 1), weights)
         return PretrainingOutput(
-            self.objective.total_loss(generated, discriminated),
+            objective.total_loss(generated, discriminated),
             generated,
             sampled_ids,
             corrupted_ids,
@@ -202,14 +207,22 @@ class ElectraPretrainer(keras.Model):
             discriminated,
         )
 
-    def _sample(self, generated, inputs, batch) -> tf.Tensor:
+    def _sample(self, generated, inputs, batch, settings) -> tf.Tensor:
         """Replacements for the masked tokens, int32 [B, N]."""
         if "sampled_ids" in batch:
             return batch["sampled_ids"]
-        correct = inputs.masked_lm_ids if self.settings.disallow_correct else None
+        correct = inputs.masked_lm_ids if settings.disallow_correct else None
         return self.generator.sample(
-            generated, batch["sample_uniform"], self.settings.temperature, correct
+            generated, batch["sample_uniform"], settings.temperature, correct
         )
+
+    def objective_of(self, phase: Phase) -> Objective:
+        """What is learned in a phase of the training."""
+        own = {
+            name: getattr(phase.config, name) for name in ("mask_prob", "temperature")
+        }
+        settings = dataclasses.replace(self.settings, **own)
+        return type(self.objective)(settings, phase.stage)
 
     def replaced_logits(
         self,
@@ -234,13 +247,6 @@ class ElectraPretrainer(keras.Model):
         text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
         return self.objective.logits(self, net_logits, self.generator(text), input_ids)
 
-    def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
-        """This batch's share of what the losses are divided by."""
-        inputs = MaskedInputs.of(batch)
-        return LossWeights(
-            self.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
-        )
-
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
@@ -264,26 +270,32 @@ class ElectraPretrainer(keras.Model):
 
 
 class TrainablePretrainer:
-    """Trains and evaluates an ElectraPretrainer (see `train.step.Evaluable`)."""
+    """Trains and evaluates an ElectraPretrainer (see `train.step.Evaluable`).
 
-    def __init__(self, pretrainer: ElectraPretrainer):
-        self.model = pretrainer
+    Args:
+      phase: of the training; None: as a finished model.
+    """
 
-    @property
-    def metrics(self):
-        """What is measured in this stage of the training."""
-        return self.model.objective.metrics
+    def __init__(self, pretrainer: ElectraPretrainer, phase: Phase | None = None):
+        self.model, self.objective = pretrainer, pretrainer.objective
+        if phase is not None:
+            self.objective = pretrainer.objective_of(phase)
+        self.metrics = self.objective.metrics
 
     def loss_weights(self, batch: dict[str, tf.Tensor]) -> LossWeights:
-        """Counts of the positions that the two losses average over."""
-        return self.model.loss_weights(batch)
+        """This batch's share of what the two losses are divided by."""
+        inputs = MaskedInputs.of(batch)
+        return LossWeights(
+            self.model.generator.loss_weight(inputs), self.objective.loss_weight(inputs)
+        )
 
     def training_sums(
         self, batch: dict[str, tf.Tensor], seed: tf.Tensor, weights: LossWeights
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Total loss, and the sums that the metrics of a step need."""
-        output = self.model(batch, training=True, seed=seed, weights=weights)
-        sums = self.model.objective.sums(output, batch)
+        what = {"weights": weights, "objective": self.objective}
+        output = self.model(batch, training=True, seed=seed, **what)
+        sums = self.objective.sums(output, batch)
         # Histograms are for evaluation; unused, they are not computed.
         sums = {name: value for name, value in sums.items() if not value.shape.rank}
         del sums["loss"], sums["batches"]
@@ -297,8 +309,14 @@ class TrainablePretrainer:
         self, batch: dict[str, tf.Tensor], weights: LossWeights | None = None
     ) -> dict[str, tf.Tensor]:
         """Sums over one part of a global batch, without dropout."""
-        output = self.model(batch, training=False, weights=weights)
-        return self.model.objective.sums(output, batch)
+        output = self.evaluated(batch, weights)
+        return self.objective.sums(output, batch)
+
+    def evaluated(self, batch, weights: LossWeights | None = None) -> PretrainingOutput:
+        """One pass without dropout."""
+        return self.model(
+            batch, training=False, weights=weights, objective=self.objective
+        )
 
     def evaluation_metrics(self, sums: dict[str, np.ndarray]) -> dict[str, float]:
         """The original's metrics, from the sums over all batches."""
@@ -323,8 +341,8 @@ def build_pretrainer(
         config.model_config(),
         config.generator_config(),
         special_ids=special_ids,
-        generator=config.generator_kind,
-        objective=config.objective_kind,
+        generator=config.generator,
+        objective=config.objective,
         **settings,
         dtype=dtype or config.precision,
     )

@@ -13,20 +13,15 @@ import os
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from electra_tf.config import phases
-from electra_tf.config.phases import Phase
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.paths import joined
-from electra_tf.pretrain import pretrain_data, rare_masking
 from electra_tf.pretrain.health import HealthMonitor
-from electra_tf.pretrain.pretraining import TrainablePretrainer
+from electra_tf.pretrain.pretrain_data import RunData
+from electra_tf.pretrain.pretraining import ElectraPretrainer, TrainablePretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
-from electra_tf.pretrain.word_masking import WordTables
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.remote import expand
-from electra_tf.text import word_list
-from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import evaluation, loop, reporting
 from electra_tf.train.distribution import Placement, check_training_batch
 from electra_tf.train.step import TrainingStep, TrainState
@@ -37,17 +32,17 @@ class PretrainingRun(NamedTuple):
     """What the steps of a run are made with."""
 
     config: PretrainingConfig
-    vocab: Vocabulary
+    data: RunData
     placement: Placement
-    task: TrainablePretrainer
+    model: ElectraPretrainer
     state: TrainState
     checkpoints: Checkpoints
     console: Console
 
 
 def batches_of(
-    config: PretrainingConfig,
-    vocab: Vocabulary,
+    part: PretrainingConfig,
+    data: RunData,
     placement: Placement,
     start: int = 0,
     examples_before: int | None = None,
@@ -61,11 +56,10 @@ def batches_of(
     """
 
     def dataset(context):
-        return _dataset(
-            config,
-            vocab,
+        return data.dataset(
+            part,
             training,
-            batch_size=config.train_batch_size if training else config.eval_batch_size,
+            batch_size=part.train_batch_size if training else part.eval_batch_size,
             start_step=start,
             examples_before=examples_before,
             num_replicas=placement.num_replicas,
@@ -76,80 +70,40 @@ def batches_of(
     return iter(placement.strategy.distribute_datasets_from_function(dataset))
 
 
-def _dataset(config: PretrainingConfig, vocab: Vocabulary, training: bool, **options):
-    own = {}
-    if training and config.rare_mask_power:
-        counts = pretrain_data.token_counts_of(config, vocab)
-        weights = rare_masking.token_weights(counts, config.rare_mask_power)
-        own["token_weights"] = weights
-    if config.word_list is not None:
-        words = word_list.load(config.word_list, vocab, config.do_lower_case)
-        own["words"] = WordTables.of(words)
-    return pretrain_data.make_dataset(
-        config.pretrain_tfrecords if training else config.eval_tfrecords,
-        max_seq_length=config.max_seq_length,
-        vocab=vocab,
-        seed=config.seed,
-        shuffle=training,
-        on_bad_record=config.on_bad_record,
-        sampling_alpha=config.sampling_alpha,
-        num_segments=config.model_config().type_vocab_size,
-        **options,
-        **config.masking_settings(),
-        **own,
-    )
-
-
-class PhaseData(NamedTuple):
-    """What there is to learn from in a phase."""
-
-    phase: Phase
-    source: pretrain_data.DataSets
-
-
 def check_data(
     config: PretrainingConfig,
-    vocab: Vocabulary,
+    data: RunData,
     placement: Placement,
     done: int,
     console: Console,
-) -> list[PhaseData]:
-    """Looks at batches and data of all phases that are not over; says what there is.
+) -> list[Phase]:
+    """Checks batches and data of all phases that are not over; logs what there is.
 
     Raises `UserError` for a batch that the devices cannot divide, and for data that
     are not there, damaged, do not fit or cannot be read where they are to be read.
 
     Args:
       done: the steps that the run has behind it.
+
+    Returns these phases.
     """
-    ahead, sources = phases.ahead(config, done), {}
+    ahead = config.phases_ahead(done)
     for phase in ahead:
         check_training_batch(phase.config, placement.num_replicas)
-
-    def source_of(part: PretrainingConfig, place: str | list | dict):
-        key = str(place), part.max_seq_length
-        if key not in sources:
-            skips, alpha = config.on_bad_record == "skip", config.sampling_alpha
-            options = key[1], vocab, skips, alpha, config.model_config().type_vocab_size
-            sources[key] = pretrain_data.open_data(place, *options)
-            if placement.is_read_elsewhere:
-                sources[key].only_part()
-        return sources[key]
-
-    found = []
     for phase in ahead:
         part = phase.config
         if len(config.run_phases()) > 1:
             console.log(f"{phase}, {joined(part.pretrain_tfrecords)}")
-        data = PhaseData(phase, source_of(part, part.pretrain_tfrecords))
-        found.append(data)
-        for line in data.source.describe(
-            *(_rows(config, phase, step) for step in (done, phase.end))
-        ):
+        sources = [data.open(part)]
+        steps = (_rows(config, phase, step) for step in (done, phase.end))
+        for line in sources[0].describe(*steps):
             console.log(f"Data: {line}")
         if config.eval_every_steps or config.sample_steps:
-            source_of(part, part.eval_tfrecords)
-    return found
+            sources.append(data.open(part, training=False))
+        if placement.is_read_elsewhere:
+            for source in sources:
+                source.only_part()
+    return ahead
 
 
 def _rows(config: PretrainingConfig, phase: Phase, step: int) -> int:
@@ -186,30 +140,35 @@ def _expanded(pattern: str) -> tuple[str, ...]:
 
 def train(run: PretrainingRun, stop: StopRequest) -> bool:
     """Trains phase by phase from the state's step on; whether the end was reached."""
-    config, placement, done = run.config, run.placement, run.state.step
-    data = check_data(config, run.vocab, placement, done, run.console)
+    config, placement, console, done = (
+        run.config,
+        run.placement,
+        run.console,
+        run.state.step,
+    )
+    ahead = check_data(config, run.data, placement, done, console)
     if not _catch_up(run, stop):
         return False
-    total = run.config.num_train_steps
-    if run.state.step >= total:
-        run.console.log(
-            f"Trained for {run.state.step} of {total} steps already: nothing to do. A "
-            "larger num_train_steps goes on."
+    if done >= config.num_train_steps:
+        console.log(
+            f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
+            "do. A larger num_train_steps goes on."
         )
         return True
-    if run.placement.is_chief:
-        reporting.cut_after(run.config.model_dir, run.state.step)
-    run.console.heading("Running training")
-    return all(_train_phase(run, part, stop) for part in data)
+    if placement.is_chief:
+        reporting.cut_after(config.model_dir, done)
+    console.heading("Running training")
+    return all(_train_phase(run, phase, stop) for phase in ahead)
 
 
-def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> bool:
+def _train_phase(run: PretrainingRun, phase: Phase, stop: StopRequest) -> bool:
     """Trains to the end of a phase; whether it got there."""
-    config, vocab, placement, task, state, checkpoints, console = run
-    phase, part, objective = data.phase, data.phase.config, task.model.objective
-    skipped = data.source.num_skipped
-    with placement.strategy.scope():
-        objective.begin_stage(task.model, phase.stage, state.step == phase.first)
+    config, data, placement, model, state, checkpoints, console = run
+    part, source = phase.config, data.open(phase.config)
+    task, skipped = TrainablePretrainer(model, phase), source.num_skipped
+    if state.step == phase.first:
+        with placement.strategy.scope():
+            task.objective.begin(model)
     if phase.end != config.num_train_steps:
         console.log(f"Phase {phase.number} ends at step {phase.end}.")
     step = TrainingStep(
@@ -218,12 +177,12 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         placement,
         seed=config.seed,
         accumulation=part.gradient_accumulation_steps,
-        variables=objective.trained_variables(task.model),
+        variables=task.objective.trained_variables(model),
         # Those of a variable begin in the stage in which it learns.
         moments_begin_at=phase.first if phase.stage else 0,
     )
     # Of several data sets, those that are seen most often.
-    before, epoch = _rows(config, phase, phase.first), min(data.source.epochs())
+    before, epoch = _rows(config, phase, phase.first), min(source.epochs())
 
     def epochs(step: int) -> float:
         return (before + part.train_batch_size * (step - phase.first)) / epoch
@@ -235,12 +194,12 @@ def _train_phase(run: PretrainingRun, data: PhaseData, stop: StopRequest) -> boo
         first=phase.first,
         warmup=phase.first + part.num_warmup_steps,
         epochs=epochs,
-        judges_all=objective.judges_all,
+        judges_all=task.objective.judges_all,
     )
     return loop.train(
         step,
         lambda start: batches_of(
-            part, vocab, placement, start, _rows(config, phase, start)
+            part, data, placement, start, _rows(config, phase, start)
         ),
         checkpoints,
         console,
@@ -264,8 +223,8 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
     Args:
       stop: leaves an evaluation out; `_catch_up` makes up for it.
     """
-    config, vocab, placement, task, state, _, console = run
-    part, pauses = phase.config, []
+    config, data, placement, model, state, _, console = run
+    task, part, pauses = TrainablePretrainer(model, phase), phase.config, []
 
     def is_stopped() -> bool:
         # By itself a process ends what is its last work; others would wait for it.
@@ -281,7 +240,7 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
     if every := config.eval_every_steps:
         periodic = evaluation.PeriodicEvaluation(
             evaluation.Evaluation(task, placement),
-            lambda: batches_of(part, vocab, placement, training=False),
+            lambda: batches_of(part, data, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
             config.model_dir,
             is_stopped=is_stopped,
@@ -293,9 +252,9 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
 
         def passages():
             one = {"batch_size": PASSAGES, "num_batches": 1}
-            return next(iter(_dataset(part, vocab, False, **one)))
+            return next(iter(data.dataset(part, False, **one)))
 
-        samples = Samples(task.model, passages, vocab, config.model_dir, **journal)
+        samples = Samples(task, passages, data.vocab, config.model_dir, **journal)
         pauses.append(loop.Pause(every, samples, is_saved=False))
     return pauses
 
@@ -310,7 +269,6 @@ def _catch_up(run: PretrainingRun, stop: StopRequest) -> bool:
     if not step or all(not n or step % n for n in every):
         return True
     phase, workers = run.config.phase_at(step - 1), run.placement.workers
-    run.task.model.objective.enter_stage(phase.stage)
     results = []
     for pause in _pauses(run, phase, stop):
 

@@ -33,7 +33,7 @@ class Samples:
     Writes samples.jsonl, and what TensorBoard shows as text of the run "samples".
 
     Args:
-      model: an ElectraPretrainer, whose weights are those of the step.
+      task: a TrainablePretrainer, whose weights are those of the step.
       batch: makes a masked batch of the passages; asked once.
       directory: of the run.
       console: is told when there is a sample.
@@ -42,7 +42,7 @@ class Samples:
 
     def __init__(
         self,
-        model,
+        task,
         batch: Callable[[], dict[str, tf.Tensor]],
         vocab: Vocabulary,
         directory: str | os.PathLike,
@@ -50,7 +50,7 @@ class Samples:
         console: Console,
         **journal,
     ):
-        self._model, self._vocab = model, vocab
+        self._task, self._vocab = task, vocab
         self._batch = functools.cache(batch)
         self._console = console
         self._journal = Journal(directory, SAMPLES, "samples", tags={}, **journal)
@@ -58,7 +58,7 @@ class Samples:
         self._judge = tf.function(self._judged, autograph=False)
 
     def _judged(self, batch):
-        output = self._model(batch, training=False)
+        output = self._task.evaluated(batch)
         if output.discriminated is None:
             return None
         return output.corrupted_ids, output.discriminated.probs

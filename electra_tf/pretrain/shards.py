@@ -7,8 +7,7 @@ import fnmatch
 import os
 from collections.abc import Sequence
 
-from electra_tf.config.phases import Phase
-from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.paths import escape, globs_in, joined

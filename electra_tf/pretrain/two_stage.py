@@ -14,8 +14,7 @@ from electra_tf.pretrain.objectives import Electra, Objective
 class TwoStage(Electra):
     """One stage after the other in one run; each step is of one of them.
 
-    Attributes:
-      stage: of the step that is made, 1 or 2; a finished model is in the second.
+    A finished model is in the second.
     """
 
     name = "two_stage"
@@ -24,19 +23,14 @@ class TwoStage(Electra):
         "two-stage ELECTRA: a masked language model was trained, its weights began the "
         "discriminator, which then learned while the generator stayed as it was"
     )
-    stage = 2
 
-    def enter_stage(self, stage):
-        self.stage = stage
-        self.metrics = Objective.metrics if self.stage == 1 else Electra.metrics
+    def __init__(self, settings, stage=None):
+        super().__init__(settings, stage or 2)
+        if self.stage == 1:
+            self.metrics = Objective.metrics
 
-    def begin_stage(self, model, stage, is_first):
-        """At the first step of stage two, starts the discriminator.
-
-        A run that is resumed there does the same again: nothing has changed since.
-        """
-        self.enter_stage(stage)
-        if stage == 2 and is_first and self.settings.init_discriminator:
+    def begin(self, model):
+        if self.stage == 2 and self.settings.init_discriminator:
             theirs = {v.path: v for v in model.generator.encoder.variables}
             for variable in model.electra.variables:
                 name = variable.path.replace("electra/", "generator/", 1)

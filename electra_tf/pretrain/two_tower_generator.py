@@ -124,17 +124,8 @@ class TwoTowerGenerator(Generator, FillsMasks, HasLogQ):
 
     def candidate_weights(self, inputs: MaskedInputs) -> tf.Tensor:
         """1 at the positions the cloze loss counts, float32 [B, L]."""
-        cls_id, sep_id, mask_id = self.special_ids
-        return tf.cast(
-            masking.candidates_mask(
-                inputs.input_ids,
-                inputs.input_mask,
-                cls_id=cls_id,
-                sep_id=sep_id,
-                mask_id=mask_id,
-            ),
-            tf.float32,
-        )
+        text = inputs.input_ids, inputs.input_mask
+        return tf.cast(masking.candidates_mask(*text, self.special_ids), tf.float32)
 
     def _table(self) -> tf.Tensor:
         return self.ltr.embeddings.word_embeddings.value

@@ -7,7 +7,6 @@ Standard library only.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import os
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS
 from electra_tf.storage.files import sync_directory
-from electra_tf.storage.manifest import installed_versions, record_of, sha256
+from electra_tf.storage.manifest import damage_of, facts_of
 
 FORMAT = 1
 POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
@@ -86,20 +85,13 @@ def write(
 
     Raises `OSError`.
     """
-    files = {}
-    for path in sorted(directory.iterdir()):
+    files = {path.name: path for path in sorted(directory.iterdir())}
+    for path in files.values():
         with open(path, "rb") as f:
             os.fsync(f.fileno())
-        files[path.name] = record_of(path)
-    packages = installed_versions("electra-tf", "tensorflow", "keras", "numpy")
-    content = Manifest(
-        step=step,
-        files=files,
-        identity=dict(identity),
-        settings=dict(settings),
-        versions={"python": platform.python_version()} | packages,
-        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-    )._asdict()
+    facts = facts_of(files, "electra-tf", "tensorflow", "keras", "numpy")
+    facts["versions"] = {"python": platform.python_version()} | facts["versions"]
+    content = Manifest(step, identity=identity, settings=settings, **facts)._asdict()
     content["format"] = FORMAT
     content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
     with open(directory / (name_of(step) + MANIFEST), "w", encoding="utf-8") as f:
@@ -136,20 +128,8 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
     Raises `DamagedCheckpointError` naming the file.
     """
     for name, record in manifest.files.items():
-        path = directory / name
-        if not path.is_file():
-            raise DamagedCheckpointError(f"{name} is missing")
-        try:
-            size = path.stat().st_size
-            if size != record["bytes"]:
-                raise DamagedCheckpointError(
-                    f"{name} has {size} bytes instead of {record['bytes']}"
-                )
-            if sha256(path) != record["sha256"]:
-                raise DamagedCheckpointError(f"{name} does not match its checksum")
-        except OSError as error:
-            reason = error.strerror
-            raise DamagedCheckpointError(f"{name} cannot be read: {reason}") from error
+        if damage := damage_of(directory / name, record):
+            raise DamagedCheckpointError(f"{name} {damage}")
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:

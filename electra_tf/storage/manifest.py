@@ -48,32 +48,56 @@ def sha256(path: str | os.PathLike) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
+def facts_of(files: Mapping[str, Path], *packages: str) -> dict[str, Any]:
+    """The part of any manifest: versions of packages, time, checksums of files."""
+    now = datetime.datetime.now().astimezone()
+    records = {
+        name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for name, path in files.items()
+    }
+    return {
+        "versions": installed_versions(*packages),
+        "created": now.isoformat(timespec="seconds"),
+        "files": records,
+    }
+
+
+def damage_of(path: Path, record: Mapping[str, Any]) -> str:
+    """What differs between a file and its record in a manifest; "" if nothing."""
+    try:
+        size = path.stat().st_size
+        if size != record["bytes"]:
+            return f"has {size} bytes instead of {record['bytes']}"
+        if sha256(path) != record["sha256"]:
+            return "does not match its checksum"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return ""
+
+
 def write_manifest(
     folder: Path, content: Mapping[str, Any], packages: tuple[str, ...]
 ) -> None:
-    """Writes `content`, versions of packages, time, and the checksums of all files.
+    """Writes `content` and `facts_of` all files.
 
     To be called when the folder is complete, within `new_folder`, which syncs it.
     """
-    now = datetime.datetime.now().astimezone()
-    whole = {
-        **content,
-        "versions": installed_versions(*packages),
-        "created": now.isoformat(timespec="seconds"),
-        "files": {name: record_of(path) for name, path in _files(folder).items()},
-    }
+    whole = {**content, **facts_of(_files(folder), *packages)}
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
     (folder / MANIFEST).write_text(text, encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, advice: str = "") -> dict[str, Any]:
     """A JSON object from a file; `UserError` (65) if there is none in it."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not an object")
     except (OSError, *JSON_ERRORS) as error:
-        raise UserError(f"{path} cannot be read: {error}.", EXIT_DAMAGED) from None
+        message = f"{path} cannot be read: {error}.\n{advice}".rstrip()
+        raise UserError(message, EXIT_DAMAGED) from None
     return content
 
 
@@ -109,15 +133,11 @@ def verify_folder(
     promised = content.get("files")
     if not isinstance(promised, dict):
         raise UserError(f"{path} has no list of files.", EXIT_DAMAGED)
-    there = _files(folder)
-    for name in sorted(promised if log else promised.keys() | there.keys()):
-        if name not in there:
-            state = "is missing"
-        elif name not in promised:
-            state = "is new"
-        elif record_of(there[name]) != promised[name]:
-            state = "is not what was written: its checksum differs"
-        else:
+    names = promised if log else promised.keys() | _files(folder).keys()
+    for name in sorted(names):
+        is_new = name not in promised
+        state = "is new" if is_new else damage_of(folder / name, promised[name])
+        if not state:
             continue
         if log and name.endswith(_DOCUMENTS):
             log(f"Note: {folder / name} {state}; nothing is read from it.")
@@ -133,8 +153,3 @@ def _files(folder: Path) -> dict[str, Path]:
     """The files that a manifest lists, by their path in the folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {p.relative_to(folder).as_posix(): p for p in paths if p.name != MANIFEST}
-
-
-def record_of(path: Path) -> dict[str, Any]:
-    """What a manifest says of a file."""
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}

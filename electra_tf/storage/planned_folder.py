@@ -112,7 +112,8 @@ def _state(
         return None
     for name in (MANIFEST, state_file):
         if name in found:
-            state = _read(Path(folder, name))
+            advice = "Name another folder, or remove this one yourself."
+            state = read_json(Path(folder, name), advice)
             theirs = state.get("settings")
             _check_same(folder, theirs if isinstance(theirs, dict) else {}, settings)
             if name == MANIFEST:
@@ -123,14 +124,6 @@ def _state(
         f"{', ...' if len(found) > 1 else ''}), and not what this command makes.\n"
         "Nothing is overwritten: name another folder, or remove it yourself."
     )
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json(path)
-    except UserError as e:
-        advice = "Name another folder, or remove this one yourself."
-        raise UserError(f"{e}\n{advice}", e.exit_code) from None
 
 
 def _check_same(folder: str, theirs: dict, ours: dict) -> None:

@@ -16,7 +16,6 @@ import glob
 import json
 import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ from typing import Any
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, flock
-from electra_tf.storage.lease import Lease, is_dead
+from electra_tf.storage.lock import is_alive
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
 # Whoever waits for an answer wants it in seconds. A listing that is kept would hide
@@ -50,7 +49,6 @@ _ADVICE = {
     "bucket does not exist": "Check the bucket's name, or make it.",
 }
 _THREADS = 8  # files that move at a time
-_SECONDS_BETWEEN_LOOKS = 0.2  # at a lease that another process has
 _RETRIES = 6  # of a store that has answered once; before that, none
 _LOCAL_ONLY = ("run.lock",)  # says who writes into a copy; never in the bucket
 
@@ -254,8 +252,8 @@ def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
     with contextlib.suppress(OSError, ValueError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # Asked only when in doubt: whoever starts now should not find it locked.
-            if is_dead(json.loads(f.read())):
+            # Locked only if in doubt: it must not refuse a process that starts now.
+            if is_alive(json.loads(f.read())) is False:
                 return False
             try:
                 fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -277,7 +275,10 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
             place.mkdir(parents=True, exist_ok=True)
             lock = held.enter_context(open(place / ".lock", "wb"))
             if flock(lock, waits=True) is None:
-                held.callback(_wait_for_lease(place / ".lock.lease").release)
+                from filelock import SoftFileLease
+
+                lease = SoftFileLease(place / ".lock.lease", lease_duration=60)
+                held.enter_context(lease)
         except OSError as error:
             raise _no_cache(error) from None
         try:
@@ -288,16 +289,6 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
             yield state
         finally:
             atomic_write(place / ".state.json", json.dumps(state))
-
-
-def _wait_for_lease(path: Path) -> Lease:
-    """Takes a lease, where the cache's file system has no flock."""
-    # Lost only by one that did not run for a minute: two may then bring the same files,
-    # and the sizes tell whether one has disturbed the other.
-    lease = Lease(path, on_loss=lambda: None)
-    while lease.acquire() is not None:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    return lease
 
 
 def _no_cache(error: OSError) -> UserError:

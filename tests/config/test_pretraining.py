@@ -7,11 +7,12 @@ import os
 
 import pytest
 
-import flops_computation
+from electra_tf.config import original
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
+from electra_tf.pretrain import flops as flops_lib
 from tests.helpers.runs import GOLDEN, ROOT
 from tests.parity import config as parity_config
 
@@ -198,20 +199,25 @@ def test_unusual_settings_are_possible(hparams):
 def test_new_and_original_spellings_are_the_same_run():
     for name, kind in OBJECTIVES.items():
         config = make({"objective": name})
-        assert config.objective_kind == name
+        assert config.objective == name
         if kind.is_originals:
             assert config == make(kind.original)
     for name, kind in GENERATORS.items():
         config = make({"generator": name})
-        assert (config.generator_kind, config.objective_kind) == (name, "electra")
-        if kind.original is not None:
+        assert (config.generator, config.objective) == (name, "electra")
+        if kind.is_originals:
             assert config == make(kind.original)
     untied = make({"untied_generator_embeddings": True})
     assert untied == make({"embedding_sharing": "untied"}) != make()
     assert make({"embedding_sharing": "shared"}) == make()
     electric = make({"electric_objective": True})
-    kinds = electric.objective_kind, electric.generator_kind
+    kinds = electric.objective, electric.generator
     assert kinds == ("electric", "two_tower")
+    # Booleans of --hparams override those of --config.
+    config = {"electra_objective": False, "untied_generator": False}
+    assert make({}, config).objective == "mlm"
+    assert make({"electra_objective": True}, config).generator == "tied"
+    assert not original.NAMES & electric.to_dict().keys()
 
 
 @pytest.mark.parametrize(
@@ -291,7 +297,7 @@ def test_recipes_load_and_state_what_makes_them(name):
 
 
 def test_every_objective_has_a_recipe():
-    objectives = {make(recipe(name)).objective_kind for name in RECIPES}
+    objectives = {make(recipe(name)).objective for name in RECIPES}
     assert objectives == set(OBJECTIVES)
 
 
@@ -319,7 +325,7 @@ def test_two_towers_are_two_thirds_of_bert():
     for name in ("hidden_size", "intermediate_size", "num_attention_heads"):
         assert 3 * getattr(shape, name) == 2 * getattr(whole, name), name
     assert shape.num_hidden_layers == whole.num_hidden_layers
-    flops = [flops_computation.get_recipe_flops(config) for config in (towers, bert)]
+    flops = [flops_lib.get_recipe_flops(config) for config in (towers, bert)]
     assert flops[0] == pytest.approx(flops[1], rel=0.1)
 
 

@@ -28,6 +28,7 @@ def with_a_tie(folder, name, precision):
     return task, values["bias"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "best"),
     [

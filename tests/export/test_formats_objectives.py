@@ -46,6 +46,7 @@ def same(found, expected):
         np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", by_default(OBJECTIVES, ["two_stage", "electra_sentence"])
 )
@@ -56,7 +57,7 @@ def test_weights_of_the_main_network(runs, tmp_path, name):
     stored = sources.read(
         str(tmp_path / "tf1"), hparams=RUNS[name], log=lambda line: None
     )
-    assert stored.config.objective_kind == name
+    assert stored.config.objective == name
     same(stored.tensors, weights)
     if not OBJECTIVES[name].main_network:
         with pytest.raises(UserError, match="no encoder that reads a whole text"):
@@ -70,6 +71,7 @@ def test_weights_of_the_main_network(runs, tmp_path, name):
         assert any(main.keys() <= network.tensors.keys() for network in found)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", by_default(OBJECTIVES, ["all_tokens_mlm"]))
 def test_saved_models_compute_the_same(runs, tmp_path, name):
     """The export compares each with the model."""
@@ -123,13 +125,14 @@ def test_main_network_of_a_model_without_discriminator(runs, tmp_path):
     same({k: found.get(k) for k in encoder}, encoder)
 
 
+@pytest.mark.thorough
 def test_main_network_beside_two_towers(tmp_path):
     towers = {"two_tower_generator": True}
     write_run(tmp_path, tiny_source("replace_mlm", **towers), **towers)
     export(tmp_path, tmp_path / "out", "tf1")
     again = sources.read(str(tmp_path / "out"), log=lambda line: None)
-    assert again.config.objective_kind == "replace_mlm"
-    assert again.config.generator_kind == "two_tower"
+    assert again.config.objective == "replace_mlm"
+    assert again.config.generator == "two_tower"
 
 
 def test_untrained_discriminator_is_not_exported(tmp_path):

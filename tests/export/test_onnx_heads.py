@@ -39,6 +39,7 @@ def converted(tmp_path_factory):
     return convert
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", by_default(ONNX, ["joint"]))
 def test_outputs_are_those_of_the_model(converted, name):
     onnxruntime = pytest.importorskip("onnxruntime")

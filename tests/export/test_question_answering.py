@@ -11,6 +11,7 @@ from tests.helpers.runs import SPECIAL, by_default
 from tests.helpers.tiny_trials import PLAIN, SQUAD, write_data, write_run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "answer_text", by_default([None, "original", "offsets"], [None])
 )

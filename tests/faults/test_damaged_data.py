@@ -112,7 +112,7 @@ def test_a_damaged_manifest(tmp_path):
     pattern = write_shards(tmp_path, [4])
     (tmp_path / "manifest.json").write_text("{")
     message, code = error_of(dataset, pattern)
-    assert "manifest.json is not readable" in message and code == 65
+    assert "manifest.json cannot be read" in message and code == 65
 
 
 def test_damage_found_while_training(shard):
@@ -138,7 +138,7 @@ def test_skipping_is_deterministic(shard):
     data[offsets[7] + 20] ^= 1
     path.write_bytes(data)
     found = [
-        batches(str(path), 13, batch_size=3, on_bad_record="skip", start_step=start)
+        batches(str(path), 13, batch_size=3, skip_damaged=True, start_step=start)
         for start in (0, 0, 4)
     ]
     assert all(same(a, b) for a, b in zip(found[0], found[1], strict=True))

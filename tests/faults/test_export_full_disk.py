@@ -18,15 +18,9 @@ def limit_files():
 
 
 @pytest.mark.parametrize(
-    ("form", "needs"),
-    [
-        ("tf1", "tensorflow"),
-        pytest.param("saved_model", "tensorflow", marks=pytest.mark.thorough),
-        pytest.param("huggingface", "transformers", marks=pytest.mark.thorough),
-    ],
+    "form", ["tf1", pytest.param("saved_model", marks=pytest.mark.thorough)]
 )
-def test_a_full_disk_leaves_nothing_behind(tmp_path, pretrained, form, needs):
-    pytest.importorskip(needs)
+def test_a_full_disk_leaves_nothing_behind(tmp_path, pretrained, form):
     place = tmp_path / "place"
     output = place / "exported"
     place.mkdir()

@@ -12,7 +12,7 @@ import tensorflow as tf
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers.forked_runs import digest, metrics_of, pretrain, signal_at
-from tests.helpers.runs import NO_DROPOUT, tiny
+from tests.helpers.runs import NO_DROPOUT, by_default, tiny
 
 STEPS = 60  # of 8 examples: 100 of them make an epoch of 12.5 steps
 
@@ -42,7 +42,7 @@ JIT = {"jit_compile": True}
 # Hparams, devices, and how often the run is interrupted or at which steps.
 CASES = {
     "replicas": ({}, "2", 1),
-    "graph": ({}, "1", 2),
+    "graph": ({}, "1", 1),
     # Saved at 20, 30 (where the discriminator starts) and 40.
     "stages": (
         {"objective": "two_stage", "embedding_size": 32, "jit_compile": True}
@@ -63,7 +63,7 @@ SLOW_CASES = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.thorough) for name in CASES]
+    by_default(CASES, ["graph"])
     + [pytest.param(name, marks=pytest.mark.slow) for name in SLOW_CASES],
 )
 def test_bitwise_resume(tiny_data, name):
@@ -105,6 +105,7 @@ def test_resume_on_another_number_of_replicas(tiny_data):
             np.testing.assert_allclose(one, other, rtol=0, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("devices", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_resume_after_a_signal_a_kill_and_damage(tiny_data, devices):
     """As most runs are: XLA compiles the step. With microbatches, too."""

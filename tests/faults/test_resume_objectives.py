@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.run import batches_of
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
@@ -43,7 +44,7 @@ class Resumable(Staged):
     def make(self, step):
         """Makes a step, as a run that is begun there; returns its metrics."""
         self.begin(step)
-        batches = batches_of(self.config, self.vocab, self.placement, step)
+        batches = batches_of(self.config, RunData(self.vocab), self.placement, step)
         return self.step.run(batches, step, 1)
 
 
@@ -101,7 +102,8 @@ def test_a_batch_is_a_function_of_its_step(tiny_data, masking_hparams, objective
     own = masking_hparams.get(objective) or hparams_of(objective)
     hparams = tiny(**own)
     config = PretrainingConfig.from_hparams(str(tiny_data), "m", hparams)
-    place = config, Vocabulary.load(config.vocab_file), create_strategy(config)
+    data = RunData(Vocabulary.load(config.vocab_file))
+    place = config, data, create_strategy(config)
     batches = batches_of(*place)
     before, _, expected = (next(batches) for _ in range(3))
     keras.utils.set_random_seed(2)

@@ -30,13 +30,16 @@ def as_batch(ids, input_mask):
     }
 
 
-def mask_tensors(batch, seed=1, step=0, mode="original", slots=SLOTS, **settings):
+def settings_of(mode="original", slots=SLOTS, mask_prob=0.15, **settings):
+    """MaskingSettings with the special tokens of these sequences."""
+    special = CLS, SEP, MASK
+    return masking.MaskingSettings(mask_prob, slots, special, mode, **settings)
+
+
+def mask_tensors(batch, seed=1, step=0, *args, first_row=0, **settings):
     """`masking.mask_batch`, with the special tokens of these sequences."""
-    settings = {"mask_prob": 0.15, "max_predictions_per_seq": slots} | settings
-    special = {"cls_id": CLS, "sep_id": SEP, "mask_id": MASK}
-    return masking.mask_batch(
-        batch, seed, step, repeated_masks=mode, **special, **settings
-    )
+    settings = settings_of(*args, **settings)
+    return masking.mask_batch(batch, seed, step, settings, first_row)
 
 
 def mask(batch, *args, **kwargs):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards of small examples that tell their number, for tests of reading."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from electra_tf.data import tfrecord
 from electra_tf.errors import UserError
 from electra_tf.pretrain import pretrain_data
+from electra_tf.pretrain.masking import MaskingSettings
 from electra_tf.text.vocabulary import Vocabulary
 
 LENGTH = 16
@@ -63,16 +65,22 @@ def write_manifest(folder, files, length=LENGTH, vocab=VOCAB):
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
+_OF_DATA = {"max_seq_length", "vocab", "skip_damaged", "alpha", "num_segments"}
+_OF_MASKING = {field.name for field in dataclasses.fields(MaskingSettings)}
+
+
 def dataset(pattern, **changes):
-    settings = {
-        "batch_size": 6,
-        "max_seq_length": LENGTH,
-        "vocab": VOCAB,
-        "seed": 1,
-        "mask_prob": 0.15,
-        "max_predictions_per_seq": 3,
-    }
-    return pretrain_data.make_dataset(pattern, **settings | changes)
+    def own(names, **usual):
+        return usual | {k: changes.pop(k) for k in names & changes.keys()}
+
+    source = pretrain_data.open_data(
+        pattern, **own(_OF_DATA, max_seq_length=LENGTH, vocab=VOCAB)
+    )
+    special = VOCAB.cls_id, VOCAB.sep_id, VOCAB.mask_id
+    masking = own(_OF_MASKING, vocab_size=len(VOCAB))
+    settings = MaskingSettings(0.15, 3, special, **masking)
+    options = {"batch_size": 6, "seed": 1} | changes
+    return pretrain_data.make_dataset(source, settings, **options)
 
 
 def batches(pattern, count, **changes):

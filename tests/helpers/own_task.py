@@ -11,11 +11,6 @@ from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
 from tests.helpers.runs import SPECIAL
 
 WORDS = ("the", "dog", "cat", "ran", "who", "?", ".")
-# What a description says beside its files.
-_KEYS = {
-    "classification": {"text_a": "a", "label": "b"},
-    "regression": {"text_a": "a", "label": "b"},
-}
 
 
 def write_files(folder: Path, files: dict, words=WORDS, text=None) -> None:
@@ -51,7 +46,9 @@ def own_tasks(
       more: keys of the description, and hparams (those that a config has).
     """
     write_files(folder, files, words, text)
-    description = {"type": kind} | _KEYS.get(kind, {})
+    description = {"type": kind}
+    if kind in ("classification", "regression"):
+        description |= {"text_a": "a", "label": "b"}
     for name in files:
         description[Path(name).name.partition(".")[0]] = name
     description.setdefault("dev", description["train"])

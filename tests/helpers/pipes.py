@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named pipes whose other end is a thread: no test waits for ever for what fails."""
+"""Named pipes whose other end is a thread, with a timeout."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ def fed(pipe: Path, *parts: bytes) -> Iterator[None]:
         with open(pipe, "wb", buffering=0) as stream:
             for part in parts:
                 stream.write(part)
-                # A reader that asks for more than is there gets what is there.
+                # A reader may get less than it asks for.
                 threading.Event().wait(0.05)
 
     with _running(pipe, feed):
@@ -40,4 +40,4 @@ def _running(pipe: Path, end) -> Iterator[None]:
     thread.start()
     yield
     thread.join(_SECONDS)
-    assert not thread.is_alive(), f"nobody has opened {pipe} to its end"
+    assert not thread.is_alive(), f"{pipe} was not used to its end"

@@ -117,12 +117,7 @@ def tiny_batch(rows=ROWS, seed=0, **options) -> dict[str, tf.Tensor]:
         {name: tf.constant(value) for name, value in batch.items()},
         seed,
         0,
-        mask_prob=0.15,
-        max_predictions_per_seq=4,
-        cls_id=CLS,
-        sep_id=SEP,
-        mask_id=MASK,
-        **options,
+        masking.MaskingSettings(0.15, 4, SPECIAL_IDS, **options),
     )
 
 

@@ -19,7 +19,8 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.model import target
-from electra_tf.pretrain import pretrain_data, pretraining
+from electra_tf.pretrain import pretraining
+from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.run import check_data
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
@@ -78,7 +79,7 @@ def refused_elsewhere(placement, data_dir, model_name, hparams) -> list[str | No
         config = PretrainingConfig.from_hparams(*own)
         vocab = Vocabulary.load(config.vocab_file)
         try:
-            check_data(config, vocab, placement, 0, Console(silent=True))
+            check_data(config, RunData(vocab), placement, 0, Console(silent=True))
             errors.append(None)
         except UserError as error:
             errors.append(str(error))
@@ -125,14 +126,10 @@ def main(data_dir: str, model_name: str, hparams: str) -> dict:
 
     def dataset(context):
         del context
-        return pretrain_data.make_dataset(
-            config.pretrain_tfrecords,
+        return RunData(vocab).dataset(
+            config,
+            True,
             batch_size=config.train_batch_size,
-            max_seq_length=config.max_seq_length,
-            vocab=vocab,
-            seed=config.seed,
-            mask_prob=config.mask_prob,
-            max_predictions_per_seq=config.max_predictions_per_seq,
             num_replicas=placement.num_replicas,
         )
 

@@ -43,7 +43,6 @@ def test_a_run_without_curves_has_pages(run):
     ("name", "text", "problem", "code"),
     [
         *((name, "{", "cannot be read", 65) for name in RIGHT),
-        (CONFIG, '{"temperature": "1"}', 'temperature in .* is "1"', 2),
         (CONFIG, '{"task_names": ["cola"]}', "is fine-tuned", 2),
         (RESULTS, '{"metrics": {"loss": "1"}}', "'loss' is no number", 65),
     ],

@@ -130,6 +130,7 @@ def test_corrupt_replaces_whole_words_of_a_list(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.thorough
 def test_a_missing_word_list_is_reported_once(tmp_path, capsys):
     model, _, texts = model_of_words(tmp_path / "gone.txt")
     assert (halves_replaced(model, texts) == 1).any()
@@ -154,7 +155,7 @@ def test_directories_without_a_whole_checkpoint(copy, tmp_path):
     with pytest.raises(UserError, match="holds no intact checkpoint") as caught:
         electra_tf.load(copy)
     assert caught.value.exit_code == EXIT_DAMAGED
-    for path in copy.glob("model.ckpt-*"):
+    for path in (*copy.glob("model.ckpt-*"), copy / "checkpoint"):
         path.unlink()
     with pytest.raises(UserError, match="has no checkpoint yet"):
         electra_tf.load(copy)
@@ -167,26 +168,32 @@ def test_another_vocabulary_is_refused(copy, tmp_path):
         electra_tf.load(copy)
 
 
-def test_models_of_other_formats_give_the_same(model, run, tmp_path):
-    stored, quiet = sources.read(run), {"log": lambda line: None}
-    huggingface.write_huggingface(stored, "all", tmp_path / "hf", **quiet)
-    huggingface.write_huggingface(stored, "encoder", tmp_path / "encoder", **quiet)
-    tf1.write_tf1(stored, "all", tmp_path / "tf1", **quiet)
+def check_same(model, other):
     texts = [TEXT, "w5 " * 20]
-    for place in (tmp_path / "hf", tmp_path / "tf1", run / "model.ckpt-12"):
-        other = electra_tf.load(place)
-        for ours, theirs in zip(model.detect(texts), other.detect(texts), strict=True):
-            assert [t[:3] for t in ours] == [t[:3] for t in theirs]
-            found = [t.probability for t in theirs]
-            assert found == pytest.approx([t.probability for t in ours], abs=1e-6)
-        ours, theirs = (m.score_texts(texts, "discriminator") for m in (model, other))
-        assert [t.score for t in ours] == pytest.approx([t.score for t in theirs])
-    alone = electra_tf.load(tmp_path / "hf" / "discriminator")
-    assert alone.detect(TEXT) == other.detect(TEXT)
+    for ours, theirs in zip(model.detect(texts), other.detect(texts), strict=True):
+        assert [t[:3] for t in ours] == [t[:3] for t in theirs]
+        found = [t.probability for t in theirs]
+        assert found == pytest.approx([t.probability for t in ours], abs=1e-6)
+    ours, theirs = (m.score_texts(texts, "discriminator") for m in (model, other))
+    assert [t.score for t in ours] == pytest.approx([t.score for t in theirs])
+
+
+def test_models_of_hugging_face_give_the_same(model, run, tmp_path):
+    stored, quiet = sources.read(run), {"log": lambda line: None}
+    huggingface.write_huggingface(stored, "discriminator", tmp_path / "d", **quiet)
+    huggingface.write_huggingface(stored, "encoder", tmp_path / "encoder", **quiet)
+    other = electra_tf.load(tmp_path / "d")
+    check_same(model, other)
     with pytest.raises(UserError, match="without its generator"):
-        alone.corrupt(TEXT)
+        other.corrupt(TEXT)
     with pytest.raises(UserError, match="holds an encoder without heads"):
         electra_tf.load(tmp_path / "encoder")
+
+
+@pytest.mark.thorough
+def test_models_of_the_original_give_the_same(model, run, tmp_path):
+    tf1.write_tf1(sources.read(run), "all", tmp_path / "tf1", log=lambda line: None)
+    check_same(model, electra_tf.load(tmp_path / "tf1"))
 
 
 # Marks.

@@ -243,7 +243,7 @@ def test_flipped_bits_are_found_by_checksums(copy):
             refused(copy, 65, file.name, "checksum")
             file.write_bytes(data)
     (copy / "README.md").write_text("Cards may be edited.")
-    assert "README.md is not what was written" in read(copy)[1]
+    assert "README.md has" in read(copy)[1]
 
 
 def test_truncated_weights_are_refused_without_checksums_too(foreign):
@@ -395,9 +395,8 @@ def test_foreign_model_is_compared_with_transformers(foreign):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
     assert "computes what transformers does, max difference" in read(foreign)[1]
-    edit_json(foreign / "config.json", use_cache="yes", novelty=1)
-    log = read(foreign)[1]
-    assert "transformers cannot read it" in log and "novelty" in log
+    edit_json(foreign / "config.json", use_cache="yes")
+    assert "transformers cannot read it" in read(foreign)[1]
 
 
 @pytest.mark.parametrize("lost", ["config.json", "model.safetensors"])

@@ -96,9 +96,9 @@ def reason_against(write, config, what) -> str | None:
     """The reason why a format cannot store a model, if any."""
     if write is tf1.write_tf1:
         return None
-    head, act = GENERATORS[config.generator_kind].head, config.model_config().hidden_act
+    head, act = GENERATORS[config.generator].head, config.model_config().hidden_act
     if what == "all" and head not in (None, MASKED_LM_HEAD):
-        return f"{config.generator_kind.replace('_', '-')} generator"
+        return f"{config.generator.replace('_', '-')} generator"
     if write is keras_hub.write_keras_hub:
         return None if act in ("gelu", "gelu_tanh") else "hidden_act"
     if what == "all" and head == MASKED_LM_HEAD and act != "gelu":

@@ -102,7 +102,7 @@ class TestGuesses:
 
     def test_guesses_are_not_stored(self, exported, tmp_path):
         hparams = written(exported / "discriminator", tmp_path / "tf1")
-        for name in ("uniform_generator", "electra_objective", "learning_rate"):
+        for name in ("generator", "objective", "learning_rate"):
             assert name not in hparams, name
         shape = {"hidden_size": 16, "num_attention_heads": 2}
         assert shape.items() <= hparams["model_hparam_overrides"].items()
@@ -116,7 +116,7 @@ class TestGuesses:
     def test_known_hparams_are_stored(self, run, tmp_path):
         hparams = written(run, tmp_path / "tf1")
         saved = json.loads((run / "config.json").read_text())
-        for name in ("uniform_generator", "learning_rate", "mask_prob", "seed"):
+        for name in ("generator", "learning_rate", "mask_prob", "seed"):
             assert hparams[name] == saved[name], name
         models = electra_tf.load(run), electra_tf.load(tmp_path / "tf1")
         [ours], [theirs] = (model.corrupt(LONG) for model in models)

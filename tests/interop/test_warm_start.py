@@ -227,6 +227,7 @@ def test_dry_run_compares_the_weights(pretrained, tiny_data):
     assert not (data / "models" / "dry").exists()
 
 
+@pytest.mark.thorough
 def test_run_continues_another_run_with_its_own_schedule(
     pretrained, tiny_data, tmp_path
 ):

@@ -7,11 +7,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import flops_computation
 from electra_tf.config import pretraining as config_lib
 from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.generators import GENERATORS
 from electra_tf.config.model import generator_config, model_config
+from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import UserError
+from electra_tf.pretrain import flops as flops_lib
 from tests.parity.rows import Row, equal, read_json
 
 
@@ -71,6 +73,10 @@ def _hparams(golden: dict[str, Any]) -> Iterator[Row]:
             os.path.dirname(recorded["vocab_file"]), recorded["model_name"], hparams
         )
         ours = config.to_dict()
+        for kind in (OBJECTIVES[config.objective], GENERATORS[config.generator]):
+            ours |= kind.original
+        untied = config.embedding_sharing == "untied"
+        ours["untied_generator_embeddings"] = untied
         ours["max_predictions_per_seq"] = config.max_predictions_per_seq
         yield Row(f"hparams/{name}", _differing(ours, recorded), 0.0)
     # The original leaves base without an embedding size; the model then takes its own.
@@ -113,9 +119,9 @@ def _flops(golden: dict[str, Any]) -> Iterator[Row]:
         return Row(f"flops/{name}", abs(ours - theirs) / theirs, 1e-14)
 
     for name, value in golden["MODEL_FLOPS"].items():
-        yield relative(name, flops_computation.MODEL_FLOPS[name], value)
+        yield relative(name, flops_lib.MODEL_FLOPS[name], value)
     for number, case in enumerate(golden["hparams"]):
-        model = flops_computation.TransformerHparams(*case["args"], **case["kwargs"])
+        model = flops_lib.TransformerHparams(*case["args"], **case["kwargs"])
         for name, value in case["attributes"].items():
             ours = getattr(model, name)
             yield equal(f"flops/{number}/{name}", ours, value)
@@ -130,7 +136,5 @@ def _flops(golden: dict[str, Any]) -> Iterator[Row]:
         }.items():
             yield relative(f"{number}/{name}", ours, case[name])
     for number, case in enumerate(golden["electra"]):
-        ours = flops_computation.get_electra_train_flops(
-            *case["args"], **case["kwargs"]
-        )
+        ours = flops_lib.get_electra_train_flops(*case["args"], **case["kwargs"])
         yield relative(f"electra_{number}", ours, case["value"])

@@ -186,13 +186,11 @@ def _masking_statistics(golden) -> Iterator[Row]:
         for step in range(10):
             result = masking.mask_batch(
                 {name: tf.constant(value) for name, value in batch.items()},
-                seed=1,
-                step=step,
-                mask_prob=golden["mask_prob"],
-                max_predictions_per_seq=slots,
-                cls_id=CLS_ID,
-                sep_id=SEP_ID,
-                mask_id=MASK_ID,
+                1,
+                step,
+                masking.MaskingSettings(
+                    golden["mask_prob"], slots, (CLS_ID, SEP_ID, MASK_ID)
+                ),
             )
             weights = result["masked_lm_weights"].numpy()
             yield compare(

@@ -89,11 +89,9 @@ def _variable_names(recording, model) -> Iterator[Row]:
 
 def _masking(recording) -> Iterator[Row]:
     golden, config = recording.forward, recording.config
-    cls_id, sep_id, mask_id = recording.special_ids
+    mask_id = recording.special_ids[-1]
     ids, input_mask = golden["input_ids"], golden["input_mask"]
-    candidates = masking.candidates_mask(
-        ids, input_mask, cls_id=cls_id, sep_id=sep_id, mask_id=mask_id
-    )
+    candidates = masking.candidates_mask(ids, input_mask, recording.special_ids)
     yield compare("masking/candidates_mask", candidates, golden["candidates_mask"])
     slots = config.max_predictions_per_seq
     wanted = masking.num_to_predict(input_mask.sum(1), config.mask_prob, slots)

@@ -26,10 +26,15 @@ def shards(tmp_path_factory):
 @pytest.mark.parametrize(
     "options",
     [
-        {"start_step": 10**6},
         {"start_step": 3, "num_replicas": 6, "replica_slice": (1, 3)},
-        {"start_step": 70, "examples_before": 13},
-        {"random_token_share": 0.1, "repeated_masks": "fixed", "seed": 2**31 - 1},
+        *(
+            pytest.param(options, marks=pytest.mark.thorough)
+            for options in (
+                {"start_step": 10**6},
+                {"start_step": 70, "examples_before": 13},
+                {"random_token_share": 0.1, "repeated_masks": "fixed", "seed": 7},
+            )
+        ),
     ],
     ids=str,
 )

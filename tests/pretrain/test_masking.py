@@ -32,7 +32,7 @@ def test_positions_are_uniform_over_candidates(mode):
     batch = sequences(2048)
     masked = mask(batch, mode=mode)
     candidates = masking.candidates_mask(
-        batch["input_ids"], batch["input_mask"], cls_id=CLS, sep_id=SEP, mask_id=MASK
+        batch["input_ids"], batch["input_mask"], (CLS, SEP, MASK)
     ).numpy()
     assert candidates.sum(axis=1).tolist() == [LENGTH - 3] * 2048
     expected = candidates[0] / (LENGTH - 3)

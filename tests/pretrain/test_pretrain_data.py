@@ -332,7 +332,7 @@ def test_shares_by_weight(mixed):
 
 
 def test_any_batch_of_a_mixture_and_any_part_of_it(mixed):
-    options = {"sampling_alpha": 0.5}
+    options = {"alpha": 0.5}
     straight = batches(mixed, 40, **options)
     for start in (1, 39):
         again = batches(mixed, 1, start_step=start, **options)[0]

@@ -12,6 +12,8 @@ import pytest
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
+from electra_tf.pretrain.pretrain_data import RunData
+from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.pretrain.run import check_data, has_learned
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
@@ -25,6 +27,7 @@ from tests.helpers.forked_runs import (
     signal_at,
 )
 from tests.helpers.runs import NO_DROPOUT, tiny, write_tiny_data
+from tests.helpers.tiny_pretraining import tiny_config, tiny_model
 from tests.helpers.workers import train
 from tests.train.test_evaluation import kill_at_evaluation
 from tests.train.test_loop import Trained
@@ -38,6 +41,8 @@ PHASES = [
         "gradient_accumulation_steps": 2,
         "learning_rate": 1e-3,
         "num_warmup_steps": 6,
+        "mask_prob": 0.3,
+        "temperature": 2.0,
     },
 ]
 HPARAMS = tiny(
@@ -70,6 +75,17 @@ def test_training_data_are_recognised_by_any_pattern(two_lengths):
     assert not has_learned(config, f"{held_out}/*")
 
 
+def test_phases_mask_and_sample_in_their_own_way():
+    phases = tiny_config(
+        phases=PHASES, num_train_steps=STEPS, temperature=3.0
+    ).run_phases()
+    assert [phase.config.max_predictions_per_seq for phase in phases] == [2, 9]
+    model = tiny_model("electra")
+    settings = [TrainablePretrainer(model, p).objective.settings for p in phases]
+    assert [s.temperature for s in settings] == [3.0, 2.0]
+    assert [s.mask_prob for s in settings] == [0.15, 0.3]
+
+
 def finish(data, model, hparams, *flags, code=0, **kwargs):
     run = pretrain(data, model, hparams, *flags, **kwargs).wait()
     assert run.returncode == code, run
@@ -88,6 +104,7 @@ def rows(folder, name):
     return [json.loads(line) for line in (folder / name).open()]
 
 
+@pytest.mark.thorough
 def test_one_run_one_directory_one_counter(straight):
     folder, printed = straight
     found = metrics_of(folder)
@@ -193,7 +210,7 @@ def refused(data, hparams, *words):
     with pytest.raises(UserError) as caught:
         vocab = Vocabulary.load(config.vocab_file)
         placement = create_strategy(config)
-        check_data(config, vocab, placement, 0, Console(silent=True))
+        check_data(config, RunData(vocab), placement, 0, Console(silent=True))
     assert all(word in str(caught.value) for word in words), caught.value
 
 

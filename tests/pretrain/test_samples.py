@@ -10,6 +10,7 @@ import tensorflow as tf
 from electra_tf.console import Console
 from electra_tf.inference import html_report
 from electra_tf.pretrain import samples
+from electra_tf.pretrain.pretraining import TrainablePretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train.reporting import SAMPLES
 from tests.helpers.forked_runs import metrics_of, pretrain
@@ -18,10 +19,12 @@ from tests.helpers.tiny_pretraining import (
     CLS,
     MASK,
     SEP,
+    VARIANTS,
     VOCAB_SIZE,
     shared_model,
     shared_output,
     tiny_batch,
+    tiny_config,
     tiny_model,
 )
 
@@ -46,9 +49,10 @@ def texts_of(folder):
                 yield event.step, value.tag, text
 
 
-def sampler(model, vocab, folder, batch=tiny_batch, **journal):
+def sampler(model, vocab, folder, batch=tiny_batch, phase=None, **journal):
     usual = {"step": 0, "is_chief": True, "console": Console(silent=True)}
-    return samples.Samples(model, batch, vocab, folder, **usual | journal)
+    task = TrainablePretrainer(model, phase)
+    return samples.Samples(task, batch, vocab, folder, **usual | journal)
 
 
 def test_samples_are_what_the_model_computes(vocab, tmp_path):
@@ -83,14 +87,13 @@ def test_samples_are_what_the_model_computes(vocab, tmp_path):
 
 def test_the_first_of_two_stages_has_no_discriminator(vocab, tmp_path):
     model = tiny_model("two_stage")
-    model.objective.enter_stage(1)
-    look = sampler(model, vocab, tmp_path)
+    phases = tiny_config(**VARIANTS["two_stage"]).run_phases()
+    look = sampler(model, vocab, tmp_path, phase=phases[0])
     assert not look(5) and not look.has(5)
-    model.objective.enter_stage(2)
-    look = sampler(model, vocab, tmp_path)
+    look = sampler(model, vocab, tmp_path, phase=phases[1])
     assert not look(10) and look.has(10)
     # Only the chief writes.
-    look = sampler(None, vocab, tmp_path / "other", is_chief=False)
+    look = sampler(model, vocab, tmp_path / "other", is_chief=False)
     assert not look(5) and not (tmp_path / "other").exists()
 
 

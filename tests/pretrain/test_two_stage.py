@@ -6,6 +6,8 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.pretrain import metrics
+from electra_tf.pretrain.pretraining import TrainablePretrainer
+from electra_tf.pretrain.two_stage import TwoStage
 from electra_tf.train.step import TrainingStep
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
 from tests.train.test_loop import Trained
@@ -26,14 +28,16 @@ class Staged(Trained):
     """A run as run_pretraining.py makes it, stage by stage."""
 
     def begin(self, step):
-        objective, phase = self.task.model.objective, self.config.phase_at(step)
-        objective.begin_stage(self.task.model, phase.stage, step == phase.first)
+        model, phase = self.state.model, self.config.phase_at(step)
+        self.task = TrainablePretrainer(model, phase)
+        if step == phase.first:
+            self.task.objective.begin(model)
         self.step = TrainingStep(
             self.task,
             self.state,
             self.placement,
             seed=1,
-            variables=objective.trained_variables(self.task.model),
+            variables=self.task.objective.trained_variables(model),
             moments_begin_at=phase.first,
         )
 
@@ -115,9 +119,9 @@ def test_a_step_has_the_metrics_of_its_stage():
         (1, {m.name for m in metrics.GENERATOR_METRICS}),
         (2, {m.name for m in metrics.DISCRIMINATOR_METRICS}),
     ):
-        model.objective.enter_stage(stage)
-        sums = model.objective.sums(model(batch), batch)
-        found = metrics.evaluation_metrics(model.objective.metrics, sums)
+        objective = TwoStage(model.settings, stage)
+        sums = objective.sums(model(batch, objective=objective), batch)
+        found = metrics.evaluation_metrics(objective.metrics, sums)
         assert names <= found.keys()
         assert ("disc_loss" in found) == (stage == 2)
     assert tf.reduce_all(tf.math.is_finite(list(found.values())))

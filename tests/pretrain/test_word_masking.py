@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.pretrain import masking, run
+from electra_tf.pretrain import masking
+from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.pretrain.word_masking import WordTables, continue_words
 from electra_tf.text import word_list
 from electra_tf.text.tokenization import Tokenizer
@@ -22,6 +23,7 @@ from tests.helpers.masked_sequences import (
     SLOTS,
     as_batch,
     mask,
+    settings_of,
 )
 from tests.helpers.runs import SPECIAL, pretrain, run_script, tiny
 from tests.helpers.statistics import assert_like
@@ -105,7 +107,7 @@ def test_words_are_masked_whole():
 
 @pytest.mark.parametrize("prob, slots", [(0.15, 19), (0.4, 51)])
 def test_share_of_masked_tokens(prob, slots):
-    settings = {"mask_prob": prob, "max_predictions_per_seq": slots}
+    settings = {"mask_prob": prob, "slots": slots}
     words = draw(texts(512), **settings)
     tokens = draw(texts(512), mask_unit="token", **settings)
     found, expected = (x["masked_lm_weights"].sum() for x in (words, tokens))
@@ -120,7 +122,7 @@ def test_every_word_of_a_size_is_as_likely():
     row = [CLS, *(token for word in words for token in word), SEP]
     firsts = 1 + np.cumsum(sizes) - sizes
     batch = as_batch([row] * 4000, np.ones((4000, len(row))))
-    masked = masked_at(draw(batch, mask_prob=0.2, max_predictions_per_seq=12))
+    masked = masked_at(draw(batch, mask_prob=0.2, slots=12))
     times = masked[:, firsts].sum(0)
     for size in (1, 2, 3):
         counts = times[sizes == size]
@@ -146,7 +148,7 @@ def test_a_word_that_could_never_fit():
     counts = masked[:1000, 1:23].sum(0)
     assert_like(counts, np.full(22, counts.mean()), 1 - 4 / 22)
     # Fewer slots than tokens to mask.
-    assert masked_at(draw(texts(64), max_predictions_per_seq=3)).sum(1).max() == 3
+    assert masked_at(draw(texts(64), slots=3)).sum(1).max() == 3
 
 
 def test_what_becomes_of_masked_words():
@@ -169,17 +171,10 @@ def test_a_function_of_seed_step_and_row():
     assert not np.array_equal(masked_at(whole), masked_at(later))
     part = {name: value[5:11] for name, value in batch.items()}
     part = draw(part, first_row=5)
-    draws = masking.uniforms(
-        1, 0, (0, 24), masking.draws_per_row(LENGTH, SLOTS, "fixed")
-    )
-    special = {"cls_id": CLS, "sep_id": SEP, "mask_id": MASK, "mask_prob": 0.15}
     words = {"mask_unit": "word", "continuations": CONTINUATIONS}
-    function = functools.partial(
-        masking.mask_by_draws,
-        max_predictions_per_seq=SLOTS,
-        repeated_masks="fixed",
-        **special | words,
-    )
+    settings = settings_of("fixed", **words)
+    draws = masking.uniforms(1, 0, (0, 24), settings.draws_per_row(LENGTH))
+    function = functools.partial(masking.mask_by_draws, settings=settings)
     compiled = tf.function(function, jit_compile=True)(batch, draws)
     for name, value in whole.items():
         np.testing.assert_array_equal(part[name], value[5:11], err_msg=name)
@@ -293,7 +288,7 @@ def batch_of(folder, training=True, **changes):
     config = PretrainingConfig.from_hparams(str(folder), "m", hparams)
     vocab = Vocabulary.load(config.vocab_file)
     options = {"batch_size": 400, "num_batches": 1} | changes
-    [batch] = run._dataset(config, vocab, training, **options)
+    [batch] = RunData(vocab).dataset(config, training, **options)
     return {name: value.numpy() for name, value in batch.items()}, vocab
 
 

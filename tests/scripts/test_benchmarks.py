@@ -222,11 +222,9 @@ def test_flops_are_those_of_the_matrix_products_in_the_graph(embedding_size):
     ids = tf.random.uniform([3, 16], 5, 300, tf.int32)
     batch = {"input_ids": ids, "input_mask": tf.ones_like(ids)}
     batch["segment_ids"] = tf.zeros_like(ids)
-    special = {"cls_id": 2, "sep_id": 3, "mask_id": 4}
     count = config.max_predictions_per_seq
-    batch = masking.mask_batch(
-        batch, 1, 0, mask_prob=0.15, max_predictions_per_seq=count, **special
-    )
+    settings = masking.MaskingSettings(0.15, count, (2, 3, 4))
+    batch = masking.mask_batch(batch, 1, 0, settings)
     variables = [v.value for v in task.model.trainable_variables]
 
     @tf.function

@@ -9,8 +9,6 @@ import pytest
 from electra_tf.interop import sources
 from tests.helpers.runs import run_script
 
-quiet = {"log": lambda line: None}
-
 
 def export(*flags, code=0, **kwargs):
     done = run_script("export_model.py", *map(str, flags), **kwargs)
@@ -18,43 +16,41 @@ def export(*flags, code=0, **kwargs):
     return done
 
 
-@pytest.mark.thorough
-def test_torchs_triton_is_not_imported_beside_tensorflow(pretrained, tmp_path):
-    """The Triton of torch for CUDA would end the process."""
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers")
-    (tmp_path / "triton.py").write_text("import os; os.abort()")
-    done = export(
-        *("--data-dir", pretrained("electra"), "--model-name", "electra"),
-        *("--format", "huggingface", "--output-dir", tmp_path / "out"),
-        env={"PYTHONPATH": str(tmp_path)},
-    )
-    assert "verified with transformers: " in done.stdout
+def check_same(run, exported):
+    """Returns the sources after comparing tensors and settings."""
+    original, again = (sources.read(path, log=str) for path in (run, exported))
+    for name, array in original.tensors.items():
+        np.testing.assert_array_equal(again.tensors[name], array)
+    assert again.config.model_config() == original.config.model_config()
+    return original, again
 
 
 def test_a_run_is_exported_and_read_again(pretrained, tmp_path):
-    pytest.importorskip("safetensors")
-    data = pretrained("electra")
+    data, output = pretrained("electra"), tmp_path / "tf1"
     flags = ("--data-dir", data, "--model-name", "electra", "--format", "tf1")
-    done = export(*flags, "--output-dir", tmp_path / "tf1")
+    done = export(*flags, "--output-dir", output)
     assert "verified with electra_tf: weights, max difference 0 " in done.stdout
-    assert f"Written to {tmp_path / 'tf1'}" in done.stdout
-    flags = ("--init-checkpoint", tmp_path / "tf1", "--format", "huggingface")
-    done = export(*flags, "--output-dir", tmp_path / "hf")
-    assert "discriminator/hidden" in done.stdout and "generator/hidden" in done.stdout
-    original, through_tf1, through_both = (
-        sources.read(path, **quiet)
-        for path in (data / "models/electra", tmp_path / "tf1", tmp_path / "hf")
-    )
-    assert original.step == through_tf1.step == 12
-    assert original.slots and original.slots.keys() == through_tf1.slots.keys()
-    for name, array in original.tensors.items():
-        np.testing.assert_array_equal(through_tf1.tensors[name], array)
-        np.testing.assert_array_equal(through_both.tensors[name], array)
-    manifest = json.loads((tmp_path / "tf1" / "manifest.json").read_text())
+    assert f"Written to {output}" in done.stdout
+    original, again = check_same(data / "models" / "electra", output)
+    assert original.step == again.step == 12
+    assert original.slots and original.slots.keys() == again.slots.keys()
+    manifest = json.loads((output / "manifest.json").read_text())
     assert manifest["model"] == "electra" and manifest["step"] == 12
-    config = through_both.config.model_config()
-    assert config == original.config.model_config()
+
+
+@pytest.mark.thorough
+def test_a_checkpoint_is_exported_to_hugging_face(pretrained, tmp_path):
+    """Without torch's Triton, whose import beside TensorFlow can end the process."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    (tmp_path / "triton.py").write_text("import os; os.abort()")
+    run, output = pretrained("electra") / "models" / "electra", tmp_path / "hf"
+    flags = ("--init-checkpoint", run / "model.ckpt-12", "--format", "huggingface")
+    env = {"PYTHONPATH": str(tmp_path)}
+    done = export(*flags, "--output-dir", output, env=env)
+    assert "verified with transformers: " in done.stdout
+    assert "discriminator/hidden" in done.stdout and "generator/hidden" in done.stdout
+    check_same(run, output)
 
 
 @pytest.mark.parametrize(

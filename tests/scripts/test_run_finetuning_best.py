@@ -84,13 +84,10 @@ def test_a_trial_that_ended_early_is_not_trained_on(data, trained, tmp_path):
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
 
 
-WEIGHTS = "model.ckpt-{}.data-00000-of-00001"
 STOPS = {
-    "a signal in training": functools.partial(forked_runs.signal_at, 50),
+    "signal": functools.partial(forked_runs.signal_at, 50),
     # The saves are those of the training and of the best weights, in turns.
-    "a kill as the best are exchanged": functools.partial(
-        forked_runs.kill_in_save, 4, 7
-    ),
+    "kill": functools.partial(forked_runs.kill_in_save, 4, 7),
 }
 
 
@@ -99,17 +96,15 @@ STOPS = {
 def test_interrupts_change_nothing(data, trained, how):
     """The best weights, the scores and the early end are those of the straight run."""
     _, straight, rows = trained
-    name = how.replace(" ", "_")
-    run = fork(data, name, HPARAMS, before=STOPS[how])
-    stopped = EXIT_PREEMPTED if "signal" in how else -signal.SIGKILL
+    run = fork(data, how, HPARAMS, before=STOPS[how])
+    stopped = EXIT_PREEMPTED if how == "signal" else -signal.SIGKILL
     assert run.returncode == stopped, run.stdout + run.stderr
-    again = fork(data, name, HPARAMS)
+    again = fork(data, how, HPARAMS)
     assert again.returncode == 0, again.stdout + again.stderr
-    folder = data / "models" / name / "finetuning_models" / "cola_model_1"
+    folder = data / "models" / how / "finetuning_models" / "cola_model_1"
     assert evaluations(folder) == rows
     [step] = Checkpoints(straight, read_only=True).steps()
     assert Checkpoints(folder, read_only=True).steps() == [step]
-    found = (path / WEIGHTS.format(step) for path in (straight, folder))
-    ours, theirs = (path.read_bytes() for path in found)
-    assert ours == theirs
+    name = f"model.ckpt-{step}.data-00000-of-00001"
+    assert (straight / name).read_bytes() == (folder / name).read_bytes()
     assert not list(folder.glob("*.partial"))

@@ -35,7 +35,7 @@ def local(electric, corpus, tmp_path_factory):
     return succeed("score", electric, corpus, output, SMALL, ONE)[0]
 
 
-def test_in_this_process(electric, corpus, local, tmp_path):
+def test_in_one_process(electric, corpus, local, tmp_path):
     files, done = succeed("score", electric, corpus, tmp_path / "o", SMALL, BEAM)
     assert files == local
     assert f"{len(files) - 1} shards with Beam" in done.stdout
@@ -65,8 +65,9 @@ def test_a_saved_model_predicts(finetuned, tmp_path):
     lines = [" ".join(words[i % 40 : i % 40 + i % 7]) for i in range(200)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     local, beam = (
-        succeed("predict", model, tmp_path / "in.txt", tmp_path / flag, SMALL, flag)[0]
+        succeed("predict", model, tmp_path / "in.txt", tmp_path / flag, *flags)[0]
         for flag in (ONE, BEAM)
+        for flags in [("--shard-mb=0.001", flag)]
     )
     assert local == beam and len(local) > 2
     rows = rows_in(tmp_path / BEAM)

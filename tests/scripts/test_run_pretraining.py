@@ -84,7 +84,7 @@ def test_mistakes_are_found_without_tensorflow(data, no_tensorflow):
         ("wrong", EVALUATE, "no checkpoint to evaluate"),
         ("wrong", tiny(pretrain_tfrecords="/nowhere/x*"), "/nowhere/x*"),
         ("../../elsewhere", TINY, "is not the name of a directory below"),
-        ("electra", tiny(electra_objective=False), "electra_objective is True there"),
+        ("electra", tiny(electra_objective=False), "objective is 'electra' there"),
     ],
 )
 def test_mistakes(data, name, hparams, text):

@@ -98,6 +98,7 @@ def test_other_data_are_reported(run_again, tmp_path):
     assert settings_at(folder, 13)["data"] != settings_at(folder, 12)["data"]
 
 
+@pytest.mark.thorough
 def test_evaluations_of_undone_steps_are_removed(data):
     few = TINY | {"num_train_steps": 4, "save_checkpoints_steps": 2}
     for hparams in (few | {"eval_every_steps": 2, "num_eval_steps": 1}, few):

@@ -12,18 +12,24 @@ import sys
 import pytest
 
 from electra_tf.errors import UserError
+from electra_tf.storage import lock as lock_module
 from electra_tf.storage.lock import RunLock
 from tests.helpers.runs import ROOT
 
 HOLD = f"""
-import fcntl, sys, time
+import fcntl, socket, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage import lock
 def no_flock(*args):
     raise OSError(int(sys.argv[2]), "not supported")
 if int(sys.argv[2]):
     fcntl.flock = no_flock
-with RunLock(sys.argv[1]):
+if sys.argv[3] == "elsewhere":
+    socket.gethostname = lambda: "elsewhere"
+    lock.is_alive = lambda _: None
+    lock.this_process = lambda: dict(pid=1, host="elsewhere")
+lock.BEAT_SECONDS, lock.EXPIRY_SECONDS = 0.2, 4.0
+with lock.RunLock(sys.argv[1]):
     print("locked", flush=True)
     time.sleep(60)
 """
@@ -43,16 +49,24 @@ def check_is_refused(directory, *words):
     assert all(word in str(caught.value) for word in words)
 
 
-@pytest.mark.parametrize("error", [0, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS])
-def test_a_live_holder_refuses_and_a_dead_one_is_replaced(tmp_path, monkeypatch, error):
+@pytest.mark.parametrize(
+    ("error", "host"),
+    [(0, ""), (errno.ENOTSUP, ""), (errno.ENOLCK, "elsewhere")],
+)
+def test_a_live_holder_refuses_and_a_dead_one_is_replaced(
+    tmp_path, monkeypatch, error, host
+):
     """With flock, and on file systems without it."""
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(lock_module, "EXPIRY_SECONDS", 4.0)
     if error:
         without_flock(monkeypatch, error)
-    command = [sys.executable, "-c", HOLD, str(tmp_path), str(error)]
+    command = [sys.executable, "-c", HOLD, str(tmp_path), str(error), host]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
         try:
             assert holder.stdout.readline() == "locked\n"
-            check_is_refused(tmp_path, f"process {holder.pid}", os.uname().nodename)
+            pid = 1 if host else holder.pid
+            check_is_refused(tmp_path, f"process {pid}", host or os.uname().nodename)
         finally:
             holder.send_signal(signal.SIGKILL)
     with RunLock(tmp_path) as lock:
@@ -85,6 +99,16 @@ def test_a_removed_lock_is_noticed(tmp_path):
             second.check()
             with pytest.raises(UserError, match="removed"):
                 first.check()
+
+
+def test_a_soft_lock_that_was_taken_over_is_noticed(tmp_path, monkeypatch):
+    without_flock(monkeypatch, errno.ENOTSUP)
+    with RunLock(tmp_path) as lock:
+        lock.check()
+        (tmp_path / "run.lock.lease").unlink()
+        with pytest.raises(UserError, match="taken over") as caught:
+            lock.check()
+    assert caught.value.exit_code == 75
 
 
 def test_a_lock_removed_between_opening_and_locking(tmp_path, monkeypatch):

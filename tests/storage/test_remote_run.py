@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 
 import fsspec
@@ -16,8 +17,7 @@ from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import bucket_lock, remote, remote_run
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.lease import this_process
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import RunLock, this_process
 from electra_tf.storage.remote_run import RunFolder, bring_model
 from tests.helpers import memory_bucket
 
@@ -159,9 +159,37 @@ def test_a_dead_writer_is_replaced(run, monkeypatch):
     """If it was suspended, it writes nothing more."""
     with pytest.raises(UserError, match="has taken .* over") as caught:
         with RunFolder(run, writes=True):
-            monkeypatch.setattr(bucket_lock, "is_dead", lambda _: True)
+            monkeypatch.setattr(bucket_lock, "is_alive", lambda _: False)
             train(run, 1)
     assert caught.value.exit_code == 75
+
+
+@pytest.mark.parametrize("is_silent", [True, False])
+def test_a_writer_of_another_machine(run, monkeypatch, is_silent):
+    """It has the lock until it was silent for a minute."""
+    writer = {"pid": 1, "host": "elsewhere"}
+    lock = bucket_lock.BucketLock(run)
+    lock._write(7, writer)
+    if is_silent:
+        monkeypatch.setattr(bucket_lock, "EXPIRY_SECONDS", 0.0)
+        with lock:
+            lock.check()
+        return
+    refresh = functools.partial(lock._write, 7, writer | {"beat": 1})
+    monkeypatch.setattr(time, "sleep", lambda _: refresh())
+    with pytest.raises(UserError, match="in use by process 1 on elsewhere") as caught:
+        lock.__enter__()
+    assert caught.value.exit_code == 75
+
+
+def test_a_store_that_ignores_conditional_writes_is_refused(run, monkeypatch):
+    memory = fsspec.filesystem("memory")
+    write = memory.pipe_file
+    monkeypatch.setattr(memory, "pipe_file", lambda *args, **_: write(*args))
+    with pytest.raises(UserError, match="ignores conditional writes") as caught:
+        train(run, 1)
+    assert caught.value.exit_code == 73
+    assert not memory.find("bucket/run")
 
 
 def test_readers_on_the_machine_of_a_run_use_its_files(run):

@@ -110,6 +110,7 @@ def weights_of(prefix):
     }
 
 
+@pytest.mark.thorough
 def test_two_replicas_train_like_one(tiny_data):
     """20 steps without dropout give the same weights, whole batch or halves of it."""
     hparams = tiny(overrides=NO_DROPOUT, num_train_steps=20)

@@ -12,7 +12,8 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.model import target
-from electra_tf.pretrain import pretrain_data, pretraining
+from electra_tf.pretrain import pretraining
+from electra_tf.pretrain.pretrain_data import RunData
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop as training
@@ -47,16 +48,9 @@ class Trained:
         )
 
     def dataset(self, start=0):
-        return pretrain_data.make_dataset(
-            self.config.pretrain_tfrecords,
-            batch_size=self.config.train_batch_size,
-            max_seq_length=self.config.max_seq_length,
-            vocab=self.vocab,
-            seed=self.config.seed,
-            start_step=start,
-            mask_prob=self.config.mask_prob,
-            max_predictions_per_seq=self.config.max_predictions_per_seq,
-        )
+        size = {"batch_size": self.config.train_batch_size}
+        data = RunData(self.vocab)
+        return data.dataset(self.config, True, start_step=start, **size)
 
     def run(self, count, start=0, dataset=None):
         batches = iter(dataset or self.dataset(start))
@@ -106,6 +100,7 @@ def test_jit_agrees_with_the_graph(tiny_data, straight):
     assert largest_difference(trained.values(), straight[1]) < 1e-5
 
 
+@pytest.mark.thorough
 def test_a_loop_of_many_steps_equals_loops_of_one(tiny_data):
     one, many = (Trained(tiny_data, num_train_steps=20) for _ in range(2))
     whole = one.run(6)
@@ -137,6 +132,7 @@ def test_metrics_of_a_step(straight):
     assert metrics["loss"][-1] < 0.75 * metrics["loss"][0]
 
 
+@pytest.mark.thorough
 def test_dropout_is_a_function_of_seed_and_step(tiny_data):
     """The same batch and weights (the learning rate is 0 at step 0), other keys."""
 
@@ -154,6 +150,7 @@ def test_dropout_is_a_function_of_seed_and_step(tiny_data):
 PRECISIONS = by_default(["mixed_bfloat16", "mixed_float16"], ["mixed_float16"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_mixed_precision_learns(tiny_data, straight, precision):
     trained = Trained(
@@ -182,6 +179,7 @@ def test_steps_that_overflowed():
     assert not overflowed(metrics).any()
 
 
+@pytest.mark.thorough
 def test_an_overflow_lowers_the_loss_scale_and_changes_nothing_else(tiny_data):
     trained = Trained(tiny_data, precision="mixed_float16")
     trained.state.loss_scale.assign(2.0**40)

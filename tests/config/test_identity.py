@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes two configs the same run, and hparams that agree with a config."""
+"""What makes two configs the same run."""
 
 import dataclasses
 
 import pytest
 
-from electra_tf.config import same_run
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import Role, hparam, read_hparams
+from electra_tf.config.generators import GENERATORS
+from electra_tf.config.hparams import Role, applicable, hparam
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.errors import UserError
 from tests.config.test_pretraining import make
 
 CONFIGS = {name: make({"objective": name}) for name in OBJECTIVES} | {
@@ -58,39 +58,21 @@ def test_other_hparams_do_not_make_another_run(cls):
     assert moved.settings() == usual.settings()
 
 
-@pytest.mark.parametrize("there", CONFIGS)
-def test_saved_hparams_of_another_config(there, tmp_path):
-    """They decide the identity; hparams that are not in the file are the config's."""
-    CONFIGS[there].save(str(tmp_path / "hparams.json"))
-    hparams = read_hparams(str(tmp_path / "hparams.json"))
-    for name, here in CONFIGS.items():
-        assert stored(here, hparams) == CONFIGS[there].identity(), name
-    assert stored(CONFIGS[there], {}) == CONFIGS[there].identity()
-
-
-def stored(config, hparams):
-    return same_run.identity_told(config, hparams, "hparams.json")
-
-
-def test_some_hparams_of_another_config():
-    usual = make().identity()
-    for hparams, same in (
-        ({"model_hparam_overrides": {"num_attention_heads": 2}}, False),
-        ({"model_size": "large"}, False),
-        ({"objective": "electra"}, True),
-        ({"objective": "electric"}, False),
-        ({"generator_hidden_size": 0.25}, True),
-        ({"generator_hidden_size": 0.5}, False),
-    ):
-        assert (stored(make(), hparams) == usual) == same, hparams
-    # Fractions are compared by the size that they give.
-    base = make({"model_size": "base"})
-    assert base.generator_hidden_size != 256 / 768
-    assert stored(base, {"generator_hidden_size": 256 / 768}) == base.identity()
-    electric = make({"electric_objective": True})
-    assert stored(electric, {"objective": "electric"}) == electric.identity()
-    with pytest.raises(UserError, match="hparams.json"):
-        stored(make(), {"model_size": "huge"})
+def test_identities_with_the_booleans_of_the_original():
+    """As runs of earlier versions have them."""
+    for name, config in CONFIGS.items():
+        kinds = OBJECTIVES[config.objective], GENERATORS[config.generator]
+        stored = config.identity()
+        for kind, key in zip(kinds, ("objective", "generator"), strict=True):
+            stored |= kind.original
+            if kind.is_originals:
+                del stored[key]
+        untied = config.embedding_sharing == "untied"
+        stored["untied_generator_embeddings"] = untied
+        if config.embedding_sharing != "disentangled":
+            stored.pop("embedding_sharing", None)
+        found = applicable(PretrainingConfig, translated(stored))
+        assert found == config.identity(), name
 
 
 @pytest.mark.parametrize("cls", [PretrainingConfig, FinetuningConfig, ModelConfig])

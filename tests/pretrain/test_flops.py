@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import flops_computation
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA
+from electra_tf.pretrain import flops as flops_lib
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.runs import ROOT
 
@@ -33,13 +33,13 @@ def recipe(name, **hparams):
     ],
 )
 def test_recipes_cost_what_the_paper_says(name, model):
-    flops = flops_computation.get_recipe_flops(recipe(name))
-    assert flops == pytest.approx(flops_computation.MODEL_FLOPS[model], rel=1e-12)
+    flops = flops_lib.get_recipe_flops(recipe(name))
+    assert flops == pytest.approx(flops_lib.MODEL_FLOPS[model], rel=1e-12)
 
 
 def test_a_matrix_product_counts_two_operations_per_multiply_add():
     """With widths of 1 the block is small enough to be counted by hand."""
-    model = flops_computation.TransformerHparams(1, 1, s=1, v=1, i=1, heads=1)
+    model = flops_lib.TransformerHparams(1, 1, s=1, v=1, i=1, heads=1)
     attention = 3 * (2 + 1) + 2 + 5 + 4 + 1 + 2 + 2 + 1 + 4 + 1 + 5
     feed_forward = 2 + 1 + 8 + 2 + 1 + 4 + 1 + 5
     assert model.get_block_flops() == attention + feed_forward
@@ -49,34 +49,34 @@ def test_widths_that_a_recipe_sets_are_counted():
     """Of the main network; the generator's follow from its hidden size."""
     shape = {"intermediate_size": 2048, "num_attention_heads": 8}
     config = recipe("electra_small", model_hparam_overrides=shape)
-    kind = functools.partial(flops_computation.TransformerHparams, l=12, s=128, e=128)
+    kind = functools.partial(flops_lib.TransformerHparams, l=12, s=128, e=128)
     main, generator = kind(256, i=2048, heads=8), kind(64, i=256, heads=1)
     forward = main.get_infer_flops() + generator.get_encoder_flops()
     forward += generator.get_embedding_flops(output=True)
     sequences = config.train_batch_size * config.num_train_steps
-    found = flops_computation.get_recipe_flops(config)
+    found = flops_lib.get_recipe_flops(config)
     assert found == pytest.approx(2 * sequences * forward, rel=1e-12)
 
 
 def test_costs_of_objectives_differ_by_their_heads():
     """The same networks as ELECTRA's, but for the softmax of the main network."""
-    flops, costs = flops_computation.TransformerHparams(768, 12), {}
+    flops, costs = flops_lib.TransformerHparams(768, 12), {}
     for name in ("electra", "electra_15", "adversarial", "replace_mlm"):
-        costs[name] = flops_computation.get_recipe_flops(recipe(f"{name}_base"))
+        costs[name] = flops_lib.get_recipe_flops(recipe(f"{name}_base"))
     assert costs["electra"] == costs["electra_15"] == costs["adversarial"]
     head = flops.get_binary_classification_flops()
     masked = flops.get_embedding_flops(output=True)
     steps = 2 * 256 * 766_000
     expected = costs["electra"] + steps * (masked - head)
     assert costs["replace_mlm"] == pytest.approx(expected)
-    everywhere = flops_computation.get_recipe_flops(recipe("all_tokens_mlm_base"))
-    expected = costs["electra"] + steps * masked / flops_computation.OUTPUT_FRAC
+    everywhere = flops_lib.get_recipe_flops(recipe("all_tokens_mlm_base"))
+    expected = costs["electra"] + steps * masked / flops_lib.OUTPUT_FRAC
     assert everywhere == pytest.approx(expected)
     # Two stages: a whole generator; then the discriminator and a forward pass of it.
     mlm, rtd = (
         flops.get_train_flops(256, 766_000, discriminator=d) for d in (False, True)
     )
-    two = flops_computation.get_recipe_flops(recipe("two_stage_base"))
+    two = flops_lib.get_recipe_flops(recipe("two_stage_base"))
     assert two == pytest.approx(mlm + rtd + mlm / 2)
 
 
@@ -140,7 +140,7 @@ def counted_by_hand():
 @pytest.mark.parametrize("name", KINDS)
 def test_formulas_give_what_was_counted_by_hand(name):
     products, others = counted_by_hand()[name]
-    found = flops_computation.get_recipe_flops(by_hand(name))
+    found = flops_lib.get_recipe_flops(by_hand(name))
     # The backward pass counts as much.
     assert found == pytest.approx(2 * (products + others), rel=1e-12)
 
@@ -177,10 +177,10 @@ def test_the_models_multiply_what_was_counted_by_hand(name, monkeypatch):
 
 
 def test_cost_is_proportional_to_steps_and_batch():
-    one = flops_computation.get_recipe_flops(recipe("electric_small"))
+    one = flops_lib.get_recipe_flops(recipe("electric_small"))
     steps = recipe("electric_small").num_train_steps
     more = recipe("electric_small", train_batch_size=256, num_train_steps=3 * steps)
-    assert flops_computation.get_recipe_flops(more) == pytest.approx(6 * one)
+    assert flops_lib.get_recipe_flops(more) == pytest.approx(6 * one)
 
 
 def test_configs_readme_quotes_the_formulas():
@@ -188,5 +188,5 @@ def test_configs_readme_quotes_the_formulas():
     rows = re.findall(r"^\| \[(\w+)\.json\].*?\| (\d\.\d+e\d+) \|", page, re.M)
     assert len(rows) == len(RECIPES)
     for name, flops in rows:
-        ours = flops_computation.get_recipe_flops(recipe(name))
+        ours = flops_lib.get_recipe_flops(recipe(name))
         assert f"{ours:.2e}".replace("+", "") == flops, name

@@ -8,23 +8,20 @@ weights, from the user, or are the original's rule (a head per 64 of width).
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from electra_tf.config.generators import ENCODER, GENERATORS, by_scopes
-from electra_tf.config.model import SIZES
-from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES, by_heads
+from electra_tf.config.hparams import IDENTITY, check, values_in_roles
+from electra_tf.config.model import SIZES, ModelConfig, model_config
+from electra_tf.config.objectives import DISCRIMINATOR_HEAD, by_heads
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 
+_OVERRIDES = "model_hparam_overrides"
 _WORDS = "electra/embeddings/word_embeddings"
-_FROM_FILES = (
-    "num_attention_heads",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-)
 # What the generator's sizes are given as fractions of.
 _FRACTIONS = {
     "generator_hidden_size": "hidden_size",
@@ -33,11 +30,6 @@ _FRACTIONS = {
 
 # A model at rest has its last phase's settings, which stand beside them, and no data.
 _NOT_OF_WEIGHTS = ("model_hparam_overrides", "model_size", "phases", "sampling_alpha")
-
-_SHARED, _UNTIED, _SUMMED = (
-    {"embedding_sharing": sharing, "untied_generator_embeddings": sharing == "untied"}
-    for sharing in ("shared", "untied", "disentangled")
-)
 
 Shapes = Mapping[str, list[int]]
 
@@ -86,11 +78,8 @@ def guessed(shapes: Shapes) -> set[str]:
     """
     scopes = {name.partition("/")[0] for name in shapes}
     found = {"max_seq_length"}
-    kind = GENERATORS[by_scopes(scopes)]
-    if not kind.scopes:
-        found |= (kind.original or {}).keys()
-        if by_heads(scopes) is None:
-            found |= OBJECTIVES[kind.objectives[0]].original.keys()
+    if not GENERATORS[by_scopes(scopes)].scopes:
+        found |= {"generator"} | ({"objective"} if by_heads(scopes) is None else set())
     return found
 
 
@@ -123,27 +112,22 @@ def _objective_and_generator(
     scopes = {name.partition("/")[0] for name in shapes}
     name = by_scopes(scopes)
     kind = GENERATORS[name]
-    objective = by_heads(scopes)
-    if name == "tied" and not _has(shapes, DISCRIMINATOR_HEAD) and not objective:
-        return {"electra_objective": False}
+    objective = by_heads(scopes) or kind.objectives[0]
+    if name == "tied" and not _has(shapes, DISCRIMINATOR_HEAD):
+        objective = by_heads(scopes) or "mlm"
     if _main_scope(shapes) != ENCODER:
         objective = "two_tower"
-    if objective is None or OBJECTIVES[objective].is_originals:
-        found: dict[str, Any] = dict(OBJECTIVES[kind.objectives[0]].original)
-    else:
-        found = OBJECTIVES[objective].original | {"objective": objective}
-    if kind.original is None:
-        found["generator"] = name
-    else:
-        found |= kind.original
+    found: dict[str, Any] = {"objective": objective, "generator": name}
     if kind.has_own_encoders:
         scope = kind.encoders[0]
         query = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
         own = _has(shapes, f"{scope}/embeddings")
         # Those of an untied generator are as wide as it is.
         summed = own and _has(shapes, f"{scope}/embeddings_project")
-        found |= _SUMMED if summed else _UNTIED if own else _SHARED
         found |= {
+            "embedding_sharing": (
+                "disentangled" if summed else "untied" if own else "shared"
+            ),
             "generator_hidden_size": query[0] / hidden,
             "generator_layers": _depth(shapes, scope) / layers,
         }
@@ -163,13 +147,10 @@ def merge(
     """
     overrides = dict(derived["model_hparam_overrides"])
     _check_size(overrides, given, origin)
-    told = "objective" in derived  # by the heads
-    if not told and (derived.get("two_tower_generator") or derived.get("generator")):
-        derived = derived | _chosen_objective(derived, from_files, given)
     if derived.get("embedding_sharing") == "untied":
         # Of one width, they have the same shapes.
         if from_files.get("embedding_sharing") == "disentangled":
-            derived = derived | _SUMMED
+            derived = derived | {"embedding_sharing": "disentangled"}
     result = {**derived, "model_hparam_overrides": overrides}
     for source, place in ((from_files, "the config beside it"), (given, "the hparams")):
         inner = source.get("model_hparam_overrides", {})
@@ -183,24 +164,20 @@ def merge(
                 continue
             if name in _NOT_OF_WEIGHTS:
                 continue
-            if name == "max_seq_length":
-                result[name] = value
-                continue
             if name == "embedding_size" and value is None:
                 continue
-            _check_equal(name, value, derived, origin, place)
+            if name != "max_seq_length" and not (
+                name == "objective" and _may_be(value, derived)
+            ):
+                _check_equal(name, value, derived, origin, place)
             result[name] = value
     return result
 
 
-def _chosen_objective(derived, from_files, given) -> dict[str, bool]:
-    """What files or user say where weights do not tell ELECTRA from Electric."""
-    said = {**from_files, **given}
-    if said.get("objective"):
-        return OBJECTIVES[said["objective"]].original
-    usual = derived["electric_objective"] and not said.get("electra_objective", False)
-    electric = said.get("electric_objective", usual)
-    return OBJECTIVES["electric" if electric else "electra"].original
+def _may_be(objective: str, derived: Mapping[str, Any]) -> bool:
+    """Whether no weight tells that an objective is another one than derived."""
+    fitting = GENERATORS[derived["generator"]].objectives
+    return derived["objective"] in ("electra", "electric") and objective in fitting
 
 
 def _check_size(overrides, given, origin) -> None:
@@ -229,3 +206,51 @@ def _check_equal(name, value, derived, origin, place) -> None:
     there = derived.get(name, value)
     if there != value:
         raise UserError(f"{name} is {there} in {origin}, {value} in {place}.")
+
+
+def identity_by(
+    config: PretrainingConfig, hparams: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    """The identity of a config, but for what the files of a model say otherwise.
+
+    Args:
+      hparams: of these files, few or many.
+      source: where they come from, for messages.
+
+    Raises `UserError` for a value that no config could have.
+    """
+    names = {*values_in_roles(config, IDENTITY), "model_size", _OVERRIDES}
+    stored = {name: value for name, value in hparams.items() if name in names}
+    stored = check(type(config), stored, source)
+    overrides = check(ModelConfig, stored.pop(_OVERRIDES, {}), source)
+    if size := stored.pop("model_size", None):
+        shape = model_config(size, 1, overrides)
+    else:
+        shape = dataclasses.replace(config.model_config(), **overrides)
+    stored = {name: value for name, value in stored.items() if value is not None}
+    stored[_OVERRIDES] = shape.overrides()
+    there = dataclasses.replace(config, **stored)
+    if _sizes(there) == _sizes(config):
+        # Fractions are equal if they give the same size.
+        same = {name: getattr(config, name) for name in _FRACTIONS}
+        there = dataclasses.replace(there, **same)
+    return there.identity()
+
+
+def _sizes(config: PretrainingConfig) -> list[tuple[int, int]]:
+    """Width and depth of both networks; of one where there is no other."""
+    shapes = [config.model_config()]
+    if config.uses_generator_config:
+        shapes.append(config.generator_config())
+    return [(shape.hidden_size, shape.num_hidden_layers) for shape in shapes]
+
+
+def as_hparams(identity: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Parts of an identity as a user sets them."""
+    fields = {field.name for field in dataclasses.fields(ModelConfig)} - {"vocab_size"}
+    found: dict[str, Any] = {}
+    for name, value in identity:
+        inner = name in fields
+        place = found.setdefault(_OVERRIDES, {}) if inner else found
+        place[name] = value
+    return found

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The original's spelling of `objective`, `generator` and `embedding_sharing`.
+
+Its booleans are accepted wherever hparams are read, and translated there, once.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from electra_tf.config.generators import GENERATORS
+from electra_tf.config.hparams import identity, show
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class OriginalHparams:
+    """The booleans; `translated` gives what they stand for."""
+
+    electra_objective: bool = identity(
+        True, "true: `objective` electra; false: mlm, without the next."
+    )
+    electric_objective: bool = identity(False, "true: `objective` electric.")
+    uniform_generator: bool = identity(False, "true: `generator` uniform.")
+    two_tower_generator: bool = identity(False, "true: `generator` two_tower.")
+    untied_generator: bool = identity(
+        True, "false: `generator` tied; true: the usual one."
+    )
+    untied_generator_embeddings: bool = identity(
+        False, "true: `embedding_sharing` untied; false: shared."
+    )
+
+
+NAMES = frozenset(field.name for field in dataclasses.fields(OriginalHparams))
+# (boolean, its value, what it chooses); the first that is given counts. None: usual.
+_CHOICES = {
+    "objective": (
+        ("electric_objective", True, "electric"),
+        ("electra_objective", False, "mlm"),
+        ("electra_objective", True, "electra"),
+    ),
+    "generator": (
+        ("uniform_generator", True, "uniform"),
+        ("two_tower_generator", True, "two_tower"),
+        ("untied_generator", False, "tied"),
+        ("untied_generator", True, None),
+    ),
+    "embedding_sharing": (
+        ("untied_generator_embeddings", True, "untied"),
+        ("untied_generator_embeddings", False, "shared"),
+    ),
+}
+
+
+def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The same hparams without the original's booleans.
+
+    Raises a UserError for objective, generator and booleans that contradict each other.
+    """
+    found = {name: v for name, v in hparams.items() if name not in NAMES}
+    given = {name: _shown(name, found[name]) for name in _CHOICES if found.get(name)}
+    for name, choices in _CHOICES.items():
+        for boolean, value, choice in () if name in given else choices:
+            if hparams.get(boolean) is value:
+                found[name] = choice
+                given[name] = _shown(boolean, value)
+                break
+    objective = found.get("objective") or "electra"
+    kind = OBJECTIVES[objective]
+    objective_is = given.get("objective", _shown("objective", objective))
+    if "generator" in found and found["generator"] is None:
+        found["generator"] = kind.generator
+    generator = found.get("generator", kind.generator)
+    generator_is = given.get("generator", objective_is)
+    if objective not in GENERATORS[generator].objectives:
+        fitting = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
+        raise UserError(
+            f"{generator_is} and {objective_is} exclude each other: with objective "
+            f"{objective} goes generator {' or '.join(fitting)}"
+        )
+    usual = kind.presets.get("embedding_sharing", found.get("embedding_sharing"))
+    sharing = hparams.get("embedding_sharing", usual)
+    is_given = "embedding_sharing" in hparams
+    sharing_is = given["embedding_sharing"] if is_given else objective_is
+    for expected, reason in (
+        (kind.original, objective_is),
+        ({} if objective == "mlm" else GENERATORS[generator].original, generator_is),
+        ({"untied_generator_embeddings": sharing == "untied"}, sharing_is),
+    ):
+        for name, value in expected.items():
+            if hparams.get(name, value) != value:
+                raise UserError(
+                    f"{reason} and {_shown(name, hparams[name])} exclude each other: "
+                    f"leave {name} out"
+                )
+    return found
+
+
+def _shown(name: str, value: Any) -> str:
+    return f"{name} {show(value)}"

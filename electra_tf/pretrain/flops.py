@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The floating point operations that pre-training takes, by formula.
+
+As in the paper: a multiply-add counts as two operations, the backward pass as much as
+the forward pass, and looking up an embedding as a product with a one-hot vector.
+"""
+
+import dataclasses
+
+from electra_tf.config.generators import GENERATORS
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    OBJECTIVES,
+    SENTENCE_HEAD,
+)
+from electra_tf.config.pretraining import Phase, PretrainingConfig
+
+# Operations per element.
+DROPOUT_FLOPS = 4  # Draw, compare, multiply by the mask, rescale.
+LAYER_NORM_FLOPS = 5  # Mean, square, variance, shift, scale.
+ACTIVATION_FLOPS = 8  # GELU, in its tanh form.
+SOFTMAX_FLOPS = 5  # Max, subtract, exp, sum, divide.
+OUTPUT_FRAC = 0.15625  # 20 of 128 positions are predicted.
+
+
+@dataclasses.dataclass(frozen=True)
+class TransformerHparams:
+    """A transformer's shape, and the operations that follow from it.
+
+    All counts are for one sequence of length s.
+    """
+
+    h: int  # hidden size
+    l: int  # layers  # noqa: E741
+    s: int = 512  # sequence length
+    v: int = 30522  # vocabulary size
+    e: int | None = None  # embedding size; None: h
+    i: int | None = None  # feed-forward size; None: 4 h
+    heads: int | None = None  # None: one per 64 of h
+    head_size: int | None = None  # None: the heads share h
+    output_frac: float = OUTPUT_FRAC  # share of positions with an output softmax
+    sparse_embed_lookup: bool = False  # look embeddings up instead of multiplying
+    decoder: bool = False  # attend to an encoder as well
+
+    def __post_init__(self):
+        derived = {
+            "e": self.h if self.e is None else self.e,
+            "i": 4 * self.h if self.i is None else self.i,
+            "heads": max(self.h // 64, 1) if self.heads is None else self.heads,
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def kqv(self) -> int:
+        """Width of the keys, queries and values, all heads together."""
+        return self.h if self.head_size is None else self.head_size * self.heads
+
+    def get_block_flops(self) -> float:
+        """One layer, forward."""
+        h, i, s, kqv = self.h, self.i, self.s, self.kqv
+        projections = 3 * (2 * h * kqv + kqv)
+        per_score = SOFTMAX_FLOPS + DROPOUT_FLOPS + 1  # 1: divide by sqrt(d)
+        scores = 2 * kqv * s + per_score * s * self.heads
+        values = 2 * h * s
+        # bias, dropout, residual; the original counts this layer norm once, not h times
+        output = 2 * h * h + (1 + DROPOUT_FLOPS + 1) * h + LAYER_NORM_FLOPS
+        attention = projections + scores + values + output
+        feed_forward = 2 * h * i + (1 + ACTIVATION_FLOPS) * i
+        feed_forward += 2 * h * i + (1 + DROPOUT_FLOPS + 1 + LAYER_NORM_FLOPS) * h
+        return s * ((2 if self.decoder else 1) * attention + feed_forward)
+
+    def get_embedding_flops(self, output: bool = False) -> float:
+        """The input embeddings, or the head with the softmax; forward."""
+        h, e, s, v = self.h, self.e, self.s, self.v
+        if output:
+            hidden = 2 * h * e + (1 + ACTIVATION_FLOPS + LAYER_NORM_FLOPS) * e
+            logits = 2 * e * v + (SOFTMAX_FLOPS + 2) * v  # 2: pick the target
+            return self.output_frac * s * (hidden + logits)
+        lookup = 0 if self.sparse_embed_lookup else 2 * e * v
+        type_and_position = 2 * e * (s + 2) + 2 * e
+        project = 0 if e == h else 2 * h * e + h
+        normalize = (LAYER_NORM_FLOPS + DROPOUT_FLOPS) * e
+        return s * (lookup + type_and_position + normalize + project)
+
+    def get_binary_classification_flops(self) -> float:
+        """The discriminator's head, forward."""
+        h = self.h
+        return self.s * (2 * h * h + (1 + ACTIVATION_FLOPS) * h + 2 * h)
+
+    def get_encoder_flops(self) -> float:
+        """Embeddings and layers, forward."""
+        return self.l * self.get_block_flops() + self.get_embedding_flops()
+
+    def get_infer_flops(self) -> float:
+        """Classification of every token, forward."""
+        return self.get_encoder_flops() + self.get_binary_classification_flops()
+
+    def get_train_flops(
+        self, batch_size: float, train_steps: float, discriminator: bool = False
+    ) -> float:
+        """Forward and backward passes of a whole training run."""
+        if discriminator:
+            head = self.get_binary_classification_flops()
+        else:
+            head = self.get_embedding_flops(output=True)
+        return 2 * batch_size * train_steps * (self.get_encoder_flops() + head)
+
+
+def get_electra_train_flops(
+    h_d: int,
+    l_d: int,
+    h_g: int,
+    l_g: int,
+    batch_size: float,
+    train_steps: float,
+    tied_embeddings: bool,
+    e: int | None = None,
+    s: int = 512,
+    output_frac: float = OUTPUT_FRAC,
+    v: int = 30522,
+) -> float:
+    """A whole training run of discriminator (h_d, l_d) and generator (h_g, l_g)."""
+    e = h_d if e is None else e
+    discriminator = TransformerHparams(h_d, l_d, s, v, e, output_frac=output_frac)
+    e_g = e if tied_embeddings else None
+    generator = TransformerHparams(h_g, l_g, s, v, e_g, output_frac=output_frac)
+    return discriminator.get_train_flops(
+        batch_size, train_steps, discriminator=True
+    ) + generator.get_train_flops(batch_size, train_steps)
+
+
+def get_recipe_flops(config: PretrainingConfig) -> float:
+    """The whole training run that a config describes, all of its phases."""
+    return sum(map(_phase_flops, config.run_phases()))
+
+
+def _phase_flops(phase: Phase) -> float:
+    config = phase.config
+    main, generator = _main_flops(config), _generator_flops(config)
+    # The backward pass counts as much as the forward pass.
+    cost = 2 * (main + generator)
+    if phase.stage:  # One network learns in each.
+        cost = 2 * generator if phase.stage == 1 else 2 * main + generator
+    return config.train_batch_size * config.num_train_steps * cost
+
+
+def _main_flops(config: PretrainingConfig) -> float:
+    """The main network on one sequence, forward."""
+    kind = OBJECTIVES[config.objective]
+    if config.objective == "mlm" or not kind.main_network:
+        return 0.0  # All is the generator's.
+    model = _encoder(config, config.model_config(), config.embedding_size)
+    total = model.get_encoder_flops()
+    if DISCRIMINATOR_HEAD in kind.heads:
+        total += model.get_binary_classification_flops()
+    if SENTENCE_HEAD in kind.heads:
+        total += model.get_binary_classification_flops() / model.s  # at [CLS] alone
+    return total + _softmax_flops(model, kind.predicts)
+
+
+def _generator_flops(config: PretrainingConfig) -> float:
+    """The generator on one sequence, forward."""
+    kind = GENERATORS[config.generator]
+    if not kind.encoders:
+        return 0.0
+    shape = config.model_config()
+    if kind.has_own_encoders:
+        shape = config.generator_config()
+    own = kind.has_own_encoders and config.embedding_sharing == "untied"
+    encoder = _encoder(config, shape, None if own else config.embedding_size)
+    # The outputs of several encoders are concatenated.
+    head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)
+    total = len(kind.encoders) * encoder.get_encoder_flops()
+    return total + _softmax_flops(head, kind.predicts)
+
+
+def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:
+    return TransformerHparams(
+        shape.hidden_size,
+        shape.num_hidden_layers,
+        s=config.max_seq_length,
+        v=config.vocab_size,
+        e=embedding_size,
+        i=shape.intermediate_size,
+        heads=shape.num_attention_heads,
+    )
+
+
+def _softmax_flops(model: TransformerHparams, predicts: str) -> float:
+    """The head that predicts tokens, forward; `predicts` as in config/objectives.py."""
+    share = {"masked": OUTPUT_FRAC, "all": 1.0, "none": 0.0}[predicts]
+    model = dataclasses.replace(model, output_frac=share)
+    return model.get_embedding_flops(output=True)
+
+
+_T5 = {"v": 32000, "i": 65536, "heads": 128, "head_size": 128}
+MODEL_FLOPS = {
+    # Counted by a profiler, not by the formulas: 10 epochs over 768,648,884 words in
+    # batches of 20 x 128, and 500k steps of batch 8192.
+    "elmo": 2 * 10 * 768648884 * 568093262680 / (20 * 128),
+    "xlnet": 2 * 500000 * 8192 * 15064773691518 / 32,
+    "gpt": TransformerHparams(768, 12, v=40000, output_frac=1.0).get_train_flops(
+        128, 960800
+    ),
+    "bert_small": TransformerHparams(256, 12, s=128, e=128).get_train_flops(
+        128, 1.45e6
+    ),
+    "bert_base": TransformerHparams(768, 12).get_train_flops(256, 1e6),
+    "bert_large": TransformerHparams(1024, 24).get_train_flops(256, 1e6),
+    "electra_small": get_electra_train_flops(
+        256, 12, 64, 12, 128, 1e6, True, s=128, e=128
+    ),
+    "electra_base": get_electra_train_flops(768, 12, 256, 12, 256, 766000, True),
+    "electra_400k": get_electra_train_flops(1024, 24, 256, 24, 2048, 400000, True),
+    "electra_1.75M": get_electra_train_flops(1024, 24, 256, 24, 2048, 1750000, True),
+    "roberta": TransformerHparams(1024, 24, v=50265).get_train_flops(8000, 500000),
+    "albert": TransformerHparams(4096, 12, v=30000, e=128).get_train_flops(4096, 1.5e6),
+    "t5_11b": TransformerHparams(1024, 24, output_frac=0.0, **_T5).get_train_flops(
+        2048, 1e6
+    )
+    + TransformerHparams(
+        1024, 24, output_frac=1.0, decoder=True, **_T5
+    ).get_train_flops(2048, 1e6),
+}

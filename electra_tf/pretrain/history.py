@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run has done already, by its saved settings, and what may be changed of it."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from electra_tf.config.hparams import show
+from electra_tf.config.phases import INSTEAD, SETTINGS
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.errors import UserError
+from electra_tf.storage.checkpoint_manifest import Manifest
+
+
+def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
+    """What a run had done at a step: the hparams of each phase that had begun.
+
+    Args:
+      hparams: the saved config of the run.
+    """
+    found, end = [], 0
+    for phase in hparams.get("phases") or [{}]:
+        if not found or end < step:
+            found.append({**hparams, **phase})
+        end += phase.get("num_train_steps", 0)
+    return found
+
+
+def switches(hparams: Mapping[str, Any]) -> list[int]:
+    """The steps at which a run goes from one phase to the next.
+
+    Args:
+      hparams: as `begun`.
+    """
+    if first := hparams.get("stage_one_steps"):
+        return [first]
+    steps = [phase["num_train_steps"] for phase in hparams.get("phases") or ()]
+    return list(itertools.accumulate(steps))[:-1]
+
+
+def check_passed(
+    stored: Mapping[str, Any], config: PretrainingConfig, step: int
+) -> None:
+    """Raises a UserError if a run would not have come to `step` as it did.
+
+    What lies behind cannot be changed: phases that ended before `step`, or end there
+    now, and where the phase of that step began. It and later ones may have other
+    settings and ends.
+
+    Args:
+      stored: the settings in the checkpoint of `step`.
+    """
+    before = stored.get("phases") or [{k: stored[k] for k in SETTINGS if k in stored}]
+    now = config.phases or [{name: getattr(config, name) for name in SETTINGS}]
+    end = 0
+    for number, (old, new) in enumerate(zip(before, now, strict=False), start=1):
+        ended = number < len(before) and end + old["num_train_steps"] < step
+        here = end + new["num_train_steps"] - step if number < len(now) else 1
+        # A phase may end sooner than it was to, but not be another one up to there.
+        names = SETTINGS if ended else SETTINGS[1:] if here == 0 else SETTINGS[:1]
+        names += tuple(k for k in INSTEAD if k in old or k in new)
+        old, new = {**stored, **old}, {**vars(config), **new}
+        differ = [k for k in names if k in old and old[k] != new[k]]
+        if differ and (ended or here <= 0):
+            raise UserError(
+                f"phase {number} of this run, which is at step {step:,}, had "
+                f"{differ[0]} {show(old[differ[0]])}, here it has "
+                f"{show(new[differ[0]])}.\nFinished phases cannot be changed: restore "
+                "the old value, or choose another --model-name."
+            )
+        if not ended:
+            return
+        end += old["num_train_steps"]
+
+
+def batch_size_note(
+    stored: Mapping[str, Any], config: PretrainingConfig, step: int
+) -> str | None:
+    """What another `train_batch_size` in a phase that has begun does to its reading.
+
+    None where it is what it was. Batch k is a function of the settings and k, so the
+    data are read as if the phase had always had it.
+
+    Args:
+      stored: the settings in the checkpoint of `step`.
+    """
+    name, steps = "train_batch_size", "num_train_steps"
+    before = stored.get("phases") or [
+        {steps: step, name: stored.get(name, config.train_batch_size)}
+    ]
+    now = config.phases or [{steps: step, name: config.train_batch_size}]
+    first = here = there = 0
+    for old, new in zip(before, now, strict=False):
+        if step <= first + old[steps]:
+            here, there = ((step - first) * part[name] for part in (new, old))
+            break
+        first += old[steps]
+    if here == there:
+        return None
+    what = "are left out" if here > there else "are read again"
+    return (
+        f"Note: {name} was {old[name]} up to here. Data are read as if it had been "
+        f"{new[name]} from the beginning: examples {min(here, there):,} to "
+        f"{max(here, there):,} {what}. A new phase goes on where this one stops "
+        "(docs/phases.md)."
+    )
+
+
+def other_data_note(
+    stored: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    config: PretrainingConfig,
+    step: int,
+) -> str | None:
+    """What other data, or other shares of them, do to the reading of a begun phase.
+
+    None where they are what they were. Data of phases that are over are not read any
+    more, those of later ones were not yet.
+
+    Args:
+      stored, settings: in the checkpoint of `step`, and of this start; their "data"
+        tell of the data of each phase.
+    """
+    began = [p.number - 1 for p in config.phases_ahead(step) if p.first < step]
+    data = stored.get("data", settings["data"])
+    same = all(data[i] == settings["data"][i] for i in began if i < len(data))
+    shares = ({_alpha(stored, i), _alpha(settings, i)} - {None} for i in began)
+    if same and all(len(both) < 2 for both in shares):
+        return None
+    return (
+        "Note: the data were others up to here. Epochs, and the examples that come "
+        "next, are counted as if they had been these from the beginning."
+    )
+
+
+def _alpha(settings: Mapping[str, Any], phase: int) -> float | None:
+    parts = settings.get("phases") or [{}]
+    part = parts[phase] if phase < len(parts) else {}
+    return part.get("sampling_alpha", settings.get("sampling_alpha"))
+
+
+def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
+    """The step, from 0, whose stage and phase a model is evaluated in.
+
+    The steps of another run say nothing of the stages and phases here: its model is
+    taken for a finished one.
+    """
+    return max(0, saved.step - 1) if saved else config.num_train_steps - 1

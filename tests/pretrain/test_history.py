@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run has done at a step, and what may be changed when it is continued."""
+
+import pytest
+
+from electra_tf.config.phases import SETTINGS
+from electra_tf.pretrain import history
+from tests.config.test_phases import LONG, SHORT, make, refused
+
+MORE = LONG | {"num_train_steps": 300}
+WHOLE = make(num_train_steps=900, max_seq_length=64, train_batch_size=16)
+
+
+@pytest.mark.parametrize(
+    "begun, step, parts, words",
+    [
+        # Later phases and the end of the current one may change.
+        (make(SHORT, LONG), 500, [SHORT, MORE], None),
+        (make(SHORT, LONG), 500, [SHORT | {"learning_rate": 1e-5}], None),
+        (make(SHORT, LONG), 500, [SHORT | {"num_train_steps": 500}, LONG], None),
+        (make(SHORT, LONG), 900, [SHORT | {"num_train_steps": 950}, LONG], None),
+        (make(SHORT, LONG), 901, [SHORT, MORE], None),
+        (make(SHORT, LONG), 901, [SHORT, LONG, SHORT], None),
+        (make(SHORT, LONG), 901, [SHORT, LONG | {"train_batch_size": 4}], None),
+        (make(SHORT, LONG), 1000, [SHORT, MORE], None),
+        # A run without phases is one phase.
+        (WHOLE, 5, [SHORT, LONG], None),
+        (WHOLE, 900, [SHORT, LONG], None),
+        (WHOLE, 900, [SHORT | {"learning_rate": 0.9}, LONG], "learning_rate 0.0005"),
+        # Finished phases cannot be changed.
+        (make(SHORT, LONG), 500, [SHORT | {"num_train_steps": 400}, LONG], "400"),
+        (make(SHORT, LONG), 901, [SHORT | {"num_train_steps": 950}, LONG], "950"),
+        (make(SHORT, LONG), 901, [SHORT | {"max_seq_length": 128}, LONG], "128"),
+        (make(SHORT, LONG), 901, [LONG | {"num_train_steps": 900}, LONG], "256"),
+        (make(SHORT, LONG), 900, [SHORT | {"train_batch_size": 4}, LONG], "size 16"),
+        (
+            make(SHORT, LONG),
+            500,
+            [SHORT | {"num_train_steps": 500, "train_batch_size": 4}, LONG],
+            "train_batch_size 16",
+        ),
+    ],
+)
+def test_changes_of_a_begun_run(begun, step, parts, words):
+    stored, config = begun.settings(), make(*parts)
+    if words is None:
+        history.check_passed(stored, config, step)
+    else:
+        words = [f"phase 1 of this run, which is at step {step}", words]
+        refused(words, history.check_passed, stored, config, step)
+
+
+def test_note_on_another_batch_size_in_the_current_phase():
+    size = make(SHORT, LONG).phases[1]["train_batch_size"]
+    larger = LONG | {"train_batch_size": 2 * size}
+    begun = make(SHORT, LONG).settings()
+    for step, parts in ((900, (SHORT, larger)), (950, (SHORT, LONG, larger))):
+        assert history.batch_size_note(begun, make(*parts), step) is None
+    note = history.batch_size_note(begun, make(SHORT, larger), 950)
+    assert f"examples {50 * size:,} to {100 * size:,} are left out" in note
+    whole = make(train_batch_size=16).settings()
+    assert history.batch_size_note(whole, make(train_batch_size=16), 100) is None
+    note = history.batch_size_note(whole, make(train_batch_size=8), 100)
+    assert "was 16 up to here" in note and "examples 800 to 1,600 are read" in note
+    # A new phase continues at the same example.
+    parts = {"num_train_steps": 100, "train_batch_size": 16}, larger
+    assert history.batch_size_note(whole, make(*parts), 100) is None
+
+
+def test_note_on_other_data_in_the_current_phase():
+    whole, two = make(num_train_steps=1000), make(SHORT, LONG)
+    for config, before, now, step, noted in (
+        (whole, ["a"], ["a"], 5, False),
+        (whole, ["a"], ["b"], 5, True),
+        (whole, ["a"], ["b"], 0, False),
+        # A run of 900 steps is continued as one, or with another phase.
+        (whole, ["a"], ["b"], 900, True),
+        (two, ["a"], ["a", "b"], 900, False),
+        # Data of a finished phase may be gone; of a later one nothing was read.
+        (two, ["a", "b"], ["", "b"], 901, False),
+        (two, ["a", "b"], ["", "c"], 900, False),
+        (two, ["a", "b"], ["a", "c"], 899, False),
+        (make(SHORT, LONG, LONG), ["a", "b"], ["", "b", "c"], 950, False),
+        (two, ["a", "b"], ["c", "b"], 899, True),
+        (two, ["a", "b"], ["a", "c"], 901, True),
+    ):
+        stored = {"data": before, "sampling_alpha": 1.0}
+        note = history.other_data_note(stored, stored | {"data": now}, config, step)
+        assert (note is not None) == noted, (before, now, step)
+    other = stored | {"sampling_alpha": 0.5}
+    assert history.other_data_note(stored, other, two, 5) is not None
+
+
+def test_phases_begun_at_a_step():
+    config = make(SHORT, LONG, num_warmup_steps=7).to_dict()
+    for step, lengths in ((0, [64]), (900, [64]), (901, [64, 256]), (1000, [64, 256])):
+        found = history.begun(config, step)
+        assert [part["max_seq_length"] for part in found] == lengths
+        assert found[0]["num_train_steps"] == 900
+        assert found[0]["mask_prob"] == config["mask_prob"]
+    whole = make().to_dict()
+    assert history.begun(whole, 5) == [whole]
+    # Checkpoints store phases without their places.
+    stored = make(SHORT, LONG | {"pretrain_tfrecords": "Q*"}).settings()["phases"]
+    assert [sorted(part) for part in stored] == [sorted(SETTINGS)] * 2
+
+
+def test_switches():
+    stages = make(objective="two_stage", num_train_steps=10, stage_one_steps=4)
+    assert history.switches(stages.to_dict()) == [4]
+    assert history.switches(make(SHORT, LONG, SHORT).to_dict()) == [900, 1000]
+    assert history.switches(make().to_dict()) == []
