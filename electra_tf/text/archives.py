@@ -5,7 +5,6 @@ Archives may hold compressed files and other archives, to any depth.
 """
 
 import bz2
-import codecs
 import contextlib
 import gzip
 import io
@@ -70,7 +69,7 @@ def read_lines(
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
     with open_decompressed(path) as stream:
-        if stream.is_archive:
+        if is_archive(stream.head):
             raise UserError(
                 f"{name} is a tar archive, not lines of text.\nUnpack it, or read it "
                 "as a corpus."
@@ -95,10 +94,6 @@ class Content(io.BufferedReader):
 
     head: bytes
     is_compressed = False
-
-    @property
-    def is_archive(self) -> bool:
-        return is_archive(self.head)
 
     @classmethod
     def of(cls, stream: Any, limit: "_Limit | None" = None) -> "Content":
@@ -212,7 +207,7 @@ def head_of(path: str) -> tuple[bytes, bool]:
 
 
 def read_packed(
-    path: str | os.PathLike, encoding_errors: str = "strict", is_archive: bool = False
+    path: str | os.PathLike, encoding_errors: str = "strict", must_be: bool = False
 ) -> Iterator[TextReader]:
     """Yields a reader for the text of a compressed file, or each text in an archive.
 
@@ -222,21 +217,21 @@ def read_packed(
     links, devices, absolute names or ".." is refused all the same.
 
     Args:
-      is_archive: the file must be an archive.
+      must_be: the file must be an archive.
 
     Raises UserError (65) for such archives and for what is damaged, cut short or of
     absurd size.
     """
     path = os.fspath(path)
     with open_text(path) as raw:
-        yield from _texts(raw, path, _Limit(raw, path), encoding_errors, is_archive)
+        yield from _texts(raw, path, _Limit(raw, path), encoding_errors, must_be)
 
 
 def _texts(
-    raw: Any, name: str, limit: _Limit, errors: str, is_archive: bool = False
+    raw: Any, name: str, limit: _Limit, errors: str, must_be: bool = False
 ) -> Iterator[TextReader]:
     content = _decompressed(raw, name, limit)
-    if not is_archive and not content.is_archive:
+    if not must_be and not is_archive(content.head):
         reader = TextReader(content, name, errors)
         reader.head = content.head
         yield reader
@@ -288,23 +283,7 @@ def _decompressor(content: Content, path: str) -> Any:
             raise missing_package(path, "backports.zstd")
         options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
         return zstd.open(content, options=options)
-    named = path.lower().endswith(COMPRESSED)
-    if named and not content.is_archive and not _is_text(head):
-        raise UserError(
-            f"{path} is compressed by its name, but not by gzip, xz, zstd or bzip2: it "
-            f"begins with {head[:4].hex(' ')}.\nFetch the file again, or take it out "
-            "of the corpus.",
-            EXIT_DAMAGED,
-        )
     return None
-
-
-def _is_text(start: bytes) -> bool:
-    """Whether the first bytes of a file can be those of text in UTF-8."""
-    try:
-        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(start)
-    except UnicodeDecodeError:
-        return False
 
 
 def _is_hidden(name: str) -> bool:

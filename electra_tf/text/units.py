@@ -346,16 +346,6 @@ def _table_reader(kind: str) -> Reader:
     )
 
 
-def _read_tfds(unit: Unit, reading: Reading) -> Iterator[TextReader]:
-    return tfds_documents.read_tfds_documents(
-        unit.path,
-        reading.tfds_data_dir,
-        unit.start,
-        unit.end,
-        reading.encoding_errors,
-    )
-
-
 _LINES = Reader(lambda path, size, step, reading: cut(size, step), _read_lines)
 _PACKED = Reader(lambda path, size, step, reading: cut(size, size), _read_packed)
 # Kind -> reader.
@@ -367,5 +357,13 @@ READERS = {
     "archive": _PACKED,
     "parquet": _table_reader("parquet"),
     "arrow": _table_reader("arrow"),
-    "tfds": _PACKED._replace(read=_read_tfds),
+    "tfds": _PACKED._replace(
+        read=lambda unit, reading: tfds_documents.read_tfds_documents(
+            unit.path,
+            reading.tfds_data_dir,
+            unit.start,
+            unit.end,
+            reading.encoding_errors,
+        )
+    ),
 }

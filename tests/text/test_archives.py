@@ -175,7 +175,7 @@ def test_concatenated_streams(tmp_path, ending):
 
 
 def read_replacing(path):
-    return archives.read_packed(path, "replace", is_archive=True)
+    return archives.read_packed(path, "replace", must_be=True)
 
 
 def test_damaged_archives_are_named(tmp_path):
