@@ -34,8 +34,10 @@ _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 _ALWAYS_ALLOWED_BYTES = 64 << 30
 _MAX_RATIO = 100
 _HEAD_BYTES = 512  # a block of tar
+_BUFFER_BYTES = 32 << 10  # a larger one costs more than reading a small member
 # A frame, or one to skip, which some programs that use several threads begin with.
 _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
+_PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", *_ZSTD)
 _MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 
@@ -102,7 +104,7 @@ class Content(io.BufferedReader):
         while rest and len(head) < _HEAD_BYTES:
             part = stream.read(_HEAD_BYTES - len(head))
             head, rest = head + part, rest if part else None
-        content = cls(_Joint(head, rest, limit), BLOCK_BYTES)
+        content = cls(_Joint(head, rest, limit), _BUFFER_BYTES)
         content.head = head
         return content
 
@@ -232,9 +234,7 @@ def _texts(
 ) -> Iterator[TextReader]:
     content = _decompressed(raw, name, limit)
     if not must_be and not is_archive(content.head):
-        reader = TextReader(content, name, errors)
-        reader.head = content.head
-        yield reader
+        yield TextReader(content, name, errors, head=content.head)
         return
     num_members = 0
     try:
@@ -248,7 +248,12 @@ def _texts(
                 if member.isreg() and not _is_hidden(member.name):
                     stream = archive.extractfile(member)
                     inner = f"{name}:{member.name}"
-                    yield from _texts(stream, inner, limit, errors, is_named(inner))
+                    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+                    named = is_named(inner)
+                    if named or is_archive(head) or head.startswith(_PACKED):
+                        yield from _texts(stream, inner, limit, errors, named)
+                    else:  # most members; this is faster
+                        yield TextReader(stream, inner, errors, head=head)
     except DAMAGED as e:
         raise UserError(
             f"{name}: not a sound tar archive, after {num_members} members "
