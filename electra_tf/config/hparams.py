@@ -167,8 +167,6 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
         ) from None
     except ValueError as e:
         raise UserError(f"{name}: {e}") from None
-    except RecursionError:
-        raise UserError(f"{name}: nested too deeply to be hparams") from None
     if not isinstance(found, dict):
         raise UserError(f"{name}: found {show(found)}; it must be an object {{...}}")
     return found

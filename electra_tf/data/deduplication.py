@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.storage.files import atomic_write
+from electra_tf.storage.files import atomic_write, replacing
 from electra_tf.text import filters
 from electra_tf.text.filters import Filters
 from electra_tf.text.units import Unit
@@ -41,12 +41,8 @@ def _verdicts_file(folder: str, portion: int) -> str:
 
 def _write(path: str, **arrays: np.ndarray) -> None:
     """Writes arrays, whole or not at all, also where several processes do."""
-    partial = f"{path}.{os.getpid()}-{os.urandom(4).hex()}.tmp"
-    with open(partial, "wb") as f:
+    with replacing(path) as f:
         np.savez(f, **arrays)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(partial, path)
 
 
 def is_numbered(folder: str, portion: int) -> bool:

@@ -10,10 +10,10 @@ shards are copied to the cache; those that are there are read from there.
 """
 
 import collections
+import contextlib
 import hashlib
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,7 +75,8 @@ class RecordIndex:
             self.paths = [remote.fetch(path) for path in self.paths]
         if table is None:
             table = _scan_all(self.paths, sizes, skip_damaged)
-            _store(cache, table)
+            with contextlib.suppress(UserError):  # where others may not write
+                atomic_write(cache, table.tobytes())
         files = len(self.paths)
         self.num_skipped = int(table[2])
         body = table[_HEADER_FIELDS:]
@@ -263,23 +264,6 @@ def _crc(body: np.ndarray) -> int:
     for start in range(0, len(body), 1 << 17):
         crc = google_crc32c.extend(crc, body[start : start + (1 << 17)].tobytes())
     return crc
-
-
-def _store(cache: str, table: np.ndarray) -> None:
-    """Writes a table whole; does nothing where the directory cannot be written."""
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(
-            prefix=".records-", suffix=".tmp", dir=os.path.dirname(cache)
-        )
-        with open(handle, "wb") as f:
-            f.write(table.tobytes())
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, cache)
-    except OSError:
-        if temporary is not None and os.path.exists(temporary):
-            os.unlink(temporary)
 
 
 def read_manifest(directory: str | os.PathLike) -> dict | None:

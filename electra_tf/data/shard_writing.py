@@ -135,15 +135,8 @@ def finish_group(
     for file, path in zip(files, paths, strict=True):
         file["name"] = os.path.basename(path)
     entry = {"counts": counts.in_json(), "files": files}
-    for path, write in (
-        (_counts_path(plan, index), lambda path: token_counts.write(path, tokens)),
-        (
-            _group_path(plan, index),
-            lambda path: atomic_write(path, json.dumps(entry) + "\n"),
-        ),
-    ):
-        write(hidden(path, letters))
-        os.replace(hidden(path, letters), path)
+    token_counts.write(_counts_path(plan, index), tokens)
+    atomic_write(_group_path(plan, index), json.dumps(entry) + "\n")
     # Recorded before the shards have their names: a shard with its name is whole.
     for source, path in zip(temporary, paths, strict=True):
         os.replace(source, path)

@@ -34,9 +34,10 @@ class Evaluations:
         self.rows: list[dict[str, Any]] = []
         try:
             if self._path.is_file():
-                rows = _read(self._path.read_text(encoding="utf-8").splitlines())
+                lines = self._path.read_text(encoding="utf-8").splitlines()
+                rows = [json.loads(line) for line in lines]
                 self.rows = [row for row in rows if row["step"] <= step]
-        except (OSError, ValueError) as error:
+        except (OSError, *JSON_ERRORS) as error:
             raise UserError(
                 f"{self._path} cannot be read: {error}.\nRemove the trial to make it "
                 "anew.",
@@ -67,26 +68,6 @@ class Evaluations:
         if not patience or not self.rows:
             return False
         return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
-
-
-def _read(lines: Sequence[str]) -> list[dict[str, Any]]:
-    """The evaluations, each after the one before; ValueError names another line."""
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            step, score = row["step"], row["score"]
-            after = type(step) is int and step > (rows[-1]["step"] if rows else -1)
-            # null: it was not finite
-            known = score is None or math.isfinite(score) and type(score) is not bool
-        except JSON_ERRORS as e:
-            raise ValueError(f"line {number}: {e!r:.80}") from None
-        if not after or not known:
-            raise ValueError(
-                f"line {number} has the step {step!r:.20} and the score {score!r:.20}"
-            )
-        rows.append(row)
-    return rows
 
 
 def _score(row: dict[str, Any]) -> float:

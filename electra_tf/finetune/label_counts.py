@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of a training set, said before the training: typing mistakes show here.
+"""The classes of a training set with their counts, logged before the training.
 
 A mistyped label is a class of its own to a program, and only a reader sees it.
 """
@@ -7,7 +7,6 @@ A mistyped label is a class of its own to a program, and only a reader sees it.
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -15,10 +14,8 @@ import numpy as np
 from electra_tf.finetune.preprocessing import FeatureStore, feature_key
 from electra_tf.finetune.task import Task
 
-# Classes that are listed, and pairs of names that are compared.
 _LISTED = 40
 _RARE = 2
-_OUTNUMBERED = 5
 
 
 def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
@@ -67,7 +64,7 @@ def counts_of(task: Task, number: int, store: FeatureStore) -> collections.Count
 
 
 def warnings(where: str, counts: Mapping[str, int]) -> Iterator[str]:
-    """Classes that are rare, and pairs whose names nearly are the same."""
+    """Classes that are rare."""
     for name, count in counts.items():
         if count <= _RARE:
             examples = "example" if count == 1 else "examples"
@@ -75,32 +72,3 @@ def warnings(where: str, counts: Mapping[str, int]) -> Iterator[str]:
                 f"Warning: {where}: class {name!r} has {count} {examples}; "
                 "is it mistyped?"
             )
-    names = sorted(counts, key=counts.get)[: 10 * _LISTED]
-    for rare, usual in itertools.combinations(names, 2):
-        # Both well filled, a letter's difference is meant, as in ADJP and ADVP.
-        if are_alike(rare, usual) and counts[rare] * _OUTNUMBERED <= counts[usual]:
-            yield (
-                f"Warning: {where}: classes {rare!r} ({counts[rare]:,}) and {usual!r} "
-                f"({counts[usual]:,}) have nearly the same name."
-            )
-
-
-def are_alike(one: str, other: str) -> bool:
-    """Whether two names differ by case and signs only, or by one letter or two turned.
-
-    Names of less than four letters, and a digit for a digit, do not count.
-    """
-    one, other = ("".join(filter(str.isalnum, x.casefold())) for x in (one, other))
-    if one == other:
-        return len(one) > 1 and not one.isdigit()
-    start = 0
-    while start < min(len(one), len(other)) and one[start] == other[start]:
-        start += 1
-    one, other, shortest = one[start:], other[start:], min(len(one), len(other))
-    end = 0
-    while end < min(len(one), len(other)) and one[-1 - end] == other[-1 - end]:
-        end += 1
-    one, other = one[: len(one) - end], other[: len(other) - end]
-    if shortest < 4 or (one + other).isdigit():
-        return False
-    return len(one) <= 1 and len(other) <= 1 or one == other[::-1] and len(one) == 2

@@ -52,11 +52,8 @@ class FeatureStore(Mapping):
         digest: str,
         num_tasks: int,
         skipped: list[str],
-        former_digests: Sequence[str] = (),
     ):
         self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
-        # Those that earlier versions gave these features.
-        self.former_digests = former_digests
         self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
 
@@ -85,11 +82,7 @@ def features(
         found = _open(directory) if config.use_tfrecords_if_existing else None
         if found is None:
             found = _build(directory, config, tasks, chosen, split, is_training, digest)
-        former = [
-            _digest(config, tasks, chosen, split, is_training, without)
-            for without in ((), ("test",))
-        ]
-        made[digest] = FeatureStore(found[0], digest, len(tasks), found[1], former)
+        made[digest] = FeatureStore(found[0], digest, len(tasks), found[1])
     return made[digest]
 
 
@@ -107,15 +100,15 @@ def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str]] | None:
         return None
 
 
-def _digest(config, tasks, chosen, split, is_training, without=FILES) -> str:
-    """Of what features follow from; of a description what is not among `without`."""
+def _digest(config, tasks, chosen, split, is_training) -> str:
+    """Of what features follow from; of a description all but its files."""
     facts = {name: getattr(config, name) for name in _SETTINGS}
     facts |= {"format": FORMAT, "split": split, "is_training": is_training}
     facts["vocab"] = chosen[0].tokenizer.vocab.sha256
     facts["tokenizer"] = list(chosen[0].tokenizer.config)
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
-        said = without_files(config.tasks.get(task.name), without)
+        said = without_files(config.tasks.get(task.name), FILES)
         facts[f"description of {task.name}"] = said
         facts[f"data of {task.name}"] = task.known_hash(split)
         facts[f"settings of {task.name}"] = task.feature_settings()

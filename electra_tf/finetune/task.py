@@ -10,7 +10,6 @@ import collections
 import hashlib
 import inspect
 import json
-import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -294,8 +293,6 @@ def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
     path = Path(directory) / FACTS_FILE
     try:
         found = [TaskFacts(**facts) for facts in json.loads(path.read_text("utf-8"))]
-        for number, facts in enumerate(found, 1):
-            _check_types(facts, number)
     except (OSError, *JSON_ERRORS) as error:
         raise UserError(
             f"{path} cannot be read: {error}.\nWithout it, the task's data say what "
@@ -303,26 +300,6 @@ def read_facts(directory: str | os.PathLike) -> list[TaskFacts]:
             EXIT_DAMAGED,
         ) from None
     return [facts._replace(labels=tuple(facts.labels)) for facts in found]
-
-
-def _check_types(facts: TaskFacts, number: int) -> None:
-    """Raises a ValueError naming the first fact that is of another type."""
-    labels, low, high = facts.labels, facts.lowest, facts.highest
-    right = {
-        "name": isinstance(facts.name, str),
-        "kind": isinstance(facts.kind, str),
-        "labels": isinstance(labels, list | tuple)
-        and all(isinstance(label, str) for label in labels),
-        "num_texts": type(facts.num_texts) is int,
-        "lowest": type(low) in (int, float) and abs(low) < math.inf,
-        "highest": type(high) in (int, float) and abs(high) < math.inf,
-        "has_impossible": isinstance(facts.has_impossible, bool),
-        "scheme": isinstance(facts.scheme, str | None),
-    }
-    for name, is_right in right.items():
-        if not is_right:
-            value = getattr(facts, name)
-            raise ValueError(f"{name!r} of task {number} there is {value!r:.40}")
 
 
 def check_trained_for(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:

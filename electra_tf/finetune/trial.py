@@ -123,8 +123,7 @@ def lacks_test_outputs(
 ) -> bool:
     """Whether predictions are asked for that a finished trial does not have.
 
-    Those on other data than the test sets of today do not count; an earlier version
-    did not say what they are on.
+    Those on other data than the test sets of today do not count.
     """
     if not _wants_test_outputs(config, result.trial):
         return False
@@ -279,15 +278,13 @@ def _identity(run: Run, store) -> dict[str, Any]:
     }
 
 
-def _check_is_same(checkpoints: Checkpoints, saved: Manifest, store) -> None:
+def _check_is_same(checkpoints: Checkpoints, saved: Manifest) -> None:
     """Refuses to go on where the steps so far were made otherwise than asked for now.
 
     Else they would be taken for steps of these hparams, and so would the results.
     """
     _check_settings(checkpoints, saved)
     ours, theirs = checkpoints.identity, saved.identity
-    if theirs.get("features") in store.former_digests:
-        ours["features"] = theirs["features"]
     if "init_sha256" in saved.settings and "init_sha256" in checkpoints.settings:
         ours["init_checkpoint"] = theirs.get("init_checkpoint")  # The hashes agree.
     checkpoints.check_identity(saved)
@@ -322,7 +319,7 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
     )
     saved = checkpoints.newest_intact()
     if saved:
-        _check_is_same(checkpoints, saved, store)
+        _check_is_same(checkpoints, saved)
     task, state = build(run, trial, steps)
     if saved:
         checkpoints.restore(saved, state.variables())

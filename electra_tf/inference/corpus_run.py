@@ -320,7 +320,7 @@ def make_shard(plan: Plan, task: str) -> dict[str, Any]:
                 "sha256": hashlib.file_digest(f, "sha256").hexdigest(),
             }
         record = {"file": file, "counts": dict(counts), "input_sha256": digest}
-        planned_folder.write(plan.record_path(number), json.dumps(record) + "\n")
+        atomic_write(plan.record_path(number), json.dumps(record) + "\n")
         # Recorded before it has its name: a shard with its name is whole.
         os.replace(partial, path)
         sync_directory(plan.folder)

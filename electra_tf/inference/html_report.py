@@ -7,14 +7,13 @@ import base64
 import html
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import UserError
 from electra_tf.inference import rendering
 from electra_tf.interop import sources
 from electra_tf.pretrain import history
@@ -141,56 +140,25 @@ def _samples(model_dir: Path) -> list[str]:
     parts = ["<h2>While it learned</h2>", rendering.html_legend(is_corrupted=True)]
     for row in shown:
         parts.append(f'<p class="summary">Step {row["step"]:,}</p>')
-        try:
-            text, tokens = rendering.of_sample(row["passages"][0])
-            parts.append(rendering.to_html(text, tokens))
-        except JSON_ERRORS as error:
-            raise UserError(
-                f"{path}: no passage can be read at step {row['step']} ({error!r:.60})."
-                "\nRestore the file, or move it away: the page does without.",
-                EXIT_DAMAGED,
-            ) from None
+        text, tokens = rendering.of_sample(row["passages"][0])
+        parts.append(rendering.to_html(text, tokens))
     return parts
 
 
 def results_of(model_dir: Path) -> dict[str, Any]:
     """The evaluation of a run, as it was written; empty if there is none.
 
-    Raises `UserError` (65) for a file that is no such thing.
+    Raises `UserError` (65) for a file that is not JSON.
     """
     path = model_dir / "results" / "unsup_results.json"
     if not path.is_file():
         return {}
-    found = read_json(path)
-    metrics, step = found.get("metrics"), found.get("global_step", 0)
-    problem = None
-    if not isinstance(metrics, dict):
-        problem = 'it has no object "metrics"'
-    elif wrong := [k for k, value in metrics.items() if not _is_metric(value)]:
-        problem = f"its metric {wrong[0]!r} is no number"
-    elif type(step) is not int:
-        problem = f'its "global_step" is {step!r:.40}'
-    if problem:
-        raise UserError(
-            f"{path} is not the result of an evaluation: {problem}.\nEvaluate again "
-            "(do_eval), or move the file away.",
-            EXIT_DAMAGED,
-        )
-    return found
-
-
-def _is_metric(value: Any) -> bool:
-    """Whether it is a number that can be shown, or null: one that was not finite."""
-    if value is None:
-        return True
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return abs(value) <= sys.float_info.max
+    return read_json(path)
 
 
 def data_of(results: dict[str, Any]) -> str:
     """Which data an evaluation is of: metrics of text that was learnt say little."""
-    known = results.get("is_training_data")  # Older results do not say it.
+    known = results.get("is_training_data")
     if known is None:
         return "the data that the run evaluates on"
     if known:

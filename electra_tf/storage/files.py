@@ -80,25 +80,41 @@ def sync_directory(directory: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
-    """Writes a whole file or nothing: temporary name, fsync, rename.
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """A new file that takes the place of `path`, whole, when the block ends well.
 
-    Directories on the way are made. Raises `UserError` (73) when the file cannot be
-    written.
+    Until then it is `.<name>.<letters>.partial`, so several processes may do so at
+    once. Raises `OSError`.
     """
-    path = Path(path)
-    partial = path.with_name(path.name + PARTIAL)
+    folder, name = os.path.split(path)
+    name = f".{name.lstrip('.')}.{os.urandom(8).hex()}{PARTIAL}"
+    partial = os.path.join(folder, name)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with open(partial, "wb") as f:
-            f.write(data.encode() if isinstance(data, str) else data)
+            yield f
             f.flush()
             os.fsync(f.fileno())
         os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def atomic_write(path: str | os.PathLike, data: str | bytes) -> None:
+    """Writes a whole file or nothing, also where several processes write it.
+
+    Missing directories are created. Raises `UserError` (73) when the file cannot be
+    written.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as f:
+            f.write(data.encode() if isinstance(data, str) else data)
         sync_directory(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 

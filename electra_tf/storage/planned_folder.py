@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
 from electra_tf.storage.bucket_lock import BucketLock
-from electra_tf.storage.files import PARTIAL, atomic_write
+from electra_tf.storage.files import PARTIAL
 from electra_tf.storage.lock import NAME, RunLock
 from electra_tf.storage.manifest import MANIFEST, read_json
 
@@ -107,7 +107,7 @@ def _state(
     folder: str, state_file: str, settings: dict[str, Any], sizes: Mapping[str, int]
 ) -> dict[str, Any] | None:
     # What a kill in the first write leaves.
-    found = sorted(name for name in sizes if name != state_file + PARTIAL)
+    found = sorted(name for name in sizes if not name.startswith(f".{state_file}."))
     if not found:
         return None
     for name in (MANIFEST, state_file):
@@ -178,16 +178,9 @@ def hidden(path: str, letters: str) -> str:
     return os.path.join(folder, f".{name.lstrip('.')}.{letters}.tmp")
 
 
-def write(path: str, data: str) -> None:
-    """Writes a whole file, also where several processes do; see `atomic_write`."""
-    partial = hidden(path, unique())
-    atomic_write(partial, data)
-    os.replace(partial, path)
-
-
 def remove_rests(folder: str, *patterns: str) -> None:
     """Removes what this run, or one that was killed, has not finished."""
-    for pattern in (".*.tmp", ".*.tmp.partial", *patterns):
+    for pattern in (".*.tmp", f".*{PARTIAL}", *patterns):
         for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)

@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
@@ -229,23 +229,12 @@ def bring(
         if not is_writer and is_written_to(path):
             return []
         there = {n: facts for n, facts in listing(path).items() if scope(n)}
-        _check_apart(path, there)
         _remove_others(path, there, state, scope)
         due = [n for n in wanted(there) if not _is_current(path, n, there[n], state)]
         with ThreadPoolExecutor(_THREADS) as pool:
             moves = [(path, name, there[name], state) for name in due]
             list(pool.map(lambda move: _bring(*move), moves))
     return sorted(there)
-
-
-def _check_apart(path: str, names: Iterable[str]) -> None:
-    """Raises `UserError` for an object that would have to be a folder here as well."""
-    folders = {str(folder) for n in names for folder in PurePosixPath(n).parents}
-    if both := sorted(folders & set(names)):
-        raise UserError(
-            f"{url_of(_place_of(path, both[0]))} is an object and a folder of objects, "
-            "which no disk can hold.\nRename or remove one of the two."
-        )
 
 
 def is_written_to(folder: str | os.PathLike) -> bool:
@@ -294,7 +283,8 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
 def _no_cache(error: OSError) -> UserError:
     return UserError(
         f"the cache of what is in buckets, {cache_root()}, cannot be written: "
-        f"{error.strerror}.\nSet ELECTRA_TF_CACHE to a directory with room.",
+        f"{error.strerror} ({error.filename}).\nSet ELECTRA_TF_CACHE to a directory "
+        "with room, or delete what is in the way there.",
         EXIT_CANNOT_WRITE,
     )
 
@@ -315,7 +305,6 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
     place = _place_of(path, name)
     partial = place + PARTIAL
     store, key = open_store(place)
-    _make_way(place)
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
         try:
@@ -333,21 +322,6 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
         with contextlib.suppress(OSError):
             os.unlink(partial)
     state[name] = [facts["size"], version_of(facts), os.stat(place).st_mtime_ns]
-
-
-def _make_way(place: str) -> None:
-    """Removes the empty folders that a folder leaves which is a file now."""
-    if not os.path.isdir(place):
-        return
-    try:
-        for folder, _, _ in os.walk(place, topdown=False):
-            os.rmdir(folder)
-    except OSError:
-        raise UserError(
-            f"the copy of {url_of(place)} has no place in {cache_root()}: a folder is "
-            "there, with files from elsewhere.\nMove them away.",
-            EXIT_CANNOT_WRITE,
-        ) from None
 
 
 def _remove_others(path: str, there, state, scope) -> None:

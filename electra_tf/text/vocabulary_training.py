@@ -26,7 +26,7 @@ from typing import NamedTuple
 from electra_tf import beam, processes
 from electra_tf.errors import UserError
 from electra_tf.storage import planned_folder
-from electra_tf.storage.files import cannot_write
+from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
 from electra_tf.text.units import Reading, Unit, read_unit
@@ -128,7 +128,7 @@ def _count_to_file(settings: str, task: str) -> None:
     if os.path.exists(path):
         return
     counts = _count_part(Unit(*unit), TokenizerConfig(*config), Reading(*reading))
-    planned_folder.write(path, json.dumps(counts))
+    atomic_write(path, json.dumps(counts))
 
 
 def _read_counts(path: str) -> WordCounts:

@@ -17,9 +17,7 @@ def test_warnings_for_mistyped_classes(tmp_path):
     text = printed(tasks)
     assert "Classes of mine: positive 5, negative 4, positve 1" in text
     assert "class 'positve' has 1 example; is it mistyped?" in text
-    assert "'positve' (1) and 'positive' (5) have nearly the same name" in text
-    assert text.count("Warning") == 2
-    assert list(label_counts.warnings("t", {"ADJP": 100, "ADVP": 120})) == []
+    assert text.count("Warning") == 1
 
 
 def test_spans_are_counted_by_class(tmp_path):
