@@ -5,7 +5,6 @@ Archives may hold compressed files and other archives, to any depth.
 """
 
 import bz2
-import codecs
 import contextlib
 import gzip
 import io
@@ -28,14 +27,17 @@ from electra_tf.text.corpus import (
 )
 
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")  # how such a file's name ends
+_ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 
 # What becomes more than this, and than so many times its size, is no text but an attack
 # or a mistake: text comes to 3 to 20 times. So what is not compressed has no limit.
 _ALWAYS_ALLOWED_BYTES = 64 << 30
 _MAX_RATIO = 100
 _HEAD_BYTES = 512  # a block of tar
+_BUFFER_BYTES = 32 << 10  # a larger one costs more than reading a small member
 # A frame, or one to skip, which some programs that use several threads begin with.
 _ZSTD = b"\x28\xb5\x2f\xfd", *(bytes([n]) + b"\x2a\x4d\x18" for n in range(80, 96))
+_PACKED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", *_ZSTD)
 _MAX_ZSTD_WINDOW_LOG = 31  # of `zstd --long=31`, which large corpora are packed with
 
 
@@ -69,13 +71,19 @@ def read_lines(
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
     with open_decompressed(path) as stream:
-        if stream.is_archive:
+        if is_archive(stream.head):
             raise UserError(
                 f"{name} is a tar archive, not lines of text.\nUnpack it, or read it "
                 "as a corpus."
             )
         for block in TextReader(stream, name, encoding_errors):
             yield from block
+
+
+def is_named(name: str) -> bool:
+    """Whether a file is an archive by its name."""
+    stem, ending = os.path.splitext(name.lower())
+    return (os.path.splitext(stem)[1] if ending in COMPRESSED else ending) in _ARCHIVES
 
 
 def is_archive(head: bytes) -> bool:
@@ -89,10 +97,6 @@ class Content(io.BufferedReader):
     head: bytes
     is_compressed = False
 
-    @property
-    def is_archive(self) -> bool:
-        return is_archive(self.head)
-
     @classmethod
     def of(cls, stream: Any, limit: "_Limit | None" = None) -> "Content":
         """Reads as many bytes as tell what a stream is, in several reads if need be."""
@@ -100,7 +104,7 @@ class Content(io.BufferedReader):
         while rest and len(head) < _HEAD_BYTES:
             part = stream.read(_HEAD_BYTES - len(head))
             head, rest = head + part, rest if part else None
-        content = cls(_Joint(head, rest, limit), BLOCK_BYTES)
+        content = cls(_Joint(head, rest, limit), _BUFFER_BYTES)
         content.head = head
         return content
 
@@ -205,7 +209,7 @@ def head_of(path: str) -> tuple[bytes, bool]:
 
 
 def read_packed(
-    path: str | os.PathLike, encoding_errors: str = "strict", is_archive: bool = False
+    path: str | os.PathLike, encoding_errors: str = "strict", must_be: bool = False
 ) -> Iterator[TextReader]:
     """Yields a reader for the text of a compressed file, or each text in an archive.
 
@@ -215,24 +219,22 @@ def read_packed(
     links, devices, absolute names or ".." is refused all the same.
 
     Args:
-      is_archive: the file must be an archive.
+      must_be: the file must be an archive.
 
     Raises UserError (65) for such archives and for what is damaged, cut short or of
     absurd size.
     """
     path = os.fspath(path)
     with open_text(path) as raw:
-        yield from _texts(raw, path, _Limit(raw, path), encoding_errors, is_archive)
+        yield from _texts(raw, path, _Limit(raw, path), encoding_errors, must_be)
 
 
 def _texts(
-    raw: Any, name: str, limit: _Limit, errors: str, is_archive: bool = False
+    raw: Any, name: str, limit: _Limit, errors: str, must_be: bool = False
 ) -> Iterator[TextReader]:
     content = _decompressed(raw, name, limit)
-    if not is_archive and not content.is_archive:
-        reader = TextReader(content, name, errors)
-        reader.head = content.head
-        yield reader
+    if not must_be and not is_archive(content.head):
+        yield TextReader(content, name, errors, head=content.head)
         return
     num_members = 0
     try:
@@ -245,7 +247,13 @@ def _texts(
                 _check_member(name, member)
                 if member.isreg() and not _is_hidden(member.name):
                     stream = archive.extractfile(member)
-                    yield from _texts(stream, f"{name}:{member.name}", limit, errors)
+                    inner = f"{name}:{member.name}"
+                    head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+                    named = is_named(inner)
+                    if named or is_archive(head) or head.startswith(_PACKED):
+                        yield from _texts(stream, inner, limit, errors, named)
+                    else:  # most members; this is faster
+                        yield TextReader(stream, inner, errors, head=head)
     except DAMAGED as e:
         raise UserError(
             f"{name}: not a sound tar archive, after {num_members} members "
@@ -280,23 +288,7 @@ def _decompressor(content: Content, path: str) -> Any:
             raise missing_package(path, "backports.zstd")
         options = {zstd.DecompressionParameter.window_log_max: _MAX_ZSTD_WINDOW_LOG}
         return zstd.open(content, options=options)
-    named = path.lower().endswith(COMPRESSED)
-    if named and not content.is_archive and not _is_text(head):
-        raise UserError(
-            f"{path} is compressed by its name, but not by gzip, xz, zstd or bzip2: it "
-            f"begins with {head[:4].hex(' ')}.\nFetch the file again, or take it out "
-            "of the corpus.",
-            EXIT_DAMAGED,
-        )
     return None
-
-
-def _is_text(start: bytes) -> bool:
-    """Whether the first bytes of a file can be those of text in UTF-8."""
-    try:
-        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(start)
-    except UnicodeDecodeError:
-        return False
 
 
 def _is_hidden(name: str) -> bool:

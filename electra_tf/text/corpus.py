@@ -167,12 +167,12 @@ class TextReader:
         offset of what is not UTF-8; "replace" puts U+FFFD there, which tokenizers drop.
       start, end: read the lines that begin in these bytes only.
       place: says where the text is, in errors; by default, in the file of that name.
+      head: first bytes of a member of an archive, kept as an attribute.
 
     Attributes:
         name: as given.
         is_record: whether the text is a record, such as a line of JSON Lines, whose
           blank lines separate paragraphs.
-        head: the first bytes of what was in an archive.
         num_bytes: bytes read so far.
         num_replaced: bytes replaced so far, because they were not UTF-8.
     """
@@ -185,6 +185,7 @@ class TextReader:
         start: int = 0,
         end: int | None = None,
         place: Callable[[], str] | None = None,
+        head: bytes = b"",
     ):
         self._stream = stream
         self.name = name
@@ -192,7 +193,7 @@ class TextReader:
         self._errors = encoding_errors
         self._start, self._end = start, end
         self.is_record = False
-        self.head = b""
+        self.head = head
         self.num_bytes = 0
         self.num_replaced = 0
 

@@ -13,14 +13,12 @@ class TfdsSource(NamedTuple):
     """Where `--tfds NAME:FIELD` points: a prepared data set and its text feature.
 
     Attributes:
-        spec: as given, such as "wikipedia/20230601.en:text".
         name: of the data set, with the version that was found.
         field: the feature that holds a document; "a/b" is b inside a.
         num_examples: documents in the split "train".
         num_bytes: size of the split on disk.
     """
 
-    spec: str
     name: str
     field: str
     num_examples: int
@@ -52,9 +50,8 @@ def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSourc
             f"Its features: {', '.join(map(str, info.features))}."
         )
     split = info.splits["train"]
-    return TfdsSource(
-        spec, info.full_name, field, split.num_examples, int(split.num_bytes or 0)
-    )
+    size = int(split.num_bytes or 0)
+    return TfdsSource(info.full_name, field, split.num_examples, size)
 
 
 def read_tfds_documents(
@@ -68,13 +65,6 @@ def read_tfds_documents(
 
     Raises UserError as `open_tfds` does.
     """
-    for index, data in enumerate(_tfds_bytes(spec, data_dir, start, end), start):
-        yield record(data, spec, encoding_errors, lambda i=index: f"{spec}[{i}]")
-
-
-def _tfds_bytes(
-    spec: str, data_dir: str | os.PathLike | None, start: int, end: int
-) -> Iterator[bytes]:
     import tensorflow_datasets as tfds
 
     source = open_tfds(spec, data_dir)
@@ -87,10 +77,11 @@ def _tfds_bytes(
         read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
         decoders=tfds.decode.PartialDecoding(_only(source.field.split("/"))),
     )
-    for document in documents.as_numpy_iterator():
+    for index, document in enumerate(documents.as_numpy_iterator(), start):
         for part in source.field.split("/"):
             document = document[part]
-        yield document
+        place = f"{spec}[{index}]"
+        yield record(document, spec, encoding_errors, lambda place=place: place)
 
 
 def _is_text(features, path: list[str]) -> bool:

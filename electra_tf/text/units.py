@@ -28,7 +28,6 @@ from electra_tf.text.corpus import TextReader
 PIECE_BYTES = 32 << 20
 _TFDS_BYTES = 4 << 20
 
-_ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 # How tables begin; Arrow's stream format has no magic bytes.
@@ -90,16 +89,6 @@ class Unit(NamedTuple):
     def is_compressed(self) -> bool:
         return self.kind == "archive" or self.kind.startswith("compressed")
 
-    @property
-    def blanks_separate_docs(self) -> bool | None:
-        """Whether a blank line ends a document where nothing else was asked for.
-
-        None: that is up to its texts, see `TextReader.is_record`.
-        """
-        if self.kind == "archive":
-            return None
-        return self.kind not in (*_RECORDS, "tfds")
-
 
 class Corpus(NamedTuple):
     """All text of a build.
@@ -136,9 +125,15 @@ class Corpus(NamedTuple):
         return facts | {"sha256": self.sha256}
 
     def blanks_separate_docs(self) -> bool | None:
-        """What holds for all units unless something is asked for; None: it differs."""
-        found = {unit.blanks_separate_docs for unit in self.units}
-        return found.pop() if len(found) == 1 else None
+        """Whether a blank line ends a document where nothing else was asked for.
+
+        None: each text decides by `TextReader.is_record`.
+        """
+        kinds = {unit.kind for unit in self.units}
+        records = kinds & {*_RECORDS, "tfds"}
+        return (
+            None if "archive" in kinds or records not in (kinds, set()) else not records
+        )
 
 
 class Reader(NamedTuple):
@@ -237,12 +232,12 @@ def of_files(
 def _kind_by_name(name: str) -> str | None:
     """The kind of a file, compressed or not; None if its name does not tell."""
     stem, ending = os.path.splitext(name.lower())
+    if ending in _TABLES:
+        return _TABLES[ending]
+    if archives.is_named(name):
+        return "archive"
     if ending in archives.COMPRESSED:
         ending = os.path.splitext(stem)[1]
-    elif ending in _TABLES:
-        return _TABLES[ending]
-    if ending in _ARCHIVES:
-        return "archive"
     return "json" if ending in _JSON_LINES else None
 
 
@@ -351,16 +346,6 @@ def _table_reader(kind: str) -> Reader:
     )
 
 
-def _read_tfds(unit: Unit, reading: Reading) -> Iterator[TextReader]:
-    return tfds_documents.read_tfds_documents(
-        unit.path,
-        reading.tfds_data_dir,
-        unit.start,
-        unit.end,
-        reading.encoding_errors,
-    )
-
-
 _LINES = Reader(lambda path, size, step, reading: cut(size, step), _read_lines)
 _PACKED = Reader(lambda path, size, step, reading: cut(size, size), _read_packed)
 # Kind -> reader.
@@ -372,5 +357,13 @@ READERS = {
     "archive": _PACKED,
     "parquet": _table_reader("parquet"),
     "arrow": _table_reader("arrow"),
-    "tfds": _PACKED._replace(read=_read_tfds),
+    "tfds": _PACKED._replace(
+        read=lambda unit, reading: tfds_documents.read_tfds_documents(
+            unit.path,
+            reading.tfds_data_dir,
+            unit.start,
+            unit.end,
+            reading.encoding_errors,
+        )
+    ),
 }

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +34,6 @@ __all__ += ["resolve_settings", "settings_path", "write_settings", "write_tokens
 
 # Of a token without its "##": tensorflow_text takes no longer ones.
 _MAX_TOKEN_BYTES = 256
-_SENTENCEPIECE_LINE = re.compile(r"[^\t]*\t-?\d+(\.\d+)?(e-?\d+)?$")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +170,11 @@ def _read_tokens(path: str) -> list[str]:
         raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
-    _check_kind(path, data)
+    if data.startswith(b"\xef\xbb\xbf"):
+        raise UserError(
+            f"{path} starts with a byte order mark (EF BB BF).\nThe first token would "
+            "not be found with it; save the file as UTF-8 without BOM."
+        )
     lines = data.split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -184,12 +186,6 @@ def _read_tokens(path: str) -> list[str]:
         token = stripped_line(line, f"{path} line {number}")
         # A blank line, such as U+2028, has its id, and no text gets it.
         token = token or line.decode().removesuffix("\r")
-        if number <= 10 and _SENTENCEPIECE_LINE.match(token):
-            raise UserError(
-                f"{path} line {number} ({token!r}) has a tab and a score: this is a "
-                "SentencePiece vocabulary.\nELECTRA needs a WordPiece vocabulary, one "
-                "token a line; build_vocab.py makes one."
-            )
         if token in first_line:
             raise UserError(
                 f"{path} line {number}: {token!r} stands on line {first_line[token]} "
@@ -209,22 +205,6 @@ def stripped_line(line: bytes, where: str) -> str:
             f"{where}: byte 0x{line[e.start]:02x} at position {e.start} is not UTF-8.\n"
             "Convert the file to UTF-8."
         ) from None
-
-
-def _check_kind(path: str, data: bytes) -> None:
-    """Raises UserError for the files that get passed as a vocabulary by mistake."""
-    if data.startswith(b"\xef\xbb\xbf"):
-        raise UserError(
-            f"{path} starts with a byte order mark (EF BB BF).\nThe first token would "
-            "not be found with it; save the file as UTF-8 without BOM."
-        )
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise UserError(f"{path} is UTF-16 text.\nSave it as UTF-8 without BOM.")
-    if b"\0" in data or (data.startswith(b"\n") and b"<unk>" in data[:200]):
-        raise UserError(
-            f"{path} is a binary file, perhaps a SentencePiece model.\nELECTRA needs a "
-            "WordPiece vocabulary (vocab.txt); build_vocab.py makes one."
-        )
 
 
 def _tokens_of_json(path: str, data: bytes) -> list[str]:

@@ -143,6 +143,8 @@ def test_archives_in_archives(tmp_path):
     assert lines_of(archives.read_packed(outer)) == expected
     archive(outer, ("a.xz", members[0][1][:-20]), mode="w")
     damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: not a sound tar")
+    archive(outer, ("a.tar", b"no archive at all"), mode="w")
+    damaged(outer, archives.read_packed, "openwebtext.tar:a.tar: not a sound tar")
     archive(inner, ("../a", b"text\n"))
     archive(outer, ("a.xz", inner.read_bytes()), mode="w")
     damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: refused")
@@ -173,7 +175,7 @@ def test_concatenated_streams(tmp_path, ending):
 
 
 def read_replacing(path):
-    return archives.read_packed(path, "replace", is_archive=True)
+    return archives.read_packed(path, "replace", must_be=True)
 
 
 def test_damaged_archives_are_named(tmp_path):
