@@ -97,5 +97,29 @@ def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def overridden(
+    config: Mapping[str, Any], hparams: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The checked hparams of --config without what booleans in --hparams change."""
+    found, hparams = dict(config), hparams or {}
+
+    def differs(booleans: Mapping[str, bool]) -> bool:
+        return any(
+            hparams.get(name, value) != value for name, value in booleans.items()
+        )
+
+    kind = OBJECTIVES[found.get("objective", "electra")]
+    if differs(kind.original):
+        found.pop("objective", None)
+        if found.get("generator") == kind.generator:
+            del found["generator"]
+    generator = found.get("generator")
+    if generator and differs(GENERATORS[generator].original):
+        del found["generator"]
+    if "untied_generator_embeddings" in hparams:
+        found.pop("embedding_sharing", None)
+    return found
+
+
 def _shown(name: str, value: Any) -> str:
     return f"{name} {show(value)}"

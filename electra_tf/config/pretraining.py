@@ -476,6 +476,7 @@ class PretrainingConfig(RunConfig):
     @classmethod
     def explicit(cls, hparams, config) -> dict[str, Any]:
         """See `RunConfig.explicit`; without the original's booleans."""
+        config = original.overridden(cls.checked(config or {}, "--config"), hparams)
         return original.translated(super().explicit(hparams, config))
 
     @classmethod

@@ -17,6 +17,33 @@ def test_original_hparams_that_contradict_an_objective(name, flag):
     assert make({"objective": name, flag: value}).objective == name
 
 
+@pytest.mark.parametrize(
+    ("saved", "changes", "expected"),
+    [
+        ({}, {"electra_objective": False}, ("mlm", "tied", "shared")),
+        ({}, {"electric_objective": True}, ("electric", "two_tower", "shared")),
+        ({}, {"untied_generator": False}, ("electra", "tied", "shared")),
+        ({}, {"uniform_generator": True}, ("electra", "uniform", "shared")),
+        (
+            {"objective": "electra_15"},
+            {"untied_generator_embeddings": True},
+            ("electra_15", "masked_lm", "untied"),
+        ),
+        (
+            {"objective": "mlm"},
+            {"electra_objective": True},
+            ("electra", "masked_lm", "shared"),
+        ),
+    ],
+)
+def test_booleans_in_hparams_override_a_saved_config(
+    saved, changes, expected, tmp_path
+):
+    make(saved).save(str(tmp_path / "c.json"))
+    config = make(changes, read_hparams(str(tmp_path / "c.json")))
+    assert (config.objective, config.generator, config.embedding_sharing) == expected
+
+
 def test_switch_of_stages_is_saved(tmp_path):
     """Continuing with more steps does not move it."""
     config = make({"objective": "two_stage", "num_train_steps": 11})
