@@ -225,7 +225,7 @@ def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
 def test_directory_without_write_access(tmp_path, monkeypatch):
     pattern = write_shards(tmp_path, [5])
     refuse = mock.Mock(side_effect=OSError(30, "Read-only file system"))
-    monkeypatch.setattr(record_index.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(record_index, "atomic_write", refuse)
     assert len(batches(pattern, 2)) == 2
     assert refuse.called and not list(tmp_path.glob(".records*"))
 

@@ -131,6 +131,7 @@ def assert_same_run(folder, straight):
         assert rows(folder, name) == rows(straight[0], name)
 
 
+@pytest.mark.thorough
 def test_a_run_stopped_in_its_second_phase_ends_as_if_it_was_not(two_lengths, straight):
     """The data of its first phase are not needed any more."""
     stopped = functools.partial(signal_at, 34)
