@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.data import record_index, tfrecord, token_counts
+from electra_tf.data import tfrecord, token_counts
 from electra_tf.data.permutation import batch_indices
 from electra_tf.errors import UserError, as_user_error
 from electra_tf.pretrain import pretrain_data
+from electra_tf.storage import files
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.numbered_examples import (
     LENGTH,
@@ -225,7 +226,7 @@ def test_the_index_is_kept_and_renewed(tmp_path, monkeypatch):
 def test_directory_without_write_access(tmp_path, monkeypatch):
     pattern = write_shards(tmp_path, [5])
     refuse = mock.Mock(side_effect=OSError(30, "Read-only file system"))
-    monkeypatch.setattr(record_index, "atomic_write", refuse)
+    monkeypatch.setattr(files, "replacing", refuse)
     assert len(batches(pattern, 2)) == 2
     assert refuse.called and not list(tmp_path.glob(".records*"))
 
