@@ -268,7 +268,9 @@ ON_WORKERS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ON_WORKERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param("phases", marks=pytest.mark.slow), "two_stage"]
+)
 def test_run_of_two_workers_is_that_of_one(two_lengths, name):
     """To rounding; and after one was killed past the switch, to the bit."""
     data, models = two_lengths, two_lengths / "models"
