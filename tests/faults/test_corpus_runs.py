@@ -69,6 +69,7 @@ def test_a_killed_run_is_continued(model, corpus, whole, tmp_path, killed):
     assert made(output).items() >= done.items()
 
 
+@pytest.mark.thorough
 def test_repeated_work_changes_nothing(model, tmp_path, monkeypatch):
     """As a runner may repeat a bundle; damaged shards are made again."""
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")  # which a run would leave set

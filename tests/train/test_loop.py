@@ -264,6 +264,7 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint_and_batch(tiny_data, tmp_
         np.testing.assert_array_equal(batch["input_ids"], expected["input_ids"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "precision", by_default(["float32", "mixed_float16"], ["float32"])
 )
