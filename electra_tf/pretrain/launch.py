@@ -89,6 +89,8 @@ def main(
         LeaveAtOnce() if config.do_train else nothing,
         lock if writes else nothing,
         folder if chief else nothing,
+        # Is left before the folder, whose upload may take its time.
+        LeaveAtOnce() if config.do_train else nothing,
     ):
         start = find_start(config, vocab, checkpoints, console.log, is_chief=chief)
         console.heading("Config:")

@@ -161,15 +161,23 @@ def test_a_worker_that_waits_too_long_ends(expected, code):
 
 
 def interrupt_the_import():
+    """The upload that follows takes longer than a signal may go unanswered."""
     from electra_tf import startup
+    from electra_tf.storage.remote_run import RunFolder
+    from electra_tf.train.stopping import LeaveAtOnce
 
+    def upload(self, *_):
+        time.sleep(1.5)
+        print("uploaded", flush=True)
+
+    RunFolder.__exit__, LeaveAtOnce._patience = upload, 0.5
     startup.import_tensorflow = lambda: os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_a_signal_before_training(tiny_data):
     run = pretrain(tiny_data, "early", TINY, before=interrupt_the_import).wait()
     assert run.returncode == 42, run.stderr
-    assert "SIGTERM: nothing to save" in run.stdout
+    assert "SIGTERM: nothing to save" in run.stdout and "uploaded" in run.stdout
     assert Checkpoints(tiny_data / "models" / "early").newest_intact() is None
 
 
