@@ -39,7 +39,7 @@ from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, UserError
 from electra_tf.finetune.inputs import FORMS
-from electra_tf.storage.files import is_stream, line_writer
+from electra_tf.storage.files import line_writer
 from electra_tf.storage.remote import check_writable, fetch, put
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import units
@@ -145,9 +145,6 @@ _INPUT_FORMAT = flags.DEFINE_enum(
     sorted({form for forms in FORMS.values() for form in forms}),
     "What predict reads. Default: as the input's name ends.",
 )
-_RESUME = flags.DEFINE_boolean(
-    "resume", False, "predict goes on behind what an interrupted call has written."
-)
 
 _OUTPUT_DIR = cli.define_path(
     "output_dir",
@@ -193,14 +190,12 @@ _FLAGS = {
         *(_NBEST, _COSTS, _REFERENCES, _WEIGHT, _TUNE, _BEST),
     ),
     "predict": (
-        *(_MODEL, _DATA_DIR, _TASK, _INPUT, _INPUT_FORMAT, _OUTPUT, _RESUME),
+        *(_MODEL, _DATA_DIR, _TASK, _INPUT, _INPUT_FORMAT, _OUTPUT),
         *_CORPUS_FLAGS,
     ),
 }
 # With --output-dir, what would change or end what is written.
-_NOT_FOR_CORPORA = (
-    *(_OUTPUT, _FORMAT, _CORRUPT, _SEED, _THRESHOLD, _MAX_PASSAGES, _RESUME),
-)
+_NOT_FOR_CORPORA = (*(_OUTPUT, _FORMAT, _CORRUPT, _SEED, _THRESHOLD, _MAX_PASSAGES),)
 
 
 def main(argv: list[str]) -> int:
@@ -301,8 +296,7 @@ def check_corpus_flags(command: str) -> None:
         return
     wrong = [name for name in given if name in refused]
     if wrong:
-        why = {"resume": ", which is always gone on with"}.get(wrong[0], "")
-        raise UserError(f"--{wrong[0]} is not for --output-dir{why}.", EXIT_FLAGS)
+        raise UserError(f"--{wrong[0]} is not for --output-dir.", EXIT_FLAGS)
     if file_of(_INPUT) is None:
         raise UserError(
             "--output-dir needs a file or directory as --input.", EXIT_FLAGS
@@ -477,13 +471,11 @@ def predict() -> None:
 
     if _MODEL.value is None:
         raise UserError("predict needs --model.", EXIT_FLAGS)
-    if _RESUME.value and (file_of(_OUTPUT) is None or is_stream(file_of(_OUTPUT))):
-        raise UserError("--resume needs a file as --output.", EXIT_FLAGS)
     taken, made = file_of(_INPUT), file_of(_OUTPUT)
     predictor = prediction.load_predictor(_MODEL.value, _TASK.value, _DATA_DIR.value)
     source = inputs.open_source(taken, _INPUT_FORMAT.value, predictor.reads)
     asked, console = predictor.asked(source), Console(sys.stderr)
-    prediction.write(predictor, asked, made, _RESUME.value, console)
+    prediction.write(predictor, asked, made, console)
     if made:
         put(made)
 
