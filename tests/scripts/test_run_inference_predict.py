@@ -13,8 +13,8 @@ import pytest
 import electra_tf
 from electra_tf.console import Console
 from electra_tf.errors import UserError
-from electra_tf.finetune import prediction
 from electra_tf.finetune.inputs import Asked, open_source
+from electra_tf.inference import prediction
 from tests.helpers.runs import run_script
 from tests.helpers.tiny_finetuning import own_sentences
 
