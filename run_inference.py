@@ -315,8 +315,12 @@ def check_corpus_flags(command: str) -> None:
 
 def run_on_corpus(command: str) -> None:
     """Writes shards of what the model says of all texts of a corpus."""
-    from electra_tf.finetune import corpus_prediction
-    from electra_tf.inference import corpus_run, saved_model_texts, scoring
+    from electra_tf.inference import (
+        corpus_prediction,
+        corpus_run,
+        saved_model_texts,
+        scoring,
+    )
 
     if command == "predict":
         load: Any = corpus_prediction.Predictions
@@ -473,7 +477,8 @@ def rerank(model_dir: str) -> None:
 
 def predict() -> None:
     """Writes what a fine-tuned model says of each input."""
-    from electra_tf.finetune import inputs, prediction
+    from electra_tf.finetune import inputs
+    from electra_tf.inference import prediction
 
     if _MODEL.value is None:
         raise UserError("predict needs --model.", EXIT_FLAGS)

@@ -15,8 +15,8 @@ import pytest
 import electra_tf
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import prediction
 from electra_tf.finetune.inputs import Asked, open_source
+from electra_tf.inference import prediction
 from tests.helpers import forked_runs
 from tests.helpers.runs import run_script
 from tests.helpers.tiny_finetuning import own_sentences
@@ -196,7 +196,7 @@ def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
 
 def kill_after_7():
     """kill -9 of this process in the midst of the 8th prediction."""
-    from electra_tf.finetune import prediction, predictor
+    from electra_tf.inference import prediction, predictor
 
     predictor._CHUNK = 8
     write = prediction._Unfinished.write

@@ -13,11 +13,17 @@ from typing import Any
 
 from electra_tf.console import Console, duration
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import huggingface_heads, task_names, trained
+from electra_tf.finetune import task_names
 from electra_tf.finetune.inputs import Asked
-from electra_tf.finetune.predictor import Predictor, TaskPredictor
-from electra_tf.finetune.saved_model_predictor import SavedModelPredictor
-from electra_tf.inference import corpus_run, pretrained_model
+from electra_tf.finetune.trial_folder import CONFIG, hparams_in
+from electra_tf.inference import (
+    corpus_run,
+    finetuned_model,
+    huggingface_heads,
+    pretrained_model,
+)
+from electra_tf.inference.predictor import Predictor, TaskPredictor
+from electra_tf.inference.saved_model_predictor import SavedModelPredictor
 from electra_tf.paths import local_of
 from electra_tf.storage.files import (
     PARTIAL,
@@ -66,7 +72,7 @@ def load_predictor(
     found = _predictor(Path(path), task, data_dir)
     if found:
         return found
-    trials = Path(path).glob(f"finetuning_models/*/{trained.CONFIG}")
+    trials = Path(path).glob(f"finetuning_models/*/{CONFIG}")
     names = sorted({str(trial.parent) for trial in trials} | set(_exported_below(path)))
     advice = "Give the directory of a trial, finetuning_models/<tasks>_model_1."
     if names:
@@ -89,7 +95,7 @@ def _predictor(
     folder: Path, name: str | None, data_dir: str | None
 ) -> Predictor | None:
     bring_model(folder)
-    if names := trained.hparams_in(folder).get("task_names"):
+    if names := hparams_in(folder).get("task_names"):
         if name is None and len(names) > 1:
             raise UserError(
                 f"{folder} has several tasks: {', '.join(names)}.\n"
@@ -121,7 +127,7 @@ def _check_task(folder: Path, key: str, name: str | None) -> None:
 
 
 def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:
-    found = trained.read(folder, name, data_dir=data_dir)
+    found = finetuned_model.read(folder, name, data_dir=data_dir)
     tasks = task_names.make_tasks(found.config, found.vocab, folder, reads_data=False)
     number = found.config.task_names.index(name) if name else 0
     return TaskPredictor(found, tasks[number], number)
