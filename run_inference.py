@@ -26,26 +26,32 @@ from electra_tf.finetune.inputs import FORMS
 from electra_tf.inference import run
 
 
-def _path(name: str, help: str) -> None:
+def _define_path(name: str, help: str) -> None:
     cli.define_path(name, None, help, in_bucket=True)
 
 
-_path("data_dir", "Location of data files and models.")
+_define_path("data_dir", "Location of data files and models.")
 flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
-_path("model", "Instead of both: a model's directory; of predict a fine-tuned one.")
-_path("input", "Lines of text, JSON Lines, Parquet, Arrow; predict: any task file.")
-_path("output", "File to write. Default, and -: standard output, or report.html.")
-_path("output_dir", "Instead: a folder of shards; --input may be a directory then.")
-_path("nbest", "N-best lists: JSON lines, or with --costs Kaldi's text.")
-_path("references", "What was said: lines of a list's id and words.")
+_define_path(
+    "model", "Instead of both: a model's directory; of predict a fine-tuned one."
+)
+_define_path(
+    "input", "Lines of text, JSON Lines, Parquet, Arrow; predict: any task file."
+)
+_define_path(
+    "output", "File to write. Default, and -: standard output, or report.html."
+)
+_define_path(
+    "output_dir", "Instead: a folder of shards; --input may be a directory then."
+)
+_define_path("nbest", "N-best lists: JSON lines, or with --costs Kaldi's text.")
+_define_path("references", "What was said: lines of a list's id and words.")
 flags.DEFINE_list("costs", [], "Kaldi's files of costs of hypotheses, to be added.")
 flags.DEFINE_float("weight", None, "Of the model's score in rerank, >= 0.")
 flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
 flags.DEFINE_boolean("best", False, "rerank writes lines of id and best text.")
-flags.DEFINE_enum(
-    *("encoding_errors", "strict", ["strict", "replace"]),
-    "What is not UTF-8 ends the program, or is left out.",
-)
+_ERRORS = ["strict", "replace"]
+flags.DEFINE_enum("encoding_errors", "strict", _ERRORS, "Of what is not UTF-8.")
 flags.DEFINE_string("text_key", "text", "The text's key in records; a/b is b inside a.")
 _FORMATS = ["terminal", "jsonl", "html"]
 flags.DEFINE_enum("format", "terminal", _FORMATS, "What detect prints.")
@@ -74,8 +80,7 @@ flags.DEFINE_integer(
     "workers", None, "Processes for shards. Default: one a GPU or core.", lower_bound=1
 )
 flags.DEFINE_float(
-    *("shard_mb", None, "MB of input for each shard. Default: a thousandth, 1 to 64."),
-    *(1e-6, 1e9),
+    "shard_mb", None, "Of input. Default: a thousandth, 1 to 64.", 1e-6, 1e9
 )
 _BEAM_ARGS = cli.define_runner("workers")
 
