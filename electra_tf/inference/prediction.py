@@ -145,5 +145,5 @@ def write(
 def facts_of(predictor: Predictor) -> dict[str, Any]:
     """What predictions are of: the model's path and hash, the task and its settings."""
     return corpus_run.model_facts(
-        predictor.origin, task=predictor.name, **predictor.facts
+        predictor.origin, task=predictor.task, **predictor.facts
     )

@@ -22,6 +22,7 @@ from electra_tf.finetune.inputs import Asked, Source, shown
 from electra_tf.finetune.results import finite
 from electra_tf.finetune.task import Task
 from electra_tf.inference.finetuned_model import FinetunedModel
+from electra_tf.inference.model import Model
 
 # Sequences that are computed before the predictions for them are told.
 _CHUNK = 512
@@ -29,12 +30,21 @@ _CHUNK = 512
 _COLUMNS = {"texts": ("text", "text_b"), "questions": ("question", "context")}
 
 
-class Predictor(abc.ABC):
+def plain(value: Any) -> Any:
+    """A tensor, an array or one of its values as Python has them; bytes as text."""
+    value = value.numpy() if hasattr(value, "numpy") else value
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+class Predictor(Model, abc.ABC):
     """A model that predicts.
 
     Args:
       origin: where its weights are.
-      name: of the task that it was fine-tuned on.
+      task: that it was fine-tuned on, by its name.
       reads: what it predicts for, a key of `inputs.FORMS`.
       num_texts: 2 for pairs.
       fewest: of them that an input may have, if not as many.
@@ -44,13 +54,14 @@ class Predictor(abc.ABC):
     def __init__(
         self,
         origin: str,
-        name: str,
+        task: str,
         reads: str,
         num_texts: int = 1,
         fewest: int | None = None,
         facts: Mapping[str, Any] = MappingProxyType({}),
     ):
-        self.origin, self.name, self.reads, self.facts = origin, name, reads, facts
+        self.origin, self.task, self.reads, self.facts = origin, task, reads, facts
+        self.name, self.what = origin, f"a model fine-tuned on {task}"
         count = num_texts if reads == "texts" else 2
         self._columns = _COLUMNS.get(reads, ())[:count]
         self._fewest = fewest or len(self._columns)
@@ -81,25 +92,27 @@ class Predictor(abc.ABC):
         """Predictions in order; docs/prediction.md says what they hold.
 
         Args:
-          inputs: texts, pairs of texts, lists of words or pairs (question, context);
-            or objects by column, as a line of .jsonl has them.
+          inputs: texts, pairs of texts, lists of words or pairs (question, context), as
+            str, bytes or tensors; or objects by column, as a line of .jsonl has them.
 
         Raises `UserError` naming the input that cannot be used.
         """
-        inputs = [inputs] if isinstance(inputs, str | Mapping) else inputs
+        inputs = plain(inputs) if hasattr(inputs, "ndim") else inputs
+        inputs = [inputs] if isinstance(inputs, str | bytes | Mapping) else inputs
         objects = (self._object(number, one) for number, one in enumerate(inputs))
         return list(self.rows(self.asked(Source.of_objects(objects))))
 
     def _object(self, number: int, one: Any) -> Mapping[str, Any]:
         if isinstance(one, Mapping):
             return one
-        is_list = isinstance(one, Iterable) and not isinstance(one, str | bytes)
+        one = plain(one)
+        is_list = isinstance(one, Iterable) and not isinstance(one, str)
         if self.reads == "words" and (is_list or isinstance(one, str)):
             return {"words": list(one) if is_list else one.split()}
         parts = tuple(one) if is_list else (one,) * isinstance(one, str)
         if not self._columns or not self._fewest <= len(parts) <= len(self._columns):
             raise UserError(
-                f"input {number} is {shown(one)}; {self.name} takes "
+                f"input {number} is {shown(one)}; {self.task} takes "
                 f"{' and '.join(self._columns) or 'words'}."
             )
         return dict(zip(self._columns, parts, strict=False))
@@ -125,6 +138,8 @@ class TaskPredictor(Predictor):
         }
         super().__init__(trained.origin, task.name, task.reads, texts, fewest, facts)
         self._task, self._number, self._config = task, number, trained.config
+        self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
+        self.max_seq_length = trained.config.max_seq_length
         self._num_heads = len(trained.model.heads)
         self._head = HeadOutputs(trained.model, task.name, trained.config)
 

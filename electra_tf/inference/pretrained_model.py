@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pre-trained model at work: which tokens of a text look replaced?
+"""A pre-trained model at work, or an encoder alone.
 
 model = electra_tf.load("data/models/electra_small")
 [tokens] = model.detect("The doctor opened the giraffe and read it.")
 max(tokens, key=lambda token: token.probability).text
-
-Its scores, how likely a text is, are in `scoring`.
+[[best, *others]] = model.fill_mask("The doctor opened the [MASK] and read it.")
 """
 
 from __future__ import annotations
@@ -14,15 +13,18 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
+from electra_tf.inference.model import Model
 from electra_tf.inference.scoring import (
     TextScore,
     TextScorer,
@@ -30,13 +32,18 @@ from electra_tf.inference.scoring import (
     TokenScore,
     windows_of,
 )
-from electra_tf.interop import sources
-from electra_tf.interop.stored_model import HEADS, empty_pretrainer
+from electra_tf.interop import huggingface, keras_hub, sources, tf1
+from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text import packing, word_list
-from electra_tf.text.tokenization import Tokenizer
-from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, resolve_settings
+from electra_tf.text.tokenization import Tokenizer, each_text
+from electra_tf.text.vocabulary import (
+    MASK,
+    TokenizerConfig,
+    Vocabulary,
+    resolve_settings,
+)
 
 
 class TokenPrediction(NamedTuple):
@@ -57,31 +64,42 @@ class TokenPrediction(NamedTuple):
 _Part = tuple[TextWindow, list[tuple[int, int]]]  # with the offsets of its tokens
 
 
-class PretrainedModel:
+class TokenGuess(NamedTuple):
+    """What a generator puts in the place of a [MASK]."""
+
+    token: str
+    probability: float
+
+
+class PretrainedModel(Model):
     """A pre-trained ELECTRA or Electric model with its tokenizer; see `load`.
 
     Texts longer than `max_seq_length` are read in consecutive windows that do not
     overlap.
 
     Args:
-      pretrainer: an ElectraPretrainer.
+      network: an ElectraPretrainer, or a TextEncoder alone.
       tokenizer_config: None: what lies beside the vocabulary, or config's.
       name: of the model, for messages.
       has_generator: whether its files hold a generator, or say that it is uniform.
       origin: the checkpoint or directory that the weights are of.
+      known: see `StoredModel.known`.
     """
 
     def __init__(
         self,
         config: PretrainingConfig,
         vocab: Vocabulary,
-        pretrainer,
+        network,
         tokenizer_config: TokenizerConfig | None = None,
         name: str | None = None,
         has_generator: bool = True,
         origin: str | None = None,
+        known: Mapping[str, Any] = MappingProxyType({}),
     ):
         import tensorflow as tf
+
+        from electra_tf.model.encoder import TextEncoder
 
         self.config = config
         self.vocab = vocab
@@ -89,23 +107,28 @@ class PretrainedModel:
             vocab, do_lower_case=config.do_lower_case
         )
         self.tokenizer = Tokenizer(vocab, *settings)
-        self.pretrainer = pretrainer
         self.name = name or config.model_dir
         self.has_generator = has_generator
         self.origin = origin or self.name
+        self.max_seq_length = config.max_seq_length
+        self._network, self._known = network, known
+        if isinstance(network, TextEncoder):
+            self.pretrainer, self.encoder = None, network
+            self.what = "an encoder without heads"
+        else:
+            self.pretrainer, self.what = network, network.objective.model
+            if network.electra.encoder.transformer_layers:  # not only two towers
+                self.encoder = network.electra
+            if not has_generator:
+                self.what += " without its generator"
         traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
         self._detect = traced(self._probabilities)
         self._corrupt = traced(self._corrupted)
         self._scorers: dict[str | None, TextScorer] = {}
 
-    def detect(
-        self, texts: str | Iterable[str], batch_size: int = 32
-    ) -> list[list[TokenPrediction]]:
-        """How much each token of each text looks replaced, as it stands.
-
-        Raises `UserError` for a model without discriminator (objective mlm).
-        """
-        texts = self._texts(texts)
+    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
+        """How much each token of each text looks replaced, as it stands."""
+        texts = self._texts(texts, "detect")
         predictions: list[list[TokenPrediction]] = [[] for _ in texts]
         for windows, packed in self._batches(texts, batch_size):
             probs = self._detect(*packed).numpy()
@@ -118,21 +141,17 @@ class PretrainedModel:
         return predictions
 
     def corrupt(
-        self, texts: str | Iterable[str], seed: int = 0, batch_size: int = 32
+        self, texts: Any, seed: int = 0, batch_size: int = 32
     ) -> list[list[TokenPrediction]]:
         """Lets the generator replace tokens as in training, and detects them.
 
         Places are distinct, though, and drawn without `rare_mask_power`, which needs
         the counts of the training data; no text is left intact. Tokens whose sample is
-        the original stay as they are.  Raises `UserError` as `detect` does, and for a
-        model without generator.
+        the original stay as they are.
         """
-        texts = self._texts(texts)
         if not self.has_generator:
-            raise UserError(
-                f"{self.name} holds a discriminator without its generator: it can "
-                "detect replaced tokens, not replace any."
-            )
+            raise self.lacks("corrupt")
+        texts = self._texts(texts, "corrupt")
         # There must be room for as many positions as masking draws.
         least = self.config.max_predictions_per_seq
         predictions: list[list[TokenPrediction]] = [[] for _ in texts]
@@ -156,11 +175,47 @@ class PretrainedModel:
                     )
         return predictions
 
-    def scorer(self, method: str | None = None) -> TextScorer:
-        """What scores texts by a method of `pseudo_likelihood`; by default Electric's.
+    def fill_mask(self, texts: Any, top_k: int = 5) -> list[list[list[TokenGuess]]]:
+        """The most likely tokens for each [MASK] of each text, the best first."""
+        import tensorflow as tf
 
-        Raises `UserError`, naming the methods that this model offers, if it is another.
+        from electra_tf.pretrain.generator import FillsMasks
+
+        generator = None if self.pretrainer is None else self.pretrainer.generator
+        if not isinstance(generator, FillsMasks):
+            raise self.lacks("fill_mask")
+        found, mask_id = [], self.vocab.mask_id
+        most = packing.room(self.max_seq_length)
+        for number, text in enumerate(each_text(texts)):
+            parts = [self.tokenizer.encode(part) for part in text.split(MASK)]
+            ids = parts[0] + [i for part in parts[1:] for i in (mask_id, *part)]
+            if len(ids) > most:
+                raise UserError(
+                    f"text {number} has {len(ids)} tokens; fill_mask reads {most}."
+                )
+            packed = packing.pack(self.vocab, [ids])
+            places = np.flatnonzero(packed.input_ids == mask_id)[None]
+            logits = generator.logits_at(*packed, places.astype(np.int32))[0]
+            best = tf.math.top_k(tf.nn.softmax(logits), top_k)
+            rows = zip(best.indices.numpy(), best.values.numpy(), strict=True)
+            tokens = self.vocab.tokens
+            found.append(
+                [
+                    [TokenGuess(tokens[i], p) for i, p in zip(*row, strict=True)]
+                    for row in rows
+                ]
+            )
+        return found
+
+    def scorer(self, method: str | None = None) -> TextScorer:
+        """What scores texts by a method of `pseudo_likelihood`.
+
+        By default it is Electric's, or else the best that the model offers, which a
+        line on stderr names. Raises `UserError`, naming those that it offers, for
+        another.
         """
+        if self.pretrainer is None:
+            raise self.lacks("scorer")
         if method not in self._scorers:
             self._scorers[method] = TextScorer(
                 self.pretrainer,
@@ -172,29 +227,53 @@ class PretrainedModel:
             )
         return self._scorers[method]
 
+    def score(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> list[TextScore]:
+        """The score of each text; see `TextScorer.score_texts`."""
+        return list(self.scorer(method).score_texts(texts, overlap))
+
     def score_tokens(
-        self, texts: str | Iterable[str], method: str | None = None, overlap: int = 0
+        self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[list[TokenScore]]:
         """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
         return self.scorer(method).score_tokens(texts, overlap)
 
     def score_texts(
-        self, texts: str | Iterable[str], method: str | None = None, overlap: int = 0
+        self, texts: Any, method: str | None = None, overlap: int = 0
     ) -> Iterator[TextScore]:
         """The score of each text, in order; see `TextScorer.score_texts`."""
         return self.scorer(method).score_texts(texts, overlap)
 
-    def _texts(self, texts: str | Iterable[str]) -> list[str]:
-        if self.pretrainer.discriminator_predictions is None:
+    def save(self, path: str | os.PathLike, format: str = "huggingface") -> None:
+        """Writes the model, as it is now, into a new directory.
+
+        Args:
+          format: "huggingface" or "keras_hub", a directory for each network; "tf1", a
+            checkpoint of the original.
+        """
+        writers = {
+            "huggingface": huggingface.write_huggingface,
+            "keras_hub": keras_hub.write_keras_hub,
+            "tf1": tf1.write_tf1,
+        }
+        if format not in writers:
             raise UserError(
-                f"{self.name} is {self.pretrainer.objective.model}: it has no "
-                "discriminator that could tell replaced tokens."
+                f"format is {format!r}; it is one of {', '.join(writers)}.\n"
+                "export_model.py has others."
             )
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        for number, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise UserError(f"text {number} is {text!r:.40}, which is no str.")
-        return texts
+        tensors = {v.path: np.array(v) for v in self._network.variables}
+        settings = self.vocab, self.tokenizer.config
+        stored = StoredModel(
+            self.config, *settings, tensors, {}, 0, self.origin, self._known
+        )
+        writers[format](stored, "all", path, log=say_nothing)
+
+    def _texts(self, texts: Any, method: str) -> list[str]:
+        model = self.pretrainer
+        if model is None or model.discriminator_predictions is None:
+            raise self.lacks(method)
+        return list(each_text(texts))
 
     def _batches(
         self, texts: list[str], batch_size: int, least_length: int = 0
@@ -258,46 +337,46 @@ def load(path: str | os.PathLike) -> PretrainedModel:
       path: the directory of a run, `<data-dir>/models/<model-name>`, whose newest
         intact checkpoint is taken; or any other path that `interop.sources` reads.
 
-    Raises `UserError` if there is no model, if its files do not fit each other, or if
-    it is an encoder alone.
+    Raises `UserError` if there is no model, or if its files do not fit each other.
     """
-    path = os.path.abspath(local_of(os.fspath(path)))
     try:
         found = sources.find(path, log=say_nothing)
-    except sources.NoModelError:
-        raise _no_model(path) from None
+    except sources.NoModelError as error:
+        raise _with_runs(path, error) from None
+    path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
     stored = found.read(log=say_nothing if found.run else _to_stderr, slots=False)
-    if not any(name.startswith(HEADS) for name in stored.tensors):
-        raise UserError(
-            f"{path} holds an encoder without heads; this needs a discriminator or a "
-            "generator."
-        )
-    pretrainer = empty_pretrainer(stored.config, stored.vocab)
+    if any(name.startswith(HEADS) for name in stored.tensors):
+        network = empty_pretrainer(stored.config, stored.vocab)
+    else:
+        from electra_tf.model.encoder import TextEncoder
+
+        shape, width = stored.config.model_config(), stored.config.embedding_size
+        network = TextEncoder(shape, width, dtype="float32")
+        network.build(None)
     weights = of_arrays(stored.origin, stored.tensors)
-    weights.assign_to({v.path: v.value for v in pretrainer.variables})
+    weights.assign_to({v.path: v.value for v in network.variables})
     # Without a generator, a uniform one is assumed; a run's files say it.
     assumed = "generator" not in stored.known
     return PretrainedModel(
         stored.config,
         stored.vocab,
-        pretrainer,
+        network,
         stored.tokenizer_config,
         path,
         has_generator=stored.config.generator != "uniform" or not assumed,
         origin=found.origin,
+        known=stored.known,
     )
 
 
-def _no_model(path: str) -> UserError:
-    config = os.path.join(path, "config.json")
-    if os.path.isfile(config):
-        return UserError(f"{path} has no checkpoint yet.", EXIT_DAMAGED)
-    return UserError(
-        f"{config} not found: {path} is not the directory of a run.\nIt is "
-        "<data-dir>/models/<model-name> of run_pretraining.py; docs/checkpoints.md "
-        "names other models that can be read."
-    )
+def _with_runs(path: str | os.PathLike, error: UserError) -> UserError:
+    """The error, or for a data directory the one that names its runs."""
+    runs = sorted(Path(path).glob("models/*/config.json"))
+    if not runs:
+        return error
+    names = ", ".join(str(config.parent) for config in runs)
+    return UserError(f"{path} is a data directory.\nGive one of its runs: {names}.")
 
 
 def _to_stderr(line: str) -> None:
@@ -305,7 +384,7 @@ def _to_stderr(line: str) -> None:
 
 
 def score_tokens(
-    texts: str | Iterable[str], model: PretrainedModel | str | os.PathLike, **options
+    texts: Any, model: PretrainedModel | str | os.PathLike, **options
 ) -> Iterator[list[TokenScore]]:
     """Scores of each text's tokens by a model or the model of a run's directory.
 
@@ -316,7 +395,7 @@ def score_tokens(
 
 
 def score_texts(
-    texts: str | Iterable[str], model: PretrainedModel | str | os.PathLike, **options
+    texts: Any, model: PretrainedModel | str | os.PathLike, **options
 ) -> Iterator[TextScore]:
     """The score of each text, otherwise as `score_tokens`."""
     model = model if isinstance(model, PretrainedModel) else load(model)

@@ -13,7 +13,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, question_inputs
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.task import rounded
-from electra_tf.inference.predictor import Predictor
+from electra_tf.inference.predictor import Predictor, plain
 from electra_tf.inference.saved_model_texts import open_saved_model
 from electra_tf.text.tf_tokenization import encoded
 
@@ -77,7 +77,7 @@ class SavedModelPredictor(Predictor):
             }
             found = {k: v.numpy() for k, v in self._call(**columns).items()}
             for row, one in enumerate(chunk):
-                told = {name: _plain(values[row]) for name, values in found.items()}
+                told = {name: plain(values[row]) for name, values in found.items()}
                 yield one, self._told(one.given, told)
 
     def _told(self, given: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
@@ -94,14 +94,6 @@ class SavedModelPredictor(Predictor):
             return {"label": row["label"], "probabilities": shares}
         labels = [name for name, share in shares.items() if share > 0.5]
         return {"labels": labels, "probabilities": shares}
-
-
-def _plain(value: Any) -> Any:
-    """An array, or one of its values, as Python has them; bytes as text."""
-    value = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.text import packing
-from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.tokenization import Tokenizer, each_text
 from electra_tf.text.vocabulary import Vocabulary
 
 # Tokens read ahead, so that there are texts of equal length to put into a batch, and
@@ -129,7 +129,7 @@ class TextScorer:
     Args:
       pretrainer: an ElectraPretrainer.
       max_tokens: tokens of the longest window, [CLS] and [SEP] included.
-      method: a method of `pseudo_likelihood`; by default "electric".
+      method: a method of `pseudo_likelihood`; None: the best that the model offers.
       name: of the model, for messages.
 
     Raises `UserError` if the model does not offer the method, naming those that
@@ -157,7 +157,7 @@ class TextScorer:
 
     def score_tokens(
         self,
-        texts: str | Iterable[str],
+        texts: Any,
         overlap: int = 0,
         place: Callable[[int], str] = "text {}".format,
     ) -> Iterator[list[TokenScore]]:
@@ -180,7 +180,7 @@ class TextScorer:
 
     def score_texts(
         self,
-        texts: str | Iterable[str],
+        texts: Any,
         overlap: int = 0,
         place: Callable[[int], str] = "text {}".format,
     ) -> Iterator[TextScore]:
@@ -202,7 +202,7 @@ class TextScorer:
     def _scored(self, texts, overlap, place, encode):
         """Yields (text, what `encode` gave, float scores of its ids) in order."""
         self.check_overlap(overlap)
-        texts = iter([texts] if isinstance(texts, str) else texts)
+        texts = each_text(texts)
         done = 0
         while True:
             pool, tokens = [], 0
@@ -299,10 +299,14 @@ def batches(items: Iterable, length_of) -> Iterator[list]:
 
 
 def _checked_method(pretrainer, method: str | None, name: str) -> str:
-    """`method`, or "electric", if the model offers it."""
+    """`method` if the model offers it; of None the best one, named on stderr."""
     from electra_tf.inference import pseudo_likelihood
 
     offered = pseudo_likelihood.methods_of(pretrainer)
+    if method is None and offered:
+        method = offered[0]
+        if method != "electric":
+            print(f"Scored by {method}: {_EXPLAINED[method]}.", file=sys.stderr)
     method = method or "electric"
     if method not in pseudo_likelihood.METHODS:
         raise UserError(

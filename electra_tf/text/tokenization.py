@@ -19,11 +19,13 @@ import array
 import bisect
 import itertools
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from electra_tf.text import unicode_classes
+from electra_tf.errors import UserError
+from electra_tf.text import packing, unicode_classes
 from electra_tf.text.tf_tokenization import TFTokenizer
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
@@ -87,6 +89,22 @@ class Tokenizer:
         self.config = TokenizerConfig(do_lower_case, strip_accents)
         self._max_piece = max(map(len, vocab.tokens))
         self._memory = _WordMemory(self)
+
+    def __call__(
+        self, texts: Any, max_seq_length: int | None = None
+    ) -> dict[str, np.ndarray]:
+        """Ids of texts with [CLS] and [SEP], padded to the longest, as encoders read.
+
+        Args:
+            texts: one or several, str or bytes, or tensors of them.
+            max_seq_length: longer texts lose their ends; None: none do.
+
+        Returns:
+            input_ids, input_mask and segment_ids, int32 [n, L].
+        """
+        end = None if max_seq_length is None else packing.room(max_seq_length)
+        ids = [self.encode(text)[:end] for text in each_text(texts)]
+        return packing.pack(self.vocab, ids)._asdict()
 
     def tokenize(self, text: str | bytes) -> list[str]:
         """Returns the wordpieces of a text; of bytes, what is not UTF-8 is dropped."""
@@ -215,6 +233,20 @@ class Tokenizer:
                 base, (start, end) = result[-1]
                 result[-1] = (base, (start, max(end, position + 1)))
         return result
+
+
+def each_text(texts: Any) -> Iterator[str]:
+    """Yields texts as str, whether one or several, str or bytes, or tensors of them.
+
+    Raises UserError, with its number, for what is no text.
+    """
+    texts = texts.numpy() if hasattr(texts, "numpy") else texts
+    texts = texts.ravel() if isinstance(texts, np.ndarray) else texts
+    for number, text in enumerate([texts] if isinstance(texts, str | bytes) else texts):
+        text = text.numpy() if hasattr(text, "numpy") else text
+        if not isinstance(text, str | bytes):
+            raise UserError(f"text {number} is {text!r:.40}, which is no str.")
+        yield _to_text(text)
 
 
 def basic_tokenize(text: str, config: TokenizerConfig) -> list[str]:

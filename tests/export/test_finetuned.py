@@ -130,7 +130,7 @@ def assert_same(name, ours, theirs, gap):
 @pytest.mark.parametrize("name", by_default(EXPORTS, ["cola"]))
 def test_saved_model_predicts_as_its_trial(configs, exports, name):
     trial, export = trial_of(configs, name), electra_tf.load(exports(name))
-    assert (export.name, export.reads) == (trial.name, trial.reads)
+    assert (export.task, export.reads) == (trial.task, trial.reads)
     ours, theirs = (model.predict(asked_of(name)) for model in (export, trial))
     if name in ("squad", "plain"):
         assert [row["null_odds"] for row in ours[-3:]] == [1e4] * 3

@@ -229,11 +229,15 @@ def test_texts_without_known_tokens(models):
     assert ours == next(electra_tf.score_texts([TEXT], models("electric")))
 
 
-def test_models_without_the_default_method_name_their_methods(models):
+def test_models_that_are_not_electric_name_their_methods(models, capsys):
+    """The best is the default, and is named."""
     kinds = {"electra": "an ELECTRA", "mlm": "a masked language model"}
     for variant, kind in (kinds | {"two_tower": "an ELECTRA"}).items():
+        best = METHODS[variant][0]
+        assert models(variant).score("w1 w2") == models(variant).score("w1 w2", best)
+        assert capsys.readouterr().err.startswith(f"Scored by {best}: ")
         with pytest.raises(UserError, match=kind) as caught:
-            models(variant).score_texts(["w1"])
+            models(variant).score_texts(["w1"], "electric")
         assert len(str(caught.value).splitlines()) <= 3
         for method in METHODS[variant]:
             assert f"{method} (" in str(caught.value)
