@@ -322,6 +322,8 @@ def build_features(config, tasks: list, kinds: list[str], console: Console) -> N
 def log_features(store, what: str, console: Console) -> None:
     """Says how many there are, and lists what was left out."""
     console.log(f"Features: {len(store):,} of {what}")
+    for remark in store.remarks:
+        console.log(f"Note: {what}: {remark}.")
     if store.skipped:
         console.log(f"Left out of {what}: {len(store.skipped)} examples")
     for line in store.skipped[:_LISTED]:
