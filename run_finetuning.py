@@ -34,7 +34,7 @@ from electra_tf.finetune import (
 )
 from electra_tf.finetune import sweep as sweep_lib
 from electra_tf.finetune.results import DATA, Results
-from electra_tf.finetune.trained import check_is_free, check_is_kept
+from electra_tf.finetune.trial_folder import check_is_free, check_is_kept
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings

@@ -21,7 +21,7 @@ _MODULES = {
     "UserError": "errors",
     "Vocabulary": "text.vocabulary",
     "build_pretrainer": "pretrain.pretraining",
-    "load": "finetune.prediction",
+    "load": "inference.prediction",
     "make_dataset": "pretrain.pretrain_data",
     "read_hparams": "config.hparams",
     "score_texts": "inference.pretrained_model",

@@ -21,7 +21,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from absl import app, flags
@@ -62,12 +62,12 @@ _spellings: dict[str, str] = {}
 
 def run(
     main: Callable[[list[str]], Any],
-    commands: Mapping[str, Iterable[flags.FlagHolder]] | None = None,
+    commands: Mapping[str, str] | None = None,
 ) -> None:
     """Parses the command line, calls `main(argv)` and exits with its return value.
 
     With `commands`, the first argument must be one of them; `main` finds it in argv[1].
-    Each names the flags that it uses; another one on its command line is refused.
+    Each has the names of the flags that it uses; another one is refused.
 
     Flags may be spelled with hyphens or underscores (`--data-dir`, `--data_dir`).
     A boolean may be `--x`, `--nox`, `--no-x`, `--x=False` or `--x False`. Arguments
@@ -272,9 +272,7 @@ def _exit(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _parse_flags(
-    argv: Sequence[str], commands: Mapping[str, Iterable[flags.FlagHolder]]
-) -> list[str]:
+def _parse_flags(argv: Sequence[str], commands: Mapping[str, str]) -> list[str]:
     """absl's parser with the original's spellings; exits on a wrong command line."""
     args, command = _normalize(argv[1:]), []
     if "--help" in args:
@@ -308,11 +306,9 @@ def _parse_flags(
     return [*rest, *command]
 
 
-def _refuse_unused(
-    command: str, commands: Mapping[str, Iterable[flags.FlagHolder]]
-) -> None:
+def _refuse_unused(command: str, commands: Mapping[str, str]) -> None:
     """Exits if a flag was given that only other commands use."""
-    used = {name: {flag.name for flag in group} for name, group in commands.items()}
+    used = {name: names.split() for name, names in commands.items()}
     for flag in _script_flags():
         if flag.present and flag.name not in used[command]:
             others = [name for name in commands if flag.name in used[name]]

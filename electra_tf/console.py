@@ -14,6 +14,7 @@ from electra_tf.paths import shown
 
 # Without a terminal a line appears at least this often, however slow the steps are.
 _QUIET_SECONDS = 60.0
+_TICK_SECONDS = 10.0
 
 # Standard streams that `open_closed_streams` has found closed: "stdin", "stdout", ...
 closed_streams: set[str] = set()
@@ -94,6 +95,7 @@ class Console:
         self._stream = stream or sys.stdout
         self._silent = silent
         self._width = 0  # of the line that is being rewritten
+        self._ticked = time.monotonic()
         self.is_terminal = self._stream.isatty()
 
     @property
@@ -126,6 +128,13 @@ class Console:
             self._stream.write(self._erased() + message)
             self._stream.flush()
             self._width = len(message)
+
+    def tick(self, message: str) -> None:
+        """Shows progress now and then: in place, or as a line where no terminal is."""
+        now = time.monotonic()
+        if now > self._ticked + (0.2 if self.is_terminal else _TICK_SECONDS):
+            self._ticked = now
+            (self.update if self.is_terminal else self.log)(message)
 
     @contextlib.contextmanager
     def _as_long_as_it_is_read(self) -> Iterator[None]:

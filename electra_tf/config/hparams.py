@@ -36,7 +36,7 @@ class Role(enum.Enum):
 IDENTITY, SETTING, PLACE = Role
 
 _TYPE_NAMES = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     str: "text",

@@ -15,8 +15,8 @@ from electra_tf.export import finetuned
 from electra_tf.export.finetuned import ExportedTask
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import EncoderInputs
-from electra_tf.finetune import huggingface_heads
-from electra_tf.finetune.huggingface_heads import PROBLEMS
+from electra_tf.inference import huggingface_heads
+from electra_tf.inference.huggingface_heads import PROBLEMS
 from electra_tf.interop import (
     huggingface,
     keras_hub,

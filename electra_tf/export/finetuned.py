@@ -14,10 +14,10 @@ from electra_tf.errors import UserError
 from electra_tf.export.exported import ExportedModel
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import EncoderInputs
-from electra_tf.finetune import trained as trained_model
 from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.task import TaskFacts
-from electra_tf.finetune.trained import CONFIG
+from electra_tf.finetune.trial_folder import CONFIG, hparams_in
+from electra_tf.inference import finetuned_model
 from electra_tf.paths import escape
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.remote import expand
@@ -91,7 +91,7 @@ def trial_dir_of(request: ExportRequest) -> Path:
         return folder
     parent = Path(request.model_dir) / "finetuning_models"
     tasks = {
-        path.parent: trained_model.hparams_in(path.parent).get("task_names", [])
+        path.parent: hparams_in(path.parent).get("task_names", [])
         for path in map(Path, expand(f"{escape(str(parent))}/*/{CONFIG}"))
         if _TRIAL.search(path.parent.name)
     }
@@ -128,7 +128,7 @@ def read_task(
 
     Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
     """
-    trained = trained_model.read(folder, task, precision, vocab_file=vocab_file)
+    trained = finetuned_model.read(folder, task, precision, vocab_file=vocab_file)
     folder, config = folder.absolute(), trained.config
     step, _ = split_name(Path(trained.origin).name)
     vocab = trained.vocab

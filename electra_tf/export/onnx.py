@@ -26,7 +26,7 @@ from electra_tf.export.formats import ExportRequest
 from electra_tf.export.inputs import NAMES
 from electra_tf.export.onnx_graph import Graph, encode
 from electra_tf.export.onnx_heads import POSITIONS
-from electra_tf.finetune import huggingface_heads
+from electra_tf.inference import huggingface_heads
 from electra_tf.interop import networks, sources, verification
 from electra_tf.interop.stored_model import StoredModel
 from electra_tf.storage.new_folder import new_folder, require_room

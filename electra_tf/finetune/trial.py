@@ -30,7 +30,7 @@ from electra_tf.finetune.model import (
 )
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
-from electra_tf.finetune.trained import check_is_kept
+from electra_tf.finetune.trial_folder import check_is_kept
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest

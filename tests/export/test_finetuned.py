@@ -13,8 +13,9 @@ import electra_tf
 from electra_tf.errors import UserError
 from electra_tf.export import conversions, finetuned, formats, saved_models
 from electra_tf.export.formats import ExportRequest
-from electra_tf.finetune import inputs, prediction
+from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
+from electra_tf.inference import prediction
 from tests.helpers import tiny_finetuning
 from tests.helpers.exporting import NAMES, Failed, fresh_process, shared_export
 from tests.helpers.runs import by_default

@@ -235,7 +235,6 @@ def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
         ("report --model=/no", 2, "report is on a run, and /no is none"),
         ("score --workers=2", 1, "--workers is for --output-dir"),
         ("score --output-dir=o --output=f", 1, "--output is not for --output-dir"),
-        ("predict --output-dir=o --resume", 1, "which is always gone on with"),
         ("score --output-dir=o --beam-args=--x", 1, "is for --runner beam"),
         ("score --output-dir=o --runner=beam --workers=2", 1, "is for --runner local"),
     ],

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """run_inference.py predict, and electra_tf.load, on models of every kind of task."""
 
-import fcntl
 import functools
 import io
 import json
 import os
 import shutil
-import signal
 from itertools import count
 
 import pytest
 
 import electra_tf
 from electra_tf.console import Console
-from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import prediction
+from electra_tf.errors import UserError
 from electra_tf.finetune.inputs import Asked, open_source
-from tests.helpers import forked_runs
+from electra_tf.inference import prediction
 from tests.helpers.runs import run_script
 from tests.helpers.tiny_finetuning import own_sentences
 
@@ -55,19 +52,6 @@ def without_ids(rows):
 
 def asked_in(model, path):
     return model.asked(open_source(str(path), None, model.reads))
-
-
-def write(model, path, output, resume=False):
-    """Writes the predictions of a file in this process; returns what was logged."""
-    log = io.StringIO()
-    prediction.write(model, asked_in(model, path), str(output), resume, Console(log))
-    return log.getvalue()
-
-
-def refused(pattern, *args, code=2, **kwargs):
-    with pytest.raises(UserError, match=pattern) as caught:
-        write(*args, **kwargs)
-    assert caught.value.exit_code == code
 
 
 def close(ours, theirs):
@@ -172,8 +156,11 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
 def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    refused(words, load(trial, "reviews"), path, tmp_path / "out.jsonl")
-    assert not (tmp_path / "out.jsonl").exists()
+    model, output = load(trial, "reviews"), tmp_path / "out.jsonl"
+    with pytest.raises(UserError, match=words) as caught:
+        asked = asked_in(model, path)
+        prediction.write(model, asked, str(output), Console(io.StringIO()))
+    assert caught.value.exit_code == 2 and os.listdir(tmp_path) == [name]
 
 
 def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
@@ -189,94 +176,3 @@ def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
         open_source("-", None, "texts")
     with pytest.raises(UserError, match="input 0 is"):
         load(trial, "reviews").predict([("a", "b")])
-
-
-# Interruptions.
-
-
-def kill_after_7():
-    """kill -9 of this process in the midst of the 8th prediction."""
-    from electra_tf.finetune import prediction, predictor
-
-    predictor._CHUNK = 8
-    write = prediction._Unfinished.write
-
-    def counted(self, row):
-        write(self, row)
-        if self.count == 7:
-            self._file.write(b'{"text": "wa')
-            self._file.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    prediction._Unfinished.write = counted
-
-
-@pytest.mark.parametrize(
-    "task", ["reviews", pytest.param("faq", marks=pytest.mark.thorough)]
-)
-def test_killed_predictions_resume(trial, tmp_path, task):
-    """No line is missing, damaged or repeated; other inputs are refused."""
-    model, path = load(trial, task), tmp_path / "in.jsonl"
-    rows = [
-        {"id": n, "question": f"{TEXTS[n % 6][:3]} ?", "context": TEXTS[n % 5] * 9}
-        if task == "faq"
-        else {"id": n, "text": TEXTS[n % 6][: 4 + n]}
-        for n in range(20)
-    ]
-
-    def put(*inputs):
-        path.write_text("".join(json.dumps(row) + "\n" for row in inputs))
-
-    put(*rows)
-    straight = list(model.rows(asked_in(model, path)))
-    assert [row["id"] for row in straight] == list(range(20))
-    output, partial = tmp_path / "out.jsonl", tmp_path / "out.jsonl.partial"
-    flags = ("--model", trial, "--task", task, "--input", path, "--output", output)
-    args = ("run_inference.py", "predict", *map(str, flags), "--resume")
-    done = forked_runs.Run(tmp_path / "logs", *args, before=kill_after_7).wait()
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert partial.read_bytes().endswith(b'"wa') and not output.exists()
-    refused("was interrupted(.|\n)*--resume", model, path, output)
-    put({**rows[0], "id": "other"}, *rows[1:])
-    refused("line 1 is of another input", model, path, output, resume=True)
-    put(*rows[:3])
-    refused("line 4(.|\n)*which ends before", model, path, output, resume=True)
-    put(*rows)
-    if task == "reviews":
-        other = load(trial, "topics")
-        refused("was made with the model", other, path, output, resume=True)
-    assert "Going on behind 7 predictions" in write(model, path, output, resume=True)
-    found = [json.loads(line) for line in output.read_text().splitlines()]
-    close(found, straight)
-    assert not partial.exists()
-    assert "is whole" in write(model, path, output, resume=True)
-    put(*rows, rows[0])
-    refused("20 predictions(.|\n)*line 21", model, path, output, resume=True)
-    # The same weights elsewhere are the same model; others are not.
-    put(*rows)
-    facts_path = tmp_path / "out.jsonl.model.json"
-    facts = json.loads(facts_path.read_text())
-    facts_path.write_text(json.dumps(facts | {"path": "/elsewhere"}))
-    assert "is whole" in write(model, path, output, resume=True)
-    facts_path.write_text(json.dumps(facts | {"sha256": "0" * 64}))
-    refused("sha256 000", model, path, output, resume=True)
-    facts_path.unlink()
-    refused("what model it is of", model, path, output, resume=True)
-
-
-def test_unfinished_files_that_are_locked_or_damaged(trial, tmp_path):
-    model, path, output = load(trial, "reviews"), tmp_path / "in.txt", tmp_path / "out"
-    path.write_text(LINES)
-    partial = tmp_path / "out.partial"
-    with open(partial, "w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        for resume in (False, True):
-            refused("another process", model, path, output, resume=resume, code=75)
-    write(model, path, output)  # An empty one of a killed process is no beginning.
-    assert len(output.read_text().splitlines()) == 6 and not partial.exists()
-    (tmp_path / "out.model.json").rename(tmp_path / "out.partial.model.json")
-    output.unlink()
-    partial.write_text("nonsense\n")
-    refused(
-        "line 1: no prediction", model, path, output, resume=True, code=EXIT_DAMAGED
-    )

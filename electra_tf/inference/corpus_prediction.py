@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs, prediction
-from electra_tf.inference import corpus_run
+from electra_tf.finetune import inputs
+from electra_tf.inference import corpus_run, prediction
 from electra_tf.text import corpus, units
 from electra_tf.text.units import Corpus, Unit
 

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import prediction
+from electra_tf.inference import prediction
 from tests.helpers import memory_bucket
 from tests.helpers.runs import by_default
 
@@ -29,7 +29,7 @@ def write_saved_model(folder):
 def write_huggingface(folder):
     pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.finetune import test_huggingface_heads
+    from tests.inference import test_huggingface_heads
 
     test_huggingface_heads.write(folder, "SequenceClassification", num_labels=2)
 

@@ -12,8 +12,8 @@ from typing import Any
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, question_inputs
 from electra_tf.finetune.inputs import Asked, Source
-from electra_tf.finetune.predictor import Predictor
 from electra_tf.finetune.task import rounded
+from electra_tf.inference.predictor import Predictor
 from electra_tf.inference.saved_model_texts import open_saved_model
 from electra_tf.text.tf_tokenization import encoded
 

@@ -21,7 +21,7 @@ from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import Asked, Source, shown
 from electra_tf.finetune.results import finite
 from electra_tf.finetune.task import Task
-from electra_tf.finetune.trained import Trained
+from electra_tf.inference.finetuned_model import FinetunedModel
 
 # Sequences that are computed before the predictions for them are told.
 _CHUNK = 512
@@ -112,7 +112,7 @@ class TaskPredictor(Predictor):
       number: of the task's head.
     """
 
-    def __init__(self, trained: Trained, task: Task, number: int):
+    def __init__(self, trained: FinetunedModel, task: Task, number: int):
         from electra_tf.finetune.head_outputs import HeadOutputs
 
         texts = getattr(task, "num_texts", 1)

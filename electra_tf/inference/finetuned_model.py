@@ -13,16 +13,13 @@ from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
-from electra_tf.storage.files import PARTIAL
-from electra_tf.storage.manifest import read_json
-from electra_tf.storage.remote import fetch_once, names_in
+from electra_tf.finetune.trial_folder import hparams_in
+from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary
 
-CONFIG = "config.json"
 
-
-class Trained(NamedTuple):
+class FinetunedModel(NamedTuple):
     """A fine-tuned model and what it is for."""
 
     config: FinetuningConfig
@@ -34,55 +31,6 @@ class Trained(NamedTuple):
     def facts_of(self, task: str) -> TaskFacts:
         """Of one of its tasks, by its name in task_names; a class has another."""
         return self.facts[self.config.task_names.index(task)]
-
-
-def hparams_in(folder: Path) -> dict[str, Any]:
-    """The hparams of a trial; {} for a folder that is none.
-
-    Raises `UserError`: 65 for a file that cannot be read, 2 naming what is no hparam.
-    """
-    path = Path(fetch_once(str(folder / CONFIG)))
-    content = read_json(path) if path.is_file() else {}
-    if not content.get("task_names"):
-        return {}
-    FinetuningConfig.checked(content, str(path))
-    return content
-
-
-def check_is_free(folder: str) -> None:
-    """Raises a `UserError` where a trial is to go into a folder of something else.
-
-    A trial's folder is written into, and removed as a whole where it is not to stay.
-    """
-    left = ("run.lock", PARTIAL)  # by one that did not come as far as its hparams
-    others = [n for n in names_in(folder) if not any(sign in n for sign in left)]
-    if others and not hparams_in(Path(folder)):
-        raise UserError(
-            f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
-            f"{CONFIG} of a trial.\n"
-            'Set "model_dir" to another place, or move the folder away.'
-        )
-
-
-def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
-    """Raises a `UserError` where the model of a trial is not there.
-
-    Args:
-      purpose: what it cannot do then.
-      hparam: what limits the trials that do this.
-    """
-    bring_model(folder)
-    if not os.path.isdir(folder):
-        advice = "Train it first."
-        if trial > 1:
-            advice = (
-                "Train it, with keep_all_models true, or set "
-                f"{hparam} to 1: the first trial's model always stays."
-            )
-        raise UserError(
-            f"the model of trial {trial}, {folder}, is not there, so it cannot "
-            f"{purpose}.\n{advice}"
-        )
 
 
 def _vocabulary(folder: Path, hparams: dict[str, Any], usual: str) -> str:
@@ -104,7 +52,7 @@ def read(
     precision: str | None = None,
     data_dir: str | None = None,
     vocab_file: str | None = None,
-) -> Trained:
+) -> FinetunedModel:
     """The model of a trial with its newest weights, or the best where those stay.
 
     Args:
@@ -143,4 +91,4 @@ def read(
     model = build_finetuning_model(config, facts, dtype=precision)
     weights = {v.path: v.value for v in model.variables}
     initial_weights.load_all(found, weights, say_nothing)
-    return Trained(config, vocab, facts, model, found.origin)
+    return FinetunedModel(config, vocab, facts, model, found.origin)

@@ -20,9 +20,9 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import own_tasks
 from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.multilabel import Multilabel
-from electra_tf.finetune.predictor import TaskPredictor
 from electra_tf.finetune.task import HeadSpec, TaskFacts
-from electra_tf.finetune.trained import Trained
+from electra_tf.inference.finetuned_model import FinetunedModel
+from electra_tf.inference.predictor import TaskPredictor
 from electra_tf.interop import huggingface, huggingface_tokenizer
 from electra_tf.interop.huggingface_config import ARCHITECTURES
 from electra_tf.interop.networks import (
@@ -166,7 +166,9 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     model = build_finetuning_model(config, [head], dtype="float32")
     weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
     weights.assign_to({v.path: v.value for v in model.variables})
-    return TaskPredictor(Trained(config, vocab, [facts], model, str(folder)), task, 0)
+    return TaskPredictor(
+        FinetunedModel(config, vocab, [facts], model, str(folder)), task, 0
+    )
 
 
 def _kind_of(folder: Path, network: Network, config: Mapping[str, Any]) -> str:
