@@ -116,8 +116,10 @@ def flags_of(script: str) -> set[str]:
     """A script's flags, by its source, that of cli and of what it imports beside it."""
     folder = os.path.dirname(script)
     modules = re.findall(r"^(?:from|import) (\w+)", TEXTS[script], re.MULTILINE)
-    paths = [script, "electra_tf/cli.py"]
+    paths = [script, "electra_tf/commands/shared_flags.py"]
     paths += [os.path.join(folder, f"{name}.py") for name in modules]
+    commands = re.findall(r"^    run\(\"(\w+)\"", TEXTS[script], re.MULTILINE)
+    paths += [f"electra_tf/commands/{name}.py" for name in commands]
     texts = [TEXTS.get(path, "") for path in paths]
     return {name.replace("-", "_") for text in texts for name in DEFINED.findall(text)}
 
