@@ -7,6 +7,7 @@ held in memory but the line at hand (of a SQuAD file in .json, the file).
 
 from __future__ import annotations
 
+import ast
 import csv
 import difflib
 import itertools
@@ -456,6 +457,36 @@ def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
         elif sentence:
             yield number - len(sentence), sentence
             sentence = []
+
+
+_STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_CONSTANTS = {"true": "True", "false": "False", "null": "None", "nan": "None"}
+
+
+def printed(text: str) -> Any:
+    """The list or object that a text is the printed form of; None if it is none.
+
+    As JSON, Python, pandas, NumPy and Java print them: ["a"], ['a', 'b'], ['a' 'b'],
+    [1. 0.], {'text': array(['a'], dtype=object)}, [a, b].
+    """
+    parts = re.split(_STRING, text.strip())
+    for place in range(0, len(parts), 2):  # what is not between quotes
+        part = re.sub(r",\s*dtype=\w+|\barray(?=\()", "", parts[place])
+        part = re.sub(r"[a-z]+", lambda m: _CONSTANTS.get(m[0], m[0]), part)
+        part = re.sub(r"(?<=[\w.])\s+(?=[-\w.])", ", ", part)
+        is_inside = 0 < place < len(parts) - 1
+        parts[place] = ", " if is_inside and not part.strip() else part
+    try:
+        found = ast.literal_eval("".join(parts))
+        return (
+            [*found]
+            if isinstance(found, (tuple, set))
+            else (found if isinstance(found, (list, dict)) else None)
+        )
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        inner = text.strip()
+        is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1
+        return [x.strip() for x in inner[1:-1].split(",")] if is_list else None
 
 
 def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:

@@ -227,6 +227,8 @@ def check_test_sets(tasks: list[Task]) -> None:
 def log_features(store, what: str, console: Console) -> None:
     """Logs how many there are, and which examples were left out."""
     console.log(f"Features: {len(store):,} of {what}")
+    for remark in store.remarks:
+        console.log(f"Note: {what}: {remark}.")
     if store.skipped:
         console.log(f"Left out of {what}: {len(store.skipped)} examples")
     for line in store.skipped[:_LISTED]:

@@ -109,6 +109,8 @@ class Task(ABC):
         self.tokenizer = tokenizer
         # What was left out of a split by "on_bad_example": "skip", line by line.
         self.skipped: dict[str, dict[str, None]] = {}
+        # How often something was found of a split that its user should see.
+        self.remarks: dict[str, collections.Counter[str]] = {}
         # preprocessing.FeatureStore by digest, those that this run has made or opened.
         self.stores: dict[str, Any] = {}
         self._examples: dict[str, list[Any]] = {}
@@ -169,6 +171,10 @@ class Task(ABC):
                 'Fix it, or leave such examples out by "on_bad_example": "skip".'
             )
         self.skipped.setdefault(split, {})[f"{where}: {what}"] = None
+
+    def remark(self, split: str, what: str) -> None:
+        """Counts something that is no error; the summary of the data shows it."""
+        self.remarks.setdefault(split, collections.Counter())[what] += 1
 
     def splits(self, kind: str) -> list[str]:
         """The data sets of a kind, "dev" or "test"."""
