@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import read_hparams
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.recipes import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACKED = subprocess.run(
@@ -144,7 +144,7 @@ def test_documented_command_is_valid(command, monkeypatch, tmp_path):
         # What the pages leave open.
         hparams = json.loads(text.replace("[TASK]", '["rte"]').replace("EPOCHS", "3"))
         place = str(tmp_path), "M"
-        CONFIGS[script].from_hparams(*place, hparams, config and read_hparams(config))
+        CONFIGS[script].from_hparams(*place, hparams, read_config(config))
 
 
 def test_documented_commands_are_found():
