@@ -14,6 +14,7 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
+from electra_tf.commands import shared_flags
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.storage.remote import fetch
@@ -29,9 +30,9 @@ cli.define_path(
     "Directory with openwebtext/ and vocab.txt; data goes there too.",
     in_bucket=True,
 )
-cli.define_building(corpus.ENCODING_ERRORS)
-FILTERS = cli.define_filters()
-BEAM_ARGS = cli.define_runner()
+shared_flags.define_building(corpus.ENCODING_ERRORS)
+FILTERS = shared_flags.define_filters()
+BEAM_ARGS = shared_flags.define_runner()
 flags.mark_flag_as_required("data_dir")
 
 

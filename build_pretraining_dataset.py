@@ -15,6 +15,7 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
+from electra_tf.commands import shared_flags
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
@@ -55,9 +56,9 @@ flags.DEFINE_boolean(
     "Whether a blank line ends a document. Default: true for text files; false for "
     "records of JSON Lines, tables and tensorflow_datasets, each of them a document.",
 )
-cli.define_building(corpus.ENCODING_ERRORS)
-FILTERS = cli.define_filters()
-BEAM_ARGS = cli.define_runner()
+shared_flags.define_building(corpus.ENCODING_ERRORS)
+FILTERS = shared_flags.define_filters()
+BEAM_ARGS = shared_flags.define_runner()
 flags.mark_flags_as_required(["vocab_file", "output_dir"])
 
 

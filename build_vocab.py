@@ -15,6 +15,7 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
+from electra_tf.commands import shared_flags
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
@@ -78,7 +79,7 @@ _NUM_UNUSED = flags.DEFINE_integer(
 _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
-_BEAM_ARGS = cli.define_runner()
+_BEAM_ARGS = shared_flags.define_runner()
 _ENCODING_ERRORS = flags.DEFINE_enum(
     "encoding_errors",
     "strict",

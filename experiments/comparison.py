@@ -120,6 +120,7 @@ def main(comparison: Comparison) -> None:
     flags.mark_flags_as_required(["output_dir"])
     for flag in flags.FLAGS.get_key_flags_for_module(__name__):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # for --help
+    sys.modules[__name__].__doc__ = sys.modules["__main__"].__doc__
     cli.run(lambda argv: Experiment(comparison).run())
 
 
