@@ -32,9 +32,16 @@ FORMS = {
     "words": ("txt", "jsonl", "parquet"),
     "questions": ("json", *TABLES),
 }
-_CONLL = ("conll", "iob", "bio")  # endings of files that are read as txt
+_CONLL = (
+    "conll",
+    "conllu",
+    "iob",
+    "bio",
+    "bmes",
+    "bioes",
+)  # endings of files that are read as txt
 _ROWS = "rows"  # of Python's objects
-_LINES = "lines"  # of text
+LINES = "lines"  # of text
 # Characters of the data that a message shows.
 _SHOWN = 200
 Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
@@ -121,14 +128,14 @@ def input_form(path: str | None, form: str | None, kind: str) -> str:
             f"reads {', '.join(FORMS[kind])}.\n--input-format says what a file is, "
             "whatever its name."
         )
-    return _LINES if found == "txt" else found
+    return LINES if found == "txt" else found
 
 
 def can_cut(path: str | Path, form: str, kind: str) -> bool:
     """Whether each line of a file (but a header) is an input of its own."""
     if Path(path).suffix.lower() in COMPRESSED:
         return False
-    return form in ("jsonl", "tsv") or (form == _LINES and kind == "texts")
+    return form in ("jsonl", "tsv") or (form == LINES and kind == "texts")
 
 
 def open_part(part: Unit, skipped: int) -> Source:
@@ -214,7 +221,7 @@ def records(
         for number, row in enumerate(lines):
             yield f"input {number}", {k: v for k, v in row.items() if v is not None}
         return
-    if source.form == _LINES:
+    if source.form == LINES:
         for number, line in enumerate(lines, start=1):
             yield f"{name}, line {number + source.skipped}", {"text": line}
         return
@@ -416,47 +423,6 @@ def given_of(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
     texts_of = zip(("text", "text_b"), columns, strict=False)
     given = identity_of(row, identity)
     return given | {name: str(row[column]) for name, column in texts_of}
-
-
-def words(
-    source: Source, column: str = "words", identity: Columns = ("id",)
-) -> Iterator[Asked]:
-    """Sentences in words: lists in JSON lines, or the first cells of CoNLL's lines."""
-    if source.form == _LINES:
-        for number, lines in conll(source):
-            where = f"{source.name}, line {number}"
-            yield Asked(where, {"words": [cells[0] for cells in lines]})
-        return
-    for where, row in records(source):
-        found = row.get(column, row.get("words"))
-        if not isinstance(found, list) or not found:
-            refuse(where, f"{column} is {shown(found)}, not a list of words")
-        if wrong := no_words(found):
-            refuse(where, f"{column} has {wrong} for a word")
-        yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
-
-
-def no_words(given: Sequence[Any]) -> str | None:
-    """What of a list is no word, as a message shows it."""
-    wrong = [one for one in given if one is None or isinstance(one, (list, dict))]
-    return ("null" if wrong[0] is None else shown(wrong[0])) if wrong else None
-
-
-def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
-    """(number of its first line, cells of each line) of each sentence.
-
-    Blank lines and -DOCSTART- part them. Cells are between tabs, else between blanks: a
-    word such as "10 000" has a blank or a no-break space in it.
-    """
-    sentence: list[list[str]] = []
-    for number, line in enumerate(itertools.chain(source.lines, [""]), start=1):
-        cells = line.strip().split("\t") if "\t" in line else re.split(" +", line)
-        cells = [cell.strip() for cell in cells if cell.strip()]
-        if cells and cells[0] != "-DOCSTART-":
-            sentence.append(cells)
-        elif sentence:
-            yield number - len(sentence), sentence
-            sentence = []
 
 
 _STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""

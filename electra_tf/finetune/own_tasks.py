@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs, tag_schemes
+from electra_tf.finetune import conll, inputs, tag_schemes
 from electra_tf.finetune.classification import (
     InputExample,
     TextTask,
@@ -31,6 +31,7 @@ from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.run_settings import FILES
+from electra_tf.finetune.tag_schemes import PLAIN, Notation
 from electra_tf.finetune.tagging import Sentence, TaggingTask
 from electra_tf.finetune.task import Task, TaskFacts
 from electra_tf.interop import networks
@@ -43,6 +44,9 @@ _TYPES = {
     "lowest": ((int, float), "a number"),
     "highest": ((int, float), "a number"),
     "has_impossible": (bool, "true or false"),
+    "words": ((str, int), "a column's name, or its number from 1"),
+    "tags": ((str, int), "a column's name, or its number from 1"),
+    "tag_names": (list, "a list of names"),
 }
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -55,7 +59,7 @@ KEYS = {
         *("text_a*", "text_b", "label*", "id", "separator", "class_weights"),
     ),
     "regression": ("text_a*", "text_b", "label*", "id", "lowest", "highest"),
-    "tagging": ("words", "tags", "id", "scheme"),
+    "tagging": ("words", "tags", "id", "scheme", "tag_names"),
     "qa": ("has_impossible",),
 }
 
@@ -120,7 +124,7 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             f"{', '.join(METRICS)}, or a list of them, the main one first."
         )
     if "scheme" in description:
-        tag_schemes.scheme_named(description["scheme"])
+        Notation.named(description["scheme"])
 
 
 def metrics_of(description: dict[str, Any]) -> list[Any]:
@@ -330,41 +334,58 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         said = self.description.get("scheme")
-        self._said = said and tag_schemes.scheme_named(said)
-        self.is_plain = self._said == tag_schemes.PLAIN
-        self.word_column = self.description.get("words", "words")
+        self._said = Notation.named(said) if said else None
+        self.is_plain = self._said is not None and self._said.scheme == PLAIN
+        self.word_column = self.description.get("words")
         self.identity = (self.description.get("id", "id"),)
 
     def reading(self, tags: Sequence[str]) -> list[tag_schemes.Span]:
         """The spans in tags, as far as the scheme can tell them apart."""
         spans = tag_schemes.spans_in(tags)
-        if self._said == "IO":
-            io = tag_schemes.tags_of(spans, len(tags), self._said)
+        if self.notation.scheme == "IO":
+            io = tag_schemes.tags_of(spans, len(tags), "IO")
             spans = tag_schemes.spans_in(io)
         return spans
 
     @functools.cached_property
-    def scheme(self) -> str:
-        """The description's, else the one that the training file is, or was, in."""
-        if said := self._said or (self.stored and self.stored.scheme):
-            return said
+    def notation(self) -> Notation:
+        """How tags are written: as the description, the model or the tags say."""
+        if self.is_plain or not self._said and self.stored and self.stored.scheme:
+            return self._said or Notation.named(self.stored.scheme)
         split = "train" if self.path("train").is_file() else "dev"
-        written = [example.written for example in self.read(split)]
+        self._kept[split] = list(self.sentences(split))
+        written = [one.tags for one in self._kept[split] if one.tags]
+        classes = {tag for tags in written for tag in tags} - {"O"}
+        if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
+            raise UserError(
+                f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
+                '.\n"tag_names" of the task lists their names in order, such as ["O", '
+                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
+            )
         try:
-            return tag_schemes.scheme_of(written)
+            found = tag_schemes.notation_of(written, self._said)
         except UserError as error:
             raise UserError(f"{self.path(split)} has {error}.") from None
-
-    def form(self, split: str | None) -> str:
-        """The scheme that predictions are written in."""
-        return self.scheme
-
-    def wrong_tag(self, tag: str) -> str | None:
-        """What is wrong with a tag."""
-        found = tag_schemes.wrong_tag(tag, self._said)
-        if found and not self._said and "-" not in tag:
-            found += '; "scheme": "plain" takes any tag'
+        self.remark(split, f"tags are read as {found}", 0)
         return found
+
+    @property
+    def scheme(self) -> str:
+        """The name of the notation."""
+        return str(self.notation)
+
+    def notation_on(self, split: str | None) -> Notation:
+        """How predictions are written."""
+        return self.notation
+
+    def read_tag(self, tag: str) -> str | None:
+        """A tag with its letter in front; of plain tags, itself."""
+        return self.notation.read(tag)
+
+    def wrong_tag(self, tag: str) -> str:
+        """Why `read_tag` gives None."""
+        hint = "" if self._said else '; "scheme": "plain" takes any tag'
+        return self.notation.wrong(tag) + hint * ("-" not in tag)
 
     def data_labels(self) -> list[str]:
         """All tags of the training file."""
@@ -376,17 +397,56 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         if self.path("train").is_file() and self.scheme:
             self.data_labels()
 
+    def _is_lists(self, split: str) -> bool:
+        return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet")
+
+    def separator(self, split: str) -> str:
+        """That of the file; a tab where a word or a class has a blank in it."""
+        is_tabbed = not self._is_lists(split) and self.layout(split).is_tabbed
+        named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
+        return "\t" if is_tabbed or any(" " in one for one in named) else " "
+
+    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
+        """The layout of a file with these lines; the description names columns."""
+        name, words = str(self.path(split)), self.description.get("words")
+        if split == "test":
+            found = conll.untagged_layout(name, lines, words)
+            is_whole = self.is_there("train") and not self._is_lists("train")
+            width = self.layout("train").width if is_whole else 2
+            if found.is_running or found.width < width:
+                return found
+        tags = self.description.get("tags")
+        return conll.tagged_layout(name, lines, words, tags, self.is_plain)
+
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        if inputs.form_of(self.path(split)) not in ("jsonl", "parquet"):
-            yield from super().sentences(split)
-            return
-        words, [identity] = self.word_column, self.identity
-        tags = self.description.get("tags", "tags")
+        if self._is_lists(split):
+            found = self._of_lists(split)
+        elif self.layout(split).is_running:
+            path = self.path(split)
+            rows = (
+                (n, line.split()) for n, line in enumerate(Source.of(path).lines, 1)
+            )
+            found = (Sentence(f"{path}, line {n}", row, None) for n, row in rows if row)
+        else:
+            found = super().sentences(split)
+        names = self.description.get("tag_names")
+        for one in found:
+            if names and one.tags:
+                tags = [_named(tag, names) for tag in one.tags]
+                one = one._replace(tags=[str(tag) for tag in tags if tag is not None])
+            yield one
+
+    def _of_lists(self, split: str) -> Iterator[Sentence]:
+        [identity] = self.identity
         for where, row in inputs.records(Source.of(self.required(split))):
+            words, tags = (
+                next((k for k in (self.description.get(key), *names) if k in row), key)
+                for key, names in (("words", conll.WORDS), ("tags", conll.TAGS))
+            )
             found = [row.get(key) for key in (words, tags)]
             lists = [x for x in found if isinstance(x, list)]
-            if wrong := next(filter(None, map(inputs.no_words, lists)), None):
+            if wrong := next(filter(None, map(conll.no_words, lists)), None):
                 self.bad(split, where, f"{words} or {tags} has {wrong} in it")
             elif split == "test" and isinstance(found[0], list) and found[1] is None:
                 yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
@@ -394,7 +454,16 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
                 both = (list(map(str, x)) for x in found)
                 yield Sentence(where, *both, row.get(identity))
             else:
-                self.bad(split, where, f"{words} and {tags} are not two lists")
+                there = ", ".join(map(str, row))
+                what = f"{words} and {tags} are not two lists; there are {there}"
+                self.bad(split, where, what)
+
+
+def _named(tag: str, names: Sequence[str]) -> str | None:
+    """The name of a tag that is a number."""
+    if not tag.isdecimal():
+        return tag
+    return names[int(tag)] if int(tag) < len(names) else None
 
 
 class OwnQATask(_OwnFiles, QATask):

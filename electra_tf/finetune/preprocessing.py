@@ -207,7 +207,7 @@ def _remove_old(folder: Path) -> None:
 
 def _remarks(tasks: Sequence[Any], split: str) -> list[str]:
     counts = (item for task in tasks for item in task.remarks.get(split, {}).items())
-    return [f"{count:,} {what}" for what, count in counts]
+    return [f"{count:,} {what}" if count else what for what, count in counts]
 
 
 def reasons(skipped: Sequence[str]) -> str:

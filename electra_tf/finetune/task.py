@@ -172,9 +172,13 @@ class Task(ABC):
             )
         self.skipped.setdefault(split, {})[f"{where}: {what}"] = None
 
-    def remark(self, split: str, what: str) -> None:
-        """Counts something that is no error; the summary of the data shows it."""
-        self.remarks.setdefault(split, collections.Counter())[what] += 1
+    def remark(self, split: str, what: str, count: int = 1) -> None:
+        """Counts something that is no error; the summary of the data shows it.
+
+        Args:
+          count: 0 for what was recognised once for all.
+        """
+        self.remarks.setdefault(split, collections.Counter())[what] += count
 
     def splits(self, kind: str) -> list[str]:
         """The data sets of a kind, "dev" or "test"."""
