@@ -150,4 +150,4 @@ def test_documented_command_is_valid(command, monkeypatch, tmp_path):
 def test_documented_commands_are_found():
     assert len(COMMANDS) > 60
     assert "dry_run" in flags_of("run_pretraining.py")
-    assert "seeds" in flags_of("experiments/masking.py")
+    assert "seeds" in flags_of("experiments/run.py")
