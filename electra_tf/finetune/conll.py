@@ -8,10 +8,8 @@ are what stands between tabs; in a line without tabs, between blanks.
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -239,10 +237,10 @@ def words(
 
     Args:
       column: where the words are.
-      say: takes what was recognised; by default standard error, once.
+      say: takes what was recognised; by default that of the source.
     """
     if source.form == LINES:
-        yield from _asked_lines(source, column, say or _say)
+        yield from _asked_lines(source, column, say or source.say)
         return
     for where, row in records(source):
         key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
@@ -276,11 +274,6 @@ def _asked_lines(
         if wrong is not None:
             refuse(where, f"{shown(' '.join(wrong))} has not {layout.width} columns")
         yield Asked(where, {"words": [row[layout.words] for row in rows]})
-
-
-@functools.cache
-def _say(text: str) -> None:
-    print(f"Note: {text}.", file=sys.stderr)
 
 
 def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:

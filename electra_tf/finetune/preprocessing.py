@@ -13,7 +13,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
 import time
@@ -26,6 +25,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune.run_settings import FILES, without_files
+from electra_tf.finetune.task import reasons
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import sync_folder
@@ -208,17 +208,6 @@ def _remove_old(folder: Path) -> None:
 def _remarks(tasks: Sequence[Any], split: str) -> list[str]:
     counts = (item for task in tasks for item in task.remarks.get(split, {}).items())
     return [f"{count:,} {what}" if count else what for what, count in counts]
-
-
-def reasons(skipped: Sequence[str]) -> str:
-    """Why examples were left out: the most frequent reasons, with counts."""
-    kinds: dict[str, list[str]] = {}
-    for line in skipped:
-        kind = re.sub(r"'[^']*'|\d+", "", line.partition(": ")[2])
-        kinds.setdefault(kind, []).append(line)
-    most = sorted(kinds.values(), key=len, reverse=True)[:3]
-    listed = "; ".join(f"{len(lines):,}, as {lines[0][:120]}" for lines in most)
-    return f":\n{listed}" if listed else ": the file has none"
 
 
 def _build(directory, config, tasks, chosen, split, is_training, digest):

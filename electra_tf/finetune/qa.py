@@ -165,7 +165,7 @@ class QATask(Task):
     def paragraphs(self, split: str) -> Iterator[Paragraph]:
         """All texts with their questions."""
         bad = functools.partial(self.bad, split)
-        return question_inputs.paragraphs(Source.of(self.required(split)), bad)
+        return question_inputs.paragraphs(self.source(split), bad)
 
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""

@@ -207,7 +207,9 @@ def test_column_of_the_text(tmp_path):
     rows = {"a": "dog", "text": "no"}, {"a": None, "text": "no"}
     files["test.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
     [task] = own_tasks(tmp_path, files)
-    refused(lambda: task.read("test"), "test.jsonl, line 2", "no column 'a'")
+    refused(
+        lambda: task.read("test"), "test.jsonl, line 2", "no value in column 'a' (null)"
+    )
     # A file of new texts may have them in another column, but in one only.
     write_files(tmp_path, {"new.jsonl": '{"text": "dog"}\n{"text": "cat"}\n'})
     new = inputs.Source.of(tmp_path / "new.jsonl")
