@@ -116,7 +116,8 @@ def flags_of(script: str) -> set[str]:
     """A script's flags, by its source, that of cli and of what it imports beside it."""
     folder = os.path.dirname(script)
     modules = re.findall(r"^(?:from|import) (\w+)", TEXTS[script], re.MULTILINE)
-    paths = [script, "electra_tf/commands/shared_flags.py"]
+    shared = ("shared_flags", "building")
+    paths = [script, *(f"electra_tf/commands/{name}.py" for name in shared)]
     paths += [os.path.join(folder, f"{name}.py") for name in modules]
     commands = re.findall(r"^    run\(\"(\w+)\"", TEXTS[script], re.MULTILINE)
     paths += [f"electra_tf/commands/{name}.py" for name in commands]
