@@ -17,6 +17,9 @@ COMMANDS = {
     "finetune": "finetune",
     "infer": "infer",
     "export": "export",
+    "build-vocab": "build_vocab",
+    "build-data": "build_data",
+    "build-openwebtext": "build_openwebtext",
     "flops": "flops",
 }
 _USAGE = f"""\

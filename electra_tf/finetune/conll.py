@@ -8,10 +8,8 @@ are what stands between tabs; in a line without tabs, between blanks.
 from __future__ import annotations
 
 import collections
-import functools
 import itertools
 import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from electra_tf.finetune.inputs import (
     refuse,
     shown,
 )
+from electra_tf.finetune.tag_schemes import OUTSIDE
 
 Sentence = tuple[int, list[list[str]]]  # number of its first line, cells of each line
 Named = str | int | None  # a column, by name or counted from 1; None: not said
@@ -187,7 +186,7 @@ def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
 
 def _classes(column: Sequence[str]) -> set[str] | None:
     """The classes of a column of tags for spans; None for other columns."""
-    tags = set(column) - {"O", "0"}
+    tags = set(column) - {*OUTSIDE}
     if not tags and "O" not in column:
         return None
     found = [_SPAN.fullmatch(tag) for tag in tags]
@@ -239,10 +238,10 @@ def words(
 
     Args:
       column: where the words are.
-      say: takes what was recognised; by default standard error, once.
+      say: takes what was recognised; by default that of the source.
     """
     if source.form == LINES:
-        yield from _asked_lines(source, column, say or _say)
+        yield from _asked_lines(source, column, say or source.say)
         return
     for where, row in records(source):
         key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
@@ -276,11 +275,6 @@ def _asked_lines(
         if wrong is not None:
             refuse(where, f"{shown(' '.join(wrong))} has not {layout.width} columns")
         yield Asked(where, {"words": [row[layout.words] for row in rows]})
-
-
-@functools.cache
-def _say(text: str) -> None:
-    print(f"Note: {text}.", file=sys.stderr)
 
 
 def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:

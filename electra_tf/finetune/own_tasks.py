@@ -33,7 +33,7 @@ from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.run_settings import FILES
 from electra_tf.finetune.tag_schemes import PLAIN, Notation
 from electra_tf.finetune.tagging import Sentence, TaggingTask
-from electra_tf.finetune.task import Task, TaskFacts
+from electra_tf.finetune.task import Task, TaskFacts, reasons
 from electra_tf.interop import networks
 from electra_tf.storage.remote import fetch_once
 
@@ -44,10 +44,14 @@ _TYPES = {
     "lowest": ((int, float), "a number"),
     "highest": ((int, float), "a number"),
     "has_impossible": (bool, "true or false"),
+    "quoted": (bool, "true or false"),
+    "delimiter": (str, "one character"),
     "words": ((str, int), "a column's name, or its number from 1"),
     "tags": ((str, int), "a column's name, or its number from 1"),
     "tag_names": (list, "a list of names"),
+    "label_names": (list, "a list of names"),
 }
+_TABLE_KEYS = ("delimiter", "quoted")  # of a table in text
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Type -> the keys that a description may have beside the files; * must be there.
@@ -56,7 +60,8 @@ KEYS = {
         *("text_a*", "text_b", "label*", "id", "metric", "class_weights"),
     ),
     "multilabel": (
-        *("text_a*", "text_b", "label*", "id", "separator", "class_weights"),
+        *("text_a*", "text_b", "label*", "id", "separator", "label_names"),
+        "class_weights",
     ),
     "regression": ("text_a*", "text_b", "label*", "id", "lowest", "highest"),
     "tagging": ("words", "tags", "id", "scheme", "tag_names"),
@@ -94,7 +99,7 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             f"task {name}: type is {kind!r}; it is one of {', '.join(KEYS)}."
         )
     keys = [key.rstrip("*") for key in KEYS[kind]]
-    known = ["type", *FILES, *keys]
+    known = ["type", *FILES, *keys, *_TABLE_KEYS * (kind != "tagging")]
     for key in description:
         if key not in known:
             raise UserError(
@@ -115,6 +120,8 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             f"task {name}: lowest is {low}, highest is {high}; lowest must be below "
             "highest."
         )
+    if len(description.get("delimiter", ",")) != 1:
+        raise UserError(f"task {name}: delimiter is one character, such as ;.")
     if description.get("separator") == "":
         raise UserError(f"task {name}: separator is empty; it parts the labels.")
     metrics = metrics_of(description)
@@ -164,6 +171,12 @@ class _OwnFiles(Task):
         """The file of a split."""
         path = Path(self.config.data_dir) / self.description[split]
         return Path(fetch_once(str(path)))
+
+    def source(self, split: str) -> Source:
+        """As `Task.source`, with the separator and the quotes of the description."""
+        keys = ("delimiter", "quoted")
+        delimiter, is_quoted = (self.description.get(key) for key in keys)
+        return super().source(split)._replace(delimiter=delimiter, is_quoted=is_quoted)
 
     def splits(self, kind: str) -> list[str]:
         """Those that the description names."""
@@ -227,9 +240,18 @@ class OwnTextTask(_OwnFiles, TextTask):
             raise UserError(
                 f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
                 f"({', '.join(self.labels) or 'none'}); there is nothing to learn."
+                f"{reasons(self.skipped.get('train', ()))}"
             )
         if self._has_classes:
             _ = self.class_weights  # What is wrong with them is said now.
+            given = () if self.stored else self.read("train")
+            texts = {(e.text_a, e.text_b) for e in given}
+            if given and len(texts) < len({e.label for e in given}):
+                raise UserError(
+                    f"task {self.name}: {self.path('train')} has {len(texts)} texts "
+                    f"and more labels, as {shown(given[0].label)}.\nAre the columns of "
+                    "text and label swapped? text_a and label of the task name them."
+                )
             return
         if self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
@@ -257,12 +279,13 @@ class OwnTextTask(_OwnFiles, TextTask):
         """Lines that have all columns; `bad` has been told of the others."""
         columns = (*self.columns[0], self._label)
         bad = functools.partial(self.bad, split)
-        source = Source.of(self.required(split))
+        source = self.source(split)
         for where, row, _ in inputs.whole_rows(source, [columns], bad):
             if wrong := inputs.no_text(row, self.columns[0]):
                 bad(where, wrong)
             elif not self.is_label(row[self._label]):
-                bad(where, f"{self._label} is {shown(row[self._label])}")
+                hint = "; type multilabel reads lists" * (self._has_classes)
+                bad(where, f"{self._label} is {shown(row[self._label])}{hint}")
             elif self.label_of(row) == "":
                 bad(where, f"the column {self._label!r} is empty")
             else:
@@ -272,13 +295,15 @@ class OwnTextTask(_OwnFiles, TextTask):
         """All lines, counted by the example ids; spaces around labels do not count."""
         if split == "test":
             # In the described columns alone: those of other files are looked for.
-            bad, source = functools.partial(self.bad, split), self.required(split)
+            bad = functools.partial(self.bad, split)
             found = self.columns[:1], self.identity, bad
-            asked = inputs.texts(Source.of(source), *found)
+            asked = inputs.texts(self.source(split), *found)
             return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
         found = []
-        for eid, (where, row) in enumerate(self._labelled(split)):
-            label = self.label_of(row)
+        rows = list(self._labelled(split))
+        labels = [self.label_of(row) for _, row in rows]
+        labels = self.one_spelling(split, labels)
+        for eid, ((where, row), label) in enumerate(zip(rows, labels, strict=True)):
             if wrong := self._wrong(split, label):
                 self.bad(split, where, wrong)
                 continue
@@ -288,11 +313,27 @@ class OwnTextTask(_OwnFiles, TextTask):
 
     def is_label(self, value: Any) -> bool:
         """Whether a value of the data can be a label, as far as its type goes."""
-        return not isinstance(value, (list, dict))
+        return not isinstance(value, (list, dict)) and not inputs.is_printed(value)
 
     def label_of(self, row: dict[str | None, Any]) -> str:
         """The label of a line, without the spaces around it."""
         return str(row[self._label]).strip()
+
+    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
+        """Labels in one spelling for equal numbers, such as 0 and 0.0."""
+        if not self._has_classes:
+            return labels
+        is_known = split != "train" or self.stored
+        spellings = inputs.spellings(self.labels if is_known else labels)
+        known = {*self.labels} if is_known else set()
+        found = [
+            label if label in known else spellings.get(inputs.number_of(label), label)
+            for label in labels
+        ]
+        if not is_known and (count := len({*labels}) - len({*found})):
+            what = "spellings of a number that another class has, as 0.0 beside 0"
+            self.remark(split, what, count)
+        return found
 
     def _wrong(self, split: str, label: str) -> str | None:
         """What is wrong with a label, as far as the file can tell by itself."""
@@ -437,13 +478,16 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
                 one = one._replace(tags=[str(tag) for tag in tags if tag is not None])
             yield one
 
+    def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
+        """Where a row has its words or tags: as described, or by a usual name."""
+        names = [self.description[key]] if key in self.description else names
+        return next((name for name in names if row.get(name) is not None), names[0])
+
     def _of_lists(self, split: str) -> Iterator[Sentence]:
         [identity] = self.identity
-        for where, row in inputs.records(Source.of(self.required(split))):
-            words, tags = (
-                next((k for k in (self.description.get(key), *names) if k in row), key)
-                for key, names in (("words", conll.WORDS), ("tags", conll.TAGS))
-            )
+        for where, row in inputs.records(self.source(split)):
+            words = self._key(row, "words", conll.WORDS)
+            tags = self._key(row, "tags", conll.TAGS)
             found = [row.get(key) for key in (words, tags)]
             lists = [x for x in found if isinstance(x, list)]
             if wrong := next(filter(None, map(conll.no_words, lists)), None):

@@ -8,6 +8,7 @@ CSV, TSV or Parquet. Answers are objects, plain texts or a table of texts and pl
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import (
     Asked,
     Source,
+    is_object,
     more_columns,
     printed,
     records,
@@ -207,18 +209,20 @@ def _truth(value: Any) -> bool | None:
 def _entries(source: Source) -> Iterator[tuple[str, Any]]:
     """(where it stands, object with a context) for each."""
     if source.form != "json":
-        for where, row in records(source):
+        has_header = source.form in ("tsv", "csv", "parquet")
+        pairs = itertools.product(_KEYS["question"], _KEYS["context"])
+        for where, row in records(source, [*pairs] if has_header else ()):
             if None in row:
                 refuse(where, more_columns(row))
             # MRQA's first line has a header and nothing else.
-            if "header" not in row or set(row) - {"header"}:
+            if not isinstance(row.get("header"), dict) or _field(row, "context"):
                 yield where, row
         return
     lines = list(source.lines)
     try:
         content = json.loads("\n".join(lines))
     except JSON_ERRORS as error:
-        if len(lines) > 1 and _is_object(lines[0]):  # JSON Lines by another name
+        if len(lines) > 1 and is_object(lines[0]):  # JSON Lines by another name
             yield from _entries(source._replace(form="jsonl", lines=lines))
             return
         raise UserError(
@@ -240,10 +244,3 @@ def _entries(source: Source) -> Iterator[tuple[str, Any]]:
                 yield f"{source.name}, {title!r}, paragraph {number}", found
         else:
             yield f"{source.name}, entry {count} ({title!r})", entry
-
-
-def _is_object(line: str) -> bool:
-    try:
-        return isinstance(json.loads(line), dict)
-    except JSON_ERRORS:
-        return False
