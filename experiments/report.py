@@ -47,7 +47,6 @@ class Comparison(NamedTuple):
       source: what of which paper it repeats.
       x_label: what the picture's lines go over; "": bars.
       tuning: to choose hparams by: scored on other data than results are.
-      candidates: scored by all that was considered as a measure.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Comparison(NamedTuple):
     variants: Sequence[Variant]
     x_label: str = ""
     tuning: bool = False
-    candidates: bool = False
 
 
 class Row(NamedTuple):
