@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -135,9 +134,8 @@ def _losses(trial: Path) -> Curves:
 
 def _scores(trial: Path) -> dict[str, Curves]:
     """Panel -> of each metric of a data set."""
-    path, found = trial / evaluations.FILE, {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
-    for row in map(json.loads, lines):
+    found = {}
+    for row in evaluations.read(trial):
         for name, scores in row["scores"].items():
             for metric, value in scores.items():
                 if metric == "mse":  # the loss of a regression, and not in percent
