@@ -17,9 +17,12 @@ from electra_tf.finetune.preprocessing import FeatureStore
 
 
 def head_outputs(
-    model: FinetuningModel, task_name: str, config: FinetuningConfig, store: FeatureStore
+    model: FinetuningModel,
+    task_name: str,
+    config: FinetuningConfig,
+    store: FeatureStore,
 ) -> Iterator[list[dict[str, Any]]]:
-    """The outputs of a task's head for each example of each batch, without padding.
+    """The outputs of a task's head for each example of each batch.
 
     The head and the encoder below it work on one device.
     """
