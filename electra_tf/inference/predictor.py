@@ -127,7 +127,7 @@ class TaskPredictor(Predictor):
         super().__init__(trained.origin, task.name, task.reads, texts, fewest, facts)
         self._task, self._number, self._config = task, number, trained.config
         self._num_heads = len(trained.model.heads)
-        self._outputs = functools.partial(
+        self._run = functools.partial(
             *(head_outputs, trained.model, task.name, trained.config)
         )
 
@@ -167,6 +167,6 @@ class TaskPredictor(Predictor):
         length = self._config.max_seq_length
         arrays = preprocessing.pack(rows, {self._task: self._number}, length)
         store = preprocessing.FeatureStore(arrays, "", self._num_heads, [])
-        found = itertools.chain.from_iterable(self._outputs(store))
+        found = itertools.chain.from_iterable(self._run(store))
         outputs = dict(zip(order, found, strict=True))
         return (outputs[place] for place in range(len(order)))
