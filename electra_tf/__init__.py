@@ -5,10 +5,10 @@ The names below are loaded when they are used, so that importing the package is 
 and does not import TensorFlow.
 """
 
-import importlib.abc
-import importlib.util
-import sys
+import importlib
 from typing import Any
+
+from electra_tf import keras_registry
 
 __version__ = "0.1.0"
 
@@ -49,36 +49,4 @@ def __dir__() -> list[str]:
     return __all__
 
 
-class _AfterKeras(importlib.abc.MetaPathFinder):
-    """Registers our classes with Keras where a program imports that after this package.
-
-    `keras.saving.load_model` then finds them. Our own modules import Keras themselves,
-    and register what they define.
-    """
-
-    def find_spec(self, name, path, target=None):
-        if name != "keras":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if any(module.startswith(f"{__name__}.") for module in sys.modules):
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_register(module):
-            execute(module)
-            _register()
-
-        spec.loader.exec_module = execute_and_register
-        return spec
-
-
-def _register() -> None:
-    for module in ("pretrain.pretraining", "finetune.model", "train.optimization"):
-        importlib.import_module(f"{__name__}.{module}")
-
-
-if "keras" in sys.modules:
-    _register()
-else:
-    sys.meta_path.insert(0, _AfterKeras())
+keras_registry.install()

@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import tempfile
 from typing import Any
 
+import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import dataset_building
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
+from electra_tf.paths import escape
 from electra_tf.text import corpus, units, vocabulary_training
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
     resolve_settings,
+    settings_path,
     write_settings,
     write_tokens,
 )
+
+# Removed when the process ends.
+_temporary: list[tempfile.TemporaryDirectory] = []
 
 
 def train_vocabulary(
@@ -42,7 +49,8 @@ def train_vocabulary(
     Args:
       corpus_files: a directory, a file or a glob.
       size: tokens, the special ones included.
-      output_file: vocab.txt, replaced if it exists; None: a temporary file.
+      output_file: vocab.txt, replaced if it exists; None: a temporary file, which
+        `build_dataset` copies beside the records.
       num_processes: more than one need a program that starts under
         `if __name__ == "__main__"`.
 
@@ -56,8 +64,10 @@ def train_vocabulary(
     if not counts.words:
         raise UserError(f"the corpus {corpus_files} holds no words.")
     trained = vocabulary_training.train(counts.words, config, size, min_frequency)
-    folder = None if output_file else tempfile.mkdtemp(prefix="electra_tf_vocabulary_")
-    path = os.fspath(output_file or os.path.join(folder, "vocab.txt"))
+    if not output_file:
+        _temporary.append(tempfile.TemporaryDirectory(prefix="electra_tf_vocabulary_"))
+        output_file = os.path.join(_temporary[-1].name, "vocab.txt")
+    path = os.fspath(output_file)
     vocab = Vocabulary(tuple(trained.tokens), path)
     write_settings(vocab, config, corpus={"corpus": os.fspath(corpus_files)})
     write_tokens(path, vocab.tokens)
@@ -74,6 +84,8 @@ def build_dataset(
     seed: int = 42,
 ) -> str:
     """Builds TFRecords, as build_pretraining_dataset.py does; a finished build stays.
+
+    The vocabulary is copied beside them.
 
     Args:
       corpus_files: a directory, a file or a glob.
@@ -97,8 +109,14 @@ def build_dataset(
         os.fspath(output_dir),
         settings,
         num_processes=num_processes,
+        tool_version=electra_tf.__version__,
     )
-    return os.path.join(output_dir, "pretrain_data.tfrecord*")
+    folder = os.fspath(output_dir)
+    for source in (vocab.path, settings_path(vocab.path)):
+        copy = os.path.join(folder, os.path.basename(source))
+        if os.path.isfile(source) and not os.path.exists(copy):
+            shutil.copyfile(source, copy)
+    return os.path.join(escape(folder), "pretrain_data.tfrecord*")
 
 
 def make_dataset(

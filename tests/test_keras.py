@@ -2,6 +2,7 @@
 """The models in the hands of Keras: fit, predict, save, load, clone, own models."""
 
 import copy
+import importlib
 import json
 import os
 import subprocess
@@ -13,9 +14,11 @@ import pytest
 import tensorflow as tf
 
 import electra_tf as et
+from electra_tf import keras_registry
 from electra_tf.pretrain.metric_sums import RunningMetric
 from electra_tf.pretrain.metrics import DISCRIMINATOR_METRICS, evaluation_metrics
 from electra_tf.pretrain.pretraining import ElectraPretrainer
+from tests.helpers import without_tensorflow
 from tests.helpers.runs import ROOT
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
 
@@ -32,6 +35,7 @@ TINY = {
 LOAD = """
 import sys
 import {imports}
+assert "electra_tf.pretrain" not in sys.modules
 model = keras.saving.load_model(sys.argv[1])
 import numpy as np
 batch = dict(np.load(sys.argv[2]))
@@ -68,10 +72,13 @@ def fitted(tmp_path_factory):
 
 
 def test_fit_reports_the_objectives_metrics(fitted):
-    model, history, vocab, *_ = fitted
+    model, history, vocab, records, _ = fitted
     names = {metric.name for metric in model.objective.metrics}
     assert history.keys() == names | {f"val_{name}" for name in names}
     assert model.model_config.vocab_size == len(vocab) <= 400
+    # Outlives the temporary vocabulary.
+    beside = os.path.join(os.path.dirname(records), "vocab.txt")
+    assert et.Vocabulary.load(beside).sha256 == vocab.sha256
     assert str(vocab).startswith(f"Vocabulary({len(vocab)} tokens")
     assert {"ElectraPretrainer", "load"} <= set(dir(et)) and "sys" not in dir(et)
 
@@ -90,7 +97,7 @@ def test_predict_gives_the_probability_of_replacement(fitted):
 @pytest.mark.parametrize(
     "imports",
     [
-        "electra_tf, keras",
+        "electra_tf; electra_tf.Vocabulary; import keras",
         pytest.param("keras, electra_tf", marks=pytest.mark.thorough),
     ],
 )
@@ -113,6 +120,29 @@ def test_a_saved_model_is_loaded_and_trained_in_another_process(
     assert int(done.stdout) == int(model.optimizer.iterations) == 4
     expected = model.predict(batch, verbose=0)
     np.testing.assert_array_equal(np.load(tmp_path / "found.npy"), expected)
+
+
+def test_registry_lists_every_class():
+    registered = keras.saving.get_custom_objects()
+    listed = {
+        f"electra_tf>{name}": importlib.import_module(f"electra_tf.{module}")
+        for module, names in keras_registry.CLASSES.items()
+        for name in names.split()
+    }
+    assert listed.keys() == {n for n in registered if n.startswith("electra_tf>")}
+    for name, module in listed.items():
+        assert registered[name] is getattr(module, name.partition(">")[2])
+
+
+def test_package_is_imported_where_keras_cannot_be(tmp_path):
+    environment = os.environ | without_tensorflow.environment(tmp_path / "site")
+    environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+    command = [
+        sys.executable,
+        "-c",
+        "import electra_tf; electra_tf.PretrainingConfig()",
+    ]
+    subprocess.run(command, env=environment, cwd=tmp_path, check=True)
 
 
 def test_copies_and_clones(fitted):
@@ -224,7 +254,7 @@ def test_config_by_name_is_resolved_and_checked():
     assert config.learning_rate == 2e-4 and config.embedding_size == 768
     assert config == et.PretrainingConfig(**config.to_dict())
     for hparams, message in (
-        ({"modelsize": "base"}, 'did you mean "model_size"'),
+        ({"modelsize": "base"}, r'PretrainingConfig\(.*did you mean "model_size"'),
         ({"mask_prob": 2.0}, "mask_prob"),
         ({"max_seq_length": 1000}, "max_position_embeddings"),
     ):
@@ -280,6 +310,12 @@ def test_the_example(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "Accuracy on held-out passages" in done.stdout
+
+
+def test_tokenizer_takes_scalars_of_tensorflow():
+    vocab = et.Vocabulary(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b"))
+    tokenizer = et.Tokenizer(vocab)
+    assert tokenizer.encode(tf.constant("a b")) == tokenizer.encode(b"a b") == [5, 6]
 
 
 def test_public_names_are_exported():

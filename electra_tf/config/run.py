@@ -41,6 +41,7 @@ class _Resolved(ABCMeta):
         if hparams.keys() >= {field.name for field in dataclasses.fields(cls)}:
             return super().__call__(**hparams)
         data_dir, name = hparams.pop("data_dir", NO_DATA), hparams.pop("model_name", "")
+        cls.checked(hparams, f"{cls.__name__}(...)")
         return cls.from_hparams(data_dir, name or "model", hparams)
 
 

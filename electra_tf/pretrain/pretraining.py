@@ -274,7 +274,7 @@ class ElectraPretrainer(keras.Model):
 
     def compile_from_config(self, config):
         """Keras leaves a `compile` of our own to us."""
-        self.compile(keras.optimizers.deserialize(config["optimizer"]))
+        self.compile(**keras.saving.deserialize_keras_object(config))
         self.optimizer.build(self.trainable_variables)
 
     @property
