@@ -44,9 +44,10 @@ class Evaluations:
                 EXIT_DAMAGED,
             ) from None
 
-    def is_better(self, score: float) -> bool:
-        """Whether a score is higher than all before."""
-        return not self.rows or score > _score(self.best())
+    def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
+        """Whether a score is higher than all before; see `best`."""
+        row = finite({"score": score, "scores": scores})
+        return not self.rows or _rank(row) > _rank(self.best())
 
     def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
         """Keeps what was scored at a step."""
@@ -60,8 +61,12 @@ class Evaluations:
         return any(row["step"] == step for row in self.rows)
 
     def best(self) -> dict[str, Any]:
-        """The evaluation with the highest score, the first of equals."""
-        return max(self.rows, key=_score)
+        """The evaluation with the highest score, the first of equals.
+
+        Where no score is defined, such as a correlation with equal numbers, that with
+        the lowest loss.
+        """
+        return max(self.rows, key=_rank)
 
     def is_over(self, patience: int) -> bool:
         """Whether as many evaluations as this have brought nothing better; 0: never."""
@@ -70,8 +75,11 @@ class Evaluations:
         return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
 
 
-def _score(row: dict[str, Any]) -> float:
-    return -math.inf if row["score"] is None else row["score"]
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    if row["score"] is not None:
+        return True, row["score"]
+    losses = [found.get("loss") for found in row["scores"].values()]
+    return False, -sum(math.inf if loss is None else loss for loss in losses)
 
 
 def main_score(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -399,7 +400,9 @@ class _Assessment:
                 scores[name] = dict(scorer.get_results())
                 run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
         main = main_score(run.tasks, scores)
-        if self._best and self.evaluations.is_better(main):
+        if self._best and not math.isfinite(main):
+            run.console.log("No score is defined on the dev set; the loss decides.")
+        if self._best and self.evaluations.is_better(main, scores):
             self._best.save(step, self._state.weights())
         self.evaluations.add(step, main, scores)
         if self.is_over():

@@ -122,8 +122,9 @@ def find(
     if config.do_eval:
         parts = [config.phase_at(history.last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
-    masks_rare = config.rare_mask_power and config.do_train
-    if masks_rare or config.needs_token_counts and not (saved or start.original):
+    shares = [phase.config.unigram_share for phase in parts]
+    counts_words = config.do_train and (config.rare_mask_power or any(shares))
+    if counts_words or config.needs_token_counts and not (saved or start.original):
         token_counts.files_beside(shards.pattern_of(config))
     return start
 

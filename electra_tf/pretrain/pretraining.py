@@ -212,9 +212,13 @@ class ElectraPretrainer(keras.Model):
         if "sampled_ids" in batch:
             return batch["sampled_ids"]
         correct = inputs.masked_lm_ids if settings.disallow_correct else None
-        return self.generator.sample(
-            generated, batch["sample_uniform"], settings.temperature, correct
+        temperature = batch.get("temperature", settings.temperature)
+        sampled = self.generator.sample(
+            generated, batch["sample_uniform"], temperature, correct
         )
+        if "given_ids" in batch:  # by a curriculum
+            sampled = tf.where(batch["given_ids"] < 0, sampled, batch["given_ids"])
+        return sampled
 
     def objective_of(self, phase: Phase) -> Objective:
         """What is learned in a phase of the training."""

@@ -204,7 +204,7 @@ def test_wrong_use(tmp_path, flags, code, text):
 
 def test_flags_are_checked_before_heavy_imports():
     code = (
-        "import sys, build_vocab; from electra_tf.text import vocabulary_training;"
+        "import sys, electra_tf.commands.build_vocab;"
         "assert not {'tensorflow', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

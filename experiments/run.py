@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all experiments share: variants, a budget of FLOPs, runs that are made once.
+"""The papers' comparisons, each at equal compute; what is finished is not repeated.
 
-An experiment is a `Comparison` and a call of `main`. Its output directory holds runs of
+  python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
+
+Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
+masking, recipes; measure, whether a measure can tell models apart: its spread over
+seeds must be below a third of what pre-training brings; or learning_rate, on other data
+than those that results are measured on. docs/experiments.md. --output-dir holds runs of
 one scale, text and set of hparams, listed in runs.json; what two experiments there have
 in common is run once.
 """
@@ -20,6 +25,7 @@ import report
 import scales
 from absl import flags
 from checkout import ROOT
+from comparisons import COMPARISONS
 from report import RANDOM, Comparison, Row, Variant
 from scales import Data, Measure, Scale
 
@@ -69,6 +75,7 @@ _TRIALS = flags.DEFINE_integer(
     lower_bound=1,
 )
 _DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
+flags.mark_flags_as_required(["output_dir"])
 
 NOVELS = ROOT / "examples" / "corpus"
 # Of a run's work, fine-tuning and starting; pre-training is 1. For the progress line.
@@ -115,12 +122,9 @@ class Run(NamedTuple):
         return f"{self.variant.name}, seed {self.seed}"
 
 
-def main(comparison: Comparison) -> None:
-    """Runs an experiment as the command line says."""
-    flags.mark_flags_as_required(["output_dir"])
-    for flag in flags.FLAGS.get_key_flags_for_module(__name__):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)  # for --help
-    cli.run(lambda argv: Experiment(comparison).run())
+def main(argv: list[str]) -> int:
+    """Runs an experiment; returns the exit code."""
+    return Experiment(COMPARISONS[argv[1]]).run()
 
 
 def changes(flag: flags.FlagHolder[str], config: type[RunConfig]) -> dict[str, Any]:
@@ -474,3 +478,8 @@ class _Progress:
 def _last_line(log: Path) -> str:
     lines = log.read_bytes()[-2000:].decode("utf-8", "replace").splitlines()
     return lines[-1] if lines else ""
+
+
+if __name__ == "__main__":
+    names = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+    cli.run(main, dict.fromkeys(COMPARISONS, " ".join(names)))

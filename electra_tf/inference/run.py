@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of run_inference.py, from its flags to what is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from absl.flags import FlagValues
+
+from electra_tf import paths
+from electra_tf.config.run import run_directory
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.storage.files import line_writer
+from electra_tf.storage.remote import check_writable, fetch, put
+from electra_tf.storage.remote_run import bring_model
+from electra_tf.text import units
+from electra_tf.text.corpus import standard_input
+from electra_tf.text.json_lines import json_line
+
+# The modules of the commands import TensorFlow: after the flags were checked.
+
+_READ = ("input", "nbest", "references")
+_OF_CORPORA = ("workers", "shard_mb", "runner", "beam_args")
+# With --output-dir they would change, or end, what is written.
+_NOT_OF_CORPORA = ("output", "format", "corrupt", "seed", "threshold", "max_passages")
+
+
+def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
+    """Runs a command.
+
+    Args:
+      command: the name of a function of this module.
+      beam_args: options of Apache Beam; None: processes of this machine.
+
+    Raises `UserError`: 1 for flags that do not go together, else as the commands do.
+    """
+    given: Any = types.SimpleNamespace(**flags.flag_values_dict())
+    if command == "rerank" and given.nbest is None:
+        raise UserError("rerank needs --nbest.", EXIT_FLAGS)
+    for name in (*_READ, "output"):
+        if getattr(given, name) == "-":  # standard input or output
+            setattr(given, name, None)
+    _check_effects(command, given, flags)
+    for name in _READ:
+        if path := getattr(given, name):
+            fetch(path)
+    if given.output is not None:
+        check_writable(os.path.dirname(given.output))
+        _check_not_read(given)
+    if given.output_dir is not None:
+        _write_shards(command, given, beam_args)
+        return
+    _check_input(command, given)
+    commands: dict[str, Callable[[Any], str | None]] = {
+        "detect": detect,
+        "report": report,
+        "score": score,
+        "rerank": rerank,
+        "predict": predict,
+    }
+    if written := commands[command](given):
+        put(written)
+
+
+def detect(given) -> str | None:
+    """Shows the predictions for the tokens of each passage of the input."""
+    from electra_tf.inference import detection, pretrained_model
+
+    with line_writer(given.output) as write:
+        model = pretrained_model.load(_model(given))
+        in_terminal = given.output is None and sys.stdout.isatty()
+        passages = detection.passages(_texts(given), given.max_passages)
+        seed = given.seed if given.corrupt else None
+        for line in detection.show(
+            detection.detect(model, passages, seed),
+            given.format,
+            temperature=model.config.temperature if given.corrupt else None,
+            threshold=given.threshold,
+            colour=in_terminal or "FORCE_COLOR" in os.environ,
+        ):
+            write(line)
+    return given.output
+
+
+def report(given) -> str:
+    """Writes an HTML page about a run or, with several names, one that compares."""
+    from electra_tf.inference import (
+        comparison,
+        detection,
+        html_report,
+        pretrained_model,
+    )
+
+    names = (given.model_name or "").split(",")
+    if len(names) > 1:
+        if given.data_dir is None or given.input or given.model:
+            raise UserError(
+                "report on several runs needs --data-dir, and takes neither --model "
+                "nor --input.",
+                EXIT_FLAGS,
+            )
+        folders = [Path(run_directory(given.data_dir, name)) for name in names]
+        for folder in folders:
+            bring_model(folder)
+        output = given.output or os.path.join(given.data_dir, "models/comparison.html")
+        comparison.write_comparison(names, folders, output)
+    else:
+        folder = Path(_model(given))
+        bring_model(folder)
+        html_report.check_run(folder)
+        shown: list[tuple] = []
+        if given.input:
+            texts = list(detection.passages(_texts(given), given.max_passages))
+            corrupted = pretrained_model.load(folder).corrupt(texts, seed=given.seed)
+            shown = list(zip(texts, corrupted, strict=True))
+        output = given.output or os.path.join(folder, "report.html")
+        html_report.write_report(folder, shown, output)
+    print(paths.shown(f"Written to {output}"))
+    return output
+
+
+def score(given) -> str | None:
+    """Writes a JSON object for each text of the input."""
+    from electra_tf.inference import pretrained_model, scoring
+
+    with line_writer(given.output) as write:
+        scorer = pretrained_model.load(_model(given)).scorer(given.method)
+        for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+            write(json_line(row))
+    return given.output
+
+
+def rerank(given) -> str | None:
+    """Writes the lists of --nbest in their new order."""
+    from electra_tf.inference import nbest, pretrained_model, reranking
+
+    if (given.weight is None) != given.tune:
+        raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
+    if given.weight is not None and not 0 <= given.weight < math.inf:
+        raise UserError(
+            f"--weight {given.weight}: it is a number of at least 0.", EXIT_FLAGS
+        )
+    lists = nbest.read_nbest(
+        given.nbest, given.costs, given.references, given.encoding_errors
+    )
+    errors = reranking.errors_if_known(lists, is_needed=given.tune)
+    with line_writer(given.output) as write:
+        scorer = pretrained_model.load(_model(given)).scorer(given.method)
+        scores = reranking.score_lists(lists, scorer, given.overlap)
+        tuned = reranking.tune(lists, scores, errors) if given.tune else None
+        weight = tuned.weight if tuned else given.weight
+        for line in reranking.lines(lists, scores, weight, best_only=given.best):
+            write(line)
+    print(reranking.describe_lists(lists, weight, tuned), file=sys.stderr)
+    if errors:
+        print(reranking.describe_errors(lists, scores, errors, weight), file=sys.stderr)
+    return given.output
+
+
+def predict(given) -> str | None:
+    """Writes what a fine-tuned model predicts for each input."""
+    from electra_tf.finetune import inputs
+    from electra_tf.inference import prediction
+
+    _check_model(given)
+    predictor = prediction.load_predictor(given.model, given.task, given.data_dir)
+    source = inputs.open_source(given.input, given.input_format, predictor.reads)
+    asked = predictor.asked(source)
+    prediction.write(predictor, asked, given.output, Console(sys.stderr))
+    return given.output
+
+
+def _write_shards(command: str, given, beam_args: str | None) -> None:
+    """Writes shards of what the model says of all texts of a corpus."""
+    from electra_tf.inference import (
+        corpus_prediction,
+        corpus_run,
+        saved_model_texts,
+        scoring,
+    )
+
+    if given.input is None:
+        raise UserError(
+            "--output-dir needs a file or directory as --input.", EXIT_FLAGS
+        )
+    if command == "predict":
+        _check_model(given)
+        load: Any = corpus_prediction.Predictions
+        options = {
+            "model": os.path.abspath(given.model),
+            "task": given.task,
+            "data_dir": given.data_dir and os.path.abspath(given.data_dir),
+            "input_format": given.input_format,
+        }
+    else:
+        load = saved_model_texts.detections
+        options = {
+            "model": os.path.abspath(_model(given)),
+            "encoding_errors": given.encoding_errors,
+            "text_key": given.text_key,
+        }
+    if command == "score":
+        load = saved_model_texts.scores
+        options |= {k: getattr(given, k) for k in ("method", "overlap", "tokens")}
+    shard_bytes = given.shard_mb and max(1, round(given.shard_mb * 1e6))
+    manifest = corpus_run.run(
+        *(command, load, options, given.input, given.output_dir),
+        *(given.workers, beam_args, shard_bytes),
+    )
+    counts = manifest["counts"]
+    empty, unknown = "texts_without_tokens", "texts_of_unknown_tokens"
+    scoring.warn_of_nothing(counts.get(empty, 0), counts.get(unknown, 0))
+
+
+def _model(given) -> str:
+    """The path of the model that the flags name."""
+    by_name = given.data_dir is not None, given.model_name is not None
+    if given.model is not None and not any(by_name):
+        return given.model
+    if given.model is None and all(by_name):
+        return run_directory(given.data_dir, given.model_name)
+    raise UserError(
+        "give --data-dir and --model-name, or --model alone.\nTry --help.", EXIT_FLAGS
+    )
+
+
+def _check_model(given) -> None:
+    if given.model is None:
+        raise UserError("predict needs --model.", EXIT_FLAGS)
+
+
+def _texts(given) -> Iterator[str]:
+    """The lines or records of the input."""
+    from electra_tf.inference.corpus_texts import texts_of
+
+    if given.input is None and standard_input().isatty():
+        print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)
+    return texts_of(given.input, units.Reading(given.encoding_errors, given.text_key))
+
+
+def _check_effects(command: str, given, flags: FlagValues) -> None:
+    """Refuses a flag that has no effect beside the others."""
+    to_corpus = given.output_dir is not None
+    of_passages = ("seed", "max_passages", "encoding_errors")
+    is_one_run = command != "report" or "," not in (given.model_name or "")
+    reads = command != "report" or given.input is not None
+    has_records = to_corpus or units.holds_records(given.input or "")
+    for names, has_effect, why in (
+        (_OF_CORPORA, to_corpus, "is for --output-dir"),
+        (_NOT_OF_CORPORA, not to_corpus, "is not for --output-dir"),
+        (of_passages, is_one_run, "is for the report on one run"),
+        (("seed",), command != "detect" or given.corrupt, "is for --corrupt"),
+        (of_passages, reads, "is for --input"),
+        (("threshold",), not given.corrupt, "is for texts without --corrupt"),
+        (("threshold",), given.format != "jsonl", "marks nothing in --format jsonl"),
+        (("text_key",), has_records, "is for JSON Lines, Parquet and Arrow"),
+    ):
+        for name in names:
+            if not has_effect and flags[name].value != flags[name].default:
+                raise UserError(f"--{name.replace('_', '-')} {why}.", EXIT_FLAGS)
+
+
+def _check_not_read(given) -> None:
+    """Refuses an output that would replace what is read."""
+    read = [(name, getattr(given, name)) for name in _READ]
+    for name, path in (*read, *(("costs", path) for path in given.costs)):
+        both_are_files = all(map(os.path.isfile, (path or "", given.output)))
+        if both_are_files and os.path.samefile(path, given.output):
+            raise UserError(
+                f"--{name} and --output are the same file, {given.output}.", EXIT_FLAGS
+            )
+
+
+def _check_input(command: str, given) -> None:
+    """Refuses an input that is not there, before the model is loaded."""
+    if given.input is None:
+        if command in ("detect", "score", "predict"):
+            standard_input()
+    elif os.path.isdir(given.input):
+        raise UserError(
+            f"--input {given.input} is not a file.\nA directory goes with --output-dir."
+        )
+    elif not os.path.exists(given.input):
+        raise UserError(f"--input {given.input} does not exist.")
