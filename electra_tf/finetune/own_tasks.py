@@ -426,7 +426,7 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
     def wrong_tag(self, tag: str) -> str:
         """Why `read_tag` gives None."""
         hint = "" if self._said else '; "scheme": "plain" takes any tag'
-        return self.notation.wrong(tag) + hint * ("-" not in tag)
+        return self.notation.wrong() + hint * ("-" not in tag)
 
     def data_labels(self) -> list[str]:
         """All tags of the training file."""
