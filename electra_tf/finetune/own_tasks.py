@@ -239,8 +239,8 @@ class OwnTextTask(_OwnFiles, TextTask):
         if self._has_classes and len(self.labels) < self.fewest_labels:
             raise UserError(
                 f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
-                f"({', '.join(self.labels) or 'none'}); there is nothing to learn."
-                f"{reasons(self.skipped.get('train', ()))}"
+                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
+                f"{reasons(self.skipped.get('train', ()))}."
             )
         if self._has_classes:
             _ = self.class_weights  # What is wrong with them is said now.
