@@ -481,7 +481,14 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
     def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
         """Where a row has its words or tags: as described, or by a usual name."""
         names = [self.description[key]] if key in self.description else names
-        return next((name for name in names if row.get(name) is not None), names[0])
+        there = [name for name in names if row.get(name) is not None]
+        if len(there) > 1:
+            raise UserError(
+                f"task {self.name}: {' and '.join(there)} are both there: "
+                f"{', '.join(shown(row[name]) for name in there)}.\n"
+                f'Name one in the task, such as "{key}": "{there[0]}".'
+            )
+        return there[0] if there else names[0]
 
     def _of_lists(self, split: str) -> Iterator[Sentence]:
         [identity] = self.identity

@@ -148,6 +148,7 @@ NAMES = {"label_names": ["x", "y", "z"]}
         ([[0, 1], [2]], NAMES, [("x", "y"), ("z",)]),
         ([[0, 1], [2]], {}, [("0", "1"), ("2",)]),
         (["1,1,0", "0,0,1"], NAMES, [("x", "y"), ("z",)]),
+        (["1 1 0", "0 0 1"], NAMES, [("x", "y"), ("z",)]),
     ],
 )
 def test_labels_of_several_classes(tmp_path, values, keys, expected):
