@@ -33,6 +33,7 @@ WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
 _SAMPLE = 20_000  # lines that the layout is read from
 _CONLL_U = "id form lemma upos xpos feats head deprel deps misc".split()
 _BLANK = " \t\r"
+_NUMBERED = "the first column counts the words, which stand in column 2"
 _KEYED = re.compile(r"# ?[\w.:-]+ = |#+ ?(newdoc|newpar|begin document|end document)\b")
 _RANGE = re.compile(r"\d+[-.]\d+")  # CoNLL-U: several words in one, an empty word
 _SPAN = re.compile(r"[BIESLUMW][-_](.+)|(.+)[-_][BIESLUMW]", re.DOTALL)
@@ -112,7 +113,7 @@ def layout_of(lines: Sequence[str]) -> Layout:
     numbered = [_is_counted(rows) for _, rows in sentences(iter(lines), found)]
     several = [x for x in numbered if x is not None]
     if several and sum(several) >= 0.9 * len(several) and width > 1:
-        return found._replace(words=1, is_numbered=True)
+        return found._replace(words=1, is_numbered=True, notes=(_NUMBERED,))
     return found
 
 
@@ -141,10 +142,7 @@ def tagged_layout(
     """
     found, [words, tags] = _named(name, lines, layout_of(lines), [words, tags])
     if words is not None:
-        found = found._replace(words=words)
-    elif found.is_numbered:
-        note = "the first column counts the words, which stand in column 2"
-        found = found._replace(notes=(note,))
+        found = found._replace(words=words, notes=())
     others = [c for c in range(found.width) if c > found.words]
     if tags is None and others:
         columns = _columns(lines, found)
@@ -170,11 +168,8 @@ def tagged_layout(
                 f'"words": {found.words + 1}, "tags": {(rivals or others)[0] + 1}.'
             )
         tags = last
-        if found.is_numbered:
-            more = f"tags in column {tags + 1}"
-            found = found._replace(
-                notes=(f"{found.notes[0]}; {more}",) if found.notes else ()
-            )
+        notes = (f"{note}; tags in column {tags + 1}" for note in found.notes)
+        found = found._replace(notes=tuple(notes))
     return found._replace(tags=tags)
 
 
@@ -294,15 +289,11 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
         if len(widths) > 1 or not parted:
             note = "no columns: each line is a sentence of words between blanks"
             return found._replace(is_running=True, notes=(note,))
-    if isinstance(column, int) and 1 < column <= found.width:
-        return found._replace(words=column - 1)
+    if isinstance(column, int) and 1 <= column <= found.width:
+        return found._replace(words=column - 1, notes=())
     if isinstance(column, str) and column in (rows or [[]])[0]:
-        return _named(name, lines, found, [column])[0]._replace(
-            words=rows[0].index(column)
-        )
-    if found.is_numbered:
-        note = "the first column counts the words, which stand in column 2"
-        found = found._replace(notes=(note,))
+        found, [place] = _named(name, lines, found, [column])
+        return found._replace(words=place, notes=())
     return found
 
 

@@ -135,6 +135,14 @@ def test_lists_of_words(tmp_path, row, keys):
     assert asked.given == {"words": WORDS}
 
 
+def test_two_lists_of_tags_are_refused(tmp_path):
+    text = json.dumps({"tokens": WORDS, "tags": TAGS, "ner_tags": NONE}) + "\n"
+    with pytest.raises(UserError, match="tags and ner_tags are both there"):
+        own_tasks(tmp_path, {"train.jsonl": text}, "tagging")
+    [task] = own_tasks(tmp_path, {"train.jsonl": text}, "tagging", tags="ner_tags")
+    assert task.labels == ["O"]
+
+
 def predicted(task, spans):
     """The scorer of the dev set, where all sentences get the same spans."""
     scorer = task.scorer("dev")
