@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
@@ -227,16 +227,14 @@ def words(
     source: Source,
     column: Named = None,
     identity: Columns = ("id",),
-    say: Callable[[str], None] | None = None,
 ) -> Iterator[Asked]:
     """Sentences in words: lists in JSON lines, columns, or a sentence a line.
 
     Args:
       column: where the words are.
-      say: takes what was recognised; by default that of the source.
     """
     if source.form == LINES:
-        yield from _asked_lines(source, column, say or source.say)
+        yield from _asked_lines(source, column)
         return
     for where, row in records(source):
         key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
@@ -250,14 +248,12 @@ def words(
         yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
 
 
-def _asked_lines(
-    source: Source, column: Named, say: Callable[[str], None]
-) -> Iterator[Asked]:
+def _asked_lines(source: Source, column: Named) -> Iterator[Asked]:
     lines = iter(source.lines)
     sample = list(itertools.islice(lines, _SAMPLE))
     layout = untagged_layout(source.name, sample, column)
     for note in layout.notes:
-        say(f"{source.name}: {note}")
+        source.say(f"{source.name}: {note}")
     lines = itertools.chain(sample, lines)
     if layout.is_running:
         for number, line in enumerate(lines, start=1):

@@ -251,8 +251,9 @@ LINE = "each line"
 def test_words_to_tag(tmp_path, text, expected, note):
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode())
-    source, notes = open_source(str(path), None, "words"), []
-    found = [asked.given["words"] for asked in conll.words(source, say=notes.append)]
+    notes = []
+    source = open_source(str(path), None, "words")._replace(say=notes.append)
+    found = [asked.given["words"] for asked in conll.words(source)]
     assert found == expected
     assert (note in notes[0]) if note else not notes
     files = {"train.txt": lines(WORDS, TAGS), "test.txt": text}
