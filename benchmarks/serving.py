@@ -70,7 +70,7 @@ def main(_):
     lines = HELDOUT.read_text(encoding="utf-8").splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     startup.import_tensorflow()
-    from electra_tf.export import formats, saved_models
+    from electra_tf.export import formats, saved_model
     from electra_tf.interop import huggingface
 
     with tempfile.TemporaryDirectory() as name:
@@ -80,13 +80,13 @@ def main(_):
         huggingface.write_huggingface(stored, "discriminator", peer, log=lambda _: None)
         workers = {"torch": Worker("torch", peer / "discriminator")}
         for precision in FLAGS.precisions:
-            source = saved_models.source_of(stored, precision)
+            source = saved_model.source_of(stored, precision)
             for what in FLAGS.what:
-                saved_models.write_part(source, what, folder / precision)
+                saved_model.write_part(source, what, folder / precision)
             workers[precision] = Worker("ours", folder / precision)
         if FLAGS.jit_compile:
-            source = saved_models.source_of(stored, "float32", True)
-            saved_models.write_part(source, "encoder", folder / COMPILED)
+            source = saved_model.source_of(stored, "float32", True)
+            saved_model.write_part(source, "encoder", folder / COMPILED)
             workers[COMPILED] = Worker("ours", folder / COMPILED)
         if FLAGS.onnx:
             request = {"init_checkpoint": str(peer / "discriminator")}

@@ -10,19 +10,24 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.export.encoder import python_pack
-from electra_tf.export.exported import (
+from electra_tf.export.finetuned_task import ExportedTask
+from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,
+    TEXT,
     Check,
+    EncoderInputs,
     Servable,
     encoded,
     ids_check,
+    map_rows,
+    map_windows,
     padded,
+    require,
     servable,
+    truncate,
+    windows_of,
 )
-from electra_tf.export.finetuned import ExportedTask
-from electra_tf.export.inputs import TEXT, EncoderInputs, require
-from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
 from electra_tf.finetune.classification import truncate_pair
 from electra_tf.finetune.own_tasks import table_of
 from electra_tf.text import packing

@@ -16,19 +16,21 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export.encoder import kinds_of
-from electra_tf.export.exported import (
+from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,
+    TEXT,
     Check,
+    EncoderInputs,
     ExportedModel,
     Servable,
     encoded,
     ids_check,
+    map_windows,
     padded,
     servable,
+    windows_of,
 )
-from electra_tf.export.inputs import TEXT, EncoderInputs
-from electra_tf.export.packing import map_windows, windows_of
 from electra_tf.text import packing
 from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
 

@@ -7,25 +7,24 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.exported import (
+from electra_tf.export.signatures import (
+    NAMES,
     PROBES,
+    TEXT,
     Check,
     ExportedModel,
     Servable,
+    checked,
     computed,
     encoded,
-    probe_ids,
-    reusable_root,
-)
-from electra_tf.export.inputs import (
-    NAMES,
-    TEXT,
-    checked,
     encoder_specs,
     in_range,
+    pack,
+    probe_ids,
     require,
+    reusable_root,
+    truncate,
 )
-from electra_tf.export.packing import pack, truncate
 from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.text import packing
 
@@ -38,7 +37,7 @@ def has_encoder(source: ExportedModel) -> bool:
 
 
 def kinds_of(source: ExportedModel) -> list[str]:
-    """The parts that a model has, keys of `saved_models.WHAT`."""
+    """The parts that a model has, keys of `saved_model.WHAT`."""
     model = source.pretrainer
     kinds = ["encoder"] * has_encoder(source) + ["preprocessor"]
     if model.discriminator_predictions is not None:

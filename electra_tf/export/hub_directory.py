@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.config import phases
-from electra_tf.export import hub_card, saved_models
-from electra_tf.export.exported import ExportedModel
+from electra_tf.export import hub_card, saved_model
 from electra_tf.export.hub_archives import CARD, CHECKSUMS, unpack
+from electra_tf.export.signatures import ExportedModel
 from electra_tf.inference import html_report
 from electra_tf.paths import joined
 from electra_tf.pretrain import history
@@ -28,7 +28,7 @@ def kinds_of(source: ExportedModel) -> list[str]:
 
     And a preprocessor only beside the encoder whose inputs it packs.
     """
-    kinds = saved_models.kinds_of(source)
+    kinds = saved_model.kinds_of(source)
     if "encoder" not in kinds:
         kinds.remove("preprocessor")
     if "detector" in kinds:
@@ -104,8 +104,8 @@ def write_hub_directory(
         for kind in kinds_of(source):
             work, archive = folder / "work", folder / f"{kind}.tar.gz"
             work.mkdir()
-            servable = saved_models.servable_of(source, kind)
-            differences[kind] = saved_models.fill_folder(work, servable, source, kind)
+            servable = saved_model.servable_of(source, kind)
+            differences[kind] = saved_model.fill_folder(work, servable, source, kind)
             sums.append(f"{_pack(work, archive)}  {archive.name}\n")
             shutil.rmtree(work)
             page = hub_card.hub_page(kind, handle, facts, licence)

@@ -105,10 +105,10 @@ def export_hub(request: ExportRequest) -> str:
     directory = Path(request.output_dir)
     check_empty(directory)
     startup.import_tensorflow()
-    from electra_tf.export import hub_card, hub_directory, saved_models
+    from electra_tf.export import hub_card, hub_directory, saved_model
 
     found = request.find_model()
-    source = saved_models.source_of(request.read_model(found))
+    source = saved_model.source_of(request.read_model(found))
     facts = hub_directory.facts_of(source, found.run)
     licence = request.license or hub_card.LICENCE
     hub_directory.write_hub_directory(source, facts, handle, directory, licence)
