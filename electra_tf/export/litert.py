@@ -8,6 +8,7 @@ float16 and int8 weights change the answers is measured on fixed texts.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -104,10 +105,9 @@ def measure(
 def _interpreter() -> type:
     """LiteRT's own where it is installed, or the one that TensorFlow still has."""
     try:
-        from ai_edge_litert.interpreter import Interpreter
+        return importlib.import_module("ai_edge_litert.interpreter").Interpreter
     except ImportError:
         return tf.lite.Interpreter
-    return Interpreter
 
 
 def export_litert(request: ExportRequest) -> str:

@@ -33,13 +33,16 @@ def server():
     exports = {name: shared_export("electra", name) for name in ("encoder", "detector")}
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
     command = [sys.executable, SERVING / "server.py", "--port=0", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
         yield line.split()[-1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert process.stderr.read() == ""  # no line of TensorFlow's
     finally:
         process.kill()
         process.wait(20)
@@ -63,7 +66,8 @@ def same(row, tokens):
 
 def send(server, path, body=None):
     """(status, answer) of a POST of bytes, or a GET."""
-    request = urllib.request.Request(f"{server}/v1/models/{path}", body)
+    path = path if path.startswith("/") else f"/v1/models/{path}"
+    request = urllib.request.Request(server + path, body)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
@@ -94,6 +98,22 @@ def test_rows_and_columns(server, expected):
     assert np.allclose(rows[1]["sequence_output"], sequence[0], atol=1e-5)
     state = send(server, "detector")[1]["model_version_status"][0]
     assert state == {"version": "1", "state": "AVAILABLE"}
+
+
+def test_models_and_their_signatures_are_listed(server):
+    _, content = send(server, "/")
+    names = {"version": "1", "signatures": ["ids", "serving_default"]}
+    assert {"name": "detector", **names} in content["models"]
+    assert len(content["models"]) == 2
+    _, content = send(server, "detector/metadata")
+    spec = {"name": "detector", "signature_name": "", "version": "1"}
+    assert content["model_spec"] == spec
+    signatures = content["metadata"]["signature_def"]["signature_def"]
+    text = signatures["serving_default"]["inputs"]["text"]
+    assert text["dtype"] == "DT_STRING"
+    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert text["tensor_shape"] == shape
+    assert signatures["ids"]["inputs"].keys() == set(NAMES)
 
 
 BAD = [
