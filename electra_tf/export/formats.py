@@ -36,7 +36,7 @@ _HERE = "electra_tf.export"
 FORMATS = {
     "huggingface": Format(f"{_HERE}.other_libraries", reads=("what", "handle")),
     "hub": Format(
-        f"{_HERE}.hub_publishing",
+        f"{_HERE}.hub",
         reads=("handle", "license"),
         needs_free_dir=False,
         needs_tensorflow=False,
@@ -53,7 +53,7 @@ FORMATS = {
     "tf1": Format(f"{_HERE}.other_libraries"),
 }
 OLD_NAMES = {"tflite": "litert"}
-_PUBLISHING = f"{_HERE}.hub_publishing"
+_PUBLISHING = f"{_HERE}.hub"
 
 
 class ExportRequest(NamedTuple):
