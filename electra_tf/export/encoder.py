@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
@@ -12,6 +14,7 @@ from electra_tf.export.signatures import (
     PROBES,
     TEXT,
     Check,
+    EncoderInputs,
     ExportedModel,
     Servable,
     checked,
@@ -201,3 +204,19 @@ def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedText
     tokenizer = source.tokenizer()
     ids = [tokenizer.encode(text)[: length - 2] for text in texts]
     return packing.pack(source.vocab, ids, length)
+
+
+def python_tokens(
+    source: ExportedModel, text: str, network: Callable
+) -> tuple[list[int], list[tuple[int, int]], tf.Tensor]:
+    """A text's tokens, their offsets, and what a network says of each, [N, ...].
+
+    Args:
+      network: from EncoderInputs to [B, L, ...]; it reads window by window.
+    """
+    ids, offsets = source.tokenizer().encode_with_offsets(text)
+    size, values = source.max_seq_length - 2, []
+    for first in range(0, max(1, len(ids)), size):
+        window = packing.pack(source.vocab, [ids[first : first + size]])
+        values.append(network(EncoderInputs(*map(tf.constant, window)))[0, 1:-1])
+    return ids, offsets, tf.concat(values, 0)

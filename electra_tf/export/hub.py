@@ -17,7 +17,6 @@ import glob
 import gzip
 import importlib
 import importlib.util
-import json
 import os
 import re
 import shlex
@@ -71,8 +70,9 @@ def check(request: ExportRequest) -> None:
             "private until you publish it,\non the model's page there."
         )
     check_handle(request.handle)
-    if not request.dry_run:
-        _need_library(_LIBRARIES[request.publish])
+    library = _LIBRARIES[request.publish]
+    if not request.dry_run and importlib.util.find_spec(library) is None:
+        raise UserError(f"publishing needs {library}: pip install {library}")
     if is_written(request):
         for flag in ("init_checkpoint", "what"):
             if getattr(request, flag):
@@ -189,12 +189,12 @@ def _uploads(
             several = len(folders) > 1
             yield (f"{handle}-{folder.name}" if several else handle), folder, files
         return
-    archives = archives_of(directory)
-    _check_models(request, {a: manifest_in(a) for a in archives})
-    for archive in archives:
+    manifests = {}
+    for archive in archives_of(directory):
         content = work / archive.name.removesuffix(".tar.gz")
         content.mkdir()
-        unpack(archive, content)
+        manifests[archive] = unpack(archive, content)
+    _check_models(request, manifests)
     if request.publish == "kaggle":
         for content in sorted(work.iterdir()):
             yield f"{handle}/tensorFlow2/{content.name}", content, names_below(content)
@@ -323,11 +323,6 @@ def _to_huggingface(request, target: str, content: Path, files, notes: str) -> s
     return str(commit.commit_url)
 
 
-def _need_library(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        raise UserError(f"publishing needs {name}: pip install {name}")
-
-
 def _again(request: ExportRequest) -> str:
     """The command that uploads what was written; a model is not to be named again."""
     words = ["python3 export_model.py"]
@@ -391,8 +386,8 @@ def licence_in(card: str) -> str | None:
     return found[1].strip(" \t\r\"'") if found else None
 
 
-def unpack(archive: Path, directory: Path) -> None:
-    """Unpacks an archive and checks every file against its manifest.
+def unpack(archive: Path, directory: Path) -> dict[str, Any]:
+    """Unpacks an archive, checks every file against its manifest, and returns that.
 
     Raises UserError (65) when a file is not what was exported.
     """
@@ -401,30 +396,13 @@ def unpack(archive: Path, directory: Path) -> None:
             tar.extractall(directory, filter="data")
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
-    verify_folder(directory)
-
-
-def manifest_in(archive: Path) -> dict[str, Any]:
-    """The manifest of a SavedModel in an archive; {} if there is none."""
-    with tarfile.open(archive) as tar:
-        names = {member.name: member for member in tar.getmembers()}
-        member = names.get(MANIFEST)
-        return json.load(tar.extractfile(member)) if member else {}
+    return verify_folder(directory)
 
 
 def archives_of(directory: Path) -> list[Path]:
-    """The archives of a directory of --format hub, checked.
-
-    Raises UserError: 2 if it is no such directory, 65 if an archive was damaged.
-    """
-    try:
-        lines = (directory / CHECKSUMS).read_text().splitlines()
-    except OSError:
-        raise UserError(
-            f"{directory} holds no {CHECKSUMS}: it is not what --format hub writes."
-        ) from None
+    """The archives of a directory of --format hub; UserError (65) for a damaged one."""
     found = []
-    for line in lines:
+    for line in (directory / CHECKSUMS).read_text().splitlines():
         expected, _, name = line.partition("  ")
         path = directory / os.path.basename(name)
         actual = sha256(path) if path.is_file() else None

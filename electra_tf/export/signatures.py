@@ -232,10 +232,17 @@ def encoded(texts: Sequence[str]) -> np.ndarray:
     return np.array([text.encode() for text in texts])
 
 
-def padded(rows: Sequence[list], fill) -> np.ndarray:
-    """Rows of different lengths as one array."""
-    width = max(map(len, rows))
-    return np.array([row + [fill] * (width - len(row)) for row in rows])
+def columns_of(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
+    """The values of texts' tokens by name, [B, T], padded as an export pads them."""
+    width = max(len(values) for row in rows for values in row.values())
+    fills = {"starts": NO_OFFSET, "ends": NO_OFFSET}
+    found: dict[str, np.ndarray] = {}
+    for name in rows[0]:
+        is_text = any(isinstance(x, bytes) for row in rows for x in row[name])
+        fill = fills.get(name, b"" if is_text else 0)
+        padded = [row[name] + [fill] * (width - len(row[name])) for row in rows]
+        found[name] = np.array(padded)
+    return found
 
 
 # Windows that go through the network together: enough for full speed, few enough that

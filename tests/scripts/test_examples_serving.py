@@ -4,6 +4,7 @@
 import base64
 import concurrent.futures
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -33,9 +34,9 @@ def server():
     exports = {name: shared_export("electra", name) for name in ("encoder", "detector")}
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
     command = [sys.executable, SERVING / "server.py", "--port=0", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, **pipes, env=env, text=True)
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
