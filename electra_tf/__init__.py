@@ -5,7 +5,9 @@ The names below are loaded when they are used, so that importing the package is 
 and does not import TensorFlow.
 """
 
-import importlib
+import importlib.abc
+import importlib.util
+import sys
 from typing import Any
 
 __version__ = "0.1.0"
@@ -21,11 +23,15 @@ _MODULES = {
     "UserError": "errors",
     "Vocabulary": "text.vocabulary",
     "build_pretrainer": "pretrain.pretraining",
+    "TextEncoder": "model.encoder",
+    "build_dataset": "api",
+    "create_optimizer": "train.optimization",
     "load": "inference.prediction",
-    "make_dataset": "pretrain.pretrain_data",
+    "make_dataset": "api",
     "read_hparams": "config.hparams",
     "score_texts": "inference.pretrained_model",
     "score_tokens": "inference.pretrained_model",
+    "train_vocabulary": "api",
 }
 
 __all__ = sorted(_MODULES)
@@ -40,4 +46,39 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return __all__
+
+
+class _AfterKeras(importlib.abc.MetaPathFinder):
+    """Registers our classes with Keras where a program imports that after this package.
+
+    `keras.saving.load_model` then finds them. Our own modules import Keras themselves,
+    and register what they define.
+    """
+
+    def find_spec(self, name, path, target=None):
+        if name != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if any(module.startswith(f"{__name__}.") for module in sys.modules):
+            return spec
+        execute = spec.loader.exec_module
+
+        def execute_and_register(module):
+            execute(module)
+            _register()
+
+        spec.loader.exec_module = execute_and_register
+        return spec
+
+
+def _register() -> None:
+    for module in ("pretrain.pretraining", "finetune.model", "train.optimization"):
+        importlib.import_module(f"{__name__}.{module}")
+
+
+if "keras" in sys.modules:
+    _register()
+else:
+    sys.meta_path.insert(0, _AfterKeras())

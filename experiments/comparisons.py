@@ -135,13 +135,6 @@ _COMPARISONS = [
         [Variant(name, hparams) for name, hparams in _RECIPES.items()],
     ),
     Comparison(
-        "measure",
-        "Fitness of the measures",
-        "pre-trained against random weights",
-        [Variant("ELECTRA")],
-        candidates=True,
-    ),
-    Comparison(
         "learning_rate",
         "Learning rates",
         "no table of the papers; tuning sets",

@@ -4,9 +4,8 @@
   python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
-masking, recipes; measure, whether a measure can tell models apart: its spread over
-seeds must be below a third of what pre-training brings; or learning_rate, on other data
-than those that results are measured on. docs/experiments.md. --output-dir holds runs of
+masking, recipes; or learning_rate, on other data than those that results are measured
+on. docs/experiments.md. --output-dir holds runs of
 one scale, text and set of hparams, listed in runs.json; what two experiments there have
 in common is run once.
 """
@@ -16,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +32,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import check, read_hparams
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import RunConfig
-from electra_tf.console import Console, duration
+from electra_tf.console import Console
 from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
 from electra_tf.interop.sources import SHAPE
 from electra_tf.processes import Job, run_jobs
@@ -78,8 +76,6 @@ _DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
 flags.mark_flags_as_required(["output_dir"])
 
 NOVELS = ROOT / "examples" / "corpus"
-# Of a run's work, fine-tuning and starting; pre-training is 1. For the progress line.
-_REST = 0.3
 # Hparams that are not the user's to set, and what says them.
 _OWN = {
     "seed": "--seeds says how many",
@@ -358,21 +354,22 @@ class Experiment:
             )
             for name, run in waiting.items()
         ]
-        progress = _Progress(self.console, self.planned, list(waiting.values()))
+        left = {run.key for run in waiting.values()}
 
         def finished(job: Job) -> None:
             run = waiting[job.name]
             scores = {n: self.score(run, n, m) for n, m in measures.items()}
             self.runs.rows[run.key]["scores"] |= scores
             self.runs.save()
-            progress.finished(run)
+            left.discard(run.key)
+            done, total = len(self.planned) - len(left), len(self.planned)
+            self.console.log(f"{done}/{total} runs")
             self._report(measures)
 
         return run_jobs(
             *(jobs, _WORKERS.value, self.console),
             keep_going=True,
             on_end=finished,
-            on_wait=progress.show,
         )
 
     def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:
@@ -440,44 +437,6 @@ def chosen(variants: Sequence[Variant]) -> list[Variant]:
             )
     wanted = [name.strip().lower() for name in _ONLY.value] or list(known)
     return [v for n, v in known.items() if n in wanted]
-
-
-class _Progress:
-    """The line that says how far the whole is."""
-
-    def __init__(self, console: Console, planned: list[Run], waiting: list[Run]):
-        self._console, self._planned = console, planned
-        self._most = max(run.flops for run in planned) or 1.0
-        self._left = {run.key: self._work(run) for run in waiting}
-        self._total = sum(self._left.values())
-        self._begin = time.monotonic()
-
-    def _work(self, run: Run) -> float:
-        return run.flops / self._most + _REST
-
-    def finished(self, run: Run) -> None:
-        """Counts a run and logs the line."""
-        del self._left[run.key]
-        self._console.log(self._line())
-
-    def show(self, running: Sequence[Job]) -> None:
-        """Rewrites the line on a terminal, with the last line of each run's log."""
-        if self._console.is_terminal:
-            last = [f"{job.name}: {_last_line(job.log)}" for job in running]
-            self._console.update(" | ".join([self._line(), *last]))
-
-    def _line(self) -> str:
-        elapsed, left = time.monotonic() - self._begin, sum(self._left.values())
-        done, total = len(self._planned) - len(self._left), len(self._planned)
-        line = f"{done}/{total} runs, ELAP: {duration(elapsed)}"
-        if left < self._total:
-            line += f", ETA: {duration(elapsed * left / (self._total - left))}"
-        return line
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_bytes()[-2000:].decode("utf-8", "replace").splitlines()
-    return lines[-1] if lines else ""
 
 
 if __name__ == "__main__":

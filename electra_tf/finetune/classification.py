@@ -274,7 +274,9 @@ class TextTask(Task):
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
         a = self.tokenizer.encode(example.text_a)
         b = self.tokenizer.encode(example.text_b or "")
+        before = len(a) + len(b)
         a, b = truncate_pair(a, b, packing.room(self.config.max_seq_length, b))
+        self.num_cut += before - len(a) - len(b)
         features = packing.join(self.tokenizer.vocab, a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 

@@ -24,6 +24,7 @@ from electra_tf.finetune.inputs import (
     refuse,
     shown,
 )
+from electra_tf.finetune.tag_schemes import OUTSIDE
 
 Sentence = tuple[int, list[list[str]]]  # number of its first line, cells of each line
 Named = str | int | None  # a column, by name or counted from 1; None: not said
@@ -185,7 +186,7 @@ def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
 
 def _classes(column: Sequence[str]) -> set[str] | None:
     """The classes of a column of tags for spans; None for other columns."""
-    tags = set(column) - {"O", "0"}
+    tags = set(column) - {*OUTSIDE}
     if not tags and "O" not in column:
         return None
     found = [_SPAN.fullmatch(tag) for tag in tags]

@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.results import finite
 from electra_tf.finetune.task import Task
 from electra_tf.storage.files import atomic_write
 
-FILE = "evaluations.jsonl"
+_FILE = "evaluations.jsonl"
+
+
+def read(directory: str | os.PathLike) -> list[dict[str, Any]]:
+    """What was scored in the trial of a directory."""
+    path = Path(directory) / _FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    return [json.loads(line) for line in lines]
 
 
 class Evaluations:
@@ -25,24 +31,11 @@ class Evaluations:
     Args:
       directory: the trial's.
       step: that the trial is at; what comes later is made again.
-
-    Raises `UserError` (65) for a file that cannot be read.
     """
 
     def __init__(self, directory: str | os.PathLike, step: int):
-        self._path = Path(directory) / FILE
-        self.rows: list[dict[str, Any]] = []
-        try:
-            if self._path.is_file():
-                lines = self._path.read_text(encoding="utf-8").splitlines()
-                rows = [json.loads(line) for line in lines]
-                self.rows = [row for row in rows if row["step"] <= step]
-        except (OSError, *JSON_ERRORS) as error:
-            raise UserError(
-                f"{self._path} cannot be read: {error}.\nRemove the trial to make it "
-                "anew.",
-                EXIT_DAMAGED,
-            ) from None
+        self._path = Path(directory) / _FILE
+        self.rows = [row for row in read(directory) if row["step"] <= step]
 
     def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
         """Whether a score is higher than all before; see `best`."""

@@ -218,7 +218,7 @@ def text_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[s
 
 def _not_utf8(name: str, number: int, line: bytes, place: int) -> UserError:
     is_utf16 = line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line
-    theirs = "UTF-16" if is_utf16 else "THEIRS"
+    theirs = "UTF-16" if is_utf16 else "ENCODING"
     what = "is UTF-16, " if is_utf16 else ""
     return UserError(
         f"{name}, line {number}: {what}not UTF-8 (byte 0x{line[place]:02x}).\nConvert "
@@ -291,7 +291,11 @@ def _cells(
     )
     hint = "Its first line looks like an example; put the names of the columns above"
     _check_header(name, header, choices, hint=hint if is_example else "")
-    for number, cells in rows:
+    head = list(itertools.islice(rows, 1000))
+    if head and all(len(cells) == len(header) + 1 and cells[-1] for _, cells in head):
+        header = ["", *header]
+        source.say(f"{name}: rows begin with a name that the header lacks, as R's do")
+    for number, cells in itertools.chain(head, rows):
         row: Row = dict(zip(header, cells, strict=False))
         if any(cell.strip() for cell in cells[len(header) :]):
             row[None] = cells[len(header) :]

@@ -54,10 +54,12 @@ class FeatureStore(Mapping):
         num_tasks: int,
         skipped: list[str],
         remarks: Sequence[str] = (),
+        num_cut: int = 0,
     ):
         self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
         self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
         self.remarks = remarks  # what `Task.remark` counted
+        self.num_cut = num_cut  # tokens beyond max_seq_length
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -89,8 +91,8 @@ def features(
     return made[digest]
 
 
-def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str], list[str]] | None:
-    """(arrays, what was left out, remarks), which stay if others replace the files.
+def _open(directory: Path) -> tuple[Any, ...] | None:
+    """The arguments of a `FeatureStore`, which stay if others replace the files.
 
     None where they are not there, or not as they were written.
     """
@@ -98,7 +100,8 @@ def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str], list[str]]
         manifest = verify_folder(directory)
         paths = [directory / name for name in manifest["files"]]
         arrays = {path.stem: np.load(path, mmap_mode="r") for path in paths}
-        return arrays, manifest["skipped"], manifest.get("remarks", [])
+        more = manifest.get("remarks", []), manifest.get("num_cut", 0)
+        return arrays, manifest["skipped"], *more
     except (UserError, OSError, KeyError):
         return None
 
@@ -213,6 +216,7 @@ def _remarks(tasks: Sequence[Any], split: str) -> list[str]:
 def _build(directory, config, tasks, chosen, split, is_training, digest):
     """Makes a store: what `_open` returns of it."""
     rows: list[tuple[Any, dict[str, Any]]] = []
+    before = sum(task.num_cut for task in chosen)
     for task in chosen:
         for example in task.read(split):
             rows += [(task, found) for found in task.featurize(example, is_training)]
@@ -232,6 +236,7 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
         skipped = [s for task in chosen for s in task.skipped.get(split, [])]
         manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
         manifest |= {"skipped": skipped, "remarks": _remarks(chosen, split)}
+        manifest["num_cut"] = sum(task.num_cut for task in chosen) - before
         write_manifest(partial, manifest, ("electra-tf",))
         sync_folder(partial)
         found = _open(partial)

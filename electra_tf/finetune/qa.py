@@ -116,6 +116,16 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
     return words, owners
 
 
+def _meant(context: str, start: int) -> set[int]:
+    """Where an answer is, as programs count that have other line ends, or UTF-16."""
+    joined = context.replace("\r\n", "\n")[:start].count("\n")
+    parted = context.replace("\n", "\r\n")[:start].count("\n")
+    utf16 = context.encode("utf-16-le", "surrogatepass")[: 2 * start]
+    pairs = sum(c > "\uffff" for c in utf16.decode("utf-16-le", "ignore"))
+    joined *= "\r\n" in context
+    return {start, start + joined, start - parted, start - pairs}
+
+
 # All questions on a text share its words.
 _words_of = functools.lru_cache(maxsize=1)(split_words)
 
@@ -261,17 +271,20 @@ class QATask(Task):
             return None
         if context.startswith(text, start):
             return start
-        # Other programs count \r\n as one, or a character beyond U+FFFF as two.
-        before = context[:start]
-        near = _NEAR + before.count("\r\n") + sum(c > "\uffff" for c in before)
-        places = range(max(0, start - near), min(len(owners), start + near + 1))
-        places = [place for place in places if context.startswith(text, place)]
-        distances = sorted(abs(place - start) for place in places)
+        meant = _meant(context, start)
+        places = {
+            place
+            for one in meant
+            for place in range(max(0, one - _NEAR), one + _NEAR + 1)
+            if context.startswith(text, place)
+        }
+        near = {place: min(abs(place - one) for one in meant) for place in places}
+        distances = sorted(near.values())
         if len(places) > 1 and distances[0] == distances[1]:
             return None
         if places:
             self.remark("train", "answers were found beside their answer_start")
-            return min(places, key=lambda place: abs(place - start))
+            return min(places, key=near.get)
         end = start + len(text)
         if end > len(owners):
             return None

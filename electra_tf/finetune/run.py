@@ -19,9 +19,9 @@ from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.finetune import (
     classification,
+    data_summary,
     glue_zip,
     initial_weights,
-    label_counts,
     preprocessing,
     run_settings,
     sweep,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from electra_tf.finetune.trial import Run
 
 # Examples that were left out and are listed on the console.
-_LISTED = 20
 # Examples of each task that log_examples shows.
 _SHOWN = 5
 
@@ -204,16 +203,19 @@ def make_tasks(
         console.log(f"Note: {note}.")
     if config.do_train:
         store = preprocessing.features(config, tasks, "train", True)
-        log_features(store, "training", console)
+        for line in data_summary.of_features(store, "training", tasks):
+            console.log(line)
         for number, task in enumerate(tasks):
-            for line in label_counts.lines(task, number, store):
+            for line in data_summary.lines(task, number, store):
                 console.log(line)
         if config.log_examples:
             log_examples(store, tasks, console)
     for task in tasks:
         for split in (s for kind in kinds for s in task.splits(kind)):
             store = preprocessing.features(config, tasks, split, False, only=task)
-            log_features(store, f"{task.name}, {split}", console)
+            what = f"{task.name}, {split}"
+            for line in data_summary.of_features(store, what, [task]):
+                console.log(line)
             task.read(split)  # Now: its file may be edited while the run is at work.
     return tasks
 
@@ -222,19 +224,6 @@ def check_test_sets(tasks: list[Task]) -> None:
     """Raises a UserError where there is nothing that write_test_outputs could write."""
     if not any(task.splits("test") for task in tasks):
         raise UserError("write_test_outputs is set, but no task has a test set.")
-
-
-def log_features(store, what: str, console: Console) -> None:
-    """Logs how many there are, and which examples were left out."""
-    console.log(f"Features: {len(store):,} of {what}")
-    for remark in store.remarks:
-        console.log(f"Note: {what}: {remark}.")
-    if store.skipped:
-        console.log(f"Left out of {what}: {len(store.skipped)} examples")
-    for line in store.skipped[:_LISTED]:
-        console.log(f"  {line}")
-    if len(store.skipped) > _LISTED:
-        console.log(f"  and {len(store.skipped) - _LISTED} more")
 
 
 def log_examples(store, tasks: list[Task], console: Console) -> None:

@@ -41,7 +41,7 @@ FORMS = {
     "B": r"(?P<letter>[{0}])",
     "PER": r"(?P<name>.+)",
 }
-OUTSIDE = ("O", "0", "o")
+OUTSIDE = ("O", "0", "o", "-")
 
 
 class Notation(NamedTuple):

@@ -378,6 +378,7 @@ class TaggingTask(Task):
         is_frugal = self.is_frugal and example.tags is not None
         for number, word in enumerate(pieces):
             if (len(pieces) if is_frugal else 1) + len(ids) + 1 > length:
+                self.num_cut += sum(map(len, pieces)) - min(len(ids) + 1, length)
                 ids = [*ids[: length - 1], vocab.sep_id]
                 break
             if 0 < number < len(pieces) - 1:

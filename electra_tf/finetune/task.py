@@ -112,6 +112,7 @@ class Task(ABC):
         self.skipped: dict[str, dict[str, None]] = {}
         # How often something was found of a split that its user should see.
         self.remarks: dict[str, collections.Counter[str]] = {}
+        self.num_cut = 0  # tokens that `featurize` left out
         # preprocessing.FeatureStore by digest, those that this run has made or opened.
         self.stores: dict[str, Any] = {}
         self._examples: dict[str, list[Any]] = {}

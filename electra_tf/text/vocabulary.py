@@ -79,6 +79,9 @@ class Vocabulary:
         path = os.fspath(path)
         return cls(tuple(_read_tokens(path)), path)
 
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self.tokens):,} tokens, {self.path!r})"
+
     def __len__(self) -> int:
         return len(self.tokens)
 

@@ -66,6 +66,15 @@ def test_columns_of_words_and_tags(tmp_path, text, keys, words):
     assert task.scheme == "IOB2"
 
 
+def test_tags_as_naver_has_them(tmp_path):
+    tags = ["PER_B", "PER_I", "-", "-", "LOC_B"]
+    text = lines(COUNT, WORDS, tags)
+    [task] = own_tasks(tmp_path, {"train.txt": text}, "tagging")
+    assert task.scheme == "IOB2 PER_B -"
+    assert task.read("train")[0].tags == ["B-PER", "E-PER", "O", "O", "S-LOC"]
+    assert [note for note in task.remarks["train"] if "column 2" in note]
+
+
 def test_columns_of_conll_u(tmp_path):
     ranged = lines(*UD).replace("1\tanna", "1-2\tannalee" + "\t_" * 8 + "\n1\tanna")
     for keys in (

@@ -126,7 +126,9 @@ CHINESE = "一二三丣两四五六七八九十丣两甲乙丙丁戊己庚辛"
         (CHINESE[4:], "丣两", 9, 8, True),
         (CHINESE[4:], "丣两", 16, None, False),
         ("a b a", "a", 2, None, False),  # two are as near
-        ("One.\r\n" * 20 + "the dog", "dog", 20 * 5 + 4, 20 * 6 + 4, True),
+        ("One.\r\n" * 99 + "the dog", "dog", 99 * 5 + 4, 99 * 6 + 4, True),
+        ("One.\n" * 99 + "the dog", "dog", 99 * 6 + 4, 99 * 5 + 4, True),
+        ("One.\n" * 99 + "the dog", "dog", 99 * 5 + 24, None, False),
         ("\U0001f600" * 9 + "the dog", "dog", 22, 13, True),  # in UTF-16
         ("the\u00a0dog ran", "the dog", 0, 0, False),
         ("the DOG ran", "dog", 4, 4, False),

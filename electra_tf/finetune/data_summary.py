@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of a training set with their counts, logged before the training.
+"""What a run says of its data before it trains, in few lines.
 
-A mistyped label is a class of its own to a program, and only a reader sees it.
+A mistyped label is a class of its own to a program, a text that was cut off is as good
+as any, and only a reader sees it.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +16,33 @@ from electra_tf.finetune.preprocessing import FeatureStore, feature_key
 from electra_tf.finetune.task import Task
 
 _LISTED = 40
+_SKIPPED = 20
 _RARE = 2
+
+
+def of_features(store: FeatureStore, what: str, tasks: Sequence[Task]) -> Iterator[str]:
+    """How many there are, what is lost of them, and what was recognised or left out.
+
+    Args:
+      what: the features are of.
+    """
+    ids, mask = np.asarray(store["input_ids"]), np.asarray(store["input_mask"]) > 0
+    kept = int(store.lengths.sum())
+    unknown = int(np.sum((ids == tasks[0].tokenizer.vocab.unk_id) & mask))
+    shares = {
+        "cut off": store.num_cut / max(store.num_cut + kept, 1),
+        "[UNK]": unknown / max(kept, 1),
+    }
+    found = [f", {share:.1%} of them {name}" for name, share in shares.items() if share]
+    longest = f"; the longest has {store.lengths.max():,} tokens{''.join(found)}"
+    yield f"Features: {len(store):,} of {what}{longest}"
+    for remark in store.remarks:
+        yield f"Note: {what}: {remark}."
+    if store.skipped:
+        yield f"Left out of {what}: {len(store.skipped)} examples"
+    yield from (f"  {line}" for line in store.skipped[:_SKIPPED])
+    if len(store.skipped) > _SKIPPED:
+        yield f"  and {len(store.skipped) - _SKIPPED} more"
 
 
 def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
@@ -25,6 +52,12 @@ def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
       number: the task's, in the store.
     """
     counts = counts_of(task, number, store)
+    if task.config.scores_dev and task.known_hash("train") in map(
+        task.known_hash, task.splits("dev")
+    ):
+        yield f"Warning: {task.name}: the dev set is the training set."
+    if task.head.kind == "tagging" and not counts:
+        yield f"Warning: {task.name}: no span in the training set, all tags are O."
     if not counts:
         return
     usual = counts.most_common(_LISTED)
@@ -65,10 +98,11 @@ def counts_of(task: Task, number: int, store: FeatureStore) -> collections.Count
 
 def warnings(where: str, counts: Mapping[str, int]) -> Iterator[str]:
     """Classes that are rare."""
-    for name, count in counts.items():
-        if count <= _RARE:
-            examples = "example" if count == 1 else "examples"
-            yield (
-                f"Warning: {where}: class {name!r} has {count} {examples}; "
-                "is it mistyped?"
-            )
+    rare = {name: count for name, count in counts.items() if count <= _RARE}
+    listed = [f"{name!r} ({count})" for name, count in rare.items()]
+    more = f" and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+    if rare:
+        yield (
+            f"Warning: {where}: classes with one or two examples: "
+            f"{', '.join(listed[:_LISTED])}{more}; mistyped?"
+        )
