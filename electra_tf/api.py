@@ -14,9 +14,10 @@ import tempfile
 from typing import Any
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.data import dataset_building
+from electra_tf.data import dataset_building, word_counting
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
+from electra_tf.jobs.job import Runner
 from electra_tf.text import corpus, units, vocabulary_training
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
@@ -50,14 +51,14 @@ def train_vocabulary(
     """
     config = TokenizerConfig(do_lower_case, strip_accents)
     text = units.file_corpus(os.fspath(corpus_files))
-    counts = vocabulary_training.count_units(
-        text.units, config, units.Reading(), num_processes
+    folder = None if output_file else tempfile.mkdtemp(prefix="electra_tf_vocabulary_")
+    path = os.fspath(output_file or os.path.join(folder, "vocab.txt"))
+    counts = word_counting.count(
+        text, config, units.Reading(), path, Runner(num_processes)
     )
     if not counts.words:
         raise UserError(f"the corpus {corpus_files} holds no words.")
     trained = vocabulary_training.train(counts.words, config, size, min_frequency)
-    folder = None if output_file else tempfile.mkdtemp(prefix="electra_tf_vocabulary_")
-    path = os.fspath(output_file or os.path.join(folder, "vocab.txt"))
     vocab = Vocabulary(tuple(trained.tokens), path)
     write_settings(vocab, config, corpus={"corpus": os.fspath(corpus_files)})
     write_tokens(path, vocab.tokens)

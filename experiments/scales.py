@@ -13,6 +13,7 @@ from report import Comparison
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.model import SIZES
+from electra_tf.config.recipes import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune.task_names import originals_with_data
 from electra_tf.processes import Job
@@ -68,7 +69,7 @@ def scale_named(name: str) -> Scale:
             read_hparams(str(here / "pocket_finetuning.json")),
             trials=1,
         )
-    recipe = read_hparams(str(ROOT / "configs" / f"electra_{name}.json"))
+    recipe = read_config(f"electra_{name}")
     finetuning = {"model_size": name, "learning_rate": RATES[name]}
     return Scale(recipe, finetuning, trials=10)
 

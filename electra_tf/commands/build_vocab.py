@@ -154,7 +154,8 @@ def _too_long(number: int) -> str:
 
 def _count_words(config: TokenizerConfig):
     """The words of the corpus: (what it is, for the settings; their counts)."""
-    from electra_tf.text import vocabulary_training
+    from electra_tf.data import word_counting
+    from electra_tf.jobs.job import Runner
 
     if _TFDS.value:
         text = units.tfds_corpus(_TFDS.value, _TFDS_DATA_DIR.value)
@@ -166,13 +167,9 @@ def _count_words(config: TokenizerConfig):
     reading = units.Reading(
         _ENCODING_ERRORS.value, _TEXT_KEY.value, _TFDS_DATA_DIR.value
     )
-    beam_args = _BEAM_ARGS()
-    if beam_args is not None:
-        return source, vocabulary_training.count_units_on_beam(
-            text.units, config, reading, f"{_OUTPUT_FILE.value}.counts", beam_args
-        )
-    return source, vocabulary_training.count_units(
-        text.units, config, reading, _NUM_PROCESSES.value or os.cpu_count()
+    runner = Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS())
+    return source, word_counting.count(
+        text, config, reading, _OUTPUT_FILE.value, runner
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
@@ -33,6 +33,7 @@ WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
 _SAMPLE = 20_000  # lines that the layout is read from
 _CONLL_U = "id form lemma upos xpos feats head deprel deps misc".split()
 _BLANK = " \t\r"
+_NUMBERED = "the first column counts the words, which stand in column 2"
 _KEYED = re.compile(r"# ?[\w.:-]+ = |#+ ?(newdoc|newpar|begin document|end document)\b")
 _RANGE = re.compile(r"\d+[-.]\d+")  # CoNLL-U: several words in one, an empty word
 _SPAN = re.compile(r"[BIESLUMW][-_](.+)|(.+)[-_][BIESLUMW]", re.DOTALL)
@@ -112,7 +113,7 @@ def layout_of(lines: Sequence[str]) -> Layout:
     numbered = [_is_counted(rows) for _, rows in sentences(iter(lines), found)]
     several = [x for x in numbered if x is not None]
     if several and sum(several) >= 0.9 * len(several) and width > 1:
-        return found._replace(words=1, is_numbered=True)
+        return found._replace(words=1, is_numbered=True, notes=(_NUMBERED,))
     return found
 
 
@@ -141,10 +142,7 @@ def tagged_layout(
     """
     found, [words, tags] = _named(name, lines, layout_of(lines), [words, tags])
     if words is not None:
-        found = found._replace(words=words)
-    elif found.is_numbered:
-        note = "the first column counts the words, which stand in column 2"
-        found = found._replace(notes=(note,))
+        found = found._replace(words=words, notes=())
     others = [c for c in range(found.width) if c > found.words]
     if tags is None and others:
         columns = _columns(lines, found)
@@ -170,11 +168,8 @@ def tagged_layout(
                 f'"words": {found.words + 1}, "tags": {(rivals or others)[0] + 1}.'
             )
         tags = last
-        if found.is_numbered:
-            more = f"tags in column {tags + 1}"
-            found = found._replace(
-                notes=(f"{found.notes[0]}; {more}",) if found.notes else ()
-            )
+        notes = (f"{note}; tags in column {tags + 1}" for note in found.notes)
+        found = found._replace(notes=tuple(notes))
     return found._replace(tags=tags)
 
 
@@ -232,16 +227,14 @@ def words(
     source: Source,
     column: Named = None,
     identity: Columns = ("id",),
-    say: Callable[[str], None] | None = None,
 ) -> Iterator[Asked]:
     """Sentences in words: lists in JSON lines, columns, or a sentence a line.
 
     Args:
       column: where the words are.
-      say: takes what was recognised; by default that of the source.
     """
     if source.form == LINES:
-        yield from _asked_lines(source, column, say or source.say)
+        yield from _asked_lines(source, column)
         return
     for where, row in records(source):
         key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
@@ -255,14 +248,12 @@ def words(
         yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
 
 
-def _asked_lines(
-    source: Source, column: Named, say: Callable[[str], None]
-) -> Iterator[Asked]:
+def _asked_lines(source: Source, column: Named) -> Iterator[Asked]:
     lines = iter(source.lines)
     sample = list(itertools.islice(lines, _SAMPLE))
     layout = untagged_layout(source.name, sample, column)
     for note in layout.notes:
-        say(f"{source.name}: {note}")
+        source.say(f"{source.name}: {note}")
     lines = itertools.chain(sample, lines)
     if layout.is_running:
         for number, line in enumerate(lines, start=1):
@@ -294,15 +285,11 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
         if len(widths) > 1 or not parted:
             note = "no columns: each line is a sentence of words between blanks"
             return found._replace(is_running=True, notes=(note,))
-    if isinstance(column, int) and 1 < column <= found.width:
-        return found._replace(words=column - 1)
+    if isinstance(column, int) and 1 <= column <= found.width:
+        return found._replace(words=column - 1, notes=())
     if isinstance(column, str) and column in (rows or [[]])[0]:
-        return _named(name, lines, found, [column])[0]._replace(
-            words=rows[0].index(column)
-        )
-    if found.is_numbered:
-        note = "the first column counts the words, which stand in column 2"
-        found = found._replace(notes=(note,))
+        found, [place] = _named(name, lines, found, [column])
+        return found._replace(words=place, notes=())
     return found
 
 

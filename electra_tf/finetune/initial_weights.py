@@ -17,9 +17,9 @@ from typing import Any
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import SIZES, model_config
 from electra_tf.errors import UserError
-from electra_tf.interop import sources
+from electra_tf.interop import shapes, sources
 from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import note_capitals
+from electra_tf.interop.stored_model import check_casing
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -36,7 +36,7 @@ def find(path: str, log: Callable[[str], None]) -> FoundModel:
         return sources.find(path, log)
     except sources.NoModelError as error:
         raise UserError(
-            f"init_checkpoint {str(error).splitlines()[0]}\nCheck --data-dir and "
+            f"init_checkpoint {error}\nCheck --data-dir and "
             '--model-name; "init_checkpoint": null trains from random weights.'
         ) from None
 
@@ -95,11 +95,7 @@ def hparams_of(
     overrides = found.get("model_hparam_overrides", {}) | others
     found["model_hparam_overrides"] = overrides
     if "num_attention_heads" not in {*shape, *given}:
-        config = model_config(found["model_size"], 1, overrides)
-        log(
-            f"Note: {model.origin} does not say its number of attention heads: "
-            f"{config.num_attention_heads} taken, one per 64 of its width."
-        )
+        log(shapes.note_of_heads(shape["hidden_size"], model.origin))
     if "do_lower_case" not in explicit and (cased := _is_lower(model)) is not None:
         found["do_lower_case"] = cased
     theirs = model.settings.vocab_file
@@ -110,7 +106,7 @@ def hparams_of(
     words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
     words = fetch_once(words)
     if "do_lower_case" not in explicit and os.path.isfile(words):
-        note_capitals(model.settings, Vocabulary.load(words), model.origin, log)
+        check_casing(model.settings, Vocabulary.load(words), model.origin)
     return found
 
 

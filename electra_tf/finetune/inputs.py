@@ -292,9 +292,11 @@ def _cells(
     hint = "Its first line looks like an example; put the names of the columns above"
     _check_header(name, header, choices, hint=hint if is_example else "")
     head = list(itertools.islice(rows, 1000))
-    if head and all(len(cells) == len(header) + 1 and cells[-1] for _, cells in head):
+    counts = [str(number) for number in range(1, len(head) + 1)]
+    is_longer = all(len(cells) == len(header) + 1 for _, cells in head)
+    if head and is_longer and [cells[0] for _, cells in head] == counts:
         header = ["", *header]
-        source.say(f"{name}: rows begin with a name that the header lacks, as R's do")
+        source.say(f"{name}: rows begin with their number, as R writes them")
     for number, cells in itertools.chain(head, rows):
         row: Row = dict(zip(header, cells, strict=False))
         if any(cell.strip() for cell in cells[len(header) :]):

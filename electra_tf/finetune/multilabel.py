@@ -8,6 +8,7 @@ list. A text may have none.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from electra_tf.finetune.inputs import shown
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, rounded
 
 SEPARATOR = ","
+_VECTOR = re.compile(r"[01]([ ,;|]+[01])+")
 _UNNAMED = (
     "labels are vectors of {} numbers, one for each class, and classes are called by "
     "their place from 0; label_names names them"
@@ -28,11 +30,14 @@ _UNNAMED = (
 def split(label: Any, separator: str) -> tuple[str, ...]:
     """The labels of one text, without the spaces around them.
 
-    A list, one that was printed (as pandas does), or a text with separators.
+    A list, one that was printed (as pandas does), 0 and 1 side by side, or a text with
+    separators.
     """
     if isinstance(label, str) and label.strip()[:1] in ("[", "(", "{"):
         there = inputs.printed(label)
         label = there if isinstance(there, list) else label
+    if isinstance(label, str) and _VECTOR.fullmatch(label.strip()):
+        label = re.findall(r"[01]", label)
     parts = label if isinstance(label, list) else str(label).split(separator)
     parts = (int(part) if isinstance(part, bool) else part for part in parts)
     found = (str(part).strip() for part in parts)

@@ -239,8 +239,8 @@ class OwnTextTask(_OwnFiles, TextTask):
         if self._has_classes and len(self.labels) < self.fewest_labels:
             raise UserError(
                 f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
-                f"({', '.join(self.labels) or 'none'}); there is nothing to learn."
-                f"{reasons(self.skipped.get('train', ()))}"
+                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
+                f"{reasons(self.skipped.get('train', ()))}."
             )
         if self._has_classes:
             _ = self.class_weights  # What is wrong with them is said now.
@@ -426,7 +426,7 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
     def wrong_tag(self, tag: str) -> str:
         """Why `read_tag` gives None."""
         hint = "" if self._said else '; "scheme": "plain" takes any tag'
-        return self.notation.wrong(tag) + hint * ("-" not in tag)
+        return self.notation.wrong() + hint * ("-" not in tag)
 
     def data_labels(self) -> list[str]:
         """All tags of the training file."""
@@ -481,7 +481,14 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
     def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
         """Where a row has its words or tags: as described, or by a usual name."""
         names = [self.description[key]] if key in self.description else names
-        return next((name for name in names if row.get(name) is not None), names[0])
+        there = [name for name in names if row.get(name) is not None]
+        if len(there) > 1:
+            raise UserError(
+                f"task {self.name}: {' and '.join(there)} are both there: "
+                f"{', '.join(shown(row[name]) for name in there)}.\n"
+                f'Name one in the task, such as "{key}": "{there[0]}".'
+            )
+        return there[0] if there else names[0]
 
     def _of_lists(self, split: str) -> Iterator[Sentence]:
         [identity] = self.identity

@@ -198,50 +198,55 @@ class QATask(Task):
                 base = QAExample(
                     eid, name, asked.text, words, None, None, "", False, context
                 )
-                reason = self._contradiction(asked, split)
-                if split == "train" and not reason:
-                    base, reason = self._with_answer(base, asked, owners)
-                elif split == "dev" and not reason:
-                    base = base._replace(answers=self._right_answers(asked))
-                    if not (base.answers or self.is_v2):
-                        self.remark(split, _NO_ANSWER)
-                if reason:
-                    self.bad(split, where, f"{reason}, of the question {name!r}")
-                else:
-                    found.append(base)
+                try:
+                    found.append(self._answered(base, asked, owners, split))
+                except ValueError as error:
+                    self.bad(split, where, f"{error}, of the question {name!r}")
         return found
 
-    def _contradiction(self, asked: Question, split: str) -> str | None:
-        """What a question says of its answers that cannot be."""
+    def _answered(
+        self, base: QAExample, asked: Question, owners: list[int], split: str
+    ) -> QAExample:
+        """An example with what its split needs of the answers.
+
+        Raises ValueError for what cannot be used.
+        """
+        right = self._right_answers(asked)
         has_none = self.is_v2 and asked.is_impossible
         if split == "dev" and asked.answers is None and not has_none:
-            return "it has no answers to compare with"
-        if asked.is_impossible and self._right_answers(asked):
-            return "is_impossible is true, but there are answers"
-        return None
+            raise ValueError("it has no answers to compare with")
+        if asked.is_impossible and right:
+            raise ValueError("is_impossible is true, but there are answers")
+        if split == "train":
+            return self._with_answer(base, asked, owners)
+        if split == "dev" and not (right or self.is_v2):
+            self.remark(split, _NO_ANSWER)
+        return base._replace(answers=right) if split == "dev" else base
 
     def _right_answers(self, asked: Question) -> tuple[str, ...]:
         """Those that a prediction is compared with."""
         texts = (answer.text for answer in asked.answers or ())
         return tuple(text for text in texts if text.strip() or not self.is_v2)
 
-    def _with_answer(self, base: QAExample, asked: Question, owners: list[int]):
-        """(the example with its first answer or none, why it cannot be used)."""
+    def _with_answer(
+        self, base: QAExample, asked: Question, owners: list[int]
+    ) -> QAExample:
+        """An example with its first answer, or without any."""
         answers = asked.spans if asked.spans is not None else asked.answers or []
         if self.is_v2 and not self._right_answers(asked):
             if asked.is_impossible is False and asked.answers is not None:
-                return base, "is_impossible is false, but there is no answer"
+                raise ValueError("is_impossible is false, but there is no answer")
             if answers:
                 self.remark("train", "empty answers are read as: there is none")
-            return base._replace(is_impossible=True), None
+            return base._replace(is_impossible=True)
         if not answers:
             hint = "" if self.is_v2 else "; has_impossible of the task allows it"
-            return base, f"there is no answer{hint}"
+            raise ValueError(f"there is no answer{hint}")
         text, start = answers[0]
         first = self._place(base, text, start, owners)
         if first is None:
             at = "" if start is None or start < 0 else base.context[start:][:40]
-            return base, (
+            raise ValueError(
                 f"the answer {text[:40]!r} is empty, reaches beyond its context or is "
                 f"not at its answer_start {start}, where {at!r} stands"
             )
@@ -250,7 +255,7 @@ class QATask(Task):
         touched = " ".join(base.words[found.start : end + 1])
         if self.answer_text == "original" and touched.count(text) > 1:
             self.remark("train", _REPEATED)
-        return found, None
+        return found
 
     def _place(
         self, example: QAExample, text: str, start: int | None, owners: list[int]

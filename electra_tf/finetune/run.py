@@ -91,7 +91,7 @@ def run(flags: Flags, console: Console) -> int:
     console.heading("Config:")
     for name, value in sorted(config.to_dict().items()):
         console.log(f"{name} {value}")
-    for note in config.notes():
+    for note in config.notes() + vocab.notes():
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:

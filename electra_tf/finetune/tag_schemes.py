@@ -32,16 +32,19 @@ _ALIASES = {"BIO": "IOB2", "IOB": "IOB1", "IOBES": "BIOES", "BMEW": "BMEWO"}
 _AS_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}
 _ANY = "BIESLUMW"
 _UNNAMED = "span"  # the class where tags are letters alone
-# How a tag is written: an example of it -> what reads it.
-FORMS = {
-    "B-PER": r"(?P<letter>[{0}])-(?P<name>.+)",
-    "B_PER": r"(?P<letter>[{0}])_(?P<name>.+)",
-    "PER-B": r"(?P<name>.+)-(?P<letter>[{0}])",
-    "PER_B": r"(?P<name>.+)_(?P<letter>[{0}])",
-    "B": r"(?P<letter>[{0}])",
-    "PER": r"(?P<name>.+)",
-}
+# How a tag is written, by an example; the last two have no class, no letter.
+FORMS = ("B-PER", "B_PER", "PER-B", "PER_B", "B", "PER")
 OUTSIDE = ("O", "0", "o", "-")
+
+
+def _like(form: str, letter: str, name: str) -> str:
+    """A form with something else for its letter and its class."""
+    return re.sub("PER|B", lambda m: letter if m[0] == "B" else name, form)
+
+
+def _pattern(form: str, letters: str) -> re.Pattern[str]:
+    pattern = _like(form, f"(?P<letter>[{letters}])", "(?P<name>.+)")
+    return re.compile(pattern, re.DOTALL)
 
 
 class Notation(NamedTuple):
@@ -92,38 +95,27 @@ class Notation(NamedTuple):
         if tag == self.outside:
             return "O"
         letters = LETTERS[self.scheme] if self.scheme else _ANY
-        found = re.fullmatch(FORMS[self.form].format(letters), tag, re.DOTALL)
+        found = _pattern(self.form, letters).fullmatch(tag)
         if not found or tag in OUTSIDE:
             return None
         parts = found.groupdict()
         letter = parts.get("letter", "I")
         return f"{_AS_BIOES.get(letter, letter)}-{parts.get('name', _UNNAMED)}"
 
-    def wrong(self, tag: str) -> str:
+    def wrong(self) -> str:
         """Why `read` gives None."""
         letters = LETTERS[self.scheme] if self.scheme else "BIESLU"
-        listed = ", ".join(self.form.replace("B", letter, 1) for letter in letters)
-        if self.form == "B-PER":
-            listed = ", ".join(f"{letter}-" for letter in letters)
-            return f"is not {self.outside}, nor a class with {listed} before it"
+        listed = ", ".join(_like(self.form, letter, "PER") for letter in letters)
         return f"is not {self.outside}, nor like {listed}"
 
     def written(self, spans: Sequence[Span], length: int) -> list[str]:
         """The tags of spans."""
-        scheme = self.scheme or "BIOES"
-        joint = self.form[1] if self.form[:1] == "B" and len(self.form) > 1 else ""
-        found = []
-        for tag in tags_of(spans, length, scheme):
-            letter, _, name = tag.partition("-")
-            if tag == "O":
-                found.append(self.outside)
-            elif joint:
-                found.append(f"{letter}{joint}{name}")
-            elif self.form == "B":
-                found.append(letter)
-            else:
-                found.append(name + self.form[3:-1] + letter * (self.form != "PER"))
-        return found
+        tags = tags_of(spans, length, self.scheme or "BIOES")
+        pairs = (tag.partition("-") for tag in tags)
+        return [
+            _like(self.form, letter, name) if name else self.outside
+            for letter, _, name in pairs
+        ]
 
 
 def notation_of(
@@ -149,7 +141,7 @@ def notation_of(
         one = found._replace(form=form)
         return sum(n for tag, n in classes.items() if one.read(tag))
 
-    form = max([*FORMS][:4], key=readable)  # the first of equals
+    form = max(FORMS[:4], key=readable)  # the first of equals
     if classes and not readable(form):
         is_letters = set(classes) <= set(_ANY)
         form = "B" if is_letters else "PER"
@@ -166,8 +158,7 @@ def notation_of(
     found = found._replace(form=form)
     if not found.scheme:
         tags = [[found.read(tag) or "O" for tag in tags] for tags in sentences]
-        pattern = re.compile(FORMS[form].format(_ANY), re.DOTALL)
-        read = filter(None, map(pattern.fullmatch, classes))
+        read = filter(None, map(_pattern(form, _ANY).fullmatch, classes))
         letters = {match["letter"] for match in read}
         found = found._replace(scheme=_scheme_of(tags, letters))
     return found

@@ -345,7 +345,7 @@ class TaggingTask(Task):
 
     def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
         """The layout of a file with these lines: the tag is in the last column."""
-        found = conll.layout_of(lines)._replace(words=0, is_numbered=False)
+        found = conll.layout_of(lines)._replace(words=0, is_numbered=False, notes=())
         width = (
             2
             if split == "train" or not self.is_there("train")

@@ -22,7 +22,7 @@ import numpy as np
 from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
-from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.errors import UserError
 from electra_tf.inference.scoring import (
     TextScore,
     TextScorer,
@@ -261,13 +261,11 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     Raises `UserError` if there is no model, if its files do not fit each other, or if
     it is an encoder alone.
     """
+    found = sources.find(path, log=say_nothing)
     path = os.path.abspath(local_of(os.fspath(path)))
-    try:
-        found = sources.find(path, log=say_nothing)
-    except sources.NoModelError:
-        raise _no_model(path) from None
     startup.import_tensorflow()
-    stored = found.read(log=say_nothing if found.run else _to_stderr, slots=False)
+    log = say_nothing if found.run else _to_stderr
+    stored = found.read(log=log, slots=False, strict=False)
     if not any(name.startswith(HEADS) for name in stored.tensors):
         raise UserError(
             f"{path} holds an encoder without heads; this needs a discriminator or a "
@@ -286,17 +284,6 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         path,
         has_generator=stored.config.generator != "uniform" or not assumed,
         origin=found.origin,
-    )
-
-
-def _no_model(path: str) -> UserError:
-    config = os.path.join(path, "config.json")
-    if os.path.isfile(config):
-        return UserError(f"{path} has no checkpoint yet.", EXIT_DAMAGED)
-    return UserError(
-        f"{config} not found: {path} is not the directory of a run.\nIt is "
-        "<data-dir>/models/<model-name> of run_pretraining.py; docs/checkpoints.md "
-        "names other models that can be read."
     )
 
 

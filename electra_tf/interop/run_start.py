@@ -17,7 +17,7 @@ from electra_tf.data import token_counts
 from electra_tf.errors import UserError
 from electra_tf.interop import sources, tf1, warm_start
 from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import check_trained
+from electra_tf.interop.stored_model import check_trained, fit_rows
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
@@ -59,7 +59,8 @@ class Start(NamedTuple):
         if self.original:
             variables = state.variables().items()
             theirs = {k: v for k, v in variables if not tf1.is_ours_alone(k)}
-            tf1.tensors_of(self.original.origin).assign_to(theirs)
+            stored = tf1.tensors_of(self.original.origin)
+            fit_rows(stored, data.vocab, log).assign_to(theirs)
             checkpoints.last_saved_step = state.step  # Its files stay as they are.
             log(f"Continuing from the original's {self.original.origin}.")
             return

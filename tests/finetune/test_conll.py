@@ -135,6 +135,14 @@ def test_lists_of_words(tmp_path, row, keys):
     assert asked.given == {"words": WORDS}
 
 
+def test_two_lists_of_tags_are_refused(tmp_path):
+    text = json.dumps({"tokens": WORDS, "tags": TAGS, "ner_tags": NONE}) + "\n"
+    with pytest.raises(UserError, match="tags and ner_tags are both there"):
+        own_tasks(tmp_path, {"train.jsonl": text}, "tagging")
+    [task] = own_tasks(tmp_path, {"train.jsonl": text}, "tagging", tags="ner_tags")
+    assert task.labels == ["O"]
+
+
 def predicted(task, spans):
     """The scorer of the dev set, where all sentences get the same spans."""
     scorer = task.scorer("dev")
@@ -243,8 +251,9 @@ LINE = "each line"
 def test_words_to_tag(tmp_path, text, expected, note):
     path = tmp_path / "x.txt"
     path.write_bytes(text.encode())
-    source, notes = open_source(str(path), None, "words"), []
-    found = [asked.given["words"] for asked in conll.words(source, say=notes.append)]
+    notes = []
+    source = open_source(str(path), None, "words")._replace(say=notes.append)
+    found = [asked.given["words"] for asked in conll.words(source)]
     assert found == expected
     assert (note in notes[0]) if note else not notes
     files = {"train.txt": lines(WORDS, TAGS), "test.txt": text}

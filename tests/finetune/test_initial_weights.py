@@ -118,20 +118,16 @@ def test_checkpoint_without_settings(data, model, tmp_path):
     """As the original writes it: it stores neither heads nor case."""
     found = sources.find(str(model("tf1")), print)
     found = found._replace(settings=Settings({}, None, None))
-    log = []
-    known = initial_weights.hparams_of(found, {}, "none", log.append)
-    short = {"max_seq_length": 24}
-    config = FinetuningConfig.from_hparams(str(data), "m", short, None, known)
-    assert config.model_config().num_attention_heads == 1
-    assert "does not say its number of attention heads: 1 taken" in log[0]
+    with pytest.raises(UserError, match="does not say its number of attention heads"):
+        initial_weights.hparams_of(found, {}, "none", print)
     words = (data / "vocab.txt").read_text().split()
     words = [word if word in SPECIAL else f"{word}A" for word in words]
     cased = write_tokens(tmp_path / "vocab.txt", words).path
-    for explicit, is_noted in (({}, True), ({"do_lower_case": True}, False)):
-        log = []
-        initial_weights.hparams_of(found, explicit, cased, log.append)
-        note = "does not say whether it reads capitals"
-        assert any(note in line for line in log) == is_noted
+    heads = {"model_hparam_overrides": {"num_attention_heads": 2}}
+    with pytest.raises(UserError, match="whether it lower-cases .*\n.*do_lower_case"):
+        initial_weights.hparams_of(found, heads, cased, print)
+    heads["do_lower_case"] = True
+    initial_weights.hparams_of(found, heads, cased, print)
 
 
 def test_hparams_of_the_shape_must_agree(data, model):

@@ -87,6 +87,7 @@ def test_a_description_says_separator_and_quotes(tmp_path):
          ["no column 'a'", "the dog, pos", "looks like an example"]),
         ("train.tsv", "a\tb\npos\tthe dog\nneg\tthe cat\npos\tran\n",
          ["2 texts", "swapped"]),
+        ("train.csv", "a,b\nwell,the dog,x\nno,the cat,y\n", ["line 2", "columns"]),
         ("train.tsv", "a\tb\ndog\tx\n".encode("utf-16"),
          ["UTF-16", "iconv -f UTF-16 -t UTF-8 train.tsv"]),
         ("train.tsv", "a\tb\ndog\tx\n".encode("utf-16-le"), ["UTF-16", "iconv"]),
@@ -148,6 +149,7 @@ NAMES = {"label_names": ["x", "y", "z"]}
         ([[0, 1], [2]], NAMES, [("x", "y"), ("z",)]),
         ([[0, 1], [2]], {}, [("0", "1"), ("2",)]),
         (["1,1,0", "0,0,1"], NAMES, [("x", "y"), ("z",)]),
+        (["1 1 0", "0 0 1"], NAMES, [("x", "y"), ("z",)]),
     ],
 )
 def test_labels_of_several_classes(tmp_path, values, keys, expected):

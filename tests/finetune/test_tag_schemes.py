@@ -149,7 +149,7 @@ def test_names_and_mixtures():
     for mixed in (["B-X", "E-X", "U-X"], ["B-X", "M-X", "I-X"]):
         with pytest.raises(UserError, match="BIOES.*BILOU"):
             notation_of([mixed])
-    assert "B-, I-, L-, U-" in Notation("BILOU").wrong("E-X")
+    assert "B-PER, I-PER, L-PER, U-PER" in Notation("BILOU").wrong()
     assert Notation("BILOU").read("E-X") is None
     assert Notation().read("E-X") == "E-X"
     for tags in (["DET", "NOUN"], ["N", "V", "V", "O"]):

@@ -147,7 +147,7 @@ def test_a_masked_language_model_detects_nothing(pretrained):
 
 
 def test_directories_without_a_whole_checkpoint(copy, tmp_path):
-    with pytest.raises(UserError, match=r"config.json not found.*\n.*models/<model"):
+    with pytest.raises(UserError, match=r"holds no model that can be read"):
         electra_tf.load(tmp_path)
     # Not taken for checkpoints of the original, which have no manifest.
     for manifest in copy.glob("model.ckpt-*.json"):

@@ -232,7 +232,10 @@ class TestCounting:
         pieces = units.file_corpus(str(corpus_dir)).units
         assert len(pieces) > len(whole)
         monkeypatch.setattr(vocabulary_training, "_MAX_RAW_WORDS", 5)
-        parts = vocabulary_training.count_units(pieces, config, reading)
+        parts = vocabulary_training.total_of(
+            vocabulary_training.count_units([piece], config, reading)
+            for piece in pieces
+        )
         assert parts.words == expected
         documents = vocabulary_training.count_documents(
             readers([TEXT, TEXT[::-1]]), config

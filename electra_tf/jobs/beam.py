@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Apache Beam as one more way to share work: a function called with each of many tasks.
+"""Tasks shared by the workers of Apache Beam.
 
-Beam carries the tasks and nothing else. What a call makes it leaves as files, written
-under a name of their own and renamed, in a folder that all workers and the caller see.
-So it does not matter which worker has a task, how tasks are bundled, or whether a
-bundle is made again, at once or after a failure.
+Beam carries the tasks and nothing else; results are files in a folder that all workers
+see. So it does not matter which worker has a task, how tasks are bundled, or whether a
+bundle is repeated.
 """
 
 from __future__ import annotations
@@ -30,40 +29,38 @@ from electra_tf.errors import (
     as_text,
     as_user_error,
 )
+from electra_tf.jobs.folder import OWN
+from electra_tf.storage.files import atomic_write
 
-# Beam's own engine, in this process or in some of this machine. What Beam does by
-# default, and for "DirectRunner", is to download a program first.
+# Beam's own engine, in this process or in several of this machine. Its default, and
+# "DirectRunner", would download a program first.
 _LOCAL_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-_LOCAL_NAMES = ("DirectRunner", "FnApiRunner", "BundleBasedDirectRunner")
+_LOCAL_NAMES = (None, "DirectRunner", "FnApiRunner", "BundleBasedDirectRunner")
 
-_ERROR_FILE = ".error.json"
+_ERROR_FILE = os.path.join(OWN, "error.json")
 
-Call = Callable[[Callable[[str], Any], str], Any]
-
-# A worker may run several bundles in threads. The work is Python's: one at a time is as
-# fast, takes less memory, and nothing that is called has to know about threads.
+# A worker may run several bundles in threads. In Python one at a time is as fast and
+# takes less memory.
 _one_at_a_time = threading.Lock()
 
 
 def for_each(
-    step: Callable[[Call], Any],
+    function: Callable[[str], Any],
     tasks: Sequence[str],
-    folder: str | os.PathLike,
+    folder: str,
     beam_args: str = "",
 ) -> None:
-    """Has Beam's workers make every task at least once.
+    """Calls `function(task)` for every task, at least once, in Beam's workers.
 
     Args:
-      step: is given a function for workers to call as `call(function, task)`, with
-        functions of modules that they can import, or partials of these; gives the step
-        of the pipeline that does so. See `step_of`.
+      function: of a module that workers can import, or a partial of one.
       folder: all workers see it; relative paths are from the same place for all.
       beam_args: Beam's options, as on a command line; without --runner, Beam's own
         engine in this process.
 
     Raises the first `UserError` of a call; a `UserError` for what prevents the run.
     """
-    logging.disable(logging.WARNING)  # It tells of parts that nobody needs here.
+    logging.disable(logging.WARNING)  # of optional parts that are not needed here
     try:
         import apache_beam as beam
     except ImportError:
@@ -79,7 +76,7 @@ def for_each(
     with contextlib.suppress(FileNotFoundError):
         os.unlink(error_path)
     runner, options = _options(beam_args)
-    work = step(functools.partial(_call, folder, os.getcwd()))
+    call = functools.partial(_call, folder, os.getcwd(), function)
 
     def run() -> None:
         pipeline = beam.Pipeline(runner=runner, options=options)
@@ -87,27 +84,20 @@ def for_each(
             pipeline
             | "Tasks" >> beam.Create(list(tasks))
             | "Spread" >> beam.Reshuffle()
-            | "Work" >> work
+            | "Work" >> beam.Map(call)
         )
         state = pipeline.run().wait_until_finish()
         if state in ("FAILED", "CANCELLED"):
             raise RuntimeError(f"the pipeline ended as {state}")
 
     problem = _watched(run)
-    _raise_stored(error_path)
+    with contextlib.suppress(FileNotFoundError):
+        with open(error_path, encoding="utf-8") as f:
+            stored = json.load(f)
+        os.unlink(error_path)
+        raise UserError(stored["message"], stored["exit_code"])
     if problem:
         raise _failed(problem, folder)
-
-
-def step_of(function: Callable[[str], Any]) -> Callable[[Call], Any]:
-    """For `for_each`: the step that calls `function(task)`."""
-
-    def step(call: Call) -> Any:
-        import apache_beam as beam
-
-        return beam.Map(functools.partial(call, function))
-
-    return step
 
 
 def _watched(run: Callable[[], None]) -> Exception | None:
@@ -129,7 +119,7 @@ def _watched(run: Callable[[], None]) -> Exception | None:
         ended.put(
             UserError(
                 "a worker of Beam was killed or lost, perhaps for want of memory.\n"
-                "What is finished is kept: run the command again to go on.",
+                "What is finished is kept: run the command again to resume.",
                 EXIT_PEER_LOST,
             )
         )
@@ -142,81 +132,63 @@ def _watched(run: Callable[[], None]) -> Exception | None:
         threading.excepthook = before
 
 
-def _options(beam_args: str) -> tuple[str | None, Any]:
+def _options(beam_args: str) -> tuple[str, Any]:
     from apache_beam.options import pipeline_options
 
-    # What goes wrong is raised, and said once.
+    # Errors are raised, and reported once.
     logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
     # Workers that Beam starts on this machine import this package, too.
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if root not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
     try:
         args = shlex.split(beam_args)
         options = pipeline_options.PipelineOptions(args)
-        name = options.view_as(pipeline_options.StandardOptions).runner
+        standard = options.view_as(pipeline_options.StandardOptions)
         unknown = [arg for arg in args if not arg.startswith("-")]
     except (ValueError, SystemExit) as e:
         raise UserError(f"--beam-args cannot be read: {e}", EXIT_FLAGS) from None
     if unknown and not any(arg.startswith("--") and "=" not in arg for arg in args):
         raise UserError(
-            f"--beam-args: {unknown[0]!r} is no option.\nGive options of Beam in one "
-            "pair of quotes, as --beam-args='--runner=FlinkRunner --parallelism=8'.",
+            f"--beam-args: {unknown[0]!r} is not an option.\nGive options of Beam in "
+            "one pair of quotes, as --beam-args='--runner=FlinkRunner "
+            "--parallelism=8'.",
             EXIT_FLAGS,
         )
-    if name is None or name in _LOCAL_NAMES:
-        name = _LOCAL_RUNNER
-        options.view_as(pipeline_options.StandardOptions).runner = name
-    return name, options
+    if standard.runner in _LOCAL_NAMES:
+        standard.runner = _LOCAL_RUNNER
+    return standard.runner, options
 
 
-def _call(folder: str, place: str, function: Callable[[str], Any], task: str) -> Any:
-    """Calls the function in a worker; leaves its `UserError` where the caller finds it.
+def _call(
+    folder: str, directory: str, function: Callable[[str], Any], task: str
+) -> None:
+    """Calls the function in a worker; stores its `UserError` for the caller.
 
-    Raised, it would be tried again, to no avail. The result is None then.
+    If it were raised, it would be tried again, to no avail.
     """
     error_path = os.path.join(folder, _ERROR_FILE)
     with _one_at_a_time:
         if os.path.exists(error_path):
-            return None  # Another task has failed: the run is over.
+            return  # Another task has failed: the run is over.
+        if not os.path.isdir(os.path.join(folder, OWN)):
+            error = UserError(
+                f"a worker on {socket.gethostname()} does not see {folder}.\n"
+                "Workers of --runner beam read the corpus and write the result on a "
+                "file system that all machines share."
+            )
+            raise RuntimeError(as_text(error))
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
         try:
-            _go_to(folder, place)
-            return function(task)
+            function(task)
         except UserError as e:
-            _store(e, error_path)
-            return None
-
-
-def _go_to(folder: str, place: str) -> None:
-    if not os.path.isdir(folder):
-        raise UserError(
-            f"a worker on {socket.gethostname()} does not see {folder}.\nWorkers of "
-            "--runner beam read the corpus and write the result on a file system that "
-            "all machines share."
-        )
-    with contextlib.suppress(OSError):
-        os.chdir(place)
-
-
-def _store(error: UserError, path: str) -> None:
-    partial = f"{path}.{os.urandom(8).hex()}.tmp"
-    try:
-        with open(partial, "w", encoding="utf-8") as f:
-            json.dump({"message": str(error), "exit_code": error.exit_code}, f)
-        os.replace(partial, path)
-    except OSError:
-        raise RuntimeError(as_text(error)) from None
-
-
-def _raise_stored(path: str) -> None:
-    try:
-        with open(path, encoding="utf-8") as f:
-            stored = json.load(f)
-    except FileNotFoundError:
-        return
-    os.unlink(path)
-    raise UserError(stored["message"], stored["exit_code"])
+            error = {"message": str(e), "exit_code": e.exit_code}
+            try:
+                atomic_write(error_path, json.dumps(error))
+            except UserError:
+                raise RuntimeError(as_text(e)) from None
 
 
 def _failed(error: Exception, folder: str) -> UserError:
@@ -230,8 +202,8 @@ def _failed(error: Exception, folder: str) -> UserError:
     with contextlib.suppress(OSError):
         with open(path, "w", encoding="utf-8") as f:
             f.write("".join(traceback.format_exception(error)))
-        where = f" All that it said is in {path}."
+        where = f" The traceback is in {path}."
     return UserError(
         f"the Beam runner failed: {reason:.300}\nWhat is finished is kept: run the "
-        f"command again to go on, or see docs/scale.md.{where}"
+        f"command again to resume, or see docs/scale.md.{where}"
     )
