@@ -78,7 +78,7 @@ def _register() -> None:
         importlib.import_module(f"{__name__}.{module}")
 
 
-if "keras" in sys.modules:
+if sys.modules.get("keras"):  # None: its import is forbidden
     _register()
 else:
     sys.meta_path.insert(0, _AfterKeras())

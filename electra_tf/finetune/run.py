@@ -30,6 +30,7 @@ from electra_tf.finetune import (
 from electra_tf.finetune.results import DATA, Results
 from electra_tf.finetune.task import Task
 from electra_tf.finetune.trial_folder import check_is_free, check_is_kept
+from electra_tf.interop import compatibility
 from electra_tf.interop.sources import FoundModel
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import check_place
@@ -95,7 +96,7 @@ def run(flags: Flags, console: Console) -> int:
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:
-        initial_weights.check(source, config, vocab)
+        compatibility.check(source, config, vocab, compatibility.FINETUNE)
     if flags.sweep:
         return run_sweep(flags, config, vocab, console)
     trained = None
@@ -385,7 +386,7 @@ def run_sweep(
                 here = sweep.config_at(own, step, prefix)
                 check_trial_places(here)
                 source = initial_weights.find(prefix, console.log)
-                initial_weights.check(source, here, vocab)
+                compatibility.check(source, here, vocab, compatibility.FINETUNE)
                 run = Run(here, vocab, tasks, source, placement, console, stop)
                 results = results_of(here, source, vocab, tasks)
                 if code := run_trials(run, results, numbers(here), for_glue=False):

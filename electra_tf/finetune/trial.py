@@ -32,6 +32,7 @@ from electra_tf.finetune.model import (
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
 from electra_tf.finetune.trial_folder import check_is_kept
+from electra_tf.interop import compatibility
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest
@@ -254,7 +255,7 @@ def _load(run: Run, trial: int, source: FoundModel | None):
     task, state = build(run, trial, 1)
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-    initial_weights.check(source, config, run.vocab)
+    compatibility.check(source, config, run.vocab, compatibility.FINETUNE)
     initial_weights.load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)

@@ -15,7 +15,7 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import UserError
-from electra_tf.interop import sources, tf1, warm_start
+from electra_tf.interop import compatibility, sources, tf1, warm_start
 from electra_tf.interop.sources import FoundModel
 from electra_tf.interop.stored_model import check_trained, fit_rows
 from electra_tf.pretrain import history, shards
@@ -116,9 +116,10 @@ def find(
         start = Start(original=_to_evaluate(config, log))
     elif config.init_checkpoint and not original:
         start = Start(initial=sources.find(config.init_checkpoint, log))
-        warm_start.check_settings(start.initial, config)
+        compatibility.check(start.initial, config, vocab, compatibility.WARM_START)
     if start.original:
-        start.original.check_fits(config, vocab)
+        purpose = compatibility.EVALUATE if config.do_eval else compatibility.RESUME
+        compatibility.check(start.original, config, vocab, purpose)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
         parts = [config.phase_at(history.last_step_of(saved, config))]

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import glob
 import hashlib
-import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +44,7 @@ from electra_tf.interop.stored_model import (
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
 from electra_tf.storage import checkpoint_manifest, stored_tensors
-from electra_tf.storage.checkpoints import Checkpoints, as_text, differences
+from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import (
     format_of,
     read_json,
@@ -68,8 +67,6 @@ SHAPE = (
     "num_attention_heads",
     "hidden_act",
 )
-# How a model came about, which does not matter to its evaluation.
-_COURSE = ("stage_one_steps", "init_discriminator")
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 # Files of weights: of directories, and of a checkpoint behind its prefix.
@@ -131,36 +128,6 @@ class FoundModel(NamedTuple):
             found = Path(self.origin).rglob("*")
             paths = [p for p in found if p.suffix in _WEIGHTS and p.is_file()]
         return _sha256([_file_sha256(p, *_state_of(p)) for p in sorted(paths)])
-
-    def check_vocabulary(self, vocab: Vocabulary) -> None:
-        """Raises a `UserError` if its weights are not those of this vocabulary."""
-        origin = f"{self.origin} was trained"
-        vocab.check_same(self.vocab_sha256, origin, "Set vocab_file.")
-
-    def differences_from(self, config: PretrainingConfig) -> list[tuple[str, Any, Any]]:
-        """(hparam, there, here) where its files say another model than a config."""
-        if "objective" in self.identity:  # a run of pre-training
-            there = {k: v for k, v in self.identity.items() if k != "vocab_sha256"}
-        else:
-            hparams, source = self.settings.hparams, f"the files of {self.origin}"
-            there = shapes.identity_by(config, hparams, source)
-        return differences(there, config.identity())
-
-    def check_fits(self, config: PretrainingConfig, vocab: Vocabulary) -> None:
-        """Raises a `UserError` if it is not the model of a run that takes it as it is.
-
-        As far as its files say it; how it came about does not matter where it is only
-        evaluated.
-        """
-        self.check_vocabulary(vocab)
-        behind = _COURSE if config.do_eval else ()
-        found = [one for one in self.differences_from(config) if one[0] not in behind]
-        if found:
-            theirs = shapes.as_hparams((name, there) for name, there, _ in found)
-            raise UserError(
-                f"{self.origin} is another model than this run's: {as_text(found)}.\n"
-                f"These hparams fit it: {json.dumps(theirs)}"
-            )
 
     def with_vocabulary(self, vocab_file: str) -> FoundModel:
         """The same with a vocabulary that was named by the user."""

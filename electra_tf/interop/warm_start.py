@@ -12,7 +12,6 @@ that the other model lacks stay as initialised; anything else is an error.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,8 +21,8 @@ import numpy as np
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import shapes, tf1
-from electra_tf.interop.sources import SHAPE, FoundModel
+from electra_tf.interop import tf1
+from electra_tf.interop.sources import FoundModel
 from electra_tf.interop.stored_model import BY_TOKEN, fit_rows, unknown_casing
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
@@ -44,9 +43,6 @@ PARTS = (
 )
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
-# What must be equal for the weights to mean the same. A longer table of positions can
-# be filled; of heads and activation no weight tells that they differ.
-_SAME = tuple(name for name in SHAPE if name != "max_position_embeddings")
 
 
 class WeightReport(NamedTuple):
@@ -71,21 +67,6 @@ class WeightReport(NamedTuple):
         return found
 
 
-def check_settings(model: FoundModel, config) -> None:
-    """Refuses a model whose weights would mean something else: without TensorFlow.
-
-    Raises `UserError`; all else that there is to say, `load` says.
-    """
-    differ = [one for one in model.differences_from(config) if one[0] in _SAME]
-    if differ:
-        name, there, here = differ[0]
-        fitting = shapes.as_hparams((name, there) for name, there, _ in differ)
-        raise UserError(
-            f"{name} is {there} in init_checkpoint {model.origin}, {here} here.\n"
-            f"These hparams fit it: {json.dumps(fitting)}"
-        )
-
-
 def load(
     model: FoundModel,
     config,
@@ -96,7 +77,7 @@ def load(
     """Assigns what a model offers to the variables of a new run, and logs it.
 
     Args:
-      model: that `check_settings` has nothing against.
+      model: that `compatibility.check` has nothing against.
       config, vocab: PretrainingConfig and vocabulary of the new run.
       variables: name -> tf.Variable, initialised.
 

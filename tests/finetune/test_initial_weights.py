@@ -16,7 +16,7 @@ from electra_tf.export import formats
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import HeadSpec
-from electra_tf.interop import huggingface, sources
+from electra_tf.interop import compatibility, huggingface, sources
 from electra_tf.interop.stored_model import Settings
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import forked_runs, tiny_finetuning
@@ -67,13 +67,14 @@ def run_from(data, path, vocab=None, **explicit):
     config = FinetuningConfig.from_hparams(str(data), "m", explicit, None, known)
     if found.settings.vocab_file is None:
         found = found.with_vocabulary(config.vocab_file)
-    initial_weights.check(found, config, Vocabulary.load(config.vocab_file))
+    vocab = Vocabulary.load(config.vocab_file)
+    compatibility.check(found, config, vocab, compatibility.FINETUNE)
     return found, config, log
 
 
 def fitting(message):
     """The hparams that an error advises."""
-    return json.loads("{" + message.split("fit it: ")[1] + "}")
+    return json.loads(message.split("fit it: ")[1])
 
 
 @pytest.mark.parametrize("name", by_default(MODELS, DEFAULT))

@@ -12,7 +12,14 @@ import tensorflow as tf
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.interop import huggingface, keras_hub, networks, sources, tf1
+from electra_tf.interop import (
+    compatibility,
+    huggingface,
+    keras_hub,
+    networks,
+    sources,
+    tf1,
+)
 from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, empty_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
@@ -266,6 +273,11 @@ def test_what_is_no_model_is_named(kind, tmp_path):
     refused(make(tmp_path) or tmp_path, EXIT_CONFIG, *texts, vocab_file=None)
 
 
+def check_fits(model, config, vocab):
+    purpose = compatibility.EVALUATE if config.do_eval else compatibility.RESUME
+    compatibility.check(model, config, vocab, purpose)
+
+
 @pytest.mark.parametrize("form", ["run", "tf1"])
 @pytest.mark.parametrize(
     "changes",
@@ -276,7 +288,7 @@ def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_p
     config, vocab = run[0], Vocabulary.load(tmp_path / "vocab.txt")
     found = sources.find(exported(form, run, tmp_path), **quiet)
     own = config.to_dict()
-    found.check_fits(config, vocab)
+    check_fits(found, config, vocab)
 
     def changed(hparams):
         overrides = own[OVERRIDES] | hparams.get(OVERRIDES, {})
@@ -285,13 +297,13 @@ def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_p
 
     for action in ({}, {"do_train": False, "do_eval": True}):
         with pytest.raises(UserError) as error:
-            found.check_fits(changed(changes | action), vocab)
+            check_fits(found, changed(changes | action), vocab)
         name = next(iter(changes.get(OVERRIDES, changes)))
         message = str(error.value)
         assert f"{found.origin} is another model than this run's: {name} is" in message
         fitting = json.loads(message.partition("These hparams fit it: ")[2])
         back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
-        found.check_fits(changed(changes | action | fitting | back), vocab)
+        check_fits(found, changed(changes | action | fitting | back), vocab)
 
 
 @pytest.mark.parametrize("form", ["run", "tf1", "huggingface"])
