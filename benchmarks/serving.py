@@ -76,7 +76,7 @@ def main(_):
     operation_threads = FLAGS.intra_op_threads or FLAGS.threads
     tf.config.threading.set_intra_op_parallelism_threads(operation_threads)
     tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
-    from electra_tf.export import formats, saved_models
+    from electra_tf.export import formats, saved_model
     from electra_tf.interop import huggingface
 
     with tempfile.TemporaryDirectory() as name:
@@ -86,13 +86,13 @@ def main(_):
         huggingface.write_huggingface(stored, "discriminator", peer, log=lambda _: None)
         sides = {"torch": torch_functions(peer / "discriminator")}
         for precision in FLAGS.precisions:
-            source = saved_models.source_of(stored, precision)
+            source = saved_model.source_of(stored, precision)
             for what in FLAGS.what:
-                saved_models.write_part(source, what, folder / precision)
+                saved_model.write_part(source, what, folder / precision)
             sides[precision] = our_functions(folder / precision)
         if FLAGS.jit_compile:
-            source = saved_models.source_of(stored, "float32", True)
-            saved_models.write_part(source, "encoder", folder / COMPILED)
+            source = saved_model.source_of(stored, "float32", True)
+            saved_model.write_part(source, "encoder", folder / COMPILED)
             sides[COMPILED] = our_functions(folder / COMPILED)
         if FLAGS.onnx:
             request = {"init_checkpoint": str(peer / "discriminator")}

@@ -66,7 +66,6 @@ def run_jobs(
     console: Console,
     keep_going: bool = False,
     on_end: Callable[[Job], None] = lambda job: None,
-    on_wait: Callable[[list[Job]], None] = lambda jobs: None,
 ) -> int:
     """Runs jobs, `count` at a time, in processes that end with this one.
 
@@ -76,7 +75,6 @@ def run_jobs(
     Args:
       keep_going: start the others after one has failed, too.
       on_end: called with a job that has succeeded.
-      on_wait: called with the jobs that run, some times a second.
 
     Returns: 0; else the exit code of the first job that failed, 42 after a signal.
     """
@@ -97,7 +95,6 @@ def run_jobs(
             if not running:
                 break
             time.sleep(0.1)  # Jobs take minutes.
-            on_wait([job for job, _, _ in running.values()])
             for place, (job, rest, process) in list(running.items()):
                 if asked and process.pid not in told:
                     told.add(process.pid)

@@ -42,8 +42,8 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "format",
     None,
-    sorted(formats.FORMATS),
-    "What to write; docs/checkpoints.md, serving.md.",
+    sorted([*formats.FORMATS, *formats.OLD_NAMES]),
+    "What to write; docs/checkpoints.md, serving.md. tflite is litert's old name.",
 )
 flags.DEFINE_string(
     "what",
@@ -51,7 +51,7 @@ flags.DEFINE_string(
     "The part to write; by default all that the format takes. Of saved_model: encoder, "
     "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
     "on; of huggingface: discriminator, generator, encoder, a task; of keras_hub: the "
-    "same without a task; of tflite: encoder, detector; of onnx: encoder, detector, "
+    "same without a task; of litert: encoder, detector; of onnx: encoder, detector, "
     "generator, scorer, a task.",
 )
 cli.define_path(
@@ -69,7 +69,7 @@ flags.DEFINE_enum(
     "float32",
     ["float32", "mixed_bfloat16", "float16", "int8"],
     "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
-    "of tflite and onnx: of the weights (float32, int8; tflite: float16 too).",
+    "of litert and onnx: of the weights (float32, int8; litert: float16 too).",
 )
 flags.DEFINE_boolean(
     "jit_compile",

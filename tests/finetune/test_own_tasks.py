@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.export import onnx, saved_models, tflite
+from electra_tf.export import litert, onnx, saved_model
 from electra_tf.finetune import data_summary, inputs, preprocessing
 from electra_tf.finetune.own_tasks import check_description
 from electra_tf.finetune.task import write_facts
@@ -237,7 +237,7 @@ def test_one_class_or_none(tmp_path):
 
 def test_names_of_parts_of_a_model_are_reserved():
     """--what of export_model.py would take the part for the task."""
-    known = saved_models.WHAT, onnx.WHAT, tflite.WHAT, networks.WHAT
+    known = saved_model.WHAT, onnx.WHAT, litert.WHAT, networks.WHAT
     assert {name for names in known for name in names} == {*networks.PARTS}
     keys = {"type": "tagging", "train": "a.txt", "dev": "a.txt"}
     for name in networks.PARTS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorFlow Lite files compute nearly the same as the model."""
+"""LiteRT files compute nearly the same as the model."""
 
 import json
 import warnings
@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import formats, tflite
+from electra_tf.export import formats, litert
 from electra_tf.export.formats import ExportRequest
 from tests.helpers.exporting import LENGTH, NAMES, tiny_source, write_run
 
@@ -56,11 +56,11 @@ def test_output_is_nearly_the_models(data, tmp_path, what, precision, output, mo
 
 
 def test_file_that_differs_is_not_written(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(tflite, "convert", lambda *args: b"a model")
-    wrong = tflite.verification.Result("logits", "x", 0.2, 0.05)
-    require = tflite.verification.require
-    monkeypatch.setattr(tflite, "measure", lambda *args: require([wrong]))
-    request = ExportRequest("tflite", str(tmp_path / "out"), str(data), "tiny")
+    monkeypatch.setattr(litert, "convert", lambda *args: b"a model")
+    wrong = litert.verification.Result("logits", "x", 0.2, 0.05)
+    require = litert.verification.require
+    monkeypatch.setattr(litert, "measure", lambda *args: require([wrong]))
+    request = ExportRequest("litert", str(tmp_path / "out"), str(data), "tiny")
     with pytest.raises(UserError, match="differs by 0.2"):
         formats.export(request)
     with pytest.raises(UserError, match="encoder, detector"):

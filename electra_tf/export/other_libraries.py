@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned
-from electra_tf.export.finetuned import ExportedTask
+from electra_tf.export import finetuned_task
+from electra_tf.export.finetuned_task import ExportedTask
 from electra_tf.export.formats import ExportRequest
-from electra_tf.export.inputs import EncoderInputs
+from electra_tf.export.signatures import EncoderInputs
 from electra_tf.inference import huggingface_heads
 from electra_tf.inference.huggingface_heads import PROBLEMS
 from electra_tf.interop import (
@@ -60,8 +60,8 @@ def export_huggingface(request: ExportRequest) -> Path:
     if what in networks.WHAT:
         stored = _with_encoder(request.read_model())
         return huggingface.write_huggingface(stored, what, request.output_dir)
-    folder = finetuned.trial_dir_of(request)
-    task = finetuned.read_task(folder, what, vocab_file=request.vocab_file)
+    folder = finetuned_task.trial_dir_of(request)
+    task = finetuned_task.read_task(folder, what, vocab_file=request.vocab_file)
     return write_task(task, folder, request.output_dir)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.export import conversions, finetuned, formats
+from electra_tf.export import finetuned_task, formats, other_libraries
 from electra_tf.export.formats import ExportRequest
 from electra_tf.interop import sources
 from tests.helpers.cards import run_snippets
@@ -40,7 +40,7 @@ def converted(folders, tmp_path_factory):
         (folder, what), out = folders[name], tmp_path_factory.mktemp(name)
         request = ExportRequest("huggingface", str(out), what=what)
         formats.export(request._replace(init_checkpoint=str(folder)))
-        return finetuned.read_task(folder, what), out / what
+        return finetuned_task.read_task(folder, what), out / what
 
     return convert
 
@@ -107,22 +107,22 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
     ],
 )
 def test_heads_without_an_equal_are_refused(folders, tmp_path, name, reason):
-    task = finetuned.read_task(*folders[name])
+    task = finetuned_task.read_task(*folders[name])
     if name == "topics":
         labels = tuple(f"label {i}" for i in range(17))
         task = task._replace(facts=task.facts._replace(labels=labels))
     with pytest.raises(UserError, match=reason) as error:
-        conversions.write_task(task, folders[name][0], tmp_path / "out")
+        other_libraries.write_task(task, folders[name][0], tmp_path / "out")
     assert error.value.exit_code == EXIT_CONFIG
     assert not list(tmp_path.iterdir())
 
 
 def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypatch):
     pytest.importorskip("safetensors")
-    monkeypatch.setattr(conversions, "_SHARP", 2.0**4)
-    task = finetuned.read_task(*folders["sts"])
+    monkeypatch.setattr(other_libraries, "_SHARP", 2.0**4)
+    task = finetuned_task.read_task(*folders["sts"])
     with pytest.raises(UserError, match="electra_tf as fine-tuned"):
-        conversions.write_task(task, folders["sts"][0], tmp_path / "out")
+        other_libraries.write_task(task, folders["sts"][0], tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 

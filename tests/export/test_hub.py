@@ -3,7 +3,6 @@
 
 import contextlib
 import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -12,11 +11,12 @@ import tarfile
 from pathlib import Path
 from unittest import mock
 
+import huggingface_hub
 import pytest
 import tensorflow as tf
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.export import formats, hub_archives, hub_card, hub_directory
+from electra_tf.export import formats, hub, hub_card
 from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers import forked_runs, model_hubs
 from tests.helpers.cards import run_snippets
@@ -110,8 +110,7 @@ def assert_secret_is_kept(run, directory, done):
 
 def test_directory_holds_archives_and_pages(directory):
     found = {p.relative_to(directory).as_posix() for p in directory.rglob("*.*")}
-    archives = {f"{kind}.tar.gz" for kind in KINDS}
-    assert found == archives | {f"docs/{kind}.md" for kind in KINDS} | {"README.md"}
+    assert found == {f"{kind}.tar.gz" for kind in KINDS} | {"README.md"}
     done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=directory)
     assert done.returncode == 0
     for kind in KINDS:
@@ -120,14 +119,6 @@ def test_directory_holds_archives_and_pages(directory):
             owners = {(m.uid, m.uname, m.mtime) for m in tar.getmembers()}
         assert {"saved_model.pb", "variables", "manifest.json"} <= set(names)
         assert owners == {(0, "", 0)}
-        page = (directory / "docs" / f"{kind}.md").read_text()
-        assert page.splitlines()[0] == f"# Module me/tiny-{kind}"
-        comments = dict(re.findall(r"^<!-- ([\w-]+): (.+) -->$", page, re.M))
-        assert comments["format"] == "saved_model_2"
-        assert comments["fine-tunable"] == str(kind == "encoder").lower()
-        assert {"asset-path", "task", "license"} <= set(comments)
-        # The newest version, whatever number Kaggle gives an upload.
-        assert comments["asset-path"].endswith(f"/me/tiny/tensorFlow2/{kind}")
 
 
 def assert_card_describes_run(card):
@@ -136,7 +127,10 @@ def assert_card_describes_run(card):
     for fact in ("| num_train_steps | 7 |", "at most 40 tokens", "sequences of 32"):
         assert fact in card, fact
     assert "None" not in card and "Not recorded" not in card
-    assert "license: apache-2.0" in card.split("---")[1]
+    data = huggingface_hub.ModelCard(card).data
+    assert data.license == "apache-2.0" and data.tags[0] == "electra"
+    [auc] = [r for r in data.eval_results if r.metric_type == "disc_auc_tokens"]
+    assert auc.metric_value == 0.8125
 
 
 def test_card_describes_the_run(directory):
@@ -154,16 +148,15 @@ def test_card_of_a_checkpoint_describes_its_run(run, tmp_path):
 def test_snippets_run(directory, tmp_path):
     for kind in KINDS:
         (tmp_path / kind).mkdir()
-        hub_archives.unpack(directory / f"{kind}.tar.gz", tmp_path / kind)
-    facts = hub_directory.facts_of(tiny_source())
+        hub.unpack(directory / f"{kind}.tar.gz", tmp_path / kind)
+    facts = hub_card.facts_of(tiny_source())
     for variant, kind in (("electra", "generator"), ("electric", "scorer")):
         (tmp_path / kind).symlink_to(shared_export(variant, kind))
-        page = hub_card.hub_page(kind, "me/tiny", facts, "mit")
-        (tmp_path / f"{kind}.md").write_text(page)
-    for page in (directory / "README.md", *(directory / "docs").iterdir()):
-        shutil.copy(page, tmp_path)
+        card = hub_card.model_card("m", "me/tiny", facts, "mit", {kind: 0.0})
+        (tmp_path / f"{kind}.md").write_text(card)
+    shutil.copy(directory / "README.md", tmp_path)
     pages = sorted(tmp_path.glob("*.md"))
-    assert len(pages) == 6
+    assert len(pages) == 3
     run_snippets(tmp_path, pages, PKG_RESOURCES)
 
 
@@ -173,13 +166,11 @@ def test_damaged_archive_is_not_published(copy):
     content[len(content) // 2] ^= 8
     archive.write_bytes(content)
     with pytest.raises(UserError, match="encoder.tar.gz is not what") as caught:
-        hub_archives.archives_of(copy)
+        hub.archives_of(copy)
     assert caught.value.exit_code == EXIT_DAMAGED
     archive.unlink()
     with pytest.raises(UserError, match="encoder.tar.gz is missing"):
-        hub_archives.archives_of(copy)
-    with pytest.raises(UserError, match="not what --format hub writes"):
-        hub_archives.archives_of(copy / "other")
+        hub.archives_of(copy)
 
 
 def test_archive_with_paths_outside_is_refused(tmp_path):
@@ -189,7 +180,7 @@ def test_archive_with_paths_outside_is_refused(tmp_path):
         tar.add(tmp_path / "x", "../outside")
     (tmp_path / "into").mkdir()
     with pytest.raises(UserError, match="is damaged"):
-        hub_archives.unpack(archive, tmp_path / "into")
+        hub.unpack(archive, tmp_path / "into")
     assert not (tmp_path / "outside").exists()
 
 
@@ -203,8 +194,7 @@ def test_upload_to_hugging_face(run, directory):
         for kind in KINDS
         for path, content in archived(directory, kind).items()
     }
-    for path in ("README.md", *(f"docs/{kind}.md" for kind in KINDS)):
-        expected[path] = (directory / path).read_bytes()
+    expected["README.md"] = (directory / "README.md").read_bytes()
     assert hub.files.keys() == expected.keys()
     assert all(hub.files[path] == content for path, content in expected.items())
     assert hub.authorizations == {f"Bearer {SECRET}"}
@@ -323,26 +313,19 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
         formats.export(request)
 
 
-@pytest.mark.parametrize("hub", ["kaggle", "huggingface"])
-def test_handle_must_be_that_of_the_pages(copy, hub):
-    """They link to the weights; another model may be there."""
-    request = request_of(copy, handle="me/tiny", publish=hub, dry_run=True)
+def test_handle_must_be_that_of_the_card(copy):
+    """It leads to the weights; another model may be there."""
+    request = request_of(copy, dry_run=True, **HF)
     formats.export(request)
     other = request._replace(handle="you/tiny")
     with pytest.raises(UserError, match="README.md says .*me/tiny.* is you/tiny"):
         formats.export(other)
-    card, pages = copy / "README.md", sorted((copy / "docs").iterdir())
+    card = copy / "README.md"
     both = card.read_text().replace("`me/tiny`", "`me/tiny` and `you/tiny`")
     card.write_text(both)
     formats.export(request)
-    if hub == "kaggle":
-        with pytest.raises(UserError, match="docs/detector.md says .*me/tiny"):
-            formats.export(other)
-        for page in pages:
-            page.write_text(page.read_text().replace("me/tiny", "you/tiny"))
     formats.export(other)
     card.write_text("---\nlicense: mit\n---\n# Mine\n")
-    shutil.rmtree(copy / "docs")  # They are optional, the card is not.
     formats.export(request._replace(handle="someone/else"))
     card.unlink()
     with pytest.raises(UserError, match="README.md cannot be read .*model card"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for TensorFlow Lite: one text at a time, on small devices.
+"""Models for LiteRT, formerly TensorFlow Lite: one text at a time, on small devices.
 
 Ids in, numbers out, of one fixed length; there is no tokenizer in such a file. How much
 float16 and int8 weights change the answers is measured on fixed texts.
@@ -8,6 +8,7 @@ float16 and int8 weights change the answers is measured on fixed texts.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -15,12 +16,11 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import saved_models
+from electra_tf.export import saved_model
 from electra_tf.export.discriminator import need_discriminator
 from electra_tf.export.encoder import need_encoder, python_pack
-from electra_tf.export.exported import PROBES, ExportedModel
 from electra_tf.export.formats import ExportRequest
-from electra_tf.export.inputs import NAMES, EncoderInputs
+from electra_tf.export.signatures import NAMES, PROBES, EncoderInputs, ExportedModel
 from electra_tf.interop import verification
 from electra_tf.storage.new_folder import new_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
@@ -56,7 +56,7 @@ def convert(
     source: ExportedModel,
     precision: str,
 ) -> bytes:
-    """A TensorFlow Lite model.
+    """A LiteRT model.
 
     Args:
       precision: of the weights, a key of TOLERANCE; int8 multiplies in int8 as well
@@ -80,8 +80,8 @@ def measure(
     Raises `UserError` (65) beyond the tolerance.
     """
     with _quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # It will move to a package of its own.
-        runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
+        warnings.simplefilter("ignore")  # tf.lite is deprecated.
+        runner = _interpreter()(model_content=model).get_signature_runner()
     gaps: dict[str, float] = {}
     packed = python_pack(source, PROBES, source.max_seq_length)
     for rows in zip(*packed, strict=True):
@@ -95,24 +95,32 @@ def measure(
             gaps[name] = max(gap, gaps.get(name, 0.0))
     tolerance = TOLERANCE[precision]
     results = [
-        verification.Result(name, f"TensorFlow Lite, {precision}", gap, tolerance)
+        verification.Result(name, f"LiteRT, {precision}", gap, tolerance)
         for name, gap in gaps.items()
     ]
     verification.require(results)
     return results
 
 
-def export_tflite(request: ExportRequest) -> str:
+def _interpreter() -> type:
+    """LiteRT's own where it is installed, or the one that TensorFlow still has."""
+    try:
+        return importlib.import_module("ai_edge_litert.interpreter").Interpreter
+    except ImportError:
+        return tf.lite.Interpreter
+
+
+def export_litert(request: ExportRequest) -> str:
     """A file for each part, and the vocabulary."""
     if request.what not in (None, *WHAT):
         raise UserError(f"--what {request.what!r} is none of {', '.join(WHAT)}.")
     stored = request.read_model()
-    source = saved_models.source_of(stored)
+    source = saved_model.source_of(stored)
     if request.what == "detector":
         need_discriminator(source, "detector")
     else:
         need_encoder(source)
-    there = [kind for kind in saved_models.kinds_of(source) if kind in WHAT]
+    there = [kind for kind in saved_model.kinds_of(source) if kind in WHAT]
     results = []
     with new_folder(request.output_dir) as folder:
         for what in [request.what] if request.what else there:

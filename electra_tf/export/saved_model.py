@@ -5,26 +5,27 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from electra_tf.data.tfrecord import varint
 from electra_tf.errors import UserError
 from electra_tf.export import (
     classifier,
     discriminator,
     encoder,
     fill_mask,
-    finetuned,
+    finetuned_task,
     question_answering,
 )
 from electra_tf.export.encoder import kinds_of
-from electra_tf.export.exported import Check, ExportedModel, Servable
 from electra_tf.export.formats import ExportRequest
-from electra_tf.export.warmup import write_warmup_requests
+from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
 from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
@@ -263,9 +264,9 @@ def export_saved_model(request: ExportRequest) -> str:
 
 
 def _export_task(request: ExportRequest) -> None:
-    folder, exact = finetuned.trial_dir_of(request), None
+    folder, exact = finetuned_task.trial_dir_of(request), None
     read = functools.partial(
-        finetuned.read_task, folder, request.what, vocab_file=request.vocab_file
+        finetuned_task.read_task, folder, request.what, vocab_file=request.vocab_file
     )
     task = read(precision=request.precision)
     source = task.source._replace(jit_compile=request.jit_compile)
@@ -288,3 +289,52 @@ def _report(what: str, written: Path) -> None:
     print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))
     for name, lost in manifest.get("differences_from_float32", {}).items():
         print(f"  {name}: {lost:.1e} from float32")
+
+
+PATH = os.path.join("assets.extra", "tf_serving_warmup_requests")
+
+# Field numbers of tensorflow_serving/apis/{prediction_log,predict,model}.proto.
+_PREDICTION_LOG_PREDICT_LOG = 6
+_PREDICT_LOG_REQUEST = 1
+_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
+_SPEC_NAME, _SPEC_SIGNATURE_NAME = 1, 3
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+
+
+def write_warmup_requests(
+    directory: str,
+    model_name: str,
+    requests: Iterable[tuple[str, Mapping[str, np.ndarray]]],
+) -> None:
+    """Writes the warm-up file of a SavedModel.
+
+    Args:
+      directory: the SavedModel.
+      model_name: the name that it is served under.
+      requests: pairs of a signature's name and its inputs.
+    """
+    path = os.path.join(directory, PATH)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tf.io.TFRecordWriter(path) as writer:
+        for signature, inputs in requests:
+            writer.write(prediction_log(model_name, signature, inputs))
+
+
+def prediction_log(
+    model_name: str, signature: str, inputs: Mapping[str, np.ndarray]
+) -> bytes:
+    """A PredictionLog of one request, encoded."""
+    spec = _field(_SPEC_NAME, model_name.encode())
+    spec += _field(_SPEC_SIGNATURE_NAME, signature.encode())
+    request = _field(_REQUEST_MODEL_SPEC, spec)
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        entry = _field(_ENTRY_KEY, name.encode()) + _field(_ENTRY_VALUE, tensor)
+        request += _field(_REQUEST_INPUTS, entry)
+    log = _field(_PREDICT_LOG_REQUEST, request)
+    return _field(_PREDICTION_LOG_PREDICT_LOG, log)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field of a protocol buffer."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload

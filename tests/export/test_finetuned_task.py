@@ -11,7 +11,7 @@ import pytest
 
 import electra_tf
 from electra_tf.errors import UserError
-from electra_tf.export import conversions, finetuned, formats, saved_models
+from electra_tf.export import finetuned_task, formats, other_libraries, saved_model
 from electra_tf.export.formats import ExportRequest
 from electra_tf.finetune import inputs
 from electra_tf.finetune.tagging import spans_of
@@ -80,8 +80,8 @@ def hugging_face(configs, tmp_path_factory):
     @functools.cache
     def export(name):
         out, folder = tmp_path_factory.mktemp(name), Path(configs[name].trial_dir(1))
-        task = finetuned.read_task(folder, task_name(name))
-        conversions.write_task(task, folder, out, log=lambda line: None)
+        task = finetuned_task.read_task(folder, task_name(name))
+        other_libraries.write_task(task, folder, out, log=lambda line: None)
         return out / task_name(name)
 
     return export
@@ -244,7 +244,7 @@ def test_model_of_a_request(data, configs):
     backup = folder.with_name(f"{folder.name}.bak")
     backup.mkdir()
     shutil.copy(folder / "config.json", backup)
-    assert finetuned.trial_dir_of(request) == folder
+    assert finetuned_task.trial_dir_of(request) == folder
     shutil.rmtree(backup)
     for change, words in (
         ({"what": "squad"}, "several models for squad: other_1, squad"),
@@ -253,9 +253,9 @@ def test_model_of_a_request(data, configs):
         ({"hparams": {"precision": "x"}}, "--hparams does not go with --what cola"),
     ):
         with pytest.raises(UserError, match=words):
-            finetuned.trial_dir_of(request._replace(**change))
+            finetuned_task.trial_dir_of(request._replace(**change))
     with pytest.raises(UserError, match="was not fine-tuned on 'squad'"):
-        finetuned.read_task(folder, "squad")
+        finetuned_task.read_task(folder, "squad")
 
 
 @pytest.mark.thorough
@@ -276,10 +276,10 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     hparams = {"task_names": ["own"], "tasks": {"own": description}}
     config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
     folder = Path(config.trial_dir(1))
-    task = finetuned.read_task(folder, "own")
-    made = saved_models.TASKS[kind](task)
-    saved = saved_models.write_saved_model(made, task.source, "own", tmp_path / "s")
-    conversions.write_task(task, folder, tmp_path / "hf", log=lambda line: None)
+    task = finetuned_task.read_task(folder, "own")
+    made = saved_model.TASKS[kind](task)
+    saved = saved_model.write_saved_model(made, task.source, "own", tmp_path / "s")
+    other_libraries.write_task(task, folder, tmp_path / "hf", log=lambda line: None)
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):
         model = electra_tf.load(path)

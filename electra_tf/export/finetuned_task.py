@@ -11,9 +11,8 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.export.exported import ExportedModel
 from electra_tf.export.formats import ExportRequest
-from electra_tf.export.inputs import EncoderInputs
+from electra_tf.export.signatures import EncoderInputs, ExportedModel
 from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.finetune.trial_folder import CONFIG, hparams_in

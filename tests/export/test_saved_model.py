@@ -13,9 +13,9 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.export import saved_models, warmup
+from electra_tf.export import saved_model
 from electra_tf.export.encoder import python_pack
-from electra_tf.export.exported import Check
+from electra_tf.export.signatures import Check
 from electra_tf.interop import sources
 from electra_tf.storage import manifest
 from electra_tf.text.tokenization import Tokenizer
@@ -71,7 +71,7 @@ def used(source, exported, strings, tmp_path_factory):
     folder = tmp_path_factory.mktemp("used")
     texts, vocab = strings
     speller = tiny_source(vocab=vocab)
-    speller = saved_models.write_part(speller, "preprocessor", folder)
+    speller = saved_model.write_part(speller, "preprocessor", folder)
     models = {k: exported[k] for k in ("preprocessor", "encoder")}
     inputs = {k: v.tolist() for k, v in packed(source, TEXTS).items()}
     segments = {"first": FIRST, "second": SECOND, "lengths": [2, 3, 4, 7, 12, 32]}
@@ -154,7 +154,7 @@ class TestPreprocessor:
 class TestWriting:
     def test_versions_follow_each_other(self, source, tmp_path):
         (tmp_path / "preprocessor" / "3").mkdir(parents=True)
-        found = saved_models.write_part(source, "preprocessor", tmp_path)
+        found = saved_model.write_part(source, "preprocessor", tmp_path)
         assert found == tmp_path / "preprocessor" / "4"
         assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
 
@@ -162,7 +162,7 @@ class TestWriting:
         """A server must not use an encoder and a preprocessor of two models."""
         (tmp_path / "preprocessor" / "3").mkdir(parents=True)
         kinds = ["encoder", "preprocessor"]
-        fill, filled = saved_models.fill_folder, []
+        fill, filled = saved_model.fill_folder, []
 
         def counted(folder, *rest):
             version = folder.name.split(".")[1]  # of its final name
@@ -170,8 +170,8 @@ class TestWriting:
             filled.append(folder)
             return fill(folder, *rest)
 
-        monkeypatch.setattr(saved_models, "fill_folder", counted)
-        found = saved_models.write_parts(source, kinds, tmp_path)
+        monkeypatch.setattr(saved_model, "fill_folder", counted)
+        found = saved_model.write_parts(source, kinds, tmp_path)
         assert found == [tmp_path / kind / "4" for kind in kinds]
         for kind, folder in zip(kinds, found, strict=True):
             assert manifest.verify_folder(folder)["what"] == kind
@@ -206,10 +206,10 @@ class TestWriting:
 
     def test_saved_model_that_differs_is_not_published(self, source, tmp_path):
         """The SavedModel of one model, checked with the outputs of another."""
-        other = saved_models.WHAT["encoder"](tiny_source(layers=2, seed=1))
-        wrong = saved_models.WHAT["encoder"](source)._replace(checks=other.checks)
+        other = saved_model.WHAT["encoder"](tiny_source(layers=2, seed=1))
+        wrong = saved_model.WHAT["encoder"](source)._replace(checks=other.checks)
         with pytest.raises(UserError, match="serving_default/sequence_output differs"):
-            saved_models.write_saved_model(wrong, source, "encoder", tmp_path)
+            saved_model.write_saved_model(wrong, source, "encoder", tmp_path)
         assert list((tmp_path / "encoder").iterdir()) == []
 
     @pytest.mark.thorough
@@ -217,7 +217,7 @@ class TestWriting:
         """Read with TensorFlow Serving's own definitions."""
         logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
         detector = shared_export("electra", "detector")
-        records = tf.data.TFRecordDataset(str(detector / warmup.PATH))
+        records = tf.data.TFRecordDataset(str(detector / saved_model.PATH))
         loaded = tf.saved_model.load(str(detector))
         found = [logs.PredictionLog.FromString(r.numpy()) for r in records]
         assert len(found) == 2
@@ -242,28 +242,28 @@ class TestPartsOfAModel:
     )
     def test_missing_part_is_refused(self, tmp_path, variant, what, words):
         with pytest.raises(UserError, match=words):
-            saved_models.write_part(tiny_source(variant), what, tmp_path)
+            saved_model.write_part(tiny_source(variant), what, tmp_path)
         assert list(tmp_path.iterdir()) == []
 
     def test_kinds(self, source):
         kinds = ["encoder", "preprocessor", "detector", "generator"]
-        assert saved_models.kinds_of(source) == kinds
+        assert saved_model.kinds_of(source) == kinds
         electric = tiny_source("electric")
-        assert set(saved_models.kinds_of(electric)) == set(saved_models.WHAT)
+        assert set(saved_model.kinds_of(electric)) == set(saved_model.WHAT)
 
     @pytest.mark.thorough
     def test_encoder_without_heads(self, tmp_path):
         stored = sources.read(write_run(tmp_path, tiny_source()))
         tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
-        source = saved_models.source_of(stored._replace(tensors=tensors))
-        assert saved_models.kinds_of(source) == ["encoder", "preprocessor"]
-        saved_models.write_part(source, "encoder", tmp_path / "exports")
+        source = saved_model.source_of(stored._replace(tensors=tensors))
+        assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
+        saved_model.write_part(source, "encoder", tmp_path / "exports")
 
     def test_loss_of_bfloat16_is_recorded(self, tmp_path):
         stored = sources.read(write_run(tmp_path, tiny_source()))
-        source = saved_models.source_of(stored, "mixed_bfloat16")
-        exact = saved_models.source_of(stored)
-        found = saved_models.write_part(source, "encoder", tmp_path / "out", exact)
+        source = saved_model.source_of(stored, "mixed_bfloat16")
+        exact = saved_model.source_of(stored)
+        found = saved_model.write_part(source, "encoder", tmp_path / "out", exact)
         content = manifest.verify_folder(found)
         assert content["precision"] == "mixed_bfloat16"
         lost = content["differences_from_float32"]["serving_default/sequence_output"]
@@ -289,13 +289,13 @@ def test_command_exports_every_part_of_the_model(tmp_path):
 
 
 def test_tokens_that_fill_masks_are_compared(tmp_path):
-    made = saved_models.servable_of(shared_source(), "generator")
+    made = saved_model.servable_of(shared_source(), "generator")
     expected = made.checks[0].expected
     assert {"tokens", "probabilities", "num_masks"} <= set(expected)
     changed = dict(expected, tokens=expected["tokens"][:, ::-1])
     wrong = made._replace(checks=[made.checks[0]._replace(expected=changed)])
     with pytest.raises(UserError, match="serving_default/tokens differs"):
-        saved_models.write_saved_model(wrong, shared_source(), "generator", tmp_path)
+        saved_model.write_saved_model(wrong, shared_source(), "generator", tmp_path)
 
 
 def test_segments_of_different_batch_sizes_are_refused():
@@ -317,5 +317,5 @@ def test_differences_are_relative_to_the_greatest_value(values, fails):
 
     expected = {"logits": np.array(values, np.float32)}
     check = Check("ids", {"x": np.zeros(1)}, expected)
-    (gap,) = saved_models._differences(Loaded, [check]).values()
-    assert (gap > saved_models.TOLERANCE["float32"]) == fails
+    (gap,) = saved_model._differences(Loaded, [check]).values()
+    assert (gap > saved_model.TOLERANCE["float32"]) == fails

@@ -3,7 +3,6 @@
 
     README.md                   the model card
     encoder.tar.gz, ...         SavedModels, saved_model.pb at the top of each archive
-    docs/encoder.md, ...        pages in TensorFlow Hub's markdown
     SHA256SUMS                  of the archives; `sha256sum -c SHA256SUMS` checks them
 
 What --format huggingface writes is uploaded as well, a repository for each network.
@@ -15,36 +14,39 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import gzip
 import importlib
 import importlib.util
+import os
+import re
 import shlex
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from electra_tf import startup
-from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.export.formats import ExportRequest, check_model
-from electra_tf.export.hub_archives import (
-    CARD,
-    CHECKSUMS,
-    archives_of,
-    card_in,
-    check_empty,
-    check_handle,
-    handles_in,
-    licence_in,
-    manifest_in,
-    unpack,
-)
 from electra_tf.interop import huggingface, sources
 from electra_tf.interop.sources import FoundModel
 from electra_tf.storage.checkpoint_manifest import split_name
-from electra_tf.storage.manifest import MANIFEST, format_of, read_json, verify_folder
-from electra_tf.storage.remote import fetch_once, names_below
+from electra_tf.storage.manifest import (
+    MANIFEST,
+    format_of,
+    read_json,
+    sha256,
+    verify_folder,
+)
+from electra_tf.storage.new_folder import check_free, new_folder
+from electra_tf.storage.remote import fetch_once, is_remote, names_below
 from electra_tf.storage.remote_run import bring_model
 
+CHECKSUMS = "SHA256SUMS"
+CARD = "README.md"
+_HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
 _LIBRARIES = {"kaggle": "kagglehub", "huggingface": "huggingface_hub"}
 _KAGGLE_LICENCES = {"apache-2.0": "Apache 2.0", "mit": "MIT", "cc-by-4.0": "CC BY 4.0"}
 
@@ -68,8 +70,9 @@ def check(request: ExportRequest) -> None:
             "private until you publish it,\non the model's page there."
         )
     check_handle(request.handle)
-    if not request.dry_run:
-        _need_library(_LIBRARIES[request.publish])
+    library = _LIBRARIES[request.publish]
+    if not request.dry_run and importlib.util.find_spec(library) is None:
+        raise UserError(f"publishing needs {library}: pip install {library}")
     if is_written(request):
         for flag in ("init_checkpoint", "what"):
             if getattr(request, flag):
@@ -100,19 +103,49 @@ def _networks_in(directory: Path) -> list[Path]:
 
 
 def export_hub(request: ExportRequest) -> str:
-    """Writes the directory."""
+    """Writes the directory, whole or not at all."""
     handle = check_handle(request.handle)
     directory = Path(request.output_dir)
     check_empty(directory)
     startup.import_tensorflow()
-    from electra_tf.export import hub_card, hub_directory, saved_models
+    from electra_tf.export import hub_card, saved_model
 
     found = request.find_model()
-    source = saved_models.source_of(request.read_model(found))
-    facts = hub_directory.facts_of(source, found.run)
+    source = saved_model.source_of(request.read_model(found))
+    facts = hub_card.facts_of(source, found.run)
     licence = request.license or hub_card.LICENCE
-    hub_directory.write_hub_directory(source, facts, handle, directory, licence)
+    with new_folder(directory) as folder:
+        sums, differences = [], {}
+        for kind in hub_card.kinds_of(source):
+            work, archive = folder / "work", folder / f"{kind}.tar.gz"
+            work.mkdir()
+            servable = saved_model.servable_of(source, kind)
+            differences[kind] = saved_model.fill_folder(work, servable, source, kind)
+            _pack(work, archive)
+            sums.append(f"{sha256(archive)}  {archive.name}\n")
+            shutil.rmtree(work)
+        (folder / CHECKSUMS).write_text("".join(sums))
+        card = hub_card.model_card(source.name, handle, facts, licence, differences)
+        (folder / CARD).write_text(card, encoding="utf-8")
     return str(directory)
+
+
+def _pack(directory: Path, archive: Path) -> None:
+    """Writes a .tar.gz of a directory's content.
+
+    Equal content gives equal archives: no times, owners or names of machines in them.
+    """
+
+    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.mtime = member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mode = 0o755 if member.isdir() else 0o644
+        return member
+
+    with open(archive, "wb") as f, gzip.GzipFile("", "wb", 6, f, mtime=0) as compressed:
+        with tarfile.open(fileobj=compressed, mode="w") as tar:
+            for path in sorted(directory.iterdir()):
+                tar.add(path, path.name, filter=plain)
 
 
 def publish(request: ExportRequest, is_new: bool) -> None:
@@ -156,12 +189,12 @@ def _uploads(
             several = len(folders) > 1
             yield (f"{handle}-{folder.name}" if several else handle), folder, files
         return
-    archives = archives_of(directory)
-    _check_models(request, {a: manifest_in(a) for a in archives})
-    for archive in archives:
+    manifests = {}
+    for archive in archives_of(directory):
         content = work / archive.name.removesuffix(".tar.gz")
         content.mkdir()
-        unpack(archive, content)
+        manifests[archive] = unpack(archive, content)
+    _check_models(request, manifests)
     if request.publish == "kaggle":
         for content in sorted(work.iterdir()):
             yield f"{handle}/tensorFlow2/{content.name}", content, names_below(content)
@@ -247,23 +280,18 @@ def _licence(request: ExportRequest, directory: Path) -> str | None:
 
 
 def _check_name(request: ExportRequest, directory: Path) -> None:
-    """Raises UserError where card or pages lead to another model than is uploaded.
+    """Raises UserError where the card names another model than is uploaded.
 
-    A card may name several, such as one on each hub; the pages are Kaggle's.
+    It may name several, such as one on each hub.
     """
-    handle = request.handle
-    texts = {CARD: card_in(directory)}
-    if request.publish == "kaggle":
-        for page in sorted((directory / "docs").glob("*.md")):
-            texts[f"docs/{page.name}"] = page.read_text("utf-8", errors="replace")
-    for name, text in texts.items():
-        there = handles_in(text)
-        if there and handle not in there:
-            raise UserError(
-                f"{directory / name} says that it is published as {there[0]}, --handle "
-                f"is {handle}.\nGive that handle, or write this one there (it stands "
-                "in docs/, too); to export again, give a new --output-dir."
-            )
+    published = re.findall(r"published as (`.*)", card_in(directory))
+    names = re.findall(r"`([\w.-]+/[\w.-]+)`", " ".join(published))
+    if names and request.handle not in names:
+        raise UserError(
+            f"{directory / CARD} says that it is published as {names[0]}, --handle "
+            f"is {request.handle}.\nGive that handle, or write this one there; to "
+            "export again, give a new --output-dir."
+        )
 
 
 def _to_kaggle(request, target: str, content: Path, notes: str) -> str:
@@ -295,11 +323,6 @@ def _to_huggingface(request, target: str, content: Path, files, notes: str) -> s
     return str(commit.commit_url)
 
 
-def _need_library(name: str) -> None:
-    if importlib.util.find_spec(name) is None:
-        raise UserError(f"publishing needs {name}: pip install {name}")
-
-
 def _again(request: ExportRequest) -> str:
     """The command that uploads what was written; a model is not to be named again."""
     words = ["python3 export_model.py"]
@@ -321,3 +344,70 @@ def _reported(request: ExportRequest, what: str) -> Iterator[None]:
             f"intact; upload it as it is: {_again(request)}",
             EXIT_CANNOT_WRITE,
         ) from error
+
+
+def check_handle(handle: str | None) -> str:
+    """The handle; raises UserError unless it is "owner/model"."""
+    if handle is None or not _HANDLE.fullmatch(handle):
+        raise UserError(
+            f"--handle is {handle!r}; it is the name to publish under, owner/model."
+        )
+    return handle
+
+
+def check_empty(directory: Path) -> None:
+    """Raises UserError if there is something in the directory already."""
+    is_used = directory.exists() and not (
+        directory.is_dir() and not any(directory.iterdir())
+    )
+    if is_used and not is_remote(directory):
+        raise UserError(
+            f"{directory} is not empty.\nChoose another --output-dir, or publish what "
+            "is there with --publish."
+        )
+    check_free(directory)
+
+
+def card_in(directory: Path) -> str:
+    """The text of a directory's card; raises UserError if there is none."""
+    try:
+        return (directory / CARD).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(
+            f"{directory / CARD} cannot be read ({error.strerror}): the model card, "
+            "with the licence.\nPut it back, or export again."
+        ) from None
+
+
+def licence_in(card: str) -> str | None:
+    """The licence that a card names; None if it names none."""
+    front = card.split("---", 2)[1] if card.startswith("---") else ""
+    found = re.search(r"^license:[ \t]*(\S.*)$", front, re.M)
+    return found[1].strip(" \t\r\"'") if found else None
+
+
+def unpack(archive: Path, directory: Path) -> dict[str, Any]:
+    """Unpacks an archive, checks every file against its manifest, and returns that.
+
+    Raises UserError (65) when a file is not what was exported.
+    """
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(directory, filter="data")
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+        raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
+    return verify_folder(directory)
+
+
+def archives_of(directory: Path) -> list[Path]:
+    """The archives of a directory of --format hub; UserError (65) for a damaged one."""
+    found = []
+    for line in (directory / CHECKSUMS).read_text().splitlines():
+        expected, _, name = line.partition("  ")
+        path = directory / os.path.basename(name)
+        actual = sha256(path) if path.is_file() else None
+        if actual != expected:
+            state = "missing" if actual is None else "not what was written"
+            raise UserError(f"{path} is {state}; export it again.", EXIT_DAMAGED)
+        found.append(path)
+    return found
