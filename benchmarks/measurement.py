@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the benchmarks: FLOPs, memory and time of a step; processes; tables.
 
-Imported first, it puts the checkout before an installed electra_tf.
+Imported first, it puts the checkout before an installed electra_tf. peer_torch.py
+imports it in another interpreter, so it uses the standard library only.
 
 FLOPs are those that the model needs: matrix products only, a multiply-add as two, the
 backward pass as two products for each of the forward pass. Element-wise work, softmax,

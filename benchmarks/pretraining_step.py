@@ -2,6 +2,7 @@
 """One training step of ELECTRA-Small: how fast, how much memory, how soon the first.
 
     python benchmarks/pretraining_step.py
+    python benchmarks/pretraining_step.py --precision float32 --jit on --peer torch
     python benchmarks/pretraining_step.py --precision float32 --jit on \\
         --model electra,electric
 
@@ -15,12 +16,13 @@ between the steps.
 import functools
 import itertools
 import json
+import subprocess
 import sys
 import time
 
 import measurement
 from absl import flags
-from measurement import Encoder, Sizes, median, print_table
+from measurement import ROOT, Encoder, Sizes, median, print_table
 from preparation import define_step_flags, make_device, make_loop
 
 from electra_tf import cli, startup
@@ -41,6 +43,9 @@ flags.DEFINE_list(
 flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
 flags.DEFINE_list("model", "electra", f"Of {', '.join(CHOICES['model'])}.")
 flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1)
+flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
+flags.DEFINE_string("peer_python", sys.executable, "A Python that has PyTorch.")
+flags.DEFINE_boolean("peer_compile", False, "Also times it under torch.compile.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
 flags.DEFINE_string("variant", None, "Used by the script itself: JSON of one variant.")
 define_step_flags("run_pretraining.py")
@@ -67,7 +72,7 @@ def main(_):
 
 
 def variants() -> list[dict]:
-    """Every combination of the flags."""
+    """Every combination of the flags, then the peer's."""
     for flag, known in CHOICES.items():
         for value in FLAGS[flag].value:
             if value not in known:
@@ -78,8 +83,30 @@ def variants() -> list[dict]:
     ):
         name = f"{precision}, jit {jit}"
         name = f"{model}, {name}" if len(FLAGS.model) > 1 else name
-        variant = {"name": name, "model": model, "precision": precision}
-        found.append(variant | {"jit": jit == "on"})
+        variant = {"name": name, "framework": "tensorflow", "model": model}
+        found.append(variant | {"precision": precision, "jit": jit == "on"})
+    return found + (peers() if FLAGS.peer else [])
+
+
+def peers() -> list[dict]:
+    """PyTorch's step in each precision, with fused attention and without."""
+    if "mixed_float16" in FLAGS.precision or FLAGS.model != ["electra"]:
+        raise UserError("--peer torch: electra in float32 and mixed_bfloat16 only.")
+    test = [FLAGS.peer_python, "-c", "import torch"]
+    if subprocess.run(test, capture_output=True, check=False).returncode:
+        raise UserError(
+            f"--peer torch: {FLAGS.peer_python} cannot import torch.\n"
+            "Install it there, or name another interpreter with --peer-python."
+        )
+    found = []
+    compiled = (False, True) if FLAGS.peer_compile else (False,)
+    for precision, jit, fused in itertools.product(
+        FLAGS.precision, compiled, (True, False)
+    ):
+        name = f"PyTorch, {precision}, {'fused' if fused else 'plain'} attention"
+        name += ", torch.compile" if jit else ""
+        variant = {"name": name, "framework": "torch", "model": "electra"}
+        found.append(variant | {"precision": precision, "jit": jit, "fused": fused})
     return found
 
 
@@ -115,7 +142,12 @@ def sizes_of(config: PretrainingConfig) -> Sizes:
 def run_variant(variant: dict) -> dict:
     """Measures a variant in a new process."""
     job = variant | {"launched": time.time(), "steps": FLAGS.steps}
-    command = [sys.executable, *sys.argv, f"--variant={json.dumps(job)}"]
+    if variant["framework"] == "torch":
+        job |= {"sizes": sizes_of(config_of(variant)), "dropout": FLAGS.dropout}
+        peer = str(ROOT / "benchmarks" / "peer_torch.py")
+        command = [FLAGS.peer_python, peer, json.dumps(job)]
+    else:
+        command = [sys.executable, *sys.argv, f"--variant={json.dumps(job)}"]
     return variant | measurement.in_process(variant["name"], command)
 
 

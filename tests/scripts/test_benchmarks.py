@@ -93,15 +93,29 @@ def test_serving_gives_the_numbers_of_torch(tmp_path):
 
 
 @pytest.mark.thorough
-def test_pretraining_step(tmp_path):
+def test_pytorch_makes_the_same_step(tmp_path):
+    pytest.importorskip("torch")
+    found = tmp_path / "all.json"
+    printed("pretraining_step", *PRETRAINING, "--peer=torch", f"--json={found}")
+    results = [run for (run,) in json.loads(found.read_text()).values()]
+    assert [run["framework"] for run in results] == ["tensorflow", "torch", "torch"]
+    for run in results:
+        # ln(vocabulary) + 50 ln 2, from other random weights.
+        assert run["loss"][0] == pytest.approx(40.4, abs=1)
+        # A step of this size needs fewer FLOPs than one large product a second.
+        assert 0 < run["flops"] < 1e8 < min(run["rates"])
+        assert 0 < run["peak_first"] and len(run["seconds"]) == 1
+    # Dropout aside, fused attention is the plain one.
+    assert results[1]["loss"][0] == pytest.approx(results[2]["loss"][0], abs=0.1)
+
+
+@pytest.mark.thorough
+def test_step_of_electric(tmp_path):
     found = tmp_path / "all.json"
     flags = ("--model=electra,electric", f"--json={found}")
     text = printed("pretraining_step", *PRETRAINING, *flags)
     assert len(cells(text, "electric, float32, jit off")) == 2
     electra, electric = (run for (run,) in json.loads(found.read_text()).values())
-    # A step of this size needs fewer FLOPs than one large product a second.
-    assert 0 < electra["flops"] < 1e8 < min(electra["rates"])
-    assert electra["loss"][0] == pytest.approx(40.4, abs=1)  # ln(vocabulary) + 50 ln 2
     assert electric["loss"][0] != electra["loss"][0]
 
 
@@ -110,6 +124,7 @@ def test_pretraining_step(tmp_path):
     [
         (["--precision=float64"], "--precision float64: it is one of float32"),
         (['--hparams={"uniform_generator": true}'], "plain ELECTRA"),
+        (["--peer=torch", "--peer-python=false"], "cannot import torch"),
     ],
 )
 @pytest.mark.thorough

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The training step of pretraining_step.py in plain PyTorch, for comparison.
+
+Started by `pretraining_step.py --peer torch`; prints its measurements as JSON. The same
+networks, losses, metrics and optimizer, written for speed: fused attention or, where
+that is faster, plain; vocabulary scores at the masked positions only, multinomial
+sampling, optimizer and clipping over all tensors at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+
+import torch
+import torch.nn.functional as F
+from measurement import Device, Encoder, Sizes, measure_steps
+from torch import nn
+
+TYPES = {"float32": torch.float32, "mixed_bfloat16": torch.bfloat16}
+LAYER_NORM_EPSILON = 1e-12
+
+
+def layer_norm(width: int) -> nn.LayerNorm:
+    return nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention with one product for query, key and value."""
+
+    def __init__(self, hidden: int, heads: int, dropout: float, fused: bool):
+        super().__init__()
+        self.heads, self.dropout, self.fused = heads, dropout, fused
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        b, length, hidden = x.shape
+        qkv = self.qkv(x).view(b, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv.unbind(0)  # [B, heads, L, head]
+        if self.fused:
+            y = F.scaled_dot_product_attention(
+                query, key, value, bias.to(query.dtype), self.dropout
+            )
+        else:
+            scores = query * query.shape[-1] ** -0.5 @ key.transpose(-1, -2)
+            probs = F.dropout(torch.softmax(scores + bias, -1), self.dropout)
+            y = probs.to(value.dtype) @ value
+        return y.transpose(1, 2).reshape(b, length, hidden)
+
+
+class Layer(nn.Module):
+    """A transformer layer, post-norm."""
+
+    def __init__(self, size: Encoder, dropout: float, fused: bool):
+        super().__init__()
+        h = size.hidden
+        self.attention = Attention(h, size.heads, dropout, fused)
+        self.output = nn.Linear(h, h)
+        self.norm = layer_norm(h)
+        self.wide = nn.Linear(h, size.intermediate)
+        self.narrow = nn.Linear(size.intermediate, h)
+        self.last_norm = layer_norm(h)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        x = self.norm(x + self.dropout(self.output(self.attention(x, bias))))
+        wide = self.narrow(F.gelu(self.wide(x)))
+        return self.last_norm(x + self.dropout(wide))
+
+
+class Embeddings(nn.Module):
+    """Word, segment and position embeddings, shared by both networks."""
+
+    def __init__(self, sizes: Sizes, dropout: float):
+        super().__init__()
+        self.word = nn.Embedding(sizes.vocab, sizes.embedding)
+        self.segment = nn.Embedding(2, sizes.embedding)
+        self.position = nn.Embedding(max(512, sizes.length), sizes.embedding)
+        self.norm = layer_norm(sizes.embedding)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, ids: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
+        position = self.position.weight[: ids.shape[1]]
+        return self.dropout(
+            self.norm(self.word(ids) + self.segment(segments) + position)
+        )
+
+
+class Network(nn.Module):
+    """Projection of the embeddings and a stack of layers."""
+
+    def __init__(self, size: Encoder, embedding: int, dropout: float, fused: bool):
+        super().__init__()
+        same = embedding == size.hidden
+        self.project = nn.Identity() if same else nn.Linear(embedding, size.hidden)
+        self.layers = nn.ModuleList(
+            Layer(size, dropout, fused) for _ in range(size.layers)
+        )
+
+    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        x = self.project(x)
+        for layer in self.layers:
+            x = layer(x, bias)
+        return x
+
+
+class Electra(nn.Module):
+    """Generator and discriminator: forward gives loss and metrics."""
+
+    def __init__(self, sizes: Sizes, dropout: float, fused: bool):
+        super().__init__()
+        self.embeddings = Embeddings(sizes, dropout)
+        networks = (sizes.generator, sizes.discriminator)
+        self.generator, self.discriminator = (
+            Network(size, sizes.embedding, dropout, fused) for size in networks
+        )
+        self.transform = nn.Linear(sizes.generator.hidden, sizes.embedding)
+        self.transform_norm = layer_norm(sizes.embedding)
+        self.output_bias = nn.Parameter(torch.zeros(sizes.vocab))
+        h = sizes.discriminator.hidden
+        self.replaced = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(self, ids, mask, segments, masked_ids, positions):
+        bias = (1.0 - mask[:, None, None, :].float()) * -10000.0
+        embedded = self.embeddings(masked_ids, segments)
+        hidden = self.generator(embedded, bias)
+        rows = torch.arange(len(ids), device=ids.device)[:, None]
+        targets = ids[rows, positions].flatten()
+        hidden = self.transform(hidden[rows, positions]).flatten(0, 1)
+        hidden = self.transform_norm(F.gelu(hidden))
+        logits = F.linear(hidden, self.embeddings.word.weight).float()
+        logits = logits + self.output_bias  # [B * N, V]
+        generator_loss = F.cross_entropy(logits, targets)
+
+        with torch.no_grad():
+            probs = torch.softmax(logits, -1)
+            sampled = torch.multinomial(probs, 1)[:, 0]
+            corrupted = ids.scatter(1, positions, sampled.view_as(positions))
+            replaced = corrupted != ids
+        hidden = self.discriminator(self.embeddings(corrupted, segments), bias)
+        logits_replaced = self.replaced(hidden)[..., 0].float()
+        losses = F.binary_cross_entropy_with_logits(
+            logits_replaced, replaced.float(), reduction="none"
+        )
+        loss = generator_loss + 50.0 * (losses * mask).sum() / mask.sum()
+
+        with torch.no_grad():
+            predicted = logits_replaced > 0
+            metrics = torch.stack(
+                [
+                    loss.float(),
+                    generator_loss,
+                    (logits.argmax(-1) == targets).float().mean(),
+                    (sampled == targets).float().mean(),
+                    (predicted == replaced).float().mean(),
+                    (predicted & replaced).float().sum() / predicted.sum(),
+                    (predicted & replaced).float().sum() / replaced.sum(),
+                ]
+            )
+        return loss, metrics
+
+
+class AdamWeightDecay:
+    """Adam without bias correction, with decoupled decay, over all tensors at once."""
+
+    def __init__(self, model: nn.Module, rate: float = 5e-4, warmup: int = 10000):
+        self.parameters = list(model.parameters())
+        self.m = [torch.zeros_like(p) for p in self.parameters]
+        self.v = [torch.zeros_like(p) for p in self.parameters]
+        self.rate, self.warmup, self.step = rate, warmup, 0
+        # Biases and layer norms are vectors and are not decayed.
+        self.decayed = [p for p in self.parameters if p.ndim > 1]
+
+    @torch.no_grad()
+    def apply(self) -> torch.Tensor:
+        """Clips and applies the gradients; returns their norm."""
+        norm = nn.utils.clip_grad_norm_(self.parameters, 1.0, foreach=True)
+        gradients = [p.grad for p in self.parameters]
+        rate = self.rate * min(1.0, self.step / self.warmup)
+        self.step += 1
+        torch._foreach_lerp_(self.m, gradients, 0.1)
+        torch._foreach_mul_(self.v, 0.999)
+        torch._foreach_addcmul_(self.v, gradients, gradients, 0.001)
+        scale = torch._foreach_sqrt(self.v)
+        torch._foreach_add_(scale, 1e-6)
+        torch._foreach_mul_(self.decayed, 1.0 - rate * 0.01)
+        torch._foreach_addcdiv_(self.parameters, self.m, scale, -rate)
+        return norm
+
+
+class Trainer:
+    """Makes steps on random tokens."""
+
+    def __init__(self, job: dict, device: str):
+        torch.manual_seed(42)
+        main, generator, *others = job["sizes"]
+        self.sizes = Sizes(Encoder(*main), Encoder(*generator), *others)
+        self.device = device
+        self.model = Electra(self.sizes, job["dropout"], job["fused"]).to(device)
+        self.optimizer = AdamWeightDecay(self.model)
+        self.forward = torch.compile(self.model) if job["jit"] else self.model
+        dtype = TYPES[job["precision"]]
+        self.cast = contextlib.nullcontext
+        if dtype is not torch.float32:
+            self.cast = lambda: torch.autocast(torch.device(device).type, dtype)
+
+    def batch(self) -> list[torch.Tensor]:
+        """[CLS] tokens [SEP] without padding, some of them masked."""
+        s = self.sizes
+        ids = torch.randint(5, s.vocab, (s.batch, s.length))
+        ids[:, 0], ids[:, -1] = 2, 3
+        positions = torch.randint(1, s.length - 1, (s.batch, s.masked))
+        masked = ids.clone()
+        as_mask = torch.rand(positions.shape) < 0.85
+        rows = torch.arange(s.batch)[:, None].expand_as(positions)
+        masked[rows[as_mask], positions[as_mask]] = 4
+        mask, segments = torch.ones_like(ids), torch.zeros_like(ids)
+        return [t.to(self.device) for t in (ids, mask, segments, masked, positions)]
+
+    def run(self, count: int) -> float:
+        """Makes `count` steps; returns the loss of the last."""
+        for _ in range(count):
+            with self.cast():
+                loss, metrics = self.forward(*self.batch())
+            self.model.zero_grad()
+            loss.backward()
+            norm = self.optimizer.apply()
+            metrics = torch.cat([metrics, norm[None]])
+        return metrics.tolist()[0]  # waits for the device
+
+
+def measure(job: dict) -> dict:
+    """The measurements of pretraining_step.py, for PyTorch."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")  # as TensorFlow has it by default
+    trainer = Trainer(job, device)
+
+    def make_matmul():
+        rows, inner, columns = (8192,) * 3 if device == "cuda" else (4096, 1024, 1024)
+        a = torch.randn(rows, inner, device=device).to(TYPES[job["precision"]])
+        b = torch.randn(inner, columns, device=device).to(a.dtype)
+        return lambda: (a @ b)[0, 0].item(), 2.0 * rows * inner * columns
+
+    def gpu_peak():
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return peak
+
+    gpu = device == "cuda"
+    place = Device(
+        torch.cuda.get_device_name() if gpu else "CPU",
+        f"PyTorch {torch.__version__}",
+        make_matmul,
+        gpu_peak if gpu else None,
+    )
+    flops = trainer.sizes.step_flops()
+    return measure_steps(trainer.run, place, flops, job)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(json.loads(sys.argv[1]))))
