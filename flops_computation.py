@@ -1,33 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the floating point operations that pre-training takes, by formula.
+"""Prints the FLOPs of pre-training: `electra-tf flops` in a checkout."""
 
-Example:
-  python3 flops_computation.py
-
-The first table holds published models and equals the original's; the second holds the
-recipes in configs/.
-"""
-
-import glob
-import os
-
-from electra_tf import cli
-from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.run import NO_DATA
-from electra_tf.pretrain.flops import MODEL_FLOPS, get_recipe_flops
-
-
-def main(argv: list[str]) -> None:
-    """Prints the FLOPs of the models and of the recipes."""
-    del argv
-    for name, flops in MODEL_FLOPS.items():
-        print(f"{name:<32}{flops:.4g}")
-    print()
-    here = os.path.dirname(os.path.abspath(__file__))
-    for path in sorted(glob.glob(os.path.join(here, "configs", "*.json"))):
-        config = PretrainingConfig.from_hparams(NO_DATA, "recipe", read_hparams(path))
-        print(f"{os.path.basename(path):<32}{get_recipe_flops(config):.4g}")
-
+from electra_tf.commands import run
 
 if __name__ == "__main__":
-    cli.run(main)
+    run("flops")

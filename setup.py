@@ -9,6 +9,7 @@ import pathlib
 import re
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 HERE = pathlib.Path(__file__).parent
 VERSION = re.search(
@@ -32,6 +33,18 @@ FSSPEC = "fsspec>=2025.5"
 # Without the lower bound of aiobotocore, pip looks through years of its releases.
 S3 = [FSSPEC, "s3fs>=2025.5", "aiobotocore>=2.24"]
 
+
+class BuildWithConfigs(build_py):
+    """Copies configs/ into the wheel; a checkout has them beside the package."""
+
+    def run(self):
+        super().run()
+        if not self.editable_mode:
+            self.copy_tree(
+                str(HERE / "configs"), f"{self.build_lib}/electra_tf/configs"
+            )
+
+
 setup(
     name="electra-tf",
     version=VERSION,
@@ -41,6 +54,8 @@ setup(
     license="Apache-2.0",
     packages=find_packages(include=["electra_tf", "electra_tf.*"]),
     package_data={"electra_tf": ["py.typed"]},
+    cmdclass={"build_py": BuildWithConfigs},
+    entry_points={"console_scripts": ["electra-tf = electra_tf.commands:main"]},
     python_requires=">=3.11,<3.14",  # TensorFlow 2.21 has no wheels for 3.14
     install_requires=[
         "tensorflow>=2.20,<2.22",

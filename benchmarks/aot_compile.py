@@ -32,6 +32,7 @@ from preparation import numbers, place_pretraining
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.recipes import read_config
 from electra_tf.config.run import NO_DATA
 from electra_tf.errors import UserError
 from electra_tf.storage.new_folder import new_folder
@@ -87,7 +88,7 @@ flags.DEFINE_enum(
     ["cpu", "gpu", "tpu"],
     "The step in the form for this kind of device; default: the platform's.",
 )
-cli.define_path("config", None, "JSON file of hparams, such as configs/*.")
+cli.define_path("config", None, "A recipe of configs/, or a JSON file.")
 flags.DEFINE_string("hparams", "{}", "JSON text or file of hparams.")
 cli.define_path("output_dir", None, "A new folder for the lowered step and program.")
 cli.define_path(
@@ -108,7 +109,7 @@ def main(_):
         NO_DATA,
         "benchmark",
         read_hparams(FLAGS.hparams),
-        read_hparams(FLAGS.config) if FLAGS.config else None,
+        read_config(FLAGS.config),
     )
     check_compilable(config)
     if shutil.which(FLAGS.compiler_python) is None:

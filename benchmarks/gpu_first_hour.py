@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from absl import flags
-from measurement import ROOT, print_table, processor
+from measurement import print_table, processor
 from preparation import make_device, make_loop, write_data
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.recipes import read_config
 from electra_tf.config.run import NO_DATA
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
@@ -59,11 +60,12 @@ class Row(NamedTuple):
         return f"{self.model}-{self.length}x{self.batch}-{self.precision}{jit}"
 
     def config(self, data_dir: str = NO_DATA) -> PretrainingConfig:
-        file = read_hparams(str(ROOT / "configs" / f"{self.model}.json"))
         shape = {"max_seq_length": self.length, "train_batch_size": self.batch}
         shape |= {"precision": self.precision, "jit_compile": self.jit}
         hparams = shape | read_hparams(FLAGS.hparams)
-        return PretrainingConfig.from_hparams(data_dir, "benchmark", hparams, file)
+        return PretrainingConfig.from_hparams(
+            data_dir, "benchmark", hparams, read_config(self.model)
+        )
 
 
 BF16, F16, F32 = "mixed_bfloat16", "mixed_float16", "float32"

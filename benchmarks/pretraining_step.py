@@ -4,15 +4,13 @@
     python benchmarks/pretraining_step.py
     python benchmarks/pretraining_step.py --precision float32 --jit on --peer torch
     python benchmarks/pretraining_step.py --precision float32 --jit on \\
-        --model electra,electric,electric_direct
+        --model electra,electric
 
 The step is that of run_pretraining.py: masking, sampling, both networks, clipping,
 optimizer and metrics, on random tokens. Every variant runs in a process of its own, one
 at a time, the order reversed from one repeat to the next. benchmarks/measurement.py
 defines what counts as a FLOP; large matrix products are timed in the same process
-between the steps. electric_direct computes the vocabulary scores of
-all positions at once and keeps them for the backward pass, where Electric does it for
-`cloze_chunk_size` positions at a time.
+between the steps.
 """
 
 import functools
@@ -36,7 +34,7 @@ FLAGS = flags.FLAGS
 CHOICES = {
     "precision": ("float32", "mixed_bfloat16", "mixed_float16"),
     "jit": ("on", "off"),
-    "model": ("electra", "electric", "electric_direct"),
+    "model": ("electra", "electric"),
 }
 
 flags.DEFINE_list(
@@ -156,28 +154,10 @@ def run_variant(variant: dict) -> dict:
 def measure(job: dict) -> dict:
     """Builds the model and measures its steps."""
     startup.import_tensorflow()
-    if job["model"] == "electric_direct":
-        score_all_positions_at_once()
     config = config_of(job)
     loop = make_loop(config)
     flops = sizes_of(config).step_flops() if job["model"] == "electra" else 0
     return measurement.measure_steps(loop, make_device(config.precision), flops, job)
-
-
-def score_all_positions_at_once() -> None:
-    """Replaces Electric's normalizer in chunks by the direct formulation."""
-    import tensorflow as tf
-
-    from electra_tf.pretrain import masked_lm_generator
-
-    def direct(hidden, table, bias, chunk_size):
-        del chunk_size
-        scores = tf.matmul(hidden, tf.cast(table, hidden.dtype), transpose_b=True)
-        scores = tf.cast(scores, tf.float32) + bias  # [M, V]
-        best = tf.argmax(scores, axis=-1, output_type=tf.int32)
-        return tf.reduce_logsumexp(scores, axis=-1), best
-
-    masked_lm_generator.log_normalizer = direct
 
 
 def progress_line(name: str, result: dict) -> str:

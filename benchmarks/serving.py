@@ -6,32 +6,34 @@
     python benchmarks/serving.py --what encoder --jit_compile --onnx
 
 Without a run, a model of ELECTRA-Small's size with random weights and a vocabulary
-made from the examples. Each side runs in a process of its own; they take turns at the
-same requests, and get the same ids (encoder) or the same strings (detector: tokenizer,
-model, probabilities and character offsets). Batches follow each other through a text,
-so their lengths differ as in practice. "Quiet" is the median over requests of each
-one's fastest run; "times as fast" compares that.
+made from the examples. The sides take turns at the same requests, and get the same ids
+(encoder) or the same strings (detector: tokenizer, model, probabilities and character
+offsets). Batches follow each other through a text, so their lengths differ as in
+practice. "Quiet" is the median over requests of each one's fastest run; "times as fast"
+compares that.
 """
 
 import contextlib
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
 
 from absl import flags
 from measurement import ROOT, print_table, save
 from preparation import train_vocabulary
-from serving_sides import COMPILED, MULTIPLE, ONNX
 
 from electra_tf import cli, startup
-from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
 KINDS = ("encoder", "detector")
+# Sides of ours that have an encoder only.
+COMPILED = "float32, XLA"
+ONNX = "float32, onnxruntime"
+MULTIPLE = 16  # XLA compiles each length, so lengths are multiples of this
 
 flags.DEFINE_string("data_dir", None, "Of the run to serve.")
 flags.DEFINE_string("model_name", None, "Of the run to serve.")
@@ -60,7 +62,6 @@ flags.DEFINE_integer(
     "That share one operation of our side; default: all. TensorFlow Serving has "
     "--tensorflow_intra_op_parallelism.",
 )
-flags.DEFINE_string("peer_python", sys.executable, "Python with torch, transformers.")
 flags.DEFINE_string("json", None, "File for all that was measured.")
 
 HELDOUT = ROOT / "examples" / "heldout" / "lost_world_opening.txt"
@@ -70,7 +71,12 @@ def main(_):
     lines = HELDOUT.read_text(encoding="utf-8").splitlines()
     texts = [line.strip() for line in lines if line.strip()]
     startup.import_tensorflow()
-    from electra_tf.export import formats, saved_models
+    import tensorflow as tf
+
+    operation_threads = FLAGS.intra_op_threads or FLAGS.threads
+    tf.config.threading.set_intra_op_parallelism_threads(operation_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(FLAGS.threads)
+    from electra_tf.export import formats, saved_model
     from electra_tf.interop import huggingface
 
     with tempfile.TemporaryDirectory() as name:
@@ -78,16 +84,16 @@ def main(_):
         stored = stored_model(folder)
         peer = folder / "peer"
         huggingface.write_huggingface(stored, "discriminator", peer, log=lambda _: None)
-        workers = {"torch": Worker("torch", peer / "discriminator")}
+        sides = {"torch": torch_functions(peer / "discriminator")}
         for precision in FLAGS.precisions:
-            source = saved_models.source_of(stored, precision)
+            source = saved_model.source_of(stored, precision)
             for what in FLAGS.what:
-                saved_models.write_part(source, what, folder / precision)
-            workers[precision] = Worker("ours", folder / precision)
+                saved_model.write_part(source, what, folder / precision)
+            sides[precision] = our_functions(folder / precision)
         if FLAGS.jit_compile:
-            source = saved_models.source_of(stored, "float32", True)
-            saved_models.write_part(source, "encoder", folder / COMPILED)
-            workers[COMPILED] = Worker("ours", folder / COMPILED)
+            source = saved_model.source_of(stored, "float32", True)
+            saved_model.write_part(source, "encoder", folder / COMPILED)
+            sides[COMPILED] = our_functions(folder / COMPILED)
         if FLAGS.onnx:
             request = {"init_checkpoint": str(peer / "discriminator")}
             request["what"] = "encoder"
@@ -95,11 +101,9 @@ def main(_):
                 formats.export(
                     formats.ExportRequest("onnx", str(folder / ONNX), **request)
                 )
-            workers[ONNX] = Worker("onnx", folder / ONNX)
+            sides[ONNX] = onnx_functions(folder / ONNX)
         found = {}
-        print_table(compare(workers, requests_of(texts, stored), found), COLUMNS)
-        for worker in workers.values():
-            worker.close()
+        print_table(compare(sides, requests_of(texts, stored), found), COLUMNS)
     save(FLAGS.json, found)
 
 
@@ -159,23 +163,17 @@ COLUMNS = {
 }
 
 
-def compare(workers: dict, requests: dict, found: dict):
+def compare(sides: dict, all_requests: dict, found: dict):
     """Measures all sides in turns: rows of the table; `found` gets all seconds."""
     for what in FLAGS.what:
-        for size, of_size in requests.items():
-            sides = {
-                side: worker
-                for side, worker in workers.items()
-                if side not in (COMPILED, ONNX) or what == "encoder"
-            }
-            answers = {
-                side: worker.ask(what=what, first=of_size[what][0])
-                for side, worker in sides.items()
-            }
-            seconds = {side: [] for side in sides}
+        for size, of_size in all_requests.items():
+            own = {side: found for side, found in sides.items() if what in found}
+            requests = of_size[what]
+            answers = {side: ask(own[side], what, requests[0]) for side in own}
+            seconds = {side: [] for side in own}
             for _ in range(FLAGS.rounds):
-                for side, worker in sides.items():
-                    seconds[side].append(worker.ask(what=what, requests=of_size[what]))
+                for side in own:
+                    seconds[side].append(time_requests(own[side], what, requests))
             found[f"{what} {size}"] = seconds
             quiet = {side: quiet_seconds(rounds) for side, rounds in seconds.items()}
             for side, rounds in seconds.items():
@@ -203,33 +201,125 @@ def max_difference(ours: list, theirs: list) -> float:
     )
 
 
-class Worker:
-    """A process that runs one side."""
+def ask(side: dict, what: str, request: list) -> list:
+    """The numbers that a side answers."""
+    prepare, run, numbers = side[what]
+    return numbers(request, run(prepare(request)))
 
-    def __init__(self, side: str, directory: Path):
-        python = FLAGS.peer_python if side == "torch" else sys.executable
-        self._process = subprocess.Popen(
-            [
-                *(python, ROOT / "benchmarks" / "serving_sides.py", side, directory),
-                *(str(FLAGS.threads), str(FLAGS.intra_op_threads or FLAGS.threads)),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"},
-        )
 
-    def ask(self, **order):
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            raise UserError("a side ended early; see its error above.", 1)
-        return json.loads(line)
+def time_requests(side: dict, what: str, requests: list) -> list[float]:
+    """Seconds of each request."""
+    prepare, run, _ = side[what]
+    prepared, found = [prepare(request) for request in requests], []
+    for request in prepared:  # XLA compiles each length
+        run(request)
+    for request in prepared:
+        start = time.perf_counter()
+        run(request)
+        found.append(time.perf_counter() - start)
+    return found
 
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(30)
+
+def our_functions(directory: Path) -> dict:
+    """What -> (prepare a request, run it, numbers per row of the result)."""
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401
+
+    multiple = MULTIPLE if directory.name == COMPILED else 1
+    loaded = {p.name: tf.saved_model.load(str(p / "1")) for p in directory.iterdir()}
+
+    def answer(what, **inputs):
+        inputs = {name: tf.constant(value) for name, value in inputs.items()}
+        outputs = loaded[what].signatures["serving_default"](**inputs)
+        return {name: x.numpy() for name, x in outputs.items()}
+
+    def encode(inputs):
+        return answer("encoder", **inputs)["sequence_output"]
+
+    def detected(texts, found):
+        pairs = zip(found["probabilities"], found["num_tokens"], strict=True)
+        return [row[:count].tolist() for row, count in pairs]
+
+    found = {
+        "encoder": (partial(padded, multiple=multiple), encode, real_rows),
+        "detector": (unchanged, lambda texts: answer("detector", text=texts), detected),
+    }
+    return {what: found[what] for what in loaded}
+
+
+def onnx_functions(directory: Path) -> dict:
+    """The encoder in onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = FLAGS.threads
+    session = onnxruntime.InferenceSession(
+        directory / "encoder.onnx", options, providers=["CPUExecutionProvider"]
+    )
+
+    def encode(inputs):
+        return session.run(["sequence_output"], inputs)[0]
+
+    return {"encoder": (padded, encode, real_rows)}
+
+
+def torch_functions(directory: Path) -> dict:
+    """The same by transformers: fast tokenizer and ElectraForPreTraining."""
+    import torch
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(FLAGS.threads)
+    model = transformers.ElectraForPreTraining.from_pretrained(directory).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    options = {"padding": True, "max_length": tokenizer.model_max_length}
+    options |= {"truncation": True, "return_tensors": "pt"}
+
+    def tensors(request):
+        return [torch.tensor(x) for x in request]
+
+    @torch.inference_mode()
+    def encode(request):
+        ids, mask = request
+        return model.electra(ids, attention_mask=mask).last_hidden_state.numpy()
+
+    @torch.inference_mode()
+    def detect(texts):
+        inputs = tokenizer(texts, **options, return_offsets_mapping=True)
+        offsets = inputs.pop("offset_mapping").numpy()
+        probabilities = torch.sigmoid(model(**inputs).logits).numpy()
+        return probabilities, offsets, inputs["attention_mask"].numpy()
+
+    def detected(texts, found):
+        pairs = zip(found[0], found[2].sum(axis=1), strict=True)
+        return [row[1 : count - 1].tolist() for row, count in pairs]
+
+    return {
+        "encoder": (tensors, encode, real_rows),
+        "detector": (unchanged, detect, detected),
+    }
+
+
+def unchanged(request):
+    return request
+
+
+def padded(request, multiple: int = 1) -> dict:
+    """The encoder's inputs, as long as a multiple of that."""
+    import numpy as np
+
+    ids, mask = (np.array(x, np.int32) for x in request)
+    padding = (0, 0), (0, -ids.shape[1] % multiple)
+    ids, mask = (np.pad(x, padding) for x in (ids, mask))
+    names = ("input_word_ids", "input_mask", "input_type_ids")
+    return dict(zip(names, (ids, mask, np.zeros_like(ids)), strict=True))
+
+
+def real_rows(request, sequence) -> list:
+    """The first number of each real token's vector, row by row."""
+    counts = [sum(row) for row in request[1]]
+    pairs = zip(sequence, counts, strict=True)
+    return [row[:count, 0].tolist() for row, count in pairs]
 
 
 if __name__ == "__main__":

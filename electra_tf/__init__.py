@@ -8,6 +8,8 @@ and does not import TensorFlow.
 import importlib
 from typing import Any
 
+from electra_tf import keras_registry
+
 __version__ = "0.1.0"
 
 # Public name -> the module it lives in.
@@ -21,11 +23,15 @@ _MODULES = {
     "UserError": "errors",
     "Vocabulary": "text.vocabulary",
     "build_pretrainer": "pretrain.pretraining",
+    "TextEncoder": "model.encoder",
+    "build_dataset": "api",
+    "create_optimizer": "train.optimization",
     "load": "inference.prediction",
-    "make_dataset": "pretrain.pretrain_data",
+    "make_dataset": "api",
     "read_hparams": "config.hparams",
     "score_texts": "inference.pretrained_model",
     "score_tokens": "inference.pretrained_model",
+    "train_vocabulary": "api",
 }
 
 __all__ = sorted(_MODULES)
@@ -40,4 +46,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULES])
+    return __all__
+
+
+keras_registry.install()

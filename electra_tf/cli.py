@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every script starts: absl flags in the original's spellings, errors in words.
+"""How every command starts: absl flags in the original's spellings, errors in words.
 
-A script defines its flags with `absl.flags` (and `define_pair`), has `main(argv)`, and
+A command defines its flags with `absl.flags` (and `define_pair`), has `main(argv)`, and
 ends with
 
     if __name__ == "__main__":
         cli.run(main)
 
-Its module docstring is its `--help` text: one line of what it does and an example.
-Keep TensorFlow out of the script's top-level imports, so that `--help` and errors in
-flags and hparams take a fraction of a second.
+The docstring of its module is its `--help` text: what it does and an example. Keep
+TensorFlow out of its top-level imports, so that `--help` and errors in flags and
+hparams take a fraction of a second.
 """
 
 import atexit
@@ -56,6 +56,8 @@ _TOO_LARGE = re.compile(
     r"|Unable to allocate [^\n]+"
 )
 
+# Of the `main` that runs: its flags and its docstring are the command's.
+_module = "__main__"
 # The original's names of boolean flags -> absl's: {"no_lower_case": "nodo_lower_case"}.
 _spellings: dict[str, str] = {}
 
@@ -63,6 +65,7 @@ _spellings: dict[str, str] = {}
 def run(
     main: Callable[[list[str]], Any],
     commands: Mapping[str, str] | None = None,
+    argv: Sequence[str] | None = None,
 ) -> None:
     """Parses the command line, calls `main(argv)` and exits with its return value.
 
@@ -75,12 +78,15 @@ def run(
     stderr and ends the process with its exit code; any other exception keeps its
     traceback, because it is a defect of the program.
     """
+    global _module
+    _module = main.__module__
     open_closed_streams()
     startup.in_script = True
     # At the end, Python would search all there is for cycles: a second for nothing.
     atexit.register(gc.freeze)
     app.run(
-        _in_words(main), flags_parser=lambda argv: _parse_flags(argv, commands or {})
+        *(_in_words(main), argv),
+        flags_parser=lambda argv: _parse_flags(argv, commands or {}),
     )
 
 
@@ -109,90 +115,6 @@ def define_path(
     path that this program could not open, or would take for another, is refused.
     """
     return flags.DEFINE(_PathParser(not in_bucket), name, default, help, **kwargs)
-
-
-def define_building(encoding_errors: Sequence[str]) -> None:
-    """Defines the flags of both builders of pre-training data, but for the filters."""
-    flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
-    flags.DEFINE_integer(
-        "num_processes",
-        1,
-        "Processes to share the work; the result is always the same.",
-    )
-    usual = "Default: as the vocabulary was built, else true."
-    define_pair("do_lower_case", "no_lower_case", None, f"Lower-case the text. {usual}")
-    accents = ("strip_accents", "no_strip_accents", None, f"Strip accents. {usual}")
-    define_pair(*accents, positive="do_strip_accents")
-    flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
-    flags.DEFINE_integer(
-        "num_out_files", None, "Number of shards. Default: one for about 64 MB."
-    )
-    flags.DEFINE_enum(
-        "encoding_errors",
-        "strict",
-        encoding_errors,
-        "What to do with bytes that are not UTF-8: stop, or leave them out and count "
-        "them.",
-    )
-
-
-def define_filters() -> dict[str, Any]:
-    """Defines the flags of `text.filters.Filters`; FlagHolders by field."""
-    length = "Leave out documents of fewer characters (0: none)."
-    letters = "Leave out documents with a smaller share of letters, as 0.5 (0: none)."
-    languages = "Leave out documents in languages other than these, as de,en."
-    documents = "Leave out documents that are equal to an earlier one."
-    near = "Leave out documents that are nearly equal to an earlier one (MinHash)."
-    lines = "Leave out lines that are equal to an earlier one, of any document."
-    return {
-        "min_chars": flags.DEFINE_integer("min_document_chars", 0, length),
-        "min_letters": flags.DEFINE_float("min_letters", 0.0, letters),
-        "languages": flags.DEFINE_list("languages", [], languages),
-        "duplicate_documents": flags.DEFINE_boolean(
-            "drop_duplicate_documents", False, documents
-        ),
-        "near_duplicates": flags.DEFINE_boolean("drop_near_duplicates", False, near),
-        "duplicate_lines": flags.DEFINE_boolean("drop_duplicate_lines", False, lines),
-    }
-
-
-def define_runner(processes: str = "num_processes") -> Callable[[], str | None]:
-    """Defines --runner and --beam-args; what is returned gives Beam's options or None.
-
-    Calling it raises `UserError` for flags that do not go together.
-
-    Args:
-      processes: the flag for their number with --runner local.
-    """
-    runner = flags.DEFINE_enum(
-        "runner",
-        "local",
-        ["local", "beam"],
-        "Who does the work: processes of this machine, or Apache Beam; the result is "
-        "the same.",
-    )
-    args = flags.DEFINE_string(
-        "beam_args",
-        None,
-        "Options of Beam, as '--runner=FlinkRunner --flink_master=...'. Default: "
-        "Beam's own engine in this process.",
-    )
-
-    def beam_args() -> str | None:
-        if runner.value == "beam":
-            if FLAGS[processes].present:
-                raise UserError(
-                    f"--{_hyphens(processes)} is for --runner local; Beam takes the "
-                    "number of workers\nfrom --beam-args, as '--direct_num_workers=2 "
-                    "--direct_running_mode=multi_processing'.",
-                    EXIT_FLAGS,
-                )
-            return args.value or ""
-        if args.value is not None:
-            raise UserError("--beam-args is for --runner beam.", EXIT_FLAGS)
-        return None
-
-    return beam_args
 
 
 class _PathParser(flags.ArgumentParser):
@@ -370,7 +292,8 @@ def _unknown_flag(name: str) -> str:
 
 def _script_flags() -> list[flags.Flag]:
     """The flags of the script itself, in alphabetical order."""
-    found = FLAGS.get_key_flags_for_module(sys.argv[0])
+    name = sys.argv[0] if _module == "__main__" else _module
+    found = FLAGS.get_key_flags_for_module(name)
     return sorted(found, key=lambda flag: flag.name)
 
 
@@ -380,7 +303,7 @@ def _hyphens(name: str) -> str:
 
 def _help_text() -> str:
     """The script's docstring, then its flags with their defaults."""
-    lines = [(sys.modules["__main__"].__doc__ or "").strip()]
+    lines = [(sys.modules[_module].__doc__ or "").strip()]
     others = {name: spelling for spelling, name in _spellings.items()}
     found = _script_flags()
     lines += ["", "Flags:"] if found else []

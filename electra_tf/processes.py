@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that end when the process that started them does: workers, and commands."""
+"""Commands in processes that end when the process that started them does."""
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import multiprocessing
-import multiprocessing.connection
 import os
 import re
 import signal
@@ -15,86 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from electra_tf.console import Console
-from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 
 # The environment variable that names the process which this one should not outlive.
 ENDS_WITH_PARENT = "ELECTRA_TF_ENDS_WITH"
-
-
-class _Process(multiprocessing.context.SpawnProcess):
-    """Is not reached by Ctrl-C: who started it ends it.
-
-    Else one that ends of it before the other has noticed looks as if killed.
-    """
-
-    def start(self) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            super().start()  # What is blocked stays so in the new process.
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Context(multiprocessing.context.SpawnContext):
-    Process = _Process
-
-
-@contextlib.contextmanager
-def pool(
-    num_processes: int, initializer: Callable[..., Any] | None = None, *args: Any
-) -> Iterator[concurrent.futures.ProcessPoolExecutor]:
-    """An executor of fresh processes, each of which calls `initializer(*args)` first.
-
-    Fresh, because a forked copy of a process that has used TensorFlow may hang. What
-    has not begun at the end of the block is cancelled; after Ctrl-C, what is at work
-    is ended. Raises `UserError` when a process was killed.
-    """
-    context = _Context()
-    open_until_end, end = context.Pipe(duplex=False)
-    executor = concurrent.futures.ProcessPoolExecutor(
-        num_processes, context, _start, (open_until_end, initializer, args)
-    )
-    try:
-        yield executor
-    except KeyboardInterrupt:
-        end.close()
-        raise
-    except concurrent.futures.process.BrokenProcessPool:
-        raise UserError(
-            "a worker process was killed, perhaps for want of memory.\n"
-            "Run the command again with fewer --num-processes (run_inference.py: "
-            "--workers)."
-        ) from None
-    finally:
-        executor.shutdown(wait=True, cancel_futures=True)
-
-
-def results(
-    num_processes: int,
-    function: Callable[..., Any],
-    tasks: Sequence[tuple],
-    initializer: Callable[..., Any] | None = None,
-    *args: Any,
-) -> Iterator[tuple[int, Any]]:
-    """Yields (number of the task, `function(*task)`) of all tasks as they end.
-
-    One process is this one. Others call `initializer(*args)` first, as in `pool`.
-    """
-    if num_processes == 1:
-        for number, task in enumerate(tasks):
-            yield number, function(*task)
-        return
-    with pool(num_processes, initializer, *args) as executor:
-        futures = {
-            executor.submit(function, *task): number
-            for number, task in enumerate(tasks)
-        }
-        for future in concurrent.futures.as_completed(futures):
-            # Kept, the results of all tasks would gather in memory.
-            yield futures.pop(future), future.result()
 
 
 def gpus() -> list[str]:
@@ -106,20 +29,6 @@ def gpus() -> list[str]:
     count = sum(bool(re.fullmatch(r"nvidia\d+", name)) for name in names)
     # CUDA counts from 0 whatever the nodes' numbers are, which are those of the host.
     return [str(number) for number in range(count)]
-
-
-def _start(open_until_end, initializer: Callable[..., Any] | None, args: tuple) -> None:
-    parent = multiprocessing.parent_process().sentinel
-    ends = [parent, open_until_end]
-    threading.Thread(target=_end_with, args=(ends,), daemon=True).start()
-    if initializer:
-        initializer(*args)
-
-
-def _end_with(ends: list) -> None:
-    """Ends this process when its parent has ended, or has closed the connection."""
-    multiprocessing.connection.wait(ends)
-    os._exit(1)
 
 
 def end_with_parent() -> None:
@@ -157,7 +66,6 @@ def run_jobs(
     console: Console,
     keep_going: bool = False,
     on_end: Callable[[Job], None] = lambda job: None,
-    on_wait: Callable[[list[Job]], None] = lambda jobs: None,
 ) -> int:
     """Runs jobs, `count` at a time, in processes that end with this one.
 
@@ -167,7 +75,6 @@ def run_jobs(
     Args:
       keep_going: start the others after one has failed, too.
       on_end: called with a job that has succeeded.
-      on_wait: called with the jobs that run, some times a second.
 
     Returns: 0; else the exit code of the first job that failed, 42 after a signal.
     """
@@ -188,7 +95,6 @@ def run_jobs(
             if not running:
                 break
             time.sleep(0.1)  # Jobs take minutes.
-            on_wait([job for job, _, _ in running.values()])
             for place, (job, rest, process) in list(running.items()):
                 if asked and process.pid not in told:
                     told.add(process.pid)

@@ -1,34 +1,56 @@
+#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What glue.py and against_random.py share: flags, a fine-tuning run for each task."""
+"""What a pre-trained model is worth: fine-tunes it, --trials runs of each task.
+
+  python experiments/finetuned.py glue --data-dir $DATA_DIR --model-name m
+  python experiments/finetuned.py against_random --data-dir $DATA_DIR --model-name m
+
+glue prints the ELECTRA paper's score: the mean over GLUE's eight tasks of the medians
+on their dev sets, at the paper's learning rate for the model's size unless --hparams
+has one. against_random fine-tunes random weights of the model's shape as well, drawn
+anew for each trial, with the same seeds (order of the data, heads, dropout), and prints
+the means on the dev sets with their standard errors. Tasks' files are in
+$DATA_DIR/finetuning_data/<task>; what is finished is not repeated.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+import os
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import scales
 from absl import flags
 from checkout import ROOT
+from scales import GLUE
 
 from electra_tf import cli
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
+from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.task_names import originals_with_data
 from electra_tf.interop.sources import FoundModel
 from electra_tf.processes import Job, run_jobs
+from electra_tf.storage.files import atomic_write
 
-DATA_DIR = cli.define_path("data_dir", None, "Vocabulary, data of tasks and models.")
-MODEL_NAME = flags.DEFINE_string("model_name", None, "The pre-trained model.")
+_DATA_DIR = cli.define_path("data_dir", None, "Vocabulary, data of tasks and models.")
+_MODEL_NAME = flags.DEFINE_string("model_name", None, "The pre-trained model.")
 _HPARAMS = flags.DEFINE_string(
     "hparams", "{}", "JSON text or file: hparams of fine-tuning, for all tasks."
 )
-TRIALS = flags.DEFINE_integer(
-    "trials", 10, "Fine-tuning runs of each task; the paper has 10.", lower_bound=1
+_TRIALS = flags.DEFINE_integer(
+    "trials",
+    None,
+    "Fine-tuning runs of each task. Default: 10, as the paper has; against_random: 5.",
+    lower_bound=1,
 )
 _TASKS = flags.DEFINE_list("tasks", [], "Default: those that have data.")
 _WORKERS = flags.DEFINE_integer("workers", 1, "Tasks at a time.", lower_bound=1)
@@ -38,6 +60,7 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 _OURS = ("task_names", "num_trials", "model_dir", "results_txt", "do_train", "do_eval")
 # In the place of a score that is no number, such as a correlation with a constant.
 UNDEFINED = "-"
+PRETRAINED, RANDOM = "pre-trained", "random weights"
 
 
 class TaskRun(NamedTuple):
@@ -46,14 +69,15 @@ class TaskRun(NamedTuple):
     name: str
     task: str
     hparams: Mapping[str, Any]
+    trials: int
 
     def _hparams(self) -> dict[str, Any]:
-        own = {"task_names": [self.task], "num_trials": TRIALS.value}
+        own = {"task_names": [self.task], "num_trials": self.trials}
         return {"keep_all_models": False, **self.hparams, **own}
 
     def results(self) -> Path:
         """The JSON file that run_finetuning.py writes."""
-        place = DATA_DIR.value, MODEL_NAME.value
+        place = _DATA_DIR.value, _MODEL_NAME.value
         return Path(FinetuningConfig.results_of(*place, self._hparams()))
 
     def statistics(self) -> dict[str, dict[str, Any]]:
@@ -65,7 +89,7 @@ class TaskRun(NamedTuple):
         """The command that makes it; what is finished it does not repeat."""
         command = [
             *(sys.executable, str(ROOT / "run_finetuning.py")),
-            *("--data-dir", DATA_DIR.value, "--model-name", MODEL_NAME.value),
+            *("--data-dir", _DATA_DIR.value, "--model-name", _MODEL_NAME.value),
             *("--hparams", json.dumps(self._hparams())),
         ]
         log = self.results().with_name(f"{self.task}.log")
@@ -83,7 +107,7 @@ def given_hparams() -> dict[str, Any]:
 def originals(hparams: Mapping[str, Any]) -> list[str]:
     """The original's tasks that have data where the hparams say."""
     places = {k: hparams[k] for k in ("data_source", "tfds_data_dir") if k in hparams}
-    place = DATA_DIR.value, MODEL_NAME.value
+    place = _DATA_DIR.value, _MODEL_NAME.value
     return originals_with_data(FinetuningConfig.from_hparams(*place, places))
 
 
@@ -96,7 +120,7 @@ def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
         if task not in there:
             raise UserError(
                 f"--tasks: {task!r} has no data in "
-                f"{Path(DATA_DIR.value) / 'finetuning_data'} (or where data_source "
+                f"{Path(_DATA_DIR.value) / 'finetuning_data'} (or where data_source "
                 f"says), or is not of {origin}.\n"
                 f"There are: {', '.join(there)}."
             )
@@ -105,13 +129,15 @@ def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
 
 def initial_model(hparams: Mapping[str, Any], console: Console) -> FoundModel | None:
     """The model that runs start from, or None for random weights."""
-    place = DATA_DIR.value, MODEL_NAME.value
+    place = _DATA_DIR.value, _MODEL_NAME.value
     start = FinetuningConfig.weights_of(*place, dict(hparams))
     return None if start is None else initial_weights.find(start, console.log)
 
 
-def make(runs: Sequence[TaskRun], console: Console) -> tuple[int, set[str]]:
-    """Makes what is not made: the exit code, and the names of those that are finished.
+def make(
+    runs: Sequence[TaskRun], console: Console
+) -> tuple[int, dict[str, dict[str, dict[str, Any]]]]:
+    """Makes what is not made: the exit code, and the finished runs' statistics by name.
 
     One that fails does not keep the others from being made.
     """
@@ -121,4 +147,177 @@ def make(runs: Sequence[TaskRun], console: Console) -> tuple[int, set[str]]:
         keep_going=True,
         on_end=lambda job: finished.add(job.name),
     )
-    return code, finished
+    return code, {r.name: r.statistics() for r in runs if r.name in finished}
+
+
+def write(lines: Sequence[str], path: Path, console: Console) -> None:
+    """Writes and logs a page."""
+    atomic_write(path, "\n".join(lines) + "\n")
+    for line in [*lines, f"Written to {path}"]:
+        console.log(line)
+
+
+def glue(hparams: dict[str, Any], console: Console) -> int:
+    """Fine-tunes on GLUE; returns the exit code."""
+    there = scales.glue_tasks(originals(hparams), Path(_DATA_DIR.value))
+    tasks = chosen_tasks(there, "GLUE")
+    rate, note = learning_rate(hparams, shape_of_model(hparams, console))
+    runs = [
+        TaskRun(task, task, {**hparams, **rate}, _TRIALS.value or 10) for task in tasks
+    ]
+    code, found = make(runs, console)
+    if found:
+        path = runs[0].results().with_name("glue.md")
+        write([*glue_table(found), "", note], path, console)
+    return code
+
+
+def shape_of_model(hparams: Mapping[str, Any], console: Console) -> Mapping[str, Any]:
+    """The hparams of the shape: what the model says, or those of random weights."""
+    model = initial_model(hparams, console)
+    if model is None:
+        return hparams
+    usual = os.path.join(_DATA_DIR.value, "vocab.txt")
+    return initial_weights.hparams_of(model, hparams, usual, console.log)
+
+
+def learning_rate(
+    hparams: Mapping[str, Any], shape: Mapping[str, Any]
+) -> tuple[dict[str, float], str]:
+    """(the hparam, if it is to be set, what the table says of it)."""
+    if "learning_rate" in hparams:
+        return {}, f"Learning rate {hparams['learning_rate']:g}, of --hparams."
+    rate, size = scales.paper_rate(shape), shape.get("model_size", "small")
+    if rate is None:
+        return {}, f"Learning rate: run_finetuning.py's; the paper has no such {size}."
+    return {"learning_rate": rate}, f"Learning rate {rate:g}, the paper's for {size}."
+
+
+def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """Markdown: each task's median, and the mean over the tasks that have one.
+
+    Args:
+      found: task -> metric -> statistics of the trials.
+    """
+    lines = ["| task | metric | median | trials |", "|---|---|---|---|"]
+    medians = {}
+    for task, metrics in found.items():
+        value = metrics[GLUE[task]]
+        median = UNDEFINED
+        if value["median"] is not None:
+            medians[task] = value["median"]
+            median = f"{value['median']:.2f}"
+        cells = [task, GLUE[task], median, str(value["trials"])]
+        lines.append(f"| {' | '.join(cells)} |")
+    mean = f"{statistics.fmean(medians.values()):.2f}" if medians else UNDEFINED
+    whole = medians.keys() == GLUE.keys()
+    names = ", ".join(medians) or "nothing"
+    name = "GLUE" if whole else f"mean of {names}; not the paper's"
+    lines.append(f"| **{name}** | | **{mean}** | |")
+    left_out = [task for task in found if task not in medians]
+    if left_out:
+        names = ", ".join(left_out)
+        lines += ["", f"Without a defined score, and left out of the mean: {names}."]
+    return lines
+
+
+def against_random(hparams: dict[str, Any], console: Console) -> int:
+    """Fine-tunes the model and random weights; returns the exit code."""
+    data_dir, model_name = _DATA_DIR.value, _MODEL_NAME.value
+    there = sorted({*originals(hparams), *hparams.get("tasks", [])})
+    tasks = chosen_tasks(there, '"tasks"')
+    if not tasks:
+        raise UserError(
+            f"{data_dir}/finetuning_data has no data of a task; docs/fine_tuning.md "
+            "has more."
+        )
+    model = initial_model(hparams, console)
+    if model is None:
+        raise UserError(
+            "--hparams: init_checkpoint is null, which are random weights.\nLeave it "
+            "out, or name a pre-trained model."
+        )
+    random = untrained(model, hparams, os.path.join(data_dir, "vocab.txt"), console)
+    own = Path(run_directory(data_dir, model_name)) / "random_weights"
+    runs, trials = {}, _TRIALS.value or 5
+    for task in tasks:
+        places = {
+            "model_dir": str(own / task),
+            "preprocessed_data_dir": str(own / f"{task}_features"),
+        }
+        for which, its in ((PRETRAINED, hparams), (RANDOM, random | places)):
+            runs[task, which] = TaskRun(f"{task}, {which}", task, its, trials)
+    code, found = make(list(runs.values()), console)
+    if found:
+        found = {key: found[run.name] for key, run in runs.items() if run.name in found}
+        path = runs[tasks[0], PRETRAINED].results().with_name("against_random.md")
+        write(random_table(found), path, console)
+    return code
+
+
+def untrained(
+    model: FoundModel, hparams: Mapping[str, Any], vocab_file: str, console: Console
+) -> dict[str, Any]:
+    """The hparams of random weights of a model's shape, drawn as its own once were."""
+    theirs = model.settings.hparams.get("model_hparam_overrides", {})
+    drawn = {k: theirs[k] for k in ("initializer_range",) if k in theirs}
+    overrides = drawn | hparams.get("model_hparam_overrides", {})
+    given = {**hparams, "model_hparam_overrides": overrides}
+    shape = initial_weights.hparams_of(model, given, vocab_file, console.log)
+    return given | shape | {"init_checkpoint": None}
+
+
+def random_table(
+    found: Mapping[tuple[str, str], Mapping[str, Mapping[str, Any]]],
+) -> list[str]:
+    """Markdown: mean and standard error of both, their difference.
+
+    Args:
+      found: (task, which of the two) -> statistics.
+    """
+    head = ["task", "metric", PRETRAINED, RANDOM, "difference", "in standard errors"]
+    rows = [head, ["---"] * len(head)]
+    for (task, which), metrics in found.items():
+        other = found.get((task, RANDOM))
+        if which == RANDOM or other is None:
+            continue
+        for metric, value in metrics.items():
+            if metric == "loss":  # of which less is better
+                continue
+            rows.append([task, metric, *_compared(value, other[metric])])
+    return [f"| {' | '.join(row)} |" for row in rows]
+
+
+def _compared(ours: Mapping[str, Any], others: Mapping[str, Any]) -> list[str]:
+    """Both means with their errors, their difference, and that in standard errors."""
+    sides = ours, others
+    errors = [standard_error(side) for side in sides]
+    cells = [
+        UNDEFINED
+        if side["mean"] is None
+        else f"{side['mean']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+        for side, error in zip(sides, errors, strict=True)
+    ]
+    if UNDEFINED in cells:
+        return [*cells, UNDEFINED, ""]
+    difference = ours["mean"] - others["mean"]
+    both = math.hypot(*errors) if None not in errors else 0.0
+    return [*cells, f"{difference:+.2f}", f"{difference / both:+.1f}" if both else ""]
+
+
+def standard_error(value: Mapping[str, Any]) -> float | None:
+    """Of the mean; None for a single trial."""
+    return None if value["std"] is None else value["std"] / math.sqrt(value["trials"])
+
+
+_COMMANDS = {"glue": glue, "against_random": against_random}
+
+
+def main(argv: list[str]) -> int:
+    """Fine-tunes, prints and writes the table; returns the exit code."""
+    return _COMMANDS[argv[1]](given_hparams(), Console())
+
+
+if __name__ == "__main__":
+    names = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+    cli.run(main, dict.fromkeys(_COMMANDS, " ".join(names)))

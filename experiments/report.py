@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import checkout  # noqa: F401
 
 from electra_tf.storage.files import atomic_write
-from electra_tf.train.curves import PALETTE, new_figure, png_of
+from electra_tf.train.curves import PALETTE, dress, new_figure, png_of
 
 # A measure is fit if its spread is below this part of what pre-training brings.
 _FIT = 1 / 3
@@ -47,7 +47,6 @@ class Comparison(NamedTuple):
       source: what of which paper it repeats.
       x_label: what the picture's lines go over; "": bars.
       tuning: to choose hparams by: scored on other data than results are.
-      candidates: scored by all that was considered as a measure.
     """
 
     name: str
@@ -56,7 +55,6 @@ class Comparison(NamedTuple):
     variants: Sequence[Variant]
     x_label: str = ""
     tuning: bool = False
-    candidates: bool = False
 
 
 class Row(NamedTuple):
@@ -207,10 +205,7 @@ def picture(
     for number, name in enumerate(measures, start=1):
         axes = figure.add_subplot(math.ceil(count / columns), columns, number)
         draw(axes, [row for row in rows if row.scores[name]], name)
-        axes.set_title(name, fontsize=10, loc="left")
-        axes.set_axisbelow(True)
-        if has_lines:
-            axes.set_xlabel(comparison.x_label, fontsize=9)
+        dress(axes, name, comparison.x_label if has_lines else "")
     if has_lines:  # One for all panels, beside them: inside it would lie on curves.
         lines = axes.get_legend_handles_labels()
         figure.legend(*lines, loc="outside lower center", ncols=6, frameon=False)
@@ -233,7 +228,6 @@ def _draw_points(axes, rows: Sequence[Row], measure: str) -> None:
     axes.set_yticks(range(len(rows)), [row.variant.name for row in rows])
     axes.invert_yaxis()
     axes.margins(0.1, 0.15)
-    axes.grid(color="#d9dde3", linewidth=0.6)
 
 
 def _place(row: Row) -> float:
@@ -263,7 +257,6 @@ def _draw_lines(axes, rows: Sequence[Row], measure: str) -> None:
         axes.errorbar(places, means, errors, **style)
     if all(row.variant.x is None for row in rows):
         _scale_by_doubling(axes, [row.flops for row in rows if row.flops])
-    axes.grid(color="#d9dde3", linewidth=0.6)
 
 
 def _scale_by_doubling(axes, flops: Sequence[float]) -> None:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scales that experiments run at: recipe, budget, data, and what is measured."""
 
-import contextlib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from report import Comparison
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.model import SIZES
+from electra_tf.config.recipes import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune.task_names import originals_with_data
 from electra_tf.processes import Job
@@ -69,7 +69,7 @@ def scale_named(name: str) -> Scale:
             read_hparams(str(here / "pocket_finetuning.json")),
             trials=1,
         )
-    recipe = read_hparams(str(ROOT / "configs" / f"electra_{name}.json"))
+    recipe = read_config(f"electra_{name}")
     finetuning = {"model_size": name, "learning_rate": RATES[name]}
     return Scale(recipe, finetuning, trials=10)
 
@@ -177,25 +177,10 @@ def measures(
         _write_chunk(folder, chunk)
         dev["chunk"] = f"chunk_{split}.txt"
     end = "_tuning" if comparison.tuning else ""
-    found = {
+    return {
         name + end: Measure(name, "f1", {"tasks": {name: _tagging(folder, name, file)}})
         for name, file in dev.items()
     }
-    if comparison.candidates:
-        found["author"] = _author(folder)
-    return found
-
-
-def _author(folder: Path) -> Measure:
-    """The task of examples/."""
-    import author_task
-
-    task = read_hparams(str(ROOT / "examples" / "author_task.json"))["tasks"]["author"]
-    if not (folder / task["dev"]).exists():
-        with contextlib.redirect_stdout(None):
-            author_task.main(str(folder))
-    task |= {split: str(folder / task[split]) for split in ("train", "dev")}
-    return Measure("author", "accuracy", {"tasks": {"author": task}})
 
 
 def _tagging(folder: Path, name: str, dev: str) -> dict[str, str]:

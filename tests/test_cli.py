@@ -180,7 +180,7 @@ def scripts():
     """The top-level scripts that are run through `cli`, and the experiments."""
     for pattern in ("*.py", "experiments/*.py"):
         for path in sorted(Path(ROOT).glob(pattern)):
-            if "__main__" in path.read_text(encoding="utf-8"):
+            if "if __name__" in path.read_text(encoding="utf-8"):
                 yield str(path.relative_to(ROOT))
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.hparams import read_hparams
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.recipes import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACKED = subprocess.run(
@@ -116,8 +116,11 @@ def flags_of(script: str) -> set[str]:
     """A script's flags, by its source, that of cli and of what it imports beside it."""
     folder = os.path.dirname(script)
     modules = re.findall(r"^(?:from|import) (\w+)", TEXTS[script], re.MULTILINE)
-    paths = [script, "electra_tf/cli.py"]
+    shared = ("shared_flags", "building")
+    paths = [script, *(f"electra_tf/commands/{name}.py" for name in shared)]
     paths += [os.path.join(folder, f"{name}.py") for name in modules]
+    commands = re.findall(r"^    run\(\"(\w+)\"", TEXTS[script], re.MULTILINE)
+    paths += [f"electra_tf/commands/{name}.py" for name in commands]
     texts = [TEXTS.get(path, "") for path in paths]
     return {name.replace("-", "_") for text in texts for name in DEFINED.findall(text)}
 
@@ -134,7 +137,8 @@ def test_documented_command_is_valid(command, monkeypatch, tmp_path):
     assert script in TEXTS
     for flag in re.findall(r"(?<=\s)--([a-z][\w-]*)", QUOTED.sub("", arguments)):
         name = flag.replace("-", "_")
-        assert {name, name.removeprefix("no")} & flags_of(script), flag
+        names = {name, name.removeprefix("no"), name.removeprefix("no_")}
+        assert names & flags_of(script), flag
     text = value_of(arguments, "hparams") or "{}"
     if script in CONFIGS and text.startswith("{"):
         monkeypatch.chdir(ROOT)
@@ -142,10 +146,10 @@ def test_documented_command_is_valid(command, monkeypatch, tmp_path):
         # What the pages leave open.
         hparams = json.loads(text.replace("[TASK]", '["rte"]').replace("EPOCHS", "3"))
         place = str(tmp_path), "M"
-        CONFIGS[script].from_hparams(*place, hparams, config and read_hparams(config))
+        CONFIGS[script].from_hparams(*place, hparams, read_config(config))
 
 
 def test_documented_commands_are_found():
     assert len(COMMANDS) > 60
     assert "dry_run" in flags_of("run_pretraining.py")
-    assert "seeds" in flags_of("experiments/masking.py")
+    assert "seeds" in flags_of("experiments/run.py")

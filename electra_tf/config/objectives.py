@@ -57,7 +57,7 @@ OBJECTIVES = {
         heads=(),
     ),
     "two_tower": ObjectiveKind(
-        "cloze_model:TwoTower",
+        "objectives:TwoTower",
         {"electra_objective": False, "electric_objective": False},
         generator="two_tower",
         presets={"generator_hidden_size": 1.0},

@@ -18,7 +18,10 @@ SETTINGS = (
     *("gradient_accumulation_steps", "learning_rate", "num_warmup_steps"),
     *("schedule", "lr_decay_power", "decay_proportion"),
 )
-INSTEAD = ("mask_prob", "temperature", "sampling_alpha")
+INSTEAD = (
+    *("mask_prob", "temperature", "temperature_start", "unigram_share"),
+    "sampling_alpha",
+)
 PLACES = ("pretrain_tfrecords", "eval_tfrecords")
 
 

@@ -63,6 +63,14 @@ _MASKING = {
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
+# Electric's loss is made of the q that its samples are drawn from.
+_CURRICULUM = {
+    "objective": [
+        *("electra", "two_stage", "electra_sentence", "electra_15"),
+        *("replace_mlm", "all_tokens_mlm"),
+    ],
+    "generator": [name for name, kind in GENERATORS.items() if kind.predicts != "none"],
+}
 _MASKS_SOME = {"objective": [*(OBJECTIVES.keys() - {"two_tower"})]}
 
 
@@ -235,6 +243,19 @@ class PretrainingConfig(RunConfig):
         "Peak of the schedule; the original's warm-up multiplies a decay from step 0.",
         above=0,
     )
+    generator_learning_rate: float | None = setting(
+        None,
+        "Peak of the generator's own rate, in phases in the same ratio to "
+        "learning_rate; null: learning_rate.",
+        above=0,
+        applies_to=_OWN_ENCODERS,
+    )
+    clip_by: str = setting(
+        "all",
+        "Norm that gradients are clipped by: of all, or of each network's own.",
+        choices=("all", "network"),
+        applies_to=_OWN_ENCODERS,
+    )
     lr_decay_power: float = setting(
         1.0,
         "Power of the decay, original or polynomial.",
@@ -345,6 +366,33 @@ class PretrainingConfig(RunConfig):
         applies_to=_SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]},
         if_idle="note",
     )
+    temperature_start: float | None = setting(
+        None,
+        "The temperature at the first step; it falls to temperature (docs/recipes.md).",
+        above=0,
+        applies_to=_CURRICULUM,
+    )
+    unigram_share: float = setting(
+        0.0,
+        "Share of the samples that come from word frequencies at the first step; it "
+        "falls to 0 (docs/recipes.md).",
+        minimum=0,
+        maximum=1,
+        applies_to=_CURRICULUM,
+    )
+    curriculum_decay: str = setting(
+        "exponential",
+        "How temperature_start and unigram_share fall over the run, or its phase.",
+        choices=("exponential", "linear"),
+        applies_to=_CURRICULUM,
+    )
+    generator_dropout: float | None = setting(
+        None,
+        "Dropout of the generator; null: the discriminator's.",
+        minimum=0,
+        below=1,
+        applies_to=_OWN_ENCODERS,
+    )
 
     # Batches.
     max_seq_length: int = setting(
@@ -396,14 +444,21 @@ class PretrainingConfig(RunConfig):
         """Whether there is a generator encoder with a shape of its own."""
         return GENERATORS[self.generator].has_own_encoders
 
+    def generator_scopes(self) -> list[str]:
+        """The scopes of the weights that are the generator's alone."""
+        return sorted(GENERATORS[self.generator].scopes)
+
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
         # One network's weights become the other's, or there is no other.
-        if self.objective in ("two_stage", "two_tower"):
-            return self.model_config()
-        return generator_config(
-            self.model_config(), self.generator_hidden_size, self.generator_layers
-        )
+        shape = self.model_config()
+        if self.objective not in ("two_stage", "two_tower"):
+            fractions = self.generator_hidden_size, self.generator_layers
+            shape = generator_config(shape, *fractions)
+        if (rate := self.generator_dropout) is not None:
+            names = "hidden_dropout_prob", "attention_probs_dropout_prob"
+            shape = dataclasses.replace(shape, **dict.fromkeys(names, rate))
+        return shape
 
     def identity(self) -> dict[str, Any]:
         """What makes a run the run that it is, as far as it applies to it."""

@@ -7,7 +7,7 @@ PretrainingConfig and FinetuningConfig add their own hparams to these.
 import dataclasses
 import json
 import os
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +17,7 @@ from electra_tf.config.hparams import (
     PLACE,
     SETTING,
     check,
+    default_of,
     identity,
     merge,
     place,
@@ -33,9 +34,24 @@ from electra_tf.storage.remote import fetch_once
 NO_DATA = os.devnull
 
 
+class _Resolved(ABCMeta):
+    """Some hparams by name make a config as `from_hparams` does; all, as they are."""
+
+    def __call__(cls, **hparams):
+        if hparams.keys() >= {field.name for field in dataclasses.fields(cls)}:
+            return super().__call__(**hparams)
+        data_dir, name = hparams.pop("data_dir", NO_DATA), hparams.pop("model_name", "")
+        cls.checked(hparams, f"{cls.__name__}(...)")
+        return cls.from_hparams(data_dir, name or "model", hparams)
+
+
 @dataclasses.dataclass(frozen=True)
-class RunConfig(ABC):
-    """Hparams of pre-training and fine-tuning alike."""
+class RunConfig(metaclass=_Resolved):
+    """Hparams of pre-training and fine-tuning alike.
+
+    `PretrainingConfig(model_size="base")` takes what is not named from the presets and
+    defaults, and checks it.
+    """
 
     data_dir: str = place("", "Directory of the data; from --data-dir.")
     model_name: str = place("", "Name of the pre-trained model; from --model-name.")
@@ -144,7 +160,8 @@ class RunConfig(ABC):
         if "vocab_size" not in explicit:
             lines = _count_lines(values["vocab_file"])
             values["vocab_size"] = lines or cls.vocab_size
-        resolved = cls(**values)._completed()
+        defaults = {field.name: default_of(field) for field in dataclasses.fields(cls)}
+        resolved = cls(**defaults | values)._completed()
         resolved._check_together()
         return resolved
 

@@ -13,11 +13,7 @@ from typing import NamedTuple
 from electra_tf.text.units import Unit
 
 SCHEMA_VERSION = 1
-STATE_FILE = "build.json"  # while the build is unfinished
-
 SHARD_BYTES = 64e6
-# Work is handed out in parts of about this much text.
-PART_BYTES = 4 << 20
 
 
 class Group(NamedTuple):
@@ -28,10 +24,6 @@ class Group(NamedTuple):
 
     units: list[Unit]
     shards: list[int]
-
-    def parts(self) -> list[list[Unit]]:
-        """The units in portions of work, in order."""
-        return portions(self.units, PART_BYTES)
 
 
 def portions(units: Sequence[Unit], num_bytes: int) -> list[list[Unit]]:

@@ -1,40 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> TFRecord shards and their manifest, in parallel and interruptible.
 
-Every process turns parts of the corpus into files of records; when all parts of a
-shard are there they are joined under the shard's name. What a shard holds is fixed by
-the plan (`build_plan`), so a build that was killed and is run again, with any number of
-processes, ends with the same bytes, and does not repeat the shards that it has.
+What a shard holds is fixed by the plan (`build_plan`), so a build that was killed and
+is run again, with any number of processes, ends with the same bytes, and does not
+repeat the shards that it has.
 """
 
-import contextlib
 import functools
 import hashlib
 import json
 import os
 from collections.abc import Iterator
 
-from electra_tf import processes
 from electra_tf.data import (
-    beam_building,
     build_plan,
     deduplication,
     record_index,
     shard_writing,
     token_counts,
 )
-from electra_tf.data.build_progress import BuildProgress
 from electra_tf.data.record_making import BuildSettings, Counts, sample_output
 from electra_tf.data.shard_writing import Plan
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.jobs import folder as job_folder
+from electra_tf.jobs import job
+from electra_tf.jobs.folder import OWN, JobFolder
+from electra_tf.jobs.job import Job, Runner
 from electra_tf.paths import shown
-from electra_tf.storage import planned_folder, remote
-from electra_tf.storage.files import atomic_write, cannot_write
-from electra_tf.storage.manifest import MANIFEST, sha256
+from electra_tf.storage import remote
+from electra_tf.storage.manifest import sha256
 from electra_tf.text import corpus
 from electra_tf.text.units import Corpus
 from electra_tf.text.vocabulary import Vocabulary
 
+_NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_SHARDS = 99_999
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
@@ -52,8 +51,8 @@ def build(
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
 
-    An unfinished build of the same corpus and settings is gone on with; a finished one
-    is left as it is.
+    An unfinished build of the same corpus and settings is resumed; a finished one is
+    left as it is.
 
     Args:
       num_processes: has no influence on the result.
@@ -72,40 +71,35 @@ def build(
         )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    with planned_folder.opened(
-        output_dir, build_plan.STATE_FILE, identity, lambda name: ".tfrecord-" in name
-    ) as found:
-        state = found.state
-        if found.is_finished:
-            message = f"{output_dir} is complete already: {_summary(state)}"
+    with job_folder.opened(
+        output_dir, identity, lambda name: ".tfrecord-" in name
+    ) as folder:
+        if folder.is_finished:
+            message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
-            return state
-        if state is None:
-            state = {
-                "schema_version": build_plan.SCHEMA_VERSION,
-                "tool_version": tool_version,
-                "settings": identity,
-                "num_shards": num_shards or _choose_num_shards(text, settings),
-            }
-            path = os.path.join(output_dir, build_plan.STATE_FILE)
-            atomic_write(path, json.dumps(state, indent=1) + "\n")
-            remote.put(path)
+            return folder.state
+        state = folder.state or {
+            "tool_version": tool_version,
+            "num_shards": num_shards or _choose_num_shards(text, settings),
+        }
+        folder.begin(state)
         digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
-        is_only = len(text.units) == 1
         plan = Plan(
-            output_dir, settings, state["num_shards"], is_only, vocab.sha256, digest
+            output_dir,
+            settings,
+            folder.state["num_shards"],
+            len(text.units) == 1,
+            vocab.sha256,
+            digest,
         )
-        run = _Run(text, plan, state, found.sizes)
-        run.remove_rests()
-        try:
-            run.judge(num_processes, beam_args)
-            if beam_args is None:
-                run.make_shards(num_processes)
-            else:
-                beam_building.make_shards(plan, run.groups, beam_args)
-        finally:
-            run.remove_rests()
-        return run.write_manifest(vocab)
+        runner = Runner(num_processes, beam_args)
+        if settings.filters.compare:
+            _compare(folder, plan, text, runner)
+        groups = build_plan.deal(text.units, plan.num_shards, settings.seed)
+        write = functools.partial(shard_writing.write_shards, plan)
+        sizes = [sum(unit.weight for unit in group.units) for group in groups]
+        job.run(folder, Job(_NAME, write, groups, sizes, "examples"), runner)
+        return _write_manifest(folder, plan, text, [g.shards[0] for g in groups], vocab)
 
 
 def _check_settings(
@@ -151,155 +145,82 @@ def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     return min(_MAX_SHARDS, max(1, round(estimate / build_plan.SHARD_BYTES)))
 
 
-class _Run:
-    """One run of a build, from the state it finds to the manifest."""
+def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> None:
+    """Finds which documents and lines repeat earlier ones."""
+    portions = build_plan.portions(text.units, deduplication.PORTION_BYTES)
+    sizes = [sum(unit.weight for unit in portion) for portion in portions]
+    number = functools.partial(shard_writing.number, plan)
+    job.run(folder, Job("read", number, [*enumerate(portions)], sizes), runner)
+    firsts = [portion[0].index for portion in portions]
+    compare = functools.partial(shard_writing.compare, plan)
+    job.run(folder, Job("compare", compare, [firsts], [sum(sizes)]), Runner())
 
-    def __init__(self, text: Corpus, plan: Plan, state: dict, there: dict[str, int]):
-        self._there = there
-        self._text = text
-        self._plan = plan
-        self._state = state
-        self.groups = build_plan.deal(text.units, plan.num_shards, plan.settings.seed)
 
-    def judge(self, num_processes: int, beam_args: str | None) -> None:
-        """Finds what repeats something earlier, if the settings ask for it."""
-        filters, folder = self._plan.settings.filters, self._plan.folder
-        done = os.path.join(folder, deduplication.VERDICTS_FILE)
-        if not filters.compare or os.path.exists(done):
-            return
-        units = self._text.units
-        portions = build_plan.portions(units, deduplication.PORTION_BYTES)
-        print(f"comparing the documents of {len(portions)} portions", flush=True)
-        if beam_args is None:
-            tasks = list(enumerate(portions))
-            number = functools.partial(shard_writing.number_portion, self._plan)
-            for _ in processes.results(num_processes, number, tasks):
-                pass
-        else:
-            beam_building.number_portions(self._plan, portions, beam_args)
-        try:
-            deduplication.compare(folder, portions, filters)
-        except OSError as e:
-            raise cannot_write(folder, e) from None
+def _write_manifest(
+    folder: JobFolder, plan: Plan, text: Corpus, firsts: list[int], vocab: Vocabulary
+) -> dict:
+    """Writes the manifest, which marks the build as finished.
 
-    def make_shards(self, num_processes: int) -> None:
-        """Makes the shards that are not there yet."""
-        progress = BuildProgress(self._text)
-        waiting = {}  # group -> how many of its parts are not done
-        paths: dict[int, list[str]] = {}
-        parts = []
-        for index, group in enumerate(self.groups):
-            done = shard_writing.read_group(self._plan, index, self._there)
-            if done:
-                progress.skip(group.units, Counts(**done["counts"]))
-                continue
-            paths[index] = []
-            for i, units in enumerate(group.parts()):
-                paths[index].append(shard_writing.part_path(self._plan, index, i))
-                parts.append((index, paths[index][-1], units))
-            waiting[index] = len(paths[index])
-        totals = dict.fromkeys(waiting, (Counts(), 0))
-        tasks = [part[1:] for part in parts]
-        make = functools.partial(shard_writing.make_part, self._plan)
-        try:
-            for number, found in processes.results(num_processes, make, tasks):
-                index, _, units = parts[number]
-                (counts, tokens), (total, total_tokens) = found, totals[index]
-                totals[index] = total.plus(counts), total_tokens + tokens
-                waiting[index] -= 1
-                progress.add(units, counts)
-                if not waiting[index]:
-                    shard_writing.finish_group(
-                        self._plan,
-                        index,
-                        self.groups[index],
-                        paths[index],
-                        *totals.pop(index),
-                    )
-        except OSError as e:
-            raise cannot_write(self._plan.folder, e) from None
-        finally:
-            progress.end()
-
-    def remove_rests(self, *patterns: str) -> None:
-        """Removes the unfinished files of this run or of one that was killed."""
-        planned_folder.remove_rests(self._plan.folder, ".part-*", *patterns)
-
-    def write_manifest(self, vocab: Vocabulary) -> dict:
-        """Writes the manifest, which marks the build as finished."""
-        folder, settings = self._plan.folder, self._plan.settings
-        indices = range(len(self.groups))
-        entries = [shard_writing.read_entry(self._plan, i) for i in indices]
-        counts = Counts()
-        for entry in entries:
-            counts = counts.plus(Counts(**entry["counts"]))
-        if not counts.examples:
-            self._discard(entries)
-            raise UserError(
-                f"the {self._text.num_files} files of the corpus "
-                f"({self._text.num_bytes} bytes) hold no text"
-                f"{' that passes the filters' if counts.dropped else ''}.",
-                EXIT_DAMAGED,
+    Args:
+      firsts: the first shard of each group.
+    """
+    counts, tokens, files = Counts(), 0, []
+    for first, record in zip(firsts, folder.records(_NAME, len(firsts)), strict=True):
+        counts = counts.plus(Counts(**record["counts"]))
+        name = os.path.join(OWN, shard_writing.token_counts_file(first))
+        tokens += token_counts.read(os.path.join(plan.folder, name), len(vocab))
+        written = [file for file in record["files"] if file["name"] != name]
+        for file, examples in zip(written, record["examples"], strict=True):
+            files.append(
+                {
+                    "name": file["name"],
+                    "examples": examples,
+                    "bytes": file["bytes"],
+                    "sha256": file["sha256"],
+                }
             )
-        path = os.path.join(folder, token_counts.FILE)
-        tokens = sum(
-            shard_writing.read_token_counts(self._plan, i, len(vocab)) for i in indices
+    if not counts.examples:
+        folder.discard(_NAME, len(firsts))
+        raise UserError(
+            f"the {text.num_files} files of the corpus ({text.num_bytes} bytes) hold "
+            f"no text{' that passes the filters' if counts.dropped else ''}.",
+            EXIT_DAMAGED,
         )
-        token_counts.write(path, tokens)
-        remote.put(path)
-        source = self._state["settings"]["corpus"]
-        manifest = {
-            "schema_version": build_plan.SCHEMA_VERSION,
-            "tool_version": self._state["tool_version"],
-            "max_seq_length": settings.max_seq_length,
-            "vocab": {
-                "file": os.path.basename(vocab.path),
-                "size": len(vocab),
-                "sha256": vocab.sha256,
-            },
-            "tokenizer": settings.tokenizer._asdict(),
-            "seed": settings.seed,
-            "corpus": source | {"names": _names(self._text)} | counts.in_json(),
-            "files": [file for entry in entries for file in entry["files"]],
-            "token_counts": {
-                "name": token_counts.FILE,
-                "sha256": sha256(path),
-                "unknown": int(tokens[vocab.unk_id]),
-                "all": int(tokens.sum()),
-            },
-            "settings": self._state["settings"],
-        }
-        # The place of every record, which those who read need.
-        shards = [os.path.join(folder, file["name"]) for file in manifest["files"]]
-        remote.put(record_index.write(sorted(shards)))
-        path = os.path.join(folder, MANIFEST)
-        atomic_write(path, json.dumps(manifest, indent=1) + "\n")
-        remote.put(path)
-        self._remove_state()
-        print(shown(f"{folder}: {_summary(manifest)}"), flush=True)
-        for warning in _warnings(manifest, vocab):
-            print(shown(f"warning: {warning}"), flush=True)
-        return manifest
-
-    def _remove_state(self) -> None:
-        for index in range(len(self.groups)):
-            for path in shard_writing.state_files(self._plan, index):
-                self._remove(os.path.basename(path))
-        self._remove(build_plan.STATE_FILE)
-        self.remove_rests(".numbers-*", ".verdicts*")
-
-    def _remove(self, name: str) -> None:
-        if remote.is_remote(self._plan.folder):
-            remote.remove(self._plan.folder, [name])
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._plan.folder, name))
-
-    def _discard(self, entries: list[dict]) -> None:
-        """Takes back the empty shards of a corpus without text."""
-        for entry in entries:
-            for file in entry["files"]:
-                self._remove(file["name"])
-        self._remove_state()
+    path = os.path.join(plan.folder, token_counts.FILE)
+    token_counts.write(path, tokens)
+    remote.put(path)
+    settings, stored = plan.settings, folder.state
+    manifest = {
+        "schema_version": build_plan.SCHEMA_VERSION,
+        "tool_version": stored["tool_version"],
+        "max_seq_length": settings.max_seq_length,
+        "vocab": {
+            "file": os.path.basename(vocab.path),
+            "size": len(vocab),
+            "sha256": vocab.sha256,
+        },
+        "tokenizer": settings.tokenizer._asdict(),
+        "seed": settings.seed,
+        "corpus": stored["settings"]["corpus"]
+        | {"names": _names(text)}
+        | counts.in_json(),
+        "files": files,
+        "token_counts": {
+            "name": token_counts.FILE,
+            "sha256": sha256(path),
+            "unknown": int(tokens[vocab.unk_id]),
+            "all": int(tokens.sum()),
+        },
+        "settings": stored["settings"],
+    }
+    # The place of every record, for random access.
+    shards = [os.path.join(plan.folder, file["name"]) for file in files]
+    remote.put(record_index.write(sorted(shards)))
+    folder.finish(manifest)
+    print(shown(f"{plan.folder}: {_summary(manifest)}"), flush=True)
+    for warning in _warnings(manifest, vocab):
+        print(shown(f"warning: {warning}"), flush=True)
+    return manifest
 
 
 def _names(text: Corpus, limit: int = 1000) -> list[str]:

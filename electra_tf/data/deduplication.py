@@ -17,13 +17,12 @@ from typing import NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.storage.files import atomic_write, replacing
 from electra_tf.text import filters
 from electra_tf.text.filters import Filters
 from electra_tf.text.units import Unit
 
 PORTION_BYTES = 64 << 20
-VERDICTS_FILE = ".verdicts.json"
+_FIRSTS_FILE = ".verdicts.json"
 
 # Numbers that are compared at a time: some 0.5 GB.
 _MAX_COMPARED = 1 << 24
@@ -37,17 +36,6 @@ def _numbers_file(folder: str, portion: int) -> str:
 
 def _verdicts_file(folder: str, portion: int) -> str:
     return os.path.join(folder, f".verdicts-{portion:05d}.npz")
-
-
-def _write(path: str, **arrays: np.ndarray) -> None:
-    """Writes arrays, whole or not at all, also where several processes do."""
-    with replacing(path) as f:
-        np.savez(f, **arrays)
-
-
-def is_numbered(folder: str, portion: int) -> bool:
-    """Whether the numbers of a portion are there already."""
-    return os.path.exists(_numbers_file(folder, portion))
 
 
 def write_numbers(
@@ -71,7 +59,7 @@ def write_numbers(
                 lines.append(filters.hashes_of_lines(stripped))
         unit_documents.append(len(documents) - before)
     no_bands = np.zeros((0, filters.NUM_BANDS), np.uint64)
-    _write(
+    np.savez(
         _numbers_file(folder, portion),
         unit_documents=np.array(unit_documents, np.int64),
         document_lines=np.array(document_lines, np.int64),
@@ -81,9 +69,13 @@ def write_numbers(
     )
 
 
-def compare(folder: str, portions: Sequence[Sequence[Unit]], wanted: Filters) -> None:
-    """Writes the verdicts of all portions, from their numbers, which it removes."""
-    count = len(portions)
+def compare(folder: str, firsts: Sequence[int], wanted: Filters, output: str) -> None:
+    """Writes the verdicts of all portions, from their numbers in `folder`.
+
+    Args:
+      firsts: by portion the index of its first unit.
+    """
+    count = len(firsts)
 
     def load(name: str) -> Callable[[int], np.ndarray]:
         def of(portion: int) -> np.ndarray:
@@ -110,17 +102,15 @@ def compare(folder: str, portions: Sequence[Sequence[Unit]], wanted: Filters) ->
         units = load("unit_documents")(portion)
         first_line = np.concatenate([[0], np.cumsum(lengths[portion])])
         starts = np.concatenate([[0], np.cumsum(units)])
-        _write(
-            _verdicts_file(folder, portion),
+        np.savez(
+            _verdicts_file(output, portion),
             documents=documents[portion],
             lines=np.packbits(lines[portion] != 1),
             first_document=starts,
             first_line=first_line[starts],
         )
-    firsts = [portion[0].index for portion in portions]
-    atomic_write(os.path.join(folder, VERDICTS_FILE), json.dumps(firsts))
-    for portion in range(count):
-        os.unlink(_numbers_file(folder, portion))
+    with open(os.path.join(output, _FIRSTS_FILE), "w", encoding="utf-8") as f:
+        json.dump(firsts, f)
 
 
 def _mark_repeated(
@@ -189,7 +179,7 @@ class Verdicts(NamedTuple):
 
 @functools.lru_cache(1)
 def _first_units(verdicts: Verdicts) -> np.ndarray:
-    with open(os.path.join(verdicts.folder, VERDICTS_FILE), encoding="utf-8") as f:
+    with open(os.path.join(verdicts.folder, _FIRSTS_FILE), encoding="utf-8") as f:
         return np.array(json.load(f), np.int64)
 
 

@@ -102,7 +102,7 @@ class RecordMaker:
         self._tokenizer = Tokenizer(self.vocab, *settings.tokenizer)
         self.token_counts = np.zeros(len(self.vocab), np.int64)
 
-    def records(self, unit: Unit) -> Iterator[tuple[bytes, Counts]]:
+    def records(self, unit: Unit) -> Iterator[tuple[list[bytes], Counts]]:
         """Yields the records of a unit, in blocks, with what each block counts.
 
         `token_counts` (int64 [V]) grows by the tokens of each block.
@@ -128,7 +128,7 @@ class RecordMaker:
                 tokens=len(ids),
                 tokens_kept=_num_text_tokens(examples.input_mask, examples.segment_ids),
             )
-            yield b"".join(map(tfrecord.frame, records)), counts
+            yield [*map(tfrecord.frame, records)], counts
 
 
 def _num_text_tokens(input_mask: np.ndarray, segment_ids: np.ndarray) -> int:
@@ -250,7 +250,7 @@ def sample_output(text: Corpus, settings: BuildSettings) -> float:
         unit = text.units[index]
         text_bytes = 0
         for records, counts in maker.records(unit):
-            written += len(records)
+            written += sum(map(len, records))
             text_bytes += counts.text_bytes
             if text_bytes >= _BATCH_BYTES:
                 ratio = _COMPRESSED_RATIO if unit.is_compressed else 1

@@ -9,20 +9,25 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.export.encoder import python_pack
-from electra_tf.export.exported import (
+from electra_tf.export.encoder import python_pack, python_tokens
+from electra_tf.export.finetuned_task import ExportedTask
+from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,
+    TEXT,
     Check,
+    EncoderInputs,
     Servable,
+    columns_of,
     encoded,
     ids_check,
-    padded,
+    map_rows,
+    map_windows,
+    require,
     servable,
+    truncate,
+    windows_of,
 )
-from electra_tf.export.finetuned import ExportedTask
-from electra_tf.export.inputs import TEXT, EncoderInputs, require
-from electra_tf.export.packing import map_rows, map_windows, truncate, windows_of
 from electra_tf.finetune.classification import truncate_pair
 from electra_tf.finetune.own_tasks import table_of
 from electra_tf.text import packing
@@ -193,30 +198,21 @@ def _packed_in_python(task: ExportedTask, first, second=None) -> EncoderInputs:
 def _tags_in_python(task: ExportedTask, logits) -> dict[str, np.ndarray]:
     """Words, offsets and tags of the probes, window by window."""
     source, names = task.source, task.facts.labels
-    tokenizer, vocab = source.tokenizer(), source.vocab
-    size = source.max_seq_length - 2
-    columns = {"words": [], "starts": [], "ends": [], "labels": [], "probabilities": []}
+    rows = []
     for text in PROBES:
-        ids, offsets = tokenizer.encode_with_offsets(text)
-        row = {name: [] for name in columns}
-        for first in range(0, len(ids), size):
-            window = packing.pack(vocab, [ids[first : first + size]])
-            values = logits(EncoderInputs(*map(tf.constant, window)))
-            probs = tf.nn.softmax(values).numpy()[0, 1:-1]
-            parts = zip(ids[first:], offsets[first:], probs, strict=False)
-            for piece, (start, end), p in parts:
-                if vocab.tokens[piece].startswith("##"):
-                    row["ends"][-1] = end
-                    continue
-                row["starts"].append(start)
-                row["ends"].append(end)
-                row["labels"].append(names[int(np.argmax(p))].encode())
-                row["probabilities"].append(float(np.max(p)))
+        ids, offsets, values = python_tokens(source, text, logits)
+        row = {"starts": [], "ends": [], "labels": [], "probabilities": []}
+        for piece, (start, end), p in zip(
+            ids, offsets, tf.nn.softmax(values).numpy(), strict=True
+        ):
+            if source.vocab.tokens[piece].startswith("##"):
+                row["ends"][-1] = end
+                continue
+            row["starts"].append(start)
+            row["ends"].append(end)
+            row["labels"].append(names[int(np.argmax(p))].encode())
+            row["probabilities"].append(float(np.max(p)))
         spans = zip(row["starts"], row["ends"], strict=True)
-        row["words"] = [text[start:end].encode() for start, end in spans]
-        for name, values in row.items():
-            columns[name].append(values)
-    fills = {"starts": NO_OFFSET, "ends": NO_OFFSET, "probabilities": 0.0}
-    found = {name: padded(v, fills.get(name, b"")) for name, v in columns.items()}
-    counts = [len(row) for row in columns["starts"]]
-    return found | {"num_words": np.array(counts)}
+        rows.append(row | {"words": [text[start:end].encode() for start, end in spans]})
+    counts = [len(row["starts"]) for row in rows]
+    return columns_of(rows) | {"num_words": np.array(counts)}

@@ -15,22 +15,23 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.encoder import kinds_of
-from electra_tf.export.exported import (
+from electra_tf.export.encoder import kinds_of, python_tokens
+from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,
+    TEXT,
     Check,
+    EncoderInputs,
     ExportedModel,
     Servable,
+    columns_of,
     encoded,
     ids_check,
-    padded,
+    map_windows,
     servable,
+    windows_of,
 )
-from electra_tf.export.inputs import TEXT, EncoderInputs
-from electra_tf.export.packing import map_windows, windows_of
-from electra_tf.text import packing
-from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
+from electra_tf.text.tf_offsets import tokenize_with_offsets
 
 
 def detector(source: ExportedModel) -> Servable:
@@ -47,13 +48,12 @@ def detector(source: ExportedModel) -> Servable:
     def logits(inputs: EncoderInputs) -> tf.Tensor:
         return pretrainer.replaced_logits(*inputs)
 
-    def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
-        probs = tokens.ids.with_flat_values(tf.sigmoid(flat))
-        return {"probabilities": probs.to_tensor()}
+    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"probabilities": tf.sigmoid(values)}
 
     def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
         values = logits(inputs)
-        return {"logits": values, "probabilities": tf.sigmoid(values)}
+        return {"logits": values} | answer(values)
 
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
@@ -64,10 +64,7 @@ def detector(source: ExportedModel) -> Servable:
             if all(v is not other for other in variables)
         ]
 
-    def to_numbers(values: np.ndarray) -> dict[str, np.ndarray]:
-        return {"probabilities": 1 / (1 + np.exp(-values))}
-
-    return _text_export(source, variables, logits, answer, ids_answer, to_numbers)
+    return _text_export(source, variables, logits, answer, ids_answer)
 
 
 def scorer(source: ExportedModel) -> Servable:
@@ -90,22 +87,15 @@ def scorer(source: ExportedModel) -> Servable:
     def scores(inputs: EncoderInputs) -> tf.Tensor:
         return -pretrainer.replaced_logits(*inputs, net_only=True)
 
-    def answer(tokens: TokensInText, flat: tf.Tensor) -> dict[str, tf.Tensor]:
-        values = tokens.ids.with_flat_values(flat)
-        return {
-            "score": tf.reduce_sum(values, axis=1),
-            "token_scores": values.to_tensor(),
-        }
+    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"token_scores": values}
 
     def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
         return {"token_scores": scores(inputs) * tf.cast(inputs.mask, tf.float32)}
 
-    def to_numbers(values: np.ndarray) -> dict[str, np.ndarray]:
-        return {"token_scores": values}
-
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
-    return _text_export(source, variables, scores, answer, ids_answer, to_numbers)
+    return _text_export(source, variables, scores, answer, ids_answer, "score")
 
 
 def need_discriminator(source: ExportedModel, what: str) -> None:
@@ -121,17 +111,17 @@ def _text_export(
     source: ExportedModel,
     variables: list,
     network: Callable[[EncoderInputs], tf.Tensor],
-    answer: Callable[[TokensInText, tf.Tensor], dict[str, tf.Tensor]],
+    answer: Callable[[tf.Tensor], dict[str, tf.Tensor]],
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
-    to_numbers: Callable[[np.ndarray], dict[str, np.ndarray]],
+    total: str | None = None,
 ) -> Servable:
     """A SavedModel with a signature for texts and one for ids.
 
     Args:
       network: one number per token, float32 [B, L].
-      answer: the outputs for texts, from their tokens and the network's numbers [N].
+      answer: the outputs for the tokens of texts from the network's numbers [N].
       ids_answer: the outputs for ids.
-      to_numbers: the same from NumPy arrays, to check the first output.
+      total: the name of one more output: the sum over each text's tokens.
     """
     tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
 
@@ -140,47 +130,37 @@ def _text_export(
         tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
         windows = windows_of(tokens.ids, size)
         flat = map_windows(network, windows, source.vocab)
-        return answer(tokens, flat) | {
-            "tokens": tokens.surfaces.to_tensor(""),
-            "starts": tokens.starts.to_tensor(NO_OFFSET),
-            "ends": tokens.ends.to_tensor(NO_OFFSET),
-            "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
-        }
+        ragged = tokens.ids.with_flat_values
+        sums = {total: tf.reduce_sum(ragged(flat), axis=1)} if total else {}
+        found = {name: ragged(x).to_tensor() for name, x in answer(flat).items()}
+        return (
+            found
+            | sums
+            | {
+                "tokens": tokens.surfaces.to_tensor(""),
+                "starts": tokens.starts.to_tensor(NO_OFFSET),
+                "ends": tokens.ends.to_tensor(NO_OFFSET),
+                "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
+            }
+        )
 
-    texts = {"text": encoded(PROBES)}
-    expected = _expected_of_texts(source, network, to_numbers)
-    checks = [
-        Check("serving_default", texts, expected),
-        ids_check(source, ids_answer),
-    ]
-    return servable(source, variables, of_texts, ids_answer, checks, {"window": size})
-
-
-def _expected_of_texts(source, network, to_numbers) -> dict[str, np.ndarray]:
-    """Tokens, offsets and numbers of the probes, window by window in Python."""
-    tokenizer, vocab = source.tokenizer(), source.vocab
-    size = source.max_seq_length - 2
     rows = []
     for text in PROBES:
-        ids, offsets = tokenizer.encode_with_offsets(text)
-        values: list[float] = []
-        for first in range(0, len(ids), size):
-            window = packing.pack(vocab, [ids[first : first + size]])
-            inputs = EncoderInputs(*map(tf.constant, window))
-            values += network(inputs).numpy()[0, 1:-1].tolist()
-        numbers = to_numbers(np.array(values, np.float32))
+        _, offsets, values = python_tokens(source, text, network)
         rows.append(
             {
                 "tokens": [text[start:end].encode() for start, end in offsets],
                 "starts": [start for start, _ in offsets],
                 "ends": [end for _, end in offsets],
-                **{name: list(array) for name, array in numbers.items()},
+                **{name: x.numpy().tolist() for name, x in answer(values).items()},
             }
         )
-    fills = {"tokens": b"", "starts": NO_OFFSET, "ends": NO_OFFSET}
-    expected = {
-        name: padded([row[name] for row in rows], fills.get(name, 0))
-        for name in rows[0]
-    }
+    expected = columns_of(rows)
     expected["num_tokens"] = np.array([len(row["tokens"]) for row in rows])
-    return expected
+    if total:
+        expected[total] = expected["token_scores"].sum(axis=1)
+    checks = [
+        Check("serving_default", {"text": encoded(PROBES)}, expected),
+        ids_check(source, ids_answer),
+    ]
+    return servable(source, variables, of_texts, ids_answer, checks, {"window": size})

@@ -3,29 +3,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.exported import (
+from electra_tf.export.signatures import (
+    NAMES,
     PROBES,
+    TEXT,
     Check,
+    EncoderInputs,
     ExportedModel,
     Servable,
+    checked,
     computed,
     encoded,
-    probe_ids,
-    reusable_root,
-)
-from electra_tf.export.inputs import (
-    NAMES,
-    TEXT,
-    checked,
     encoder_specs,
     in_range,
+    pack,
+    probe_ids,
     require,
+    reusable_root,
+    truncate,
 )
-from electra_tf.export.packing import pack, truncate
 from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.text import packing
 
@@ -38,7 +40,7 @@ def has_encoder(source: ExportedModel) -> bool:
 
 
 def kinds_of(source: ExportedModel) -> list[str]:
-    """The parts that a model has, keys of `saved_models.WHAT`."""
+    """The parts that a model has, keys of `saved_model.WHAT`."""
     model = source.pretrainer
     kinds = ["encoder"] * has_encoder(source) + ["preprocessor"]
     if model.discriminator_predictions is not None:
@@ -202,3 +204,19 @@ def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedText
     tokenizer = source.tokenizer()
     ids = [tokenizer.encode(text)[: length - 2] for text in texts]
     return packing.pack(source.vocab, ids, length)
+
+
+def python_tokens(
+    source: ExportedModel, text: str, network: Callable
+) -> tuple[list[int], list[tuple[int, int]], tf.Tensor]:
+    """A text's tokens, their offsets, and what a network says of each, [N, ...].
+
+    Args:
+      network: from EncoderInputs to [B, L, ...]; it reads window by window.
+    """
+    ids, offsets = source.tokenizer().encode_with_offsets(text)
+    size, values = source.max_seq_length - 2, []
+    for first in range(0, max(1, len(ids)), size):
+        window = packing.pack(source.vocab, [ids[first : first + size]])
+        values.append(network(EncoderInputs(*map(tf.constant, window)))[0, 1:-1])
+    return ids, offsets, tf.concat(values, 0)

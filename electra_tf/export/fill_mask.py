@@ -10,25 +10,23 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export.exported import (
-    Check,
-    ExportedModel,
-    Servable,
-    computed,
-    encoded,
-    probe_ids,
-    reusable_root,
-)
-from electra_tf.export.inputs import (
+from electra_tf.export.signatures import (
     NAMES,
     TEXT,
+    Check,
     EncoderInputs,
+    ExportedModel,
+    Servable,
     checked,
+    computed,
+    encoded,
     encoder_specs,
     in_range,
+    pack,
+    probe_ids,
     require,
+    reusable_root,
 )
-from electra_tf.export.packing import pack
 from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.text import packing
 from electra_tf.text.vocabulary import MASK

@@ -32,32 +32,34 @@ class Format(NamedTuple):
     needs_tensorflow: bool = True  # False: it imports that itself where it is needed
 
 
+_HERE = "electra_tf.export"
 FORMATS = {
-    "huggingface": Format("electra_tf.export.conversions", reads=("what", "handle")),
+    "huggingface": Format(f"{_HERE}.other_libraries", reads=("what", "handle")),
     "hub": Format(
-        "electra_tf.export.hub_publishing",
+        f"{_HERE}.hub",
         reads=("handle", "license"),
         needs_free_dir=False,
         needs_tensorflow=False,
     ),
-    "keras_hub": Format("electra_tf.export.conversions"),
-    "onnx": Format("electra_tf.export.onnx", ("float32", "int8")),
+    "keras_hub": Format(f"{_HERE}.other_libraries"),
+    "litert": Format(f"{_HERE}.litert", ("float32", "float16", "int8")),
+    "onnx": Format(f"{_HERE}.onnx", ("float32", "int8")),
     "saved_model": Format(
-        "electra_tf.export.saved_models",
+        f"{_HERE}.saved_model",
         ("float32", "mixed_bfloat16"),
         reads=("what", "jit_compile"),
         needs_free_dir=False,
     ),
-    "tf1": Format("electra_tf.export.conversions"),
-    "tflite": Format("electra_tf.export.tflite", ("float32", "float16", "int8")),
+    "tf1": Format(f"{_HERE}.other_libraries"),
 }
-_PUBLISHING = "electra_tf.export.hub_publishing"
+OLD_NAMES = {"tflite": "litert"}
+_PUBLISHING = f"{_HERE}.hub"
 
 
 class ExportRequest(NamedTuple):
     """What to export, as what and where to; the flags of export_model.py."""
 
-    format: str  # a key of FORMATS
+    format: str  # a key of FORMATS or OLD_NAMES
     output_dir: str
     data_dir: str | None = None  # with model_name: a run
     model_name: str | None = None
@@ -105,7 +107,8 @@ def export(request: ExportRequest) -> str:
     is asked for, 65 for damaged files or when what was written does not compute the
     same, 73 when it cannot be written.
     """
-    known = FORMATS[request.format]
+    format = OLD_NAMES.get(request.format, request.format)
+    request, known = request._replace(format=format), FORMATS[format]
     _check_flags(request)
     publishing = importlib.import_module(_PUBLISHING)
     publishing.check(request)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written about a model that is published: its card, and a page per SavedModel.
+"""The model card of a directory that is published: what is recorded of the model.
 
-Everything said comes from the run's files; what they do not hold is said to be missing.
+Facts come from the run's files; what these do not hold is marked as missing.
 """
 
 from __future__ import annotations
@@ -9,36 +9,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from electra_tf.inference.html_report import data_of
+from huggingface_hub import EvalResult, ModelCardData
+
+from electra_tf.config import phases
+from electra_tf.export import saved_model
+from electra_tf.export.signatures import ExportedModel
+from electra_tf.inference import html_report
+from electra_tf.paths import joined
 from electra_tf.pretrain import history
-from electra_tf.pretrain.metrics import ALL_METRICS
+from electra_tf.pretrain.metrics import ALL_METRICS, Metric
 from electra_tf.pretrain.objectives import objective_class
+from electra_tf.storage.manifest import read_json
+from electra_tf.storage.remote import expand, fetch_once
 
 REPOSITORY = "electra_tf"
 LICENCE = "apache-2.0"  # of weights, if none is chosen
 
-# TensorFlow Hub's name for what each SavedModel does, and one sentence about it.
-_TASKS = {
-    "encoder": (
-        "text-embedding",
-        "A text encoder to build upon: vectors of tokens and of the text.",
-    ),
-    "preprocessor": (
-        "text-preprocessing",
-        "Packs raw strings into the inputs of the encoder beside it.",
-    ),
-    "detector": (
-        "text-classification",
-        "Says for each token of a raw string how much it looks replaced.",
-    ),
-    "generator": (
-        "text-language-model",
-        "Fills [MASK] in a raw string with the most likely tokens.",
-    ),
-    "scorer": (
-        "text-language-model",
-        "Gives a raw string its pseudo-log-likelihood, in one pass.",
-    ),
+_DOES = {
+    "encoder": "A text encoder to build upon: vectors of tokens and of the text.",
+    "preprocessor": "Packs raw strings into the inputs of the encoder beside it.",
+    "detector": "Says for each token of a raw string how much it looks replaced.",
+    "generator": "Fills [MASK] in a raw string with the most likely tokens.",
+    "scorer": "Gives a raw string its pseudo-log-likelihood, in one pass.",
 }
 _HPARAMS = (
     "num_train_steps train_batch_size max_seq_length learning_rate num_warmup_steps "
@@ -143,53 +135,67 @@ class RunFacts(NamedTuple):
     data: list[dict[str, Any] | None]  # manifests of the training data, by phase
 
 
-def hub_page(what: str, handle: str, facts: RunFacts, licence: str) -> str:
-    """The page of one SavedModel in TensorFlow Hub's markdown.
+def kinds_of(source: ExportedModel) -> list[str]:
+    """The SavedModels that are published: a generator only if there is nothing else.
+
+    And a preprocessor only beside the encoder whose inputs it packs.
+    """
+    kinds = saved_model.kinds_of(source)
+    if "encoder" not in kinds:
+        kinds.remove("preprocessor")
+    if "detector" in kinds:
+        kinds = [kind for kind in kinds if kind != "generator"]
+    return kinds
+
+
+def facts_of(source: ExportedModel, run_dir: Path | None = None) -> RunFacts:
+    """What a model card can say.
 
     Args:
-      what: "encoder", ...
-      handle: "owner/model" on Kaggle Models.
+      run_dir: of the run; None when there is only a checkpoint. One of fine-tuning
+        knows nothing of the pre-training.
     """
-    owner, model = handle.split("/")
-    task, sentence = _TASKS[what]
-    # Without a version: Kaggle numbers what is uploaded, and has the newest there.
-    url = f"https://www.kaggle.com/models/{owner}/{model}/tensorFlow2/{what}"
-    comments = {
-        "asset-path": url,
-        "task": task,
-        "fine-tunable": "true" if what == "encoder" else "false",
-        "format": "saved_model_2",
-        "network-architecture": "transformer",
-        "license": licence,
-    }
-    metadata = "\n".join(f"<!-- {k}: {v} -->" for k, v in comments.items())
-    fits = ""
-    if what == "encoder":
-        fits = (
-            "\nUse it with the preprocessor published beside it: another vocabulary "
-            "gives numbers without meaning. `pooled_output` is the vector of [CLS]; "
-            "ELECTRA trains no pooler.\n"
-        )
-    return f"""\
-# Module {owner}/{model}-{what}
+    model = source.pretrainer
+    fields = (
+        "num_hidden_layers hidden_size num_attention_heads vocab_size "
+        "max_position_embeddings"
+    ).split()
+    sizes = {name: getattr(model.model_config, name) for name in fields}
+    hparams = run_dir and _json_if_there(run_dir / "config.json")
+    if hparams and "task_names" in hparams:
+        hparams = run_dir = None
+    results, data = None, []
+    step = source.facts.get("step", 0)
+    if run_dir is not None:
+        results = html_report.results_of(run_dir) or None
+        data = _manifests(hparams or {}, run_dir, step)
+    return RunFacts(
+        step=step,
+        objective=model.objective.name,
+        sizes=sizes | {"embedding_size": model.settings.embedding_size},
+        tokenizer=str(source.tokenizer_config),
+        trained_length=source.facts.get("trained_length"),
+        hparams=hparams,
+        results=results,
+        data=data,
+    )
 
-{sentence}
 
-{metadata}
+def _manifests(hparams, run_dir: Path, step: int) -> list:
+    """Those of the data that a run has read; None for one that is not there."""
+    found = []
+    for part in history.begun(hparams, step):
+        usual = phases.folder_of(part, hparams.get("phases", []))
+        shards = expand(joined(part.get("pretrain_tfrecords") or ""))
+        folders = [Path(shard).parent for shard in shards]
+        folders = folders or [run_dir.parent.parent / usual]
+        found += [str(folder / "manifest.json") for folder in folders]
+    return [_json_if_there(Path(fetch_once(path))) for path in dict.fromkeys(found)]
 
-## Overview
 
-{_overview(facts)}
-{fits}
-## Use
-
-```python
-{_USE[what]}```
-
-Input that makes no sense (ids beyond the vocabulary, masks of another shape, too many
-tokens) raises `InvalidArgumentError`; texts that are too long are truncated by the
-preprocessor and the generator, and read in windows by the detector and the scorer.
-"""
+def _json_if_there(path: Path) -> dict[str, Any] | None:
+    """A file's JSON object; `UserError` (65) for another content."""
+    return read_json(path) if path.is_file() else None
 
 
 def model_card(
@@ -197,26 +203,25 @@ def model_card(
     handle: str,
     facts: RunFacts,
     licence: str,
-    kinds: list[str],
     differences: dict[str, float],
 ) -> str:
     """README.md of the model, with the front matter that Hugging Face reads.
 
     Args:
-      kinds: the SavedModels beside it.
-      differences: of each from the model it was exported from.
+      differences: of each SavedModel beside it from the model it was exported from.
     """
     files = "\n".join(
-        f"| `{kind}` | {_TASKS[kind][1]} | {differences[kind]:.1e} |" for kind in kinds
+        f"| `{kind}` | {_DOES[kind]} | {gap:.1e} |" for kind, gap in differences.items()
     )
-    # The encoder's program begins with the preprocessor's.
-    main = kinds[0]
+    programs = "\n".join(f"```python\n{_USE[kind]}```" for kind in differences)
+    main = next(iter(differences))
     layers, limits = ("\n" + _AS_LAYERS, _POOLED) if main == "encoder" else ("", "")
-    if "detector" in kinds:
+    if "detector" in differences:
         limits += _DETECTOR
-    return (
-        _front_matter(facts, licence)
-        + f"""
+    return f"""\
+---
+{_front_matter(name, facts, licence)}
+---
 # {name}
 
 {_overview(facts)}
@@ -226,10 +231,10 @@ def model_card(
 {files}
 
 They load with tensorflow and tensorflow_text alone. The difference was measured on a
-fixed batch after the files were written; manifest.json holds it too.
+fixed batch after the files were written; manifest.json holds it too. Invalid ids and
+masks raise `InvalidArgumentError`.
 
-```python
-{_USE[main]}```
+{programs}
 
 The directories are the archives unpacked (`mkdir {main} && tar -xzf {main}.tar.gz -C
 {main}`), as Kaggle and Hugging Face give them: published as `{handle}`.
@@ -258,7 +263,6 @@ theirs to know.
 - What it knows, it knows from its training data, with their language, age and bias. It
   was not examined for harmful bias.
 {limits}"""
-    )
 
 
 def _trained_on(facts: RunFacts) -> str:
@@ -267,11 +271,36 @@ def _trained_on(facts: RunFacts) -> str:
     return f"It was trained on sequences of {facts.trained_length}."
 
 
-def _front_matter(facts: RunFacts, licence: str) -> str:
+def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
+    """What the Hub reads, with the results that it shows beside the model."""
     tags = ["electra", *filter(None, [objective_class(facts.objective).tag])]
-    lines = ["---", f"license: {licence}", "library_name: tensorflow", "tags:"]
-    lines += [f"- {tag}" for tag in [*tags, "tf-keras"]]
-    return "\n".join([*lines, "---"])
+    results = facts.results or {}
+    found = [
+        EvalResult(
+            task_type="feature-extraction",
+            dataset_type="pre-training",
+            dataset_name=html_report.data_of(results),
+            metric_type=metric.name,
+            metric_name=metric.label,
+            metric_value=value,
+        )
+        for metric, value in _metrics(facts)
+    ]
+    data = ModelCardData(
+        license=licence,
+        library_name="tensorflow",
+        tags=[*tags, "tf-keras"],
+        model_name=name if found else None,
+        eval_results=found or None,
+    )
+    return data.to_yaml()
+
+
+def _metrics(facts: RunFacts) -> list[tuple[Metric, float]]:
+    """The numbers that a run's evaluation has of the known metrics."""
+    numbers = (facts.results or {}).get("metrics", {})
+    found = [(metric, numbers.get(metric.name)) for metric in ALL_METRICS]
+    return [pair for pair in found if isinstance(pair[1], (int, float))]
 
 
 def _overview(facts: RunFacts) -> str:
@@ -336,14 +365,12 @@ def _training(facts: RunFacts) -> str:
 
 
 def _evaluation(facts: RunFacts) -> str:
-    metrics = (facts.results or {}).get("metrics")
+    metrics = _metrics(facts)
     if not metrics:
         return "Not evaluated, as far as the files of the model say."
-    rows = [
-        f"| {metric.label} | {metrics[metric.name]:.4f} |"
-        for metric in ALL_METRICS
-        if isinstance(metrics.get(metric.name), (int, float))
-    ]
+    rows = [f"| {metric.label} | {value:.4f} |" for metric, value in metrics]
     step = facts.results.get("global_step")
-    head = f"Pre-training metrics at step {step}, on {data_of(facts.results)}."
+    head = (
+        f"Pre-training metrics at step {step}, on {html_report.data_of(facts.results)}."
+    )
     return "\n".join([head, "", "| metric | value |", "|---|---|", *rows])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.export.inputs import NAMES
+from electra_tf.export.signatures import NAMES
 from electra_tf.interop.networks import ENCODER
 from electra_tf.model.encoder import MASKED_SCORE
 from electra_tf.model.transformer_layer import LAYER_NORM_EPSILON

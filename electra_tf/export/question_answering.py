@@ -14,17 +14,18 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.export.exported import (
+from electra_tf.export.finetuned_task import ExportedTask
+from electra_tf.export.signatures import (
     NO_OFFSET,
     Check,
+    EncoderInputs,
     Servable,
     encoded,
     ids_check,
+    map_rows,
+    require,
     servable,
 )
-from electra_tf.export.finetuned import ExportedTask
-from electra_tf.export.inputs import EncoderInputs, require
-from electra_tf.export.packing import map_rows
 from electra_tf.finetune import qa, qa_decoding, qa_scorer
 from electra_tf.finetune.qa_scorer import Answers, decode
 from electra_tf.text import packing

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import collections
-import difflib
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,27 +33,23 @@ def weights_of(
         return _balanced(name, labels, [example.label for example in examples])
     listed = ", ".join(labels)
     if isinstance(said, Mapping):
-        for label in said:
-            if label not in labels:
-                close = difflib.get_close_matches(label, labels, n=1)
-                hint = f"; did you mean {close[0]!r}?" if close else "."
-                raise UserError(
-                    f"task {name}: class_weights has {shown(label)}, which is no class"
-                    f"{hint}\nClasses: {listed}."
-                )
+        if unknown := [label for label in said if label not in labels]:
+            raise UserError(
+                f"task {name}: class_weights has {shown(unknown[0])}, which is no "
+                f"class.\nClasses: {listed}."
+            )
         said = [said.get(label, 1.0) for label in labels]
     if not isinstance(said, list) or len(said) != len(labels):
         raise UserError(
             f"task {name}: class_weights is {shown(said)}; it is {BALANCED!r}, or a "
-            f"number for each class: {listed}."
+            f"list or object with a number for each class: {listed}."
         )
-    for weight in said:
-        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
-        if not is_number or not 0 <= weight < math.inf:
-            raise UserError(
-                f"task {name}: class_weights has {shown(weight)}; a weight is a number "
-                "of at least 0."
-            )
+    wrong = [x for x in said if type(x) not in (int, float) or not 0 <= x < math.inf]
+    if wrong:
+        raise UserError(
+            f"task {name}: class_weights has {shown(wrong[0])}; a weight is a number "
+            "of at least 0."
+        )
     return [float(weight) for weight in said]
 
 

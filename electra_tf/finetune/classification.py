@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -154,7 +155,11 @@ class ClassificationScorer(Scorer):
 
 
 class RegressionScorer(Scorer):
-    """Correlations and the mean squared error; 0 where predictions do not vary."""
+    """Correlations and the mean squared error.
+
+    A correlation is 0 where predictions do not vary, and not a number where nothing can
+    correlate: one example, or equal targets.
+    """
 
     def get_results(self) -> list[tuple[str, float]]:
         """pearson, spearman, mse, loss."""
@@ -162,8 +167,9 @@ class RegressionScorer(Scorer):
 
         targets = np.array([row["targets"] for row in self.rows])
         predictions = np.array([row["predictions"] for row in self.rows])
-        pearson, spearman = 0.0, 0.0
-        if not self.is_degenerate and len(self.rows) > 1:
+        is_defined = len(self.rows) > 1 and np.ptp(targets) > 0
+        pearson = spearman = 0.0 if is_defined else math.nan
+        if is_defined and not self.is_degenerate:
             pearson = stats.pearsonr(targets, predictions)[0]
             spearman = stats.spearmanr(targets, predictions)[0]
         return [
@@ -268,7 +274,9 @@ class TextTask(Task):
         """[CLS] a [SEP] b [SEP], the longer text cut first; numbers become 0 to 1."""
         a = self.tokenizer.encode(example.text_a)
         b = self.tokenizer.encode(example.text_b or "")
+        before = len(a) + len(b)
         a, b = truncate_pair(a, b, packing.room(self.config.max_seq_length, b))
+        self.num_cut += before - len(a) - len(b)
         features = packing.join(self.tokenizer.vocab, a, b)._asdict()
         yield features | {"eid": example.eid} | self.answer_features(example)
 

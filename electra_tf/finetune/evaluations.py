@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.results import finite
 from electra_tf.finetune.task import Task
 from electra_tf.storage.files import atomic_write
 
-FILE = "evaluations.jsonl"
+_FILE = "evaluations.jsonl"
+
+
+def read(directory: str | os.PathLike) -> list[dict[str, Any]]:
+    """What was scored in the trial of a directory."""
+    path = Path(directory) / _FILE
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    return [json.loads(line) for line in lines]
 
 
 class Evaluations:
@@ -25,28 +31,16 @@ class Evaluations:
     Args:
       directory: the trial's.
       step: that the trial is at; what comes later is made again.
-
-    Raises `UserError` (65) for a file that cannot be read.
     """
 
     def __init__(self, directory: str | os.PathLike, step: int):
-        self._path = Path(directory) / FILE
-        self.rows: list[dict[str, Any]] = []
-        try:
-            if self._path.is_file():
-                lines = self._path.read_text(encoding="utf-8").splitlines()
-                rows = [json.loads(line) for line in lines]
-                self.rows = [row for row in rows if row["step"] <= step]
-        except (OSError, *JSON_ERRORS) as error:
-            raise UserError(
-                f"{self._path} cannot be read: {error}.\nRemove the trial to make it "
-                "anew.",
-                EXIT_DAMAGED,
-            ) from None
+        self._path = Path(directory) / _FILE
+        self.rows = [row for row in read(directory) if row["step"] <= step]
 
-    def is_better(self, score: float) -> bool:
-        """Whether a score is higher than all before."""
-        return not self.rows or score > _score(self.best())
+    def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
+        """Whether a score is higher than all before; see `best`."""
+        row = finite({"score": score, "scores": scores})
+        return not self.rows or _rank(row) > _rank(self.best())
 
     def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
         """Keeps what was scored at a step."""
@@ -60,8 +54,12 @@ class Evaluations:
         return any(row["step"] == step for row in self.rows)
 
     def best(self) -> dict[str, Any]:
-        """The evaluation with the highest score, the first of equals."""
-        return max(self.rows, key=_score)
+        """The evaluation with the highest score, the first of equals.
+
+        Where no score is defined, such as a correlation with equal numbers, that with
+        the lowest loss.
+        """
+        return max(self.rows, key=_rank)
 
     def is_over(self, patience: int) -> bool:
         """Whether as many evaluations as this have brought nothing better; 0: never."""
@@ -70,8 +68,11 @@ class Evaluations:
         return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
 
 
-def _score(row: dict[str, Any]) -> float:
-    return -math.inf if row["score"] is None else row["score"]
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    if row["score"] is not None:
+        return True, row["score"]
+    losses = [found.get("loss") for found in row["scores"].values()]
+    return False, -sum(math.inf if loss is None else loss for loss in losses)
 
 
 def main_score(

@@ -17,6 +17,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.model.dropout import dropout
+from electra_tf.model.serialization import serializable
 from electra_tf.model.transformer_layer import gelu
 from electra_tf.pretrain.masking import gather_positions
 
@@ -87,6 +88,7 @@ class _TextHead(_Head):
         return tf.cast(self.output_layer(pooled), tf.float32)
 
 
+@serializable
 class ClassificationHead(_TextHead):
     """One of `num_labels` classes, from the state at [CLS]; dropout before it.
 
@@ -129,6 +131,7 @@ class ClassificationHead(_TextHead):
         }
 
 
+@serializable
 class MultilabelHead(ClassificationHead):
     """Any number of `num_labels` classes: a sigmoid for each, the loss their mean.
 
@@ -152,6 +155,7 @@ class MultilabelHead(ClassificationHead):
         }
 
 
+@serializable
 class RegressionHead(_TextHead):
     """A number, from the state at [CLS]; dropout before it, squared error."""
 
@@ -179,6 +183,7 @@ class RegressionHead(_TextHead):
         }
 
 
+@serializable
 class TaggingHead(_Head):
     """A label for each word, from its first wordpiece; the loss sums over words."""
 
@@ -215,6 +220,7 @@ class TaggingHead(_Head):
         }
 
 
+@serializable
 class QuestionAnsweringHead(_Head):
     """Where the answer starts and ends, and whether there is one.
 

@@ -8,21 +8,20 @@ tell their shape.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.model import SIZES, model_config
+from electra_tf.config.model import SIZES
 from electra_tf.errors import UserError
-from electra_tf.interop import sources
+from electra_tf.interop import compatibility, shapes, sources
 from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import note_capitals
+from electra_tf.interop.stored_model import check_casing
+from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.stored_tensors import StoredTensors
-from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.text.vocabulary import Vocabulary
 
 ENCODER = "electra/"
 
@@ -36,36 +35,9 @@ def find(path: str, log: Callable[[str], None]) -> FoundModel:
         return sources.find(path, log)
     except sources.NoModelError as error:
         raise UserError(
-            f"init_checkpoint {str(error).splitlines()[0]}\nCheck --data-dir and "
+            f"init_checkpoint {error}\nCheck --data-dir and "
             '--model-name; "init_checkpoint": null trains from random weights.'
         ) from None
-
-
-def check(model: FoundModel, config: FinetuningConfig, vocab: Vocabulary) -> None:
-    """Refuses a model of another vocabulary or shape than this run's.
-
-    Raises `UserError` with both values and the hparams that fit.
-    """
-    sha256, advice = model.vocab_sha256, "Set vocab_file."
-    theirs = model.settings.vocab_file
-    if theirs and os.path.isfile(theirs) and Vocabulary.load(theirs).sha256 == sha256:
-        advice = f"These hparams fit it: {json.dumps({'vocab_file': theirs})[1:-1]}"
-    vocab.check_same(sha256, f"{model.origin} was trained", advice)
-    ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    tokenizer = model.settings.tokenizer_config or ours
-    cased = _is_lower(model)
-    if cased not in (None, config.do_lower_case):
-        raise UserError(
-            f"{model.origin} was trained with do_lower_case {cased}, this run has "
-            f"{config.do_lower_case}.\nThese hparams fit it: "
-            f'"do_lower_case": {json.dumps(cased)}'
-        )
-    if not tokenizer.equivalent(ours):
-        raise UserError(
-            f"{model.origin} reads text that is {tokenizer}, {vocab.path} text that is "
-            f"{ours}.\nSet strip_accents in {vocab.path}.json as it was there."
-        )
-    _check_shape(model, config)
 
 
 def hparams_of(
@@ -81,7 +53,7 @@ def hparams_of(
       vocab_file: where the vocabulary usually is; the model's own is taken where there
         is none.
 
-    Raises `UserError` as `check` does.
+    Raises `UserError` for hparams of another shape.
     """
     shape = model.shape()
     given = explicit.get("model_hparam_overrides", {})
@@ -89,19 +61,22 @@ def hparams_of(
     here = {**(SIZES[size] if size else {}), **given}
     if explicit.get("embedding_size"):
         here["embedding_size"] = explicit["embedding_size"]
-    _compare(model, shape, {k: v for k, v in here.items() if k in shape})
-    found = _hparams_for(shape, size)
+    here = {name: value for name, value in here.items() if name in shape}
+    if found := differences({name: shape[name] for name in here}, here):
+        raise UserError(
+            f"{model.origin} is another model: {as_text(found)}.\nLeave the shape out: "
+            "the checkpoint decides it. These hparams fit it: "
+            f"{json.dumps(compatibility.shape_hparams(shape))}"
+        )
+    found = compatibility.shape_hparams(shape, size)
     others = {k: v for k, v in given.items() if k not in shape}
     overrides = found.get("model_hparam_overrides", {}) | others
     found["model_hparam_overrides"] = overrides
     if "num_attention_heads" not in {*shape, *given}:
-        config = model_config(found["model_size"], 1, overrides)
-        log(
-            f"Note: {model.origin} does not say its number of attention heads: "
-            f"{config.num_attention_heads} taken, one per 64 of its width."
-        )
-    if "do_lower_case" not in explicit and (cased := _is_lower(model)) is not None:
-        found["do_lower_case"] = cased
+        log(shapes.note_of_heads(shape["hidden_size"], model.origin))
+    is_lower = compatibility.lower_cases(model)
+    if "do_lower_case" not in explicit and is_lower is not None:
+        found["do_lower_case"] = is_lower
     theirs = model.settings.vocab_file
     if "vocab_file" not in explicit and theirs and not os.path.isfile(vocab_file):
         # A trial says it to whoever reads it, from whatever directory.
@@ -110,47 +85,8 @@ def hparams_of(
     words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
     words = fetch_once(words)
     if "do_lower_case" not in explicit and os.path.isfile(words):
-        note_capitals(model.settings, Vocabulary.load(words), model.origin, log)
+        check_casing(model.settings, Vocabulary.load(words), model.origin)
     return found
-
-
-def _is_lower(model: FoundModel) -> bool | None:
-    """do_lower_case as far as a model says it."""
-    tokenizer = model.settings.tokenizer_config
-    said = tokenizer.do_lower_case if tokenizer else None
-    return model.identity.get("do_lower_case", said)
-
-
-def _check_shape(model: FoundModel, config: FinetuningConfig) -> None:
-    here = dataclasses.asdict(config.model_config())
-    _compare(model, model.shape(), here | {"embedding_size": config.embedding_size})
-
-
-def _compare(model: FoundModel, shape, here: Mapping[str, Any]) -> None:
-    for name, value in shape.items():
-        if value != here.get(name, value):
-            fitting = json.dumps(_hparams_for(shape))[1:-1]
-            raise UserError(
-                f"{model.origin} is a model of another shape: {name} is {value!r} "
-                f"there, {here[name]!r} here.\nLeave the shape out of the hparams: the "
-                f"checkpoint knows it. These hparams fit it: {fitting}"
-            )
-
-
-def _hparams_for(shape: Mapping[str, Any], size: str | None = None) -> dict[str, Any]:
-    """The hparams with the fewest overrides that give a shape."""
-    width = shape["hidden_size"]
-    found = []
-    for name in [size] if size else SIZES:
-        preset = SIZES[name]
-        usual = dataclasses.asdict(model_config(name, 1, {"hidden_size": width}))
-        usual["hidden_size"] = preset["hidden_size"]
-        overrides = {k: v for k, v in shape.items() if v != usual.get(k, v)}
-        hparams = {"model_size": name, "embedding_size": shape["embedding_size"]}
-        if overrides:
-            hparams["model_hparam_overrides"] = overrides
-        found.append((len(overrides), hparams))
-    return min(found, key=lambda pair: pair[0])[1]
 
 
 def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:

@@ -7,8 +7,10 @@ held in memory but the line at hand (of a SQuAD file in .json, the file).
 
 from __future__ import annotations
 
+import ast
 import csv
 import difflib
+import functools
 import itertools
 import json
 import math
@@ -24,30 +26,49 @@ from electra_tf.text.archives import COMPRESSED
 from electra_tf.text.corpus import open_text
 from electra_tf.text.units import Unit
 
-TABLES = ("tsv", "csv", "jsonl", "parquet")
+TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
 # Kind of input -> the formats that it is read from.
 FORMS = {
     "texts": (*TABLES, "txt"),
-    "words": ("txt", "jsonl", "parquet"),
-    "questions": ("json", *TABLES),
+    "words": ("txt", "jsonl", "json", "parquet"),
+    "questions": TABLES,
 }
-_CONLL = ("conll", "iob", "bio")  # endings of files that are read as txt
+# Endings of files that are read as txt.
+_CONLL = ("conll", "conllu", "iob", "bio", "bmes", "bioes")
 _ROWS = "rows"  # of Python's objects
-_LINES = "lines"  # of text
+LINES = "lines"  # of text
 # Characters of the data that a message shows.
 _SHOWN = 200
+_SAMPLE = 10_000  # lines that separator and quotes of a table are recognised from
 Row = dict[str | None, Any]  # by column; cells beyond the header's are under None
 Columns = tuple[str, ...]
 
 
-class Source(NamedTuple):
-    """Lines to read, and what they are."""
+@functools.cache
+def say_once(text: str) -> None:
+    """Writes a note to standard error."""
+    print(f"Note: {text}.", file=sys.stderr)
 
-    name: str  # of the file, for messages
+
+class Source(NamedTuple):
+    """Lines to read, and what they are.
+
+    Attributes:
+      name: of the file, for messages.
+      skipped: lines of the file that are left out before (of a table, below its
+        header).
+      delimiter: of a table in text; None: recognised by its header.
+      is_quoted: whether its cells may be quoted; None: recognised.
+      say: takes what was recognised.
+    """
+
+    name: str
     form: str
     lines: Iterable[Any]
-    skipped: int = 0  # lines of the file that are left out before (of a table, below
-    # its header)
+    skipped: int = 0
+    delimiter: str | None = None
+    is_quoted: bool | None = None
+    say: Callable[[str], None] = say_once
 
     @classmethod
     def of(cls, path: Path) -> Source:
@@ -120,14 +141,17 @@ def input_form(path: str | None, form: str | None, kind: str) -> str:
             f"reads {', '.join(FORMS[kind])}.\n--input-format says what a file is, "
             "whatever its name."
         )
-    return _LINES if found == "txt" else found
+    return LINES if found == "txt" else found
 
 
 def can_cut(path: str | Path, form: str, kind: str) -> bool:
     """Whether each line of a file (but a header) is an input of its own."""
     if Path(path).suffix.lower() in COMPRESSED:
         return False
-    return form in ("jsonl", "tsv") or (form == _LINES and kind == "texts")
+    if form == "tsv":  # A line may end inside a quoted cell.
+        sample = list(itertools.islice(_of_file(Path(path)), _SAMPLE))
+        return not _is_quoted(sample, "\t")
+    return form == "jsonl" or (form == LINES and kind == "texts")
 
 
 def open_part(part: Unit, skipped: int) -> Source:
@@ -146,7 +170,8 @@ def open_part(part: Unit, skipped: int) -> Source:
     if part.kind != "tsv":
         return Source(part.path, part.kind, lines, skipped)
     header = itertools.islice(_of_file(path), 1)
-    return Source(part.path, part.kind, itertools.chain(header, lines), skipped - 1)
+    lines = itertools.chain(header, lines)
+    return Source(part.path, part.kind, lines, skipped - 1, is_quoted=False)
 
 
 def _of_file(
@@ -182,14 +207,23 @@ def text_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[s
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise UserError(
-                f"{name}, line {number}: not UTF-8 (byte 0x{line[error.start]:02x}).\n"
-                "Convert the file, for instance with iconv -t UTF-8."
-            ) from None
+            raise _not_utf8(name, number, line, error.start) from None
+        if number == 1 and "\0" in text:
+            raise _not_utf8(name, number, line, line.index(b"\0"))
         if number == 1 and not text.endswith("\n"):
             yield from text.split("\r")  # Where lines end in \r alone, all do.
         else:
             yield text.removesuffix("\n").removesuffix("\r")
+
+
+def _not_utf8(name: str, number: int, line: bytes, place: int) -> UserError:
+    is_utf16 = line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line
+    theirs = "UTF-16" if is_utf16 else "ENCODING"
+    what = "is UTF-16, " if is_utf16 else ""
+    return UserError(
+        f"{name}, line {number}: {what}not UTF-8 (byte 0x{line[place]:02x}).\nConvert "
+        f"the file: iconv -f {theirs} -t UTF-8 {Path(name).name} > new"
+    )
 
 
 def read_text(path: Path) -> str:
@@ -213,7 +247,7 @@ def records(
         for number, row in enumerate(lines):
             yield f"input {number}", {k: v for k, v in row.items() if v is not None}
         return
-    if source.form == _LINES:
+    if source.form == LINES:
         for number, line in enumerate(lines, start=1):
             yield f"{name}, line {number + source.skipped}", {"text": line}
         return
@@ -221,19 +255,98 @@ def records(
         raise UserError(f"{name} is none of {', '.join('.' + x for x in TABLES)}.")
     if source.form == "jsonl":
         yield from _objects(name, lines, source.skipped)
-        return
-    if source.form == "parquet":
+    elif source.form == "json":
+        yield from _array(name, lines)
+    elif source.form == "parquet":
         yield from _table_rows(name, choices)
-        return
-    # A .tsv as GLUE's files: no quoting, a tab always ends a column.
-    rows = _csv_rows(name, lines) if source.form == "csv" else _tsv_rows(lines)
+    else:
+        yield from _cells(source, lines, choices)
+
+
+def _cells(
+    source: Source, lines: Iterator[str], choices: Sequence[Columns]
+) -> Iterator[tuple[str, Row]]:
+    """The rows of a table in text: TSV or CSV, with the signs that its header has.
+
+    A .tsv is as GLUE's files unless it looks otherwise: without quoting.
+    """
+    name = source.name
+    sample = list(itertools.islice(lines, _SAMPLE))
+    delimiter, is_quoted, first = _signs(source, sample, choices)
+    usual = "\t" if source.form == "tsv" else ","
+    if (delimiter, is_quoted) != (usual, source.form == "csv"):
+        sign = {"\t": "a tab"}.get(delimiter, repr(delimiter))
+        quotes = "quoted" if is_quoted else "not quoted"
+        source.say(f"{name}: columns are separated by {sign}, cells {quotes}")
+    lines = itertools.chain(sample[first:], lines)
+    if is_quoted:
+        rows = _csv_rows(name, lines, delimiter)
+    else:
+        rows = _tsv_rows(lines, delimiter)
     _, header = next(rows, (1, []))
-    _check_header(name, header, choices)
-    for number, cells in rows:
+    below = [line.split(delimiter) for line in sample[first + 1 : first + 1000]]
+    is_example = len(below) > 1 and any(
+        cell and sum(row[place : place + 1] == [cell] for row in below) > 1
+        for place, cell in enumerate(header)
+    )
+    hint = "Its first line looks like an example; put the names of the columns above"
+    _check_header(name, header, choices, hint=hint if is_example else "")
+    head = list(itertools.islice(rows, 1000))
+    counts = [str(number) for number in range(1, len(head) + 1)]
+    is_longer = all(len(cells) == len(header) + 1 for _, cells in head)
+    if head and is_longer and [cells[0] for _, cells in head] == counts:
+        header = ["", *header]
+        source.say(f"{name}: rows begin with their number, as R writes them")
+    for number, cells in itertools.chain(head, rows):
         row: Row = dict(zip(header, cells, strict=False))
         if any(cell.strip() for cell in cells[len(header) :]):
             row[None] = cells[len(header) :]
-        yield f"{name}, line {number + source.skipped}", row
+        yield f"{name}, line {number + first + source.skipped}", row
+
+
+def _signs(
+    source: Source, sample: Sequence[str], choices: Sequence[Columns]
+) -> tuple[str, bool, int]:
+    """(separator, whether cells are quoted, lines before the header)."""
+    usual = "\t" if source.form == "tsv" else ","
+    first = 0
+    if sample and (found := re.fullmatch("sep=(.)", sample[0])):  # Excel's
+        usual, first = found[1], 1
+    header = (*sample[first : first + 1], "")[0]
+
+    def is_header(sign: str) -> bool:
+        names = next(csv.reader([header], delimiter=sign), [])
+        return any(all(c in names for c in columns) for columns in choices)
+
+    signs = [source.delimiter] if source.delimiter else [usual, *"\t;,|"]
+    delimiter = next(filter(is_header, signs), signs[0])
+    if source.is_quoted is not None:
+        return delimiter, source.is_quoted, first
+    return delimiter, delimiter != "\t" or _is_quoted(sample[first:], "\t"), first
+
+
+def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
+    """Whether the cells of a file are quoted where they have to be, or all its names.
+
+    Where they are, its quotes are two for each cell with a quote, a separator or a line
+    end in it, and two for each quote inside.
+    """
+    if sample and all(re.fullmatch('".*"', x) for x in sample[0].split(delimiter)):
+        return True
+    reader = csv.reader((f"{line}\n" for line in sample), delimiter=delimiter)
+    there = needed = seen = 0
+    try:
+        for cells in reader:
+            if len(sample) == _SAMPLE and reader.line_num == len(sample):
+                break  # The row may go on.
+            quotes = sum(line.count('"') for line in sample[seen : reader.line_num])
+            there, seen = there + quotes, reader.line_num
+            for cell in cells:
+                if '"' in cell or delimiter in cell or "\n" in cell:
+                    needed += 2 + 2 * cell.count('"')
+    except csv.Error:
+        return False
+    return 0 < there == needed
 
 
 def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Row]]:
@@ -256,8 +369,7 @@ def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Ro
     for number, row in enumerate(table):
         where = f"{path}, row {number}"
         row |= {c: named(row.get(c), names) for c, names in table.classes.items()}
-        found = {name: _of_json(value, where) for name, value in row.items()}
-        yield where, {name: value for name, value in found.items() if value is not None}
+        yield where, {name: _of_json(value, where) for name, value in row.items()}
 
 
 def _of_json(value: Any, where: str) -> Any:
@@ -278,16 +390,19 @@ def _of_json(value: Any, where: str) -> Any:
     return str(value)
 
 
-def _tsv_rows(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _tsv_rows(lines: Iterator[str], sign: str) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, start=1):
         if number == 1 or line.strip():
-            yield number, line.split("\t")
+            yield number, line.split(sign)
 
 
-def _csv_rows(name: str, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(
+    name: str, lines: Iterator[str], sign: str
+) -> Iterator[tuple[int, list[str]]]:
     """(line where it begins, cells) of each row."""
     csv.field_size_limit(sys.maxsize)
-    reader = csv.reader((f"{line}\n" for line in lines), strict=True)
+    ended = (f"{line}\n" for line in lines)
+    reader = csv.reader(ended, delimiter=sign, strict=True)
     first = 1
     try:
         for cells in reader:
@@ -307,6 +422,7 @@ def _check_header(
     header: Sequence[str],
     choices: Sequence[Columns],
     named_by: str = "Its first line names",
+    hint: str = "",
 ) -> None:
     if any(all(header.count(c) == 1 for c in columns) for columns in choices):
         return
@@ -314,14 +430,15 @@ def _check_header(
         if header.count(column) == 1:
             continue
         close = difflib.get_close_matches(column, header, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
-        found = f"no column {column!r}{hint}"
+        meant = f"; did you mean {close[0]!r}?" if close else "."
+        found = f"no column {column!r}{meant}"
         if column in header:
             found = f"{header.count(column)} columns {column!r}."
         # Quoted names may have line ends, of which a message has few.
         names = " ".join(", ".join(header).split()) or "none"
         names = names if len(names) <= _SHOWN else f"{names[:_SHOWN]}..."
-        raise UserError(f"{name} has {found}\n{named_by} {names}.")
+        hint = f"\n{hint}." if hint else ""
+        raise UserError(f"{name} has {found}\n{named_by} {names}.{hint}")
 
 
 def _objects(
@@ -337,15 +454,53 @@ def _objects(
                 f"{where}: a JSON array; .jsonl has one object {{...}} on each line."
                 f"\nConvert it: jq -c '.[]' {Path(name).name}"
             )
-        is_first = False
         try:
             # NaN, which is no JSON, is what others write for what is missing.
             found = json.loads(line, parse_constant=lambda _: None)
         except JSON_ERRORS as error:
-            raise UserError(f"{where}: {error}") from None
+            hint = f"\nOne object a line: jq -c . {Path(name).name} > new.jsonl"
+            is_cut = is_first and line.strip() == "{"
+            raise UserError(f"{where}: {error}{hint * is_cut}") from None
         if not isinstance(found, dict):
             raise UserError(f"{where}: not an object {{...}}.")
-        yield where, {key: value for key, value in found.items() if value is not None}
+        is_first = False
+        yield where, _flat(found)
+
+
+def _array(name: str, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
+    """The objects of a JSON array, perhaps under one key."""
+    lines = list(lines)
+    try:
+        content = json.loads("\n".join(lines), parse_constant=lambda _: None)
+    except JSON_ERRORS as error:
+        if len(lines) > 1 and is_object(lines[0]):  # JSON Lines by another name
+            yield from _objects(name, iter(lines), 0)
+            return
+        raise UserError(f"{name}: {error}") from None
+    lists = [content] if isinstance(content, list) else []
+    if isinstance(content, dict):
+        lists = [value for value in content.values() if isinstance(value, list)]
+    if len(lists) != 1 or not all(isinstance(row, dict) for row in lists[0]):
+        raise UserError(f"{name} is no array of objects, [{{...}}, ...].")
+    for number, row in enumerate(lists[0]):
+        yield f"{name}, entry {number}", _flat(row)
+
+
+def is_object(line: str) -> bool:
+    """Whether a line is a JSON object by itself."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except JSON_ERRORS:
+        return False
+
+
+def _flat(row: Row) -> Row:
+    """With the fields of objects inside it under names such as data/text."""
+    found = dict(row)
+    for name, value in row.items():
+        if isinstance(value, dict):
+            found |= {f"{name}/{key}": one for key, one in _flat(value).items()}
+    return found
 
 
 def whole_rows(
@@ -361,14 +516,19 @@ def whole_rows(
     """
     chosen: Columns | None = None
     for where, row in records(source, choices):
-        columns = next((c for c in choices if all(name in row for name in c)), None)
+        there = {name for name, value in row.items() if value is not None}
+        columns = next((c for c in choices if there.issuperset(c)), None)
         if None in row:
             bad(where, more_columns(row))
         elif columns is None:
-            missing = next(name for name in choices[0] if name not in row)
-            there = ", ".join(map(str, row)) or "nothing"
-            what = "value in column" if source.form == "parquet" else "column"
-            bad(where, f"no {what} {missing!r}, only {there}")
+            missing = next(name for name in choices[0] if name not in there)
+            only = ", ".join(name for name in map(str, row) if name in there)
+            what = (
+                f"value in column {missing!r} (null)"
+                if missing in row
+                else (f"column {missing!r}")
+            )
+            bad(where, f"no {what}, only {only or 'nothing'}")
         elif chosen and columns[: len(chosen)] != chosen[: len(columns)]:
             here, before = (", ".join(names) for names in (columns, chosen))
             bad(where, f"the text is in {here}, but in {before} on the lines before")
@@ -417,50 +577,61 @@ def given_of(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
     return given | {name: str(row[column]) for name, column in texts_of}
 
 
-def words(
-    source: Source, column: str = "words", identity: Columns = ("id",)
-) -> Iterator[Asked]:
-    """Sentences in words: lists in JSON lines, or the first cells of CoNLL's lines."""
-    if source.form == _LINES:
-        for number, lines in conll(source):
-            where = f"{source.name}, line {number}"
-            yield Asked(where, {"words": [cells[0] for cells in lines]})
-        return
-    for where, row in records(source):
-        found = row.get(column, row.get("words"))
-        if not isinstance(found, list) or not found:
-            refuse(where, f"{column} is {shown(found)}, not a list of words")
-        if wrong := no_words(found):
-            refuse(where, f"{column} has {wrong} for a word")
-        yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
+_STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_CONSTANTS = {"true": "True", "false": "False", "null": "None", "nan": "None"}
 
 
-def no_words(given: Sequence[Any]) -> str | None:
-    """What of a list is no word, as a message shows it."""
-    wrong = [one for one in given if one is None or isinstance(one, (list, dict))]
-    return ("null" if wrong[0] is None else shown(wrong[0])) if wrong else None
+def printed(text: str) -> Any:
+    """The list or object that a text is the printed form of; None if it is none.
 
-
-def conll(source: Source) -> Iterator[tuple[int, list[list[str]]]]:
-    """(number of its first line, cells of each line) of each sentence.
-
-    Blank lines and -DOCSTART- part them. Cells are between tabs, else between blanks: a
-    word such as "10 000" has a blank or a no-break space in it.
+    As JSON, Python, pandas, NumPy and Java print them: ["a"], ['a', 'b'], ['a' 'b'],
+    [1. 0.], {'text': array(['a'], dtype=object)}, [a, b].
     """
-    sentence: list[list[str]] = []
-    for number, line in enumerate(itertools.chain(source.lines, [""]), start=1):
-        cells = line.strip().split("\t") if "\t" in line else re.split(" +", line)
-        cells = [cell.strip() for cell in cells if cell.strip()]
-        if cells and cells[0] != "-DOCSTART-":
-            sentence.append(cells)
-        elif sentence:
-            yield number - len(sentence), sentence
-            sentence = []
+    parts = re.split(_STRING, text.strip())
+    for place in range(0, len(parts), 2):  # what is not between quotes
+        part = re.sub(r",\s*dtype=\w+|\barray(?=\()", "", parts[place])
+        part = re.sub(r"[a-z]+", lambda m: _CONSTANTS.get(m[0], m[0]), part)
+        part = re.sub(r"(?<=[\w.])\s+(?=[-\w.])", ", ", part)
+        is_inside = 0 < place < len(parts) - 1
+        parts[place] = ", " if is_inside and not part.strip() else part
+    try:
+        found = ast.literal_eval("".join(parts))
+        return (
+            [*found]
+            if isinstance(found, (tuple, set))
+            else (found if isinstance(found, (list, dict)) else None)
+        )
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        inner = text.strip()
+        is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1
+        return [x.strip() for x in inner[1:-1].split(",")] if is_list else None
+
+
+def is_printed(value: Any) -> bool:
+    """Whether a text is a printed list, of several things or of quoted text."""
+    if not isinstance(value, str) or not re.match(r"\s*[\[({]", value):
+        return False
+    found = printed(value)
+    return isinstance(found, (list, dict)) and (len(found) != 1 or "'" in value)
+
+
+def number_of(label: Any) -> float | None:
+    """The number that a label is, if it is written as one; 01 is none."""
+    is_number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", str(label))
+    return float(label) if is_number else None
+
+
+def spellings(labels: Iterable[str]) -> dict[float | None, str]:
+    """Number -> its shortest spelling among labels."""
+    found = {number_of(x): x for x in sorted({*labels}, key=len, reverse=True)}
+    found.pop(None, None)
+    return found
 
 
 def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
     """The user's own id of a row, from the first of these columns that it has."""
-    return next(({"id": row[column]} for column in columns if column in row), {})
+    found = (row[column] for column in columns if row.get(column) is not None)
+    return next(({"id": value} for value in found), {})
 
 
 def refuse(where: str, what: str) -> None:

@@ -115,7 +115,7 @@ class FinetuningModel(keras.Model):
           seed: int32 [2], switches dropout on.
         """
         encoded = self.electra(
-            *(batch[name] for name in SHARED), seed=fold_in(seed, 0)
+            *(batch[name] for name in SHARED), seed=fold_in(seed, 0), training=False
         ).sequence_output
         outputs, losses = {}, []
         for number, head in enumerate(self.heads):

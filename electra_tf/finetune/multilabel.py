@@ -8,21 +8,47 @@ list. A text may have none.
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from electra_tf.errors import UserError
+from electra_tf.finetune import inputs
 from electra_tf.finetune.inputs import shown
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, rounded
 
 SEPARATOR = ","
+_VECTOR = re.compile(r"[01]([ ,;|]+[01])+")
+_UNNAMED = (
+    "labels are vectors of {} numbers, one for each class, and classes are called by "
+    "their place from 0; label_names names them"
+)
 
 
 def split(label: Any, separator: str) -> tuple[str, ...]:
-    """The labels of one text, without the spaces around them, each once."""
+    """The labels of one text, without the spaces around them.
+
+    A list, one that was printed (as pandas does), 0 and 1 side by side, or a text with
+    separators.
+    """
+    if isinstance(label, str) and label.strip()[:1] in ("[", "(", "{"):
+        there = inputs.printed(label)
+        label = there if isinstance(there, list) else label
+    if isinstance(label, str) and _VECTOR.fullmatch(label.strip()):
+        label = re.findall(r"[01]", label)
     parts = label if isinstance(label, list) else str(label).split(separator)
+    parts = (int(part) if isinstance(part, bool) else part for part in parts)
     found = (str(part).strip() for part in parts)
-    return tuple(dict.fromkeys(part for part in found if part))
+    return tuple(part for part in found if part)
+
+
+def is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
+    """Whether labels are vectors of 0 and 1, a number for each class."""
+    widths = {len(label) for label in labels}
+    numbers = {inputs.number_of(name) for label in labels for name in label}
+    return len(widths) == 1 and max(widths) > 1 and numbers <= {0.0, 1.0}
 
 
 class MultilabelScorer(Scorer):
@@ -112,6 +138,40 @@ class Multilabel:
         """The labels of a line."""
         separator = self.description.get("separator", SEPARATOR)
         return split(row[self.description["label"]], separator)
+
+    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
+        """Labels by name: of vectors those that are 1, of numbers those of a list."""
+        names = self.description.get("label_names")
+        if split == "train" or not self.is_there("train"):
+            self._is_vectors = is_vectors(labels)
+            self._width = len(labels[0]) if labels else 0
+            if {*labels} == {("0",), ("1",)}:
+                raise UserError(
+                    f"task {self.name}: the labels of {self.path(split)} are the "
+                    "numbers 0 and 1, one each.\nType classification is for one class "
+                    "a text; a column for each class has to be made one of names."
+                )
+            if self._is_vectors and not names:
+                self.remark(split, _UNNAMED.format(self._width), 0)
+        elif not hasattr(self, "_is_vectors"):
+            self.read("train")
+        if self._is_vectors:
+            names = names or [str(number) for number in range(self._width)]
+            labels = [self._of_vector(label, names) for label in labels]
+        elif names:
+            number = {str(number): name for number, name in enumerate(names)}
+            labels = [tuple(number.get(x, x) for x in label) for label in labels]
+        flat = [name for label in labels for name in label]
+        spelled = super().one_spelling(split, flat)
+        spelling = dict(zip(flat, spelled, strict=True))
+        return [tuple(dict.fromkeys(map(spelling.get, label))) for label in labels]
+
+    def _of_vector(self, label: tuple[str, ...], names: Sequence[str]):
+        numbers = [inputs.number_of(x) for x in label]
+        if len(numbers) != self._width or not {*numbers} <= {0.0, 1.0}:
+            return ("no vector: " + " ".join(label),)
+        pairs = zip(names, numbers, strict=False)
+        return tuple(name for name, number in pairs if number)
 
     def unknown_label(self) -> tuple[str, ...]:
         """What stands for the labels of a test set."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs, tag_schemes
+from electra_tf.finetune import conll, inputs, tag_schemes
 from electra_tf.finetune.classification import (
     InputExample,
     TextTask,
@@ -31,8 +31,9 @@ from electra_tf.finetune.inputs import Source, shown
 from electra_tf.finetune.multilabel import Multilabel
 from electra_tf.finetune.qa import QATask
 from electra_tf.finetune.run_settings import FILES
+from electra_tf.finetune.tag_schemes import PLAIN, Notation
 from electra_tf.finetune.tagging import Sentence, TaggingTask
-from electra_tf.finetune.task import Task, TaskFacts
+from electra_tf.finetune.task import Task, TaskFacts, reasons
 from electra_tf.interop import networks
 from electra_tf.storage.remote import fetch_once
 
@@ -43,7 +44,14 @@ _TYPES = {
     "lowest": ((int, float), "a number"),
     "highest": ((int, float), "a number"),
     "has_impossible": (bool, "true or false"),
+    "quoted": (bool, "true or false"),
+    "delimiter": (str, "one character"),
+    "words": ((str, int), "a column's name, or its number from 1"),
+    "tags": ((str, int), "a column's name, or its number from 1"),
+    "tag_names": (list, "a list of names"),
+    "label_names": (list, "a list of names"),
 }
+_TABLE_KEYS = ("delimiter", "quoted")  # of a table in text
 # Names go into those of files and variables.
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 # Type -> the keys that a description may have beside the files; * must be there.
@@ -52,10 +60,11 @@ KEYS = {
         *("text_a*", "text_b", "label*", "id", "metric", "class_weights"),
     ),
     "multilabel": (
-        *("text_a*", "text_b", "label*", "id", "separator", "class_weights"),
+        *("text_a*", "text_b", "label*", "id", "separator", "label_names"),
+        "class_weights",
     ),
     "regression": ("text_a*", "text_b", "label*", "id", "lowest", "highest"),
-    "tagging": ("words", "tags", "id", "scheme"),
+    "tagging": ("words", "tags", "id", "scheme", "tag_names"),
     "qa": ("has_impossible",),
 }
 
@@ -90,7 +99,7 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             f"task {name}: type is {kind!r}; it is one of {', '.join(KEYS)}."
         )
     keys = [key.rstrip("*") for key in KEYS[kind]]
-    known = ["type", *FILES, *keys]
+    known = ["type", *FILES, *keys, *_TABLE_KEYS * (kind != "tagging")]
     for key in description:
         if key not in known:
             raise UserError(
@@ -111,6 +120,8 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             f"task {name}: lowest is {low}, highest is {high}; lowest must be below "
             "highest."
         )
+    if len(description.get("delimiter", ",")) != 1:
+        raise UserError(f"task {name}: delimiter is one character, such as ;.")
     if description.get("separator") == "":
         raise UserError(f"task {name}: separator is empty; it parts the labels.")
     metrics = metrics_of(description)
@@ -120,7 +131,7 @@ def check_description(name: str, description: dict[str, Any]) -> None:
             f"{', '.join(METRICS)}, or a list of them, the main one first."
         )
     if "scheme" in description:
-        tag_schemes.scheme_named(description["scheme"])
+        Notation.named(description["scheme"])
 
 
 def metrics_of(description: dict[str, Any]) -> list[Any]:
@@ -160,6 +171,12 @@ class _OwnFiles(Task):
         """The file of a split."""
         path = Path(self.config.data_dir) / self.description[split]
         return Path(fetch_once(str(path)))
+
+    def source(self, split: str) -> Source:
+        """As `Task.source`, with the separator and the quotes of the description."""
+        keys = ("delimiter", "quoted")
+        delimiter, is_quoted = (self.description.get(key) for key in keys)
+        return super().source(split)._replace(delimiter=delimiter, is_quoted=is_quoted)
 
     def splits(self, kind: str) -> list[str]:
         """Those that the description names."""
@@ -222,10 +239,19 @@ class OwnTextTask(_OwnFiles, TextTask):
         if self._has_classes and len(self.labels) < self.fewest_labels:
             raise UserError(
                 f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
-                f"({', '.join(self.labels) or 'none'}); there is nothing to learn."
+                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
+                f"{reasons(self.skipped.get('train', ()))}."
             )
         if self._has_classes:
             _ = self.class_weights  # What is wrong with them is said now.
+            given = () if self.stored else self.read("train")
+            texts = {(e.text_a, e.text_b) for e in given}
+            if given and len(texts) < len({e.label for e in given}):
+                raise UserError(
+                    f"task {self.name}: {self.path('train')} has {len(texts)} texts "
+                    f"and more labels, as {shown(given[0].label)}.\nAre the columns of "
+                    "text and label swapped? text_a and label of the task name them."
+                )
             return
         if self.highest <= self.lowest:
             raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
@@ -253,12 +279,13 @@ class OwnTextTask(_OwnFiles, TextTask):
         """Lines that have all columns; `bad` has been told of the others."""
         columns = (*self.columns[0], self._label)
         bad = functools.partial(self.bad, split)
-        source = Source.of(self.required(split))
+        source = self.source(split)
         for where, row, _ in inputs.whole_rows(source, [columns], bad):
             if wrong := inputs.no_text(row, self.columns[0]):
                 bad(where, wrong)
             elif not self.is_label(row[self._label]):
-                bad(where, f"{self._label} is {shown(row[self._label])}")
+                hint = "; type multilabel reads lists" * (self._has_classes)
+                bad(where, f"{self._label} is {shown(row[self._label])}{hint}")
             elif self.label_of(row) == "":
                 bad(where, f"the column {self._label!r} is empty")
             else:
@@ -268,13 +295,15 @@ class OwnTextTask(_OwnFiles, TextTask):
         """All lines, counted by the example ids; spaces around labels do not count."""
         if split == "test":
             # In the described columns alone: those of other files are looked for.
-            bad, source = functools.partial(self.bad, split), self.required(split)
+            bad = functools.partial(self.bad, split)
             found = self.columns[:1], self.identity, bad
-            asked = inputs.texts(Source.of(source), *found)
+            asked = inputs.texts(self.source(split), *found)
             return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
         found = []
-        for eid, (where, row) in enumerate(self._labelled(split)):
-            label = self.label_of(row)
+        rows = list(self._labelled(split))
+        labels = [self.label_of(row) for _, row in rows]
+        labels = self.one_spelling(split, labels)
+        for eid, ((where, row), label) in enumerate(zip(rows, labels, strict=True)):
             if wrong := self._wrong(split, label):
                 self.bad(split, where, wrong)
                 continue
@@ -284,11 +313,27 @@ class OwnTextTask(_OwnFiles, TextTask):
 
     def is_label(self, value: Any) -> bool:
         """Whether a value of the data can be a label, as far as its type goes."""
-        return not isinstance(value, (list, dict))
+        return not isinstance(value, (list, dict)) and not inputs.is_printed(value)
 
     def label_of(self, row: dict[str | None, Any]) -> str:
         """The label of a line, without the spaces around it."""
         return str(row[self._label]).strip()
+
+    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
+        """Labels in one spelling for equal numbers, such as 0 and 0.0."""
+        if not self._has_classes:
+            return labels
+        is_known = split != "train" or self.stored
+        spellings = inputs.spellings(self.labels if is_known else labels)
+        known = {*self.labels} if is_known else set()
+        found = [
+            label if label in known else spellings.get(inputs.number_of(label), label)
+            for label in labels
+        ]
+        if not is_known and (count := len({*labels}) - len({*found})):
+            what = "spellings of a number that another class has, as 0.0 beside 0"
+            self.remark(split, what, count)
+        return found
 
     def _wrong(self, split: str, label: str) -> str | None:
         """What is wrong with a label, as far as the file can tell by itself."""
@@ -330,41 +375,58 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         said = self.description.get("scheme")
-        self._said = said and tag_schemes.scheme_named(said)
-        self.is_plain = self._said == tag_schemes.PLAIN
-        self.word_column = self.description.get("words", "words")
+        self._said = Notation.named(said) if said else None
+        self.is_plain = self._said is not None and self._said.scheme == PLAIN
+        self.word_column = self.description.get("words")
         self.identity = (self.description.get("id", "id"),)
 
     def reading(self, tags: Sequence[str]) -> list[tag_schemes.Span]:
         """The spans in tags, as far as the scheme can tell them apart."""
         spans = tag_schemes.spans_in(tags)
-        if self._said == "IO":
-            io = tag_schemes.tags_of(spans, len(tags), self._said)
+        if self.notation.scheme == "IO":
+            io = tag_schemes.tags_of(spans, len(tags), "IO")
             spans = tag_schemes.spans_in(io)
         return spans
 
     @functools.cached_property
-    def scheme(self) -> str:
-        """The description's, else the one that the training file is, or was, in."""
-        if said := self._said or (self.stored and self.stored.scheme):
-            return said
+    def notation(self) -> Notation:
+        """How tags are written: as the description, the model or the tags say."""
+        if self.is_plain or not self._said and self.stored and self.stored.scheme:
+            return self._said or Notation.named(self.stored.scheme)
         split = "train" if self.path("train").is_file() else "dev"
-        written = [example.written for example in self.read(split)]
+        self._kept[split] = list(self.sentences(split))
+        written = [one.tags for one in self._kept[split] if one.tags]
+        classes = {tag for tags in written for tag in tags} - {"O"}
+        if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
+            raise UserError(
+                f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
+                '.\n"tag_names" of the task lists their names in order, such as ["O", '
+                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
+            )
         try:
-            return tag_schemes.scheme_of(written)
+            found = tag_schemes.notation_of(written, self._said)
         except UserError as error:
             raise UserError(f"{self.path(split)} has {error}.") from None
-
-    def form(self, split: str | None) -> str:
-        """The scheme that predictions are written in."""
-        return self.scheme
-
-    def wrong_tag(self, tag: str) -> str | None:
-        """What is wrong with a tag."""
-        found = tag_schemes.wrong_tag(tag, self._said)
-        if found and not self._said and "-" not in tag:
-            found += '; "scheme": "plain" takes any tag'
+        self.remark(split, f"tags are read as {found}", 0)
         return found
+
+    @property
+    def scheme(self) -> str:
+        """The name of the notation."""
+        return str(self.notation)
+
+    def notation_on(self, split: str | None) -> Notation:
+        """How predictions are written."""
+        return self.notation
+
+    def read_tag(self, tag: str) -> str | None:
+        """A tag with its letter in front; of plain tags, itself."""
+        return self.notation.read(tag)
+
+    def wrong_tag(self, tag: str) -> str:
+        """Why `read_tag` gives None."""
+        hint = "" if self._said else '; "scheme": "plain" takes any tag'
+        return self.notation.wrong() + hint * ("-" not in tag)
 
     def data_labels(self) -> list[str]:
         """All tags of the training file."""
@@ -376,17 +438,66 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
         if self.path("train").is_file() and self.scheme:
             self.data_labels()
 
+    def _is_lists(self, split: str) -> bool:
+        return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet")
+
+    def separator(self, split: str) -> str:
+        """That of the file; a tab where a word or a class has a blank in it."""
+        is_tabbed = not self._is_lists(split) and self.layout(split).is_tabbed
+        named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
+        return "\t" if is_tabbed or any(" " in one for one in named) else " "
+
+    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
+        """The layout of a file with these lines; the description names columns."""
+        name, words = str(self.path(split)), self.description.get("words")
+        if split == "test":
+            found = conll.untagged_layout(name, lines, words)
+            is_whole = self.is_there("train") and not self._is_lists("train")
+            width = self.layout("train").width if is_whole else 2
+            if found.is_running or found.width < width:
+                return found
+        tags = self.description.get("tags")
+        return conll.tagged_layout(name, lines, words, tags, self.is_plain)
+
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        if inputs.form_of(self.path(split)) not in ("jsonl", "parquet"):
-            yield from super().sentences(split)
-            return
-        words, [identity] = self.word_column, self.identity
-        tags = self.description.get("tags", "tags")
-        for where, row in inputs.records(Source.of(self.required(split))):
+        if self._is_lists(split):
+            found = self._of_lists(split)
+        elif self.layout(split).is_running:
+            path = self.path(split)
+            rows = (
+                (n, line.split()) for n, line in enumerate(Source.of(path).lines, 1)
+            )
+            found = (Sentence(f"{path}, line {n}", row, None) for n, row in rows if row)
+        else:
+            found = super().sentences(split)
+        names = self.description.get("tag_names")
+        for one in found:
+            if names and one.tags:
+                tags = [_named(tag, names) for tag in one.tags]
+                one = one._replace(tags=[str(tag) for tag in tags if tag is not None])
+            yield one
+
+    def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
+        """Where a row has its words or tags: as described, or by a usual name."""
+        names = [self.description[key]] if key in self.description else names
+        there = [name for name in names if row.get(name) is not None]
+        if len(there) > 1:
+            raise UserError(
+                f"task {self.name}: {' and '.join(there)} are both there: "
+                f"{', '.join(shown(row[name]) for name in there)}.\n"
+                f'Name one in the task, such as "{key}": "{there[0]}".'
+            )
+        return there[0] if there else names[0]
+
+    def _of_lists(self, split: str) -> Iterator[Sentence]:
+        [identity] = self.identity
+        for where, row in inputs.records(self.source(split)):
+            words = self._key(row, "words", conll.WORDS)
+            tags = self._key(row, "tags", conll.TAGS)
             found = [row.get(key) for key in (words, tags)]
             lists = [x for x in found if isinstance(x, list)]
-            if wrong := next(filter(None, map(inputs.no_words, lists)), None):
+            if wrong := next(filter(None, map(conll.no_words, lists)), None):
                 self.bad(split, where, f"{words} or {tags} has {wrong} in it")
             elif split == "test" and isinstance(found[0], list) and found[1] is None:
                 yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
@@ -394,7 +505,16 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
                 both = (list(map(str, x)) for x in found)
                 yield Sentence(where, *both, row.get(identity))
             else:
-                self.bad(split, where, f"{words} and {tags} are not two lists")
+                there = ", ".join(map(str, row))
+                what = f"{words} and {tags} are not two lists; there are {there}"
+                self.bad(split, where, what)
+
+
+def _named(tag: str, names: Sequence[str]) -> str | None:
+    """The name of a tag that is a number."""
+    if not tag.isdecimal():
+        return tag
+    return names[int(tag)] if int(tag) < len(names) else None
 
 
 class OwnQATask(_OwnFiles, QATask):

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +15,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune import evaluations
 from electra_tf.finetune.results import TrialResult
 from electra_tf.storage.files import atomic_write
-from electra_tf.train.curves import new_figure, png_of, smooth
+from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import read_metrics
 
 # Up to so many classes numbers can be read in the cells, and names beside them.
@@ -100,22 +99,14 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
         for label, (steps, values) in sorted(curves.items()):
             marker = "o" if len(steps) <= 40 else None
             axes.plot(steps, values, label=label, marker=marker, ms=3, linewidth=1.6)
-        axes.set_title(_title(name, curves), fontsize=11, loc="left")
-        axes.set_xlabel("step", fontsize=9)
-        axes.tick_params(labelsize=8)
-        axes.grid(color="#d9dde3", linewidth=0.6)
-        axes.set_axisbelow(True)
+        # A single curve has no legend.
+        dress(axes, name if len(curves) > 1 else f"{name}: {', '.join(curves)}")
         if len(curves) > 1:
             axes.legend(fontsize=8, frameon=False)
     atomic_write(path, png_of(figure))
 
 
 Curves = dict[str, tuple[Sequence[float], Sequence[float]]]  # name -> steps, values
-
-
-def _title(panel: str, curves: Curves) -> str:
-    """Says what is drawn where there is no legend: a single curve has none."""
-    return panel if len(curves) > 1 else f"{panel}: {', '.join(curves)}"
 
 
 def _losses(trial: Path) -> Curves:
@@ -135,9 +126,8 @@ def _losses(trial: Path) -> Curves:
 
 def _scores(trial: Path) -> dict[str, Curves]:
     """Panel -> of each metric of a data set."""
-    path, found = trial / evaluations.FILE, {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
-    for row in map(json.loads, lines):
+    found = {}
+    for row in evaluations.read(trial):
         for name, scores in row["scores"].items():
             for metric, value in scores.items():
                 if metric == "mse":  # the loss of a regression, and not in percent

@@ -25,6 +25,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune.run_settings import FILES, without_files
+from electra_tf.finetune.task import reasons
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import sync_folder
@@ -52,9 +53,13 @@ class FeatureStore(Mapping):
         digest: str,
         num_tasks: int,
         skipped: list[str],
+        remarks: Sequence[str] = (),
+        num_cut: int = 0,
     ):
         self.arrays, self.digest, self.num_tasks = arrays, digest, num_tasks
         self.skipped = skipped  # what "on_bad_example": "skip" left out, and where
+        self.remarks = remarks  # what `Task.remark` counted
+        self.num_cut = num_cut  # tokens beyond max_seq_length
         self.lengths = np.asarray(arrays["input_mask"]).sum(axis=1)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -82,12 +87,12 @@ def features(
         found = _open(directory) if config.use_tfrecords_if_existing else None
         if found is None:
             found = _build(directory, config, tasks, chosen, split, is_training, digest)
-        made[digest] = FeatureStore(found[0], digest, len(tasks), found[1])
+        made[digest] = FeatureStore(found[0], digest, len(tasks), *found[1:])
     return made[digest]
 
 
-def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str]] | None:
-    """(arrays, what was left out), which stay what they are if others replace them.
+def _open(directory: Path) -> tuple[Any, ...] | None:
+    """The arguments of a `FeatureStore`, which stay if others replace the files.
 
     None where they are not there, or not as they were written.
     """
@@ -95,7 +100,8 @@ def _open(directory: Path) -> tuple[dict[str, np.ndarray], list[str]] | None:
         manifest = verify_folder(directory)
         paths = [directory / name for name in manifest["files"]]
         arrays = {path.stem: np.load(path, mmap_mode="r") for path in paths}
-        return arrays, manifest["skipped"]
+        more = manifest.get("remarks", []), manifest.get("num_cut", 0)
+        return arrays, manifest["skipped"], *more
     except (UserError, OSError, KeyError):
         return None
 
@@ -202,15 +208,22 @@ def _remove_old(folder: Path) -> None:
                 shutil.rmtree(path)
 
 
+def _remarks(tasks: Sequence[Any], split: str) -> list[str]:
+    counts = (item for task in tasks for item in task.remarks.get(split, {}).items())
+    return [f"{count:,} {what}" if count else what for what, count in counts]
+
+
 def _build(directory, config, tasks, chosen, split, is_training, digest):
     """Makes a store: what `_open` returns of it."""
     rows: list[tuple[Any, dict[str, Any]]] = []
+    before = sum(task.num_cut for task in chosen)
     for task in chosen:
         for example in task.read(split):
             rows += [(task, found) for found in task.featurize(example, is_training)]
     if not rows:
         names = ", ".join(task.name for task in chosen)
-        raise UserError(f"{names}: no example of {split} can be used.")
+        why = reasons([s for task in chosen for s in task.skipped.get(split, [])])
+        raise UserError(f"{names}: no example of {split} can be used{why}.")
     numbers = {task: tasks.index(task) for task in chosen}
     arrays = pack(rows, numbers, config.max_seq_length)
     # Of its own: jobs that start together may all make them.
@@ -222,7 +235,9 @@ def _build(directory, config, tasks, chosen, split, is_training, digest):
             np.save(partial / f"{name}.npy", array)
         skipped = [s for task in chosen for s in task.skipped.get(split, [])]
         manifest = {"digest": digest, "examples": len(rows), "format": FORMAT}
-        write_manifest(partial, manifest | {"skipped": skipped}, ("electra-tf",))
+        manifest |= {"skipped": skipped, "remarks": _remarks(chosen, split)}
+        manifest["num_cut"] = sum(task.num_cut for task in chosen) - before
+        write_manifest(partial, manifest, ("electra-tf",))
         sync_folder(partial)
         found = _open(partial)
         _put_in_place(partial, directory, config.use_tfrecords_if_existing)

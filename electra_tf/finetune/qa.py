@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from electra_tf.finetune.qa_scorer import (
     QAScorer,
     decode,
 )
+from electra_tf.finetune.question_inputs import Paragraph, Question
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
@@ -38,6 +39,15 @@ from electra_tf.text import packing
 SQUAD = ("squad", "squadv1")
 MRQA = ("newsqa", "naturalqs", "triviaqa", "searchqa")
 _WHITE_SPACE = " \t\r\n\u202f"
+_NEAR = 5  # characters that an answer may stand beside its answer_start
+_REPEATED = (
+    "answers stand several times in the word at their answer_start, of which the "
+    'original takes the first; "answer_text": "offsets" takes the right one'
+)
+_NO_ANSWER = (
+    "questions have no answer and count as wrong; has_impossible of the task (or the "
+    "task squad) is for such files"
+)
 
 
 class QAExample(NamedTuple):
@@ -106,6 +116,16 @@ def split_words(text: str) -> tuple[list[str], list[int]]:
     return words, owners
 
 
+def _meant(context: str, start: int) -> set[int]:
+    """Where an answer is, as programs count that have other line ends, or UTF-16."""
+    joined = context.replace("\r\n", "\n")[:start].count("\n")
+    parted = context.replace("\n", "\r\n")[:start].count("\n")
+    utf16 = context.encode("utf-16-le", "surrogatepass")[: 2 * start]
+    pairs = sum(c > "\uffff" for c in utf16.decode("utf-16-le", "ignore"))
+    joined *= "\r\n" in context
+    return {start, start + joined, start - parted, start - pairs}
+
+
 # All questions on a text share its words.
 _words_of = functools.lru_cache(maxsize=1)(split_words)
 
@@ -132,7 +152,10 @@ class QATask(Task):
 
     def feature_settings(self) -> dict[str, Any]:
         """Where answers stand depends on how their text is found."""
-        return super().feature_settings() | {"answer_text": self.answer_text}
+        return super().feature_settings() | {
+            "answer_text": self.answer_text,
+            "places": 2,  # the version of `_place`
+        }
 
     def splits(self, kind: str) -> list[str]:
         """The test set is optional."""
@@ -149,92 +172,147 @@ class QATask(Task):
         there = (folder / name for name in names if (folder / name).is_file())
         return next(there, folder / names[0])
 
-    def paragraphs(self, split: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """(where it stands, paragraph) for each text with questions."""
-        return question_inputs.paragraphs(Source.of(self.required(split)))
+    def paragraphs(self, split: str) -> Iterator[Paragraph]:
+        """All texts with their questions."""
+        bad = functools.partial(self.bad, split)
+        return question_inputs.paragraphs(self.source(split), bad)
 
     def examples(self, split: str) -> list[QAExample]:
         """All questions; in training only those whose answer is found in the text."""
         found: list[QAExample] = []
         seen: set[str] = set()
-        for where, paragraph in self.paragraphs(split):
-            try:
-                questions = self._questions(paragraph, split, where, len(found))
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise UserError(
-                    f"{where} is not in the form it should be: {error!r}"
-                ) from None
-            for question in questions:
+        for where, context, questions in self.paragraphs(split):
+            words, owners = _words_of(context)
+            for asked in questions:
+                eid = len(found)
+                name = str(eid if asked.id is None else asked.id)
                 # An answer is known by its question's id alone.
-                if split != "train" and question.question_id in seen:
+                if split != "train" and name in seen:
                     raise UserError(
-                        f"{where}: the question id {shown(question.question_id)} is "
-                        "there twice.\nGive each question an id of its own."
+                        f"{where}: the question id {shown(name)} is there twice.\n"
+                        "Give each question an id of its own."
                     )
-                seen.add(question.question_id)
-            found += questions
-        return found
-
-    def _questions(self, paragraph, split, where, first) -> list[QAExample]:
-        """The questions on one text; their eids count from `first`."""
-        context = paragraph["context"]
-        words, owners = _words_of(context)
-        found = []
-        for question in paragraph["qas"]:
-            text = question["question"]
-            if not isinstance(text, str):
-                self.bad(split, where, f"the question is {shown(text)}, not a text")
-                continue
-            answer = self._answer(question, words, owners, split, where)
-            if answer is not None:
-                eid, key = first + len(found), "qid" if "qid" in question else "id"
-                name = str(question[key])
-                place, *answer = answer
-                right = self._right_answers(question) if split == "dev" else ()
-                found.append(
-                    QAExample(eid, name, text, words, *answer, context, place, right)
+                seen.add(name)
+                if asked.id is None:
+                    self.remark(split, "questions without an id are known by number")
+                base = QAExample(
+                    eid, name, asked.text, words, None, None, "", False, context
                 )
+                try:
+                    found.append(self._answered(base, asked, owners, split))
+                except ValueError as error:
+                    self.bad(split, where, f"{error}, of the question {name!r}")
         return found
 
-    def _right_answers(self, question) -> tuple[str, ...]:
+    def _answered(
+        self, base: QAExample, asked: Question, owners: list[int], split: str
+    ) -> QAExample:
+        """An example with what its split needs of the answers.
+
+        Raises ValueError for what cannot be used.
+        """
+        right = self._right_answers(asked)
+        has_none = self.is_v2 and asked.is_impossible
+        if split == "dev" and asked.answers is None and not has_none:
+            raise ValueError("it has no answers to compare with")
+        if asked.is_impossible and right:
+            raise ValueError("is_impossible is true, but there are answers")
+        if split == "train":
+            return self._with_answer(base, asked, owners)
+        if split == "dev" and not (right or self.is_v2):
+            self.remark(split, _NO_ANSWER)
+        return base._replace(answers=right) if split == "dev" else base
+
+    def _right_answers(self, asked: Question) -> tuple[str, ...]:
         """Those that a prediction is compared with."""
-        if self.is_v2 and question.get("is_impossible") and "answers" not in question:
-            return ()
-        return tuple(a if isinstance(a, str) else a["text"] for a in _answers(question))
+        texts = (answer.text for answer in asked.answers or ())
+        return tuple(text for text in texts if text.strip() or not self.is_v2)
 
-    def _answer(self, question, words, owners, split, where):
-        """(first character, start, end, text, is impossible); None leaves it out."""
-        if split != "train":
-            return 0, None, None, "", False
-        has_none = not question.get("answers") or not _answers(question)
-        if self.is_v2 and question.get("is_impossible", has_none):
-            return 0, None, None, "", True
-        is_mrqa = "detected_answers" in question
-        answers = _answers(question, "detected_answers" if is_mrqa else "answers")
+    def _with_answer(
+        self, base: QAExample, asked: Question, owners: list[int]
+    ) -> QAExample:
+        """An example with its first answer, or without any."""
+        answers = asked.spans if asked.spans is not None else asked.answers or []
+        if self.is_v2 and not self._right_answers(asked):
+            if asked.is_impossible is False and asked.answers is not None:
+                raise ValueError("is_impossible is false, but there is no answer")
+            if answers:
+                self.remark("train", "empty answers are read as: there is none")
+            return base._replace(is_impossible=True)
         if not answers:
-            self.bad(split, where, f"no answer to {question['question'][:40]!r}")
-            return None
-        answer = answers[0]
-        first = answer["char_spans"][0][0] if is_mrqa else answer["answer_start"]
-        text = answer["text"]
-        last = first + len(text) - 1
-        reason = "is empty or reaches beyond its context"
-        if 0 <= first <= last < len(owners):
-            start, end = owners[first], owners[last]
-            actual = " ".join(words[start : end + 1])
-            if self._is_in(text, actual):
-                return first, start, end, text, False
-            reason = f"is not in its context, where {actual[:40]!r} stands"
-        self.bad(split, where, f"the answer {text[:40]!r} {reason}")
-        return None
+            hint = "" if self.is_v2 else "; has_impossible of the task allows it"
+            raise ValueError(f"there is no answer{hint}")
+        text, start = answers[0]
+        first = self._place(base, text, start, owners)
+        if first is None:
+            at = "" if start is None or start < 0 else base.context[start:][:40]
+            raise ValueError(
+                f"the answer {text[:40]!r} is empty, reaches beyond its context or is "
+                f"not at its answer_start {start}, where {at!r} stands"
+            )
+        end = owners[min(first + len(text), len(owners)) - 1]
+        found = base._replace(start=owners[first], end=end, answer=text, first=first)
+        touched = " ".join(base.words[found.start : end + 1])
+        if self.answer_text == "original" and touched.count(text) > 1:
+            self.remark("train", _REPEATED)
+        return found
 
-    def _is_in(self, answer: str, actual: str) -> bool:
-        """By the original's rule, else as the tokenizer sees both."""
-        if " ".join(answer.split()).lower() in actual.lower():
+    def _place(
+        self, example: QAExample, text: str, start: int | None, owners: list[int]
+    ) -> int | None:
+        """Where an answer stands in its context; None: it does not.
+
+        At its answer_start as it is, else a few characters beside it, else there as
+        the tokenizer sees both.
+        """
+        context = example.context
+        if start is None:
+            count = context.count(text) if text.strip() else 0
+            self.remark("train", "answers without a place: their first occurrence")
+            if count > 1:
+                self.remark("train", "of them stand several times in their context")
+            return context.find(text) if count else None
+        if not (text.strip() and start >= 0):
+            return None
+        if context.startswith(text, start):
+            return start
+        meant = _meant(context, start)
+        places = {
+            place
+            for one in meant
+            for place in range(max(0, one - _NEAR), one + _NEAR + 1)
+            if context.startswith(text, place)
+        }
+        near = {place: min(abs(place - one) for one in meant) for place in places}
+        distances = sorted(near.values())
+        if len(places) > 1 and distances[0] == distances[1]:
+            return None
+        if places:
+            self.remark("train", "answers were found beside their answer_start")
+            return min(places, key=near.get)
+        end = start + len(text)
+        if end > len(owners):
+            return None
+        words = " ".join(example.words[owners[start] : owners[end - 1] + 1])
+        cuts = (context[start : end + more] for more in range(_NEAR + 1))
+        return start if self._is_same(text, words, cuts) else None
+
+    def _is_same(self, answer: str, words: str, cuts: Iterable[str]) -> bool:
+        """Whether an answer is what stands in its place, as the tokenizer sees both.
+
+        Or by the original's rule, in the words that it touches. Where these have no
+        blanks between them, that an answer is somewhere in one does not say where.
+        """
+        seen = self._seen(answer)
+        if seen and any(seen == self._seen(cut) for cut in cuts):
             return True
-        seen = (" ".join(self.tokenizer.basic_tokenize(x)) for x in (answer, actual))
-        ours, theirs = seen
-        return bool(ours) and ours in theirs
+        if self.answer_text != "original" or len(words) > len(answer) + 2 * _NEAR:
+            return False
+        simple = " ".join(answer.split()).lower() in words.lower()
+        return simple or bool(seen) and seen in self._seen(words)
+
+    def _seen(self, text: str) -> str:
+        return " ".join(self.tokenizer.basic_tokenize(text))
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where the answer is; in evaluation all 0."""
@@ -437,13 +515,3 @@ class QATask(Task):
             told = self._told(example, scorer.decoded[example.question_id])
             rows.append({"id": example.question_id} | asked | told | right)
         return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
-
-
-def _answers(question: dict[str, Any], name: str = "answers") -> list[Any]:
-    """The answers to a question; Hugging Face has them as a table."""
-    found = question[name]
-    if not isinstance(found, dict):
-        return found
-    columns = (found["text"], found.get("answer_start") or [-1] * len(found["text"]))
-    pairs = zip(*columns, strict=True)
-    return [{"text": text, "answer_start": start} for text, start in pairs]

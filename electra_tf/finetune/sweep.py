@@ -21,7 +21,7 @@ from electra_tf.finetune.task import SMOOTHED, Task
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.train.curves import new_figure, png_of
+from electra_tf.train.curves import dress, new_figure, png_of
 
 Scores = dict[str, dict[int, Statistics]]  # "task: metric" -> step -> statistics
 
@@ -111,11 +111,8 @@ def _plot(scores: Scores, title: str) -> bytes:
         medians = [by_step[step].median for step in steps]
         spread = [by_step[step].std or 0.0 for step in steps]
         axes.errorbar(steps, medians, spread, marker="o", capsize=3, label=name)
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel("pre-training step", fontsize=9)
+    dress(axes, title, "pre-training step")
     axes.set_ylabel("dev score, median of the trials", fontsize=9)
-    axes.grid(color="#d9dde3", linewidth=0.6)
-    axes.set_axisbelow(True)
     axes.legend(fontsize=8, frameon=False)
     return png_of(figure)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tags write spans down: IOB1, IOB2, IO, BIOES, BILOU; read alike, written apart.
+"""How tags write spans down: IOB1, IOB2, IO, BIOES, BILOU, BMES; with what signs.
 
 One reading serves all of them, that of conlleval: a span ends where a tag begins
 another or names another class. On sequences that a scheme allows it is the scheme's.
@@ -7,69 +7,185 @@ another or names another class. On sequences that a scheme allows it is the sche
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from electra_tf.errors import UserError
 
 Span = tuple[int, int, str]  # first and last word, class
 
 PLAIN = "plain"  # a tag per word, such as its part of speech; no spans
-# Scheme -> the letters that stand before a class in it.
-LETTERS = {"IO": "I", "IOB1": "BI", "IOB2": "BI", "BIOES": "BIES", "BILOU": "BILU"}
-_ALIASES = {"BIO": "IOB2", "IOB": "IOB1", "IOBES": "BIOES"}
-_TAG = re.compile(r"O|[BIESLU]-.+", re.DOTALL)
-_AS_BIOES = {"L": "E", "U": "S"}
-_AS_BILOU = {theirs: ours for ours, theirs in _AS_BIOES.items()}
+# Scheme -> what it has for the letters of BIOES; a letter that is missing is not used.
+_LETTERS = {
+    "IO": {"I": "I"},
+    "IOB1": {"B": "B", "I": "I"},
+    "IOB2": {"B": "B", "I": "I"},
+    "BIOES": dict(zip("BIES", "BIES", strict=True)),
+    "BILOU": dict(zip("BIES", "BILU", strict=True)),
+    "BMES": dict(zip("BIES", "BMES", strict=True)),
+    "BMEWO": dict(zip("BIES", "BMEW", strict=True)),
+}
+LETTERS = {name: "".join(letters.values()) for name, letters in _LETTERS.items()}
+_ALIASES = {"BIO": "IOB2", "IOB": "IOB1", "IOBES": "BIOES", "BMEW": "BMEWO"}
+_AS_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}
+_ANY = "BIESLUMW"
+_UNNAMED = "span"  # the class where tags are letters alone
+# How a tag is written, by an example; the last two have no class, no letter.
+FORMS = ("B-PER", "B_PER", "PER-B", "PER_B", "B", "PER")
+OUTSIDE = ("O", "0", "o", "-")
 
 
-def scheme_named(name: str) -> str:
-    """The scheme of a name that users give it.
+def _like(form: str, letter: str, name: str) -> str:
+    """A form with something else for its letter and its class."""
+    return re.sub("PER|B", lambda m: letter if m[0] == "B" else name, form)
 
-    Raises `UserError` for a name that is none.
+
+def _pattern(form: str, letters: str) -> re.Pattern[str]:
+    pattern = _like(form, f"(?P<letter>[{letters}])", "(?P<name>.+)")
+    return re.compile(pattern, re.DOTALL)
+
+
+class Notation(NamedTuple):
+    """How the tags of a file are written.
+
+    Attributes:
+      scheme: of LETTERS or PLAIN; None: not known yet, all letters are read.
+      form: of FORMS.
+      outside: the tag of a word in no span.
     """
-    scheme = _ALIASES.get(name.upper(), name.upper())
-    if name.lower() == PLAIN:
-        return PLAIN
-    if scheme not in LETTERS:
-        names = ", ".join([*LETTERS, *_ALIASES, PLAIN])
-        raise UserError(f"there is no scheme {name!r} of tags; there are {names}.")
-    return scheme
+
+    scheme: str | None = None
+    form: str = "B-PER"
+    outside: str = "O"
+
+    @classmethod
+    def named(cls, name: str) -> Notation:
+        """That of a name that users give it, such as "IOB2", or "IOB2 PER-B 0".
+
+        Raises `UserError` for a name that is none.
+        """
+        word, *more = name.split() or [""]
+        if word.lower() == "bare":
+            return cls("IO", "PER", *more[:1])
+        scheme = _ALIASES.get(word.upper(), word.upper())
+        scheme = PLAIN if word.lower() == PLAIN else scheme
+        is_form = not more or more[0] in FORMS
+        if scheme not in (*LETTERS, PLAIN) or not is_form or len(more) > 2:
+            names = ", ".join([*LETTERS, *_ALIASES, "bare", PLAIN])
+            raise UserError(
+                f"there is no scheme {name!r} of tags; there are {names}.\nBehind it "
+                f"may stand how a tag is written ({', '.join(FORMS)}) and the tag "
+                'outside of spans, as in "IOB2 PER_B 0".'
+            )
+        return cls(scheme, *more)
+
+    def __str__(self) -> str:
+        parts = [self.scheme or "", self.form, self.outside]
+        usual = Notation()
+        while len(parts) > 1 and parts[-1] == usual[len(parts) - 1]:
+            parts.pop()
+        return " ".join(parts)
+
+    def read(self, tag: str) -> str | None:
+        """A tag as BIOES has it, the letter first; None where it is none."""
+        if self.scheme == PLAIN or tag == "O" == self.outside:
+            return tag
+        if tag == self.outside:
+            return "O"
+        letters = LETTERS[self.scheme] if self.scheme else _ANY
+        found = _pattern(self.form, letters).fullmatch(tag)
+        if not found or tag in OUTSIDE:
+            return None
+        parts = found.groupdict()
+        letter = parts.get("letter", "I")
+        return f"{_AS_BIOES.get(letter, letter)}-{parts.get('name', _UNNAMED)}"
+
+    def wrong(self) -> str:
+        """Why `read` gives None."""
+        letters = LETTERS[self.scheme] if self.scheme else "BIESLU"
+        listed = ", ".join(_like(self.form, letter, "PER") for letter in letters)
+        return f"is not {self.outside}, nor like {listed}"
+
+    def written(self, spans: Sequence[Span], length: int) -> list[str]:
+        """The tags of spans."""
+        tags = tags_of(spans, length, self.scheme or "BIOES")
+        pairs = (tag.partition("-") for tag in tags)
+        return [
+            _like(self.form, letter, name) if name else self.outside
+            for letter, _, name in pairs
+        ]
 
 
-def wrong_tag(tag: str, scheme: str | None) -> str | None:
-    """What is wrong with a tag, if anything; scheme None: any but plain tags."""
-    if scheme == PLAIN or tag == "O":
-        return None
-    allowed = LETTERS[scheme] if scheme else "BIESLU"
-    if _TAG.fullmatch(tag) and tag[0] in allowed:
-        return None
-    listed = ", ".join(f"{letter}-" for letter in allowed)
-    return f"is not O, nor a class with {listed} before it"
+def notation_of(
+    sentences: Iterable[Sequence[str]], said: Notation | None = None
+) -> Notation:
+    """How right tags are written, by the tags and where spans begin.
 
+    Args:
+      said: what is known of it; `form` and `outside` are found all the same.
 
-def scheme_of(sentences: Iterable[Sequence[str]]) -> str:
-    """The scheme that right tags are in, by the letters and where spans begin.
-
-    Raises `UserError` when they mix two.
+    Raises `UserError` when they mix two schemes, or could be in one of two.
     """
-    letters: set[str] = set()
+    sentences = [list(tags) for tags in sentences]
+    counts = collections.Counter(tag for tags in sentences for tag in tags)
+    there = [sign for sign in OUTSIDE if sign in counts]
+    outside = said.outside if said and said.outside in counts else (*there, "O")[0]
+    if said and said.form != "B-PER":
+        return said._replace(outside=outside)
+    classes = {tag: n for tag, n in counts.items() if tag not in OUTSIDE}
+    found = Notation(said and said.scheme, outside=outside)
+
+    def readable(form: str) -> int:
+        one = found._replace(form=form)
+        return sum(n for tag, n in classes.items() if one.read(tag))
+
+    form = max(FORMS[:4], key=readable)  # the first of equals
+    if classes and not readable(form):
+        is_letters = set(classes) <= set(_ANY)
+        form = "B" if is_letters else "PER"
+        if form == "PER" and counts[outside] < max(counts.values()) and not said:
+            names = ", ".join(sorted(classes)[:5])
+            raise UserError(
+                f"tags without letters such as B- ({names}), which have two readings: "
+                '"scheme": "plain" takes a tag for each word, such as its part of '
+                'speech,\n"scheme": "bare" takes words of one class side by side for '
+                "a span"
+            )
+        if form == "PER":
+            return found._replace(scheme="IO", form=form)
+    found = found._replace(form=form)
+    if not found.scheme:
+        tags = [[found.read(tag) or "O" for tag in tags] for tags in sentences]
+        read = filter(None, map(_pattern(form, _ANY).fullmatch, classes))
+        letters = {match["letter"] for match in read}
+        found = found._replace(scheme=_scheme_of(tags, letters))
+    return found
+
+
+def _scheme_of(sentences: Iterable[Sequence[str]], letters: set[str]) -> str:
+    """The scheme by the letters that a file has, and where its spans begin.
+
+    Raises `UserError` when the letters are those of two.
+    """
     inside_begins = b_parts = b_begins = False
     for tags in sentences:
-        letters.update(tag[0] for tag in tags if tag != "O")
         for before, tag in zip(["O", *tags], tags, strict=False):
             touches = before != "O" and before[2:] == tag[2:]
             inside_begins |= tag[0] == "I" and not touches
             b_parts |= tag[0] == "B" and touches
             b_begins |= tag[0] == "B" and not touches
-    if letters & set("LU"):
-        if letters & set("ES"):
-            raise UserError("tags of two schemes, BIOES (E-, S-) and BILOU (L-, U-)")
-        return "BILOU"
-    if letters & set("ES"):
-        return "BIOES"
-    # In IOB1, B- only parts spans of one class that touch.
-    return "IOB1" if inside_begins and (b_parts or not b_begins) else "IOB2"
+    if letters <= set("BI"):
+        # In IOB1, B- only parts spans of one class that touch.
+        return "IOB1" if inside_begins and (b_parts or not b_begins) else "IOB2"
+    for scheme in ("BIOES", "BILOU", "BMES", "BMEWO"):
+        if letters <= set(LETTERS[scheme]):
+            return scheme
+    raise UserError(
+        f"tags of two schemes: the letters {', '.join(sorted(letters))}, but BIOES has "
+        "B, I, E, S, BILOU has B, I, L, U, BMES has B, M, E, S"
+    )
 
 
 def spans_in(tags: Sequence[str]) -> list[Span]:
@@ -91,18 +207,17 @@ def spans_in(tags: Sequence[str]) -> list[Span]:
 
 def tags_of(spans: Sequence[Span], length: int, scheme: str = "BIOES") -> list[str]:
     """The tags of spans in a scheme; IO merges those of one class that touch."""
+    letters = _LETTERS[scheme]
     tags = ["O"] * length
     for start, end, name in spans:
         inner = ["I"] * (end - start + 1)
-        if scheme in ("BIOES", "BILOU"):
+        if "E" in letters:
             inner[0], inner[-1] = "B", "E"
             if start == end:
                 inner[0] = "S"
-            if scheme == "BILOU":
-                inner = [_AS_BILOU.get(letter, letter) for letter in inner]
         elif scheme == "IOB2" or scheme == "IOB1" and _ends_at(spans, start - 1, name):
             inner[0] = "B"
-        tags[start : end + 1] = [f"{letter}-{name}" for letter in inner]
+        tags[start : end + 1] = [f"{letters[letter]}-{name}" for letter in inner]
     return tags
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs
+from electra_tf.finetune import conll
 from electra_tf.finetune.inputs import Asked, Columns, Source, shown
-from electra_tf.finetune.tag_schemes import Span, tags_of
+from electra_tf.finetune.tag_schemes import Notation, Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
@@ -186,6 +186,11 @@ class TaggingTask(Task):
     is_frugal = True
     is_plain = False
 
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self._layouts: dict[str, conll.Layout] = {}
+        self._kept: dict[str, list[Sentence]] = {}
+
     @functools.cached_property
     def labels(self) -> list[str]:
         """Those that the model was trained for, else those of the data."""
@@ -247,16 +252,20 @@ class TaggingTask(Task):
         """The file of a split."""
         return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
 
-    def wrong_tag(self, tag: str) -> str | None:
-        """What is wrong with a tag."""
-        if _TAG.fullmatch(tag):
-            return None
+    def read_tag(self, tag: str) -> str | None:
+        """A tag with its letter in front, as BIOES has it; None where it is none."""
+        return tag if _TAG.fullmatch(tag) else None
+
+    def wrong_tag(self, tag: str) -> str:
+        """Why `read_tag` gives None."""
         return "is not O, nor a class with B-, I-, E- or S- before it"
 
     def examples(self, split: str) -> list[TaggingExample]:
         """All sentences; blank lines and -DOCSTART- part them."""
         found: list[TaggingExample] = []
-        for where, words, tags, identity in self.sentences(split):
+        for where, words, tags, identity in self._kept.pop(split, None) or (
+            self.sentences(split)
+        ):
             if tags is None:
                 found.append(TaggingExample(len(found), words, None, (), identity))
                 continue
@@ -264,22 +273,24 @@ class TaggingTask(Task):
                 self.bad(
                     split,
                     where,
-                    "a word without a tag, or not as many columns as others",
+                    f"{len(words)} words, {len(tags)} tags: a word without a tag, or "
+                    "not as many columns as others",
                 )
                 continue
-            wrong = next((tag for tag in tags if self.wrong_tag(tag)), None)
-            if wrong is not None:
+            marks = [self.read_tag(tag) for tag in tags]
+            if None in marks:
+                wrong = tags[marks.index(None)]
                 what = f"the tag {shown(wrong)} {self.wrong_tag(wrong)}"
                 self.bad(split, where, what)
                 continue
-            plain = self.is_plain
-            marks = tags if plain else tags_of(self.reading(tags), len(tags))
+            if not self.is_plain:
+                marks = tags_of(self.reading(marks), len(tags))
             found.append(TaggingExample(len(found), words, marks, tags, identity))
         return found
 
     def asked(self, source: Source) -> Iterator[Asked]:
         """Sentences in words."""
-        return inputs.words(source, self.word_column, self.identity)
+        return conll.words(source, self.word_column, self.identity)
 
     def example_of(self, number: int, given: dict[str, Any]) -> TaggingExample:
         """Without tags."""
@@ -305,30 +316,44 @@ class TaggingTask(Task):
 
     def sentences(self, split: str) -> Iterator[Sentence]:
         """All sentences; in a bad one a tag is missing."""
-        path = self.required(split)
-        columns, trained = self._columns(split), self._columns("train")
-        is_tagged = split != "test" or columns >= trained
-        columns = max(columns, 2)
-        for first, lines in inputs.conll(Source.of(path)):
-            tags, bad = [], None
-            for number, cells in enumerate(lines, start=first):
-                if len(cells) == columns:
-                    tags.append(cells[-1])
-                else:
+        path, layout, skipped = self.required(split), self.layout(split), []
+        lines = iter(Source.of(path).lines)
+        for note in layout.notes:
+            self.remark(split, note, 0)
+        for first, rows in conll.sentences(lines, layout, skipped):
+            bad, place = None, layout.words
+            for number, row in enumerate(rows, start=first):
+                if len(row) != layout.width or not row[place]:
                     bad = bad or number
             where = f"{path}, line {bad or first}"
-            words = [cells[0] for cells in lines]
-            yield Sentence(where, words, tags if is_tagged else None)
+            words = [row[min(place, len(row) - 1)] for row in rows]
+            tags = [row[layout.tags or 0] for row in rows if len(row) == layout.width]
+            if bad and len(tags) == len(words):
+                self.bad(split, where, "an empty word")
+            else:
+                yield Sentence(where, words, None if layout.tags is None else tags)
+        if skipped:
+            what = f"comment lines are left out, as {shown(skipped[0])}"
+            self.remark(split, what, len(skipped))
 
-    def _columns(self, split: str) -> int:
-        """The columns of most lines of a file; a test set with fewer has no tags."""
-        if not self.path(split).is_file():
-            return 2
-        found = inputs.conll(Source.of(self.path(split)))
-        counts = collections.Counter(
-            len(cells) for _, lines in found for cells in lines
+    def layout(self, split: str) -> conll.Layout:
+        """What stands where in a file; a test set with fewer columns has no tags."""
+        if split not in self._layouts:
+            lines = Source.of(self.required(split)).lines
+            self._layouts[split] = self.layout_of(split, [*lines])
+        return self._layouts[split]
+
+    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
+        """The layout of a file with these lines: the tag is in the last column."""
+        found = conll.layout_of(lines)._replace(words=0, is_numbered=False, notes=())
+        width = (
+            2
+            if split == "train" or not self.is_there("train")
+            else (self.layout("train").width)
         )
-        return counts.most_common(1)[0][0] if counts else 0
+        if split == "test" and found.width < width:
+            return found
+        return found._replace(width=max(found.width, 2), tags=max(found.width, 2) - 1)
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""
@@ -353,6 +378,7 @@ class TaggingTask(Task):
         is_frugal = self.is_frugal and example.tags is not None
         for number, word in enumerate(pieces):
             if (len(pieces) if is_frugal else 1) + len(ids) + 1 > length:
+                self.num_cut += sum(map(len, pieces)) - min(len(ids) + 1, length)
                 ids = [*ids[: length - 1], vocab.sep_id]
                 break
             if 0 < number < len(pieces) - 1:
@@ -381,12 +407,16 @@ class TaggingTask(Task):
         kind = PlainTagScorer if self.is_plain else SpanScorer
         return kind(self.labels, examples, self.reading)
 
-    def form(self, split: str | None) -> str:
-        """The scheme that predictions on a split, or on other texts, are written in."""
+    def notation_on(self, split: str | None) -> Notation:
+        """How predictions on a split, or on other texts, are written."""
         if split is None:
-            return "IOB2"
+            return Notation("IOB2")
         letters = {tag[:2] for e in self.read(split) for tag in e.written}
-        return "BIOES" if letters & {"E-", "S-"} else "IOB2"
+        return Notation("BIOES" if letters & {"E-", "S-"} else "IOB2")
+
+    def separator(self, split: str) -> str:
+        """What stands between a word and its tags in what is written of a split."""
+        return " "
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
@@ -394,7 +424,7 @@ class TaggingTask(Task):
         Tags are in the scheme of the data; where they have none, only the predicted.
         """
         by_eid = {int(row["eid"]): row for row in scorer.rows}
-        lines, rows = [], []
+        lines, rows, between = [], [], self.separator(split)
         for example in self.read(split):
             found = self.told(example, [by_eid[example.eid]], split)
             given = {"eid": example.eid, "id": example.id, "words": example.words}
@@ -405,7 +435,8 @@ class TaggingTask(Task):
                 columns.insert(1, right)
                 found["correct"] = right
             rows.append(given | found)
-            lines += [f"{' '.join(cells)}\n" for cells in zip(*columns, strict=True)]
+            rows_of = zip(*columns, strict=True)
+            lines += [f"{between.join(cells)}\n" for cells in rows_of]
             lines.append("\n")
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
@@ -414,7 +445,7 @@ class TaggingTask(Task):
     def _written(self, tags: list[str], count: int, split: str | None) -> list[str]:
         if self.is_plain:
             return [*tags, *[NO_TAG] * (count - len(tags))]
-        return tags_of(self.reading(tags), count, self.form(split))
+        return self.notation_on(split).written(self.reading(tags), count)
 
 
 def _class_of(tag: str) -> str:

@@ -11,8 +11,9 @@ import hashlib
 import inspect
 import json
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,6 +110,9 @@ class Task(ABC):
         self.tokenizer = tokenizer
         # What was left out of a split by "on_bad_example": "skip", line by line.
         self.skipped: dict[str, dict[str, None]] = {}
+        # How often something was found of a split that its user should see.
+        self.remarks: dict[str, collections.Counter[str]] = {}
+        self.num_cut = 0  # tokens that `featurize` left out
         # preprocessing.FeatureStore by digest, those that this run has made or opened.
         self.stores: dict[str, Any] = {}
         self._examples: dict[str, list[Any]] = {}
@@ -170,6 +174,14 @@ class Task(ABC):
             )
         self.skipped.setdefault(split, {})[f"{where}: {what}"] = None
 
+    def remark(self, split: str, what: str, count: int = 1) -> None:
+        """Counts something that is no error; the summary of the data shows it.
+
+        Args:
+          count: 0 for what was recognised once for all.
+        """
+        self.remarks.setdefault(split, collections.Counter())[what] += count
+
     def splits(self, kind: str) -> list[str]:
         """The data sets of a kind, "dev" or "test"."""
         return [kind]
@@ -181,6 +193,11 @@ class Task(ABC):
     def is_there(self, split: str) -> bool:
         """Whether there are data of a split."""
         return self.path(split).is_file()
+
+    def source(self, split: str) -> Source:
+        """The lines of a split's file; what is recognised of them is a remark."""
+        source = Source.of(self.required(split))
+        return source._replace(say=lambda what: self.remark(split, what, 0))
 
     def data_hash(self, split: str) -> str:
         """Of the data of a split; features are made anew when it changes."""
@@ -351,6 +368,17 @@ def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, An
             "support": there,
         }
     return {"classes": classes, "confusion": {"labels": labels, "matrix": matrix}}
+
+
+def reasons(skipped: Iterable[str]) -> str:
+    """Why examples were left out: the most frequent reasons, with counts."""
+    kinds: dict[str, list[str]] = {}
+    for line in skipped:
+        kind = re.sub(r"'[^']*'|\d+", "", line.partition(": ")[2])
+        kinds.setdefault(kind, []).append(line)
+    most = sorted(kinds.values(), key=len, reverse=True)[:3]
+    listed = "; ".join(f"{len(lines):,}, as {lines[0][:120]}" for lines in most)
+    return f":\n{listed}" if listed else ""
 
 
 def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> str:

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from typing import Any
 
 from electra_tf.errors import UserError
+from electra_tf.finetune import question_inputs
 from electra_tf.finetune.glue_rows import CONFIGS, GlueRowsTask, place_of
 from electra_tf.finetune.qa import SQUAD, QATask
 
@@ -110,22 +112,22 @@ class TfdsQATask(_Prepared, QATask):
         return ["dev"] if kind == "dev" else []
 
     def paragraphs(self, split: str):
-        """(where it stands, paragraph) for each text with questions."""
+        """All texts with their questions."""
         where, _, rows = self.prepared(split)
         found: dict[bytes, list[dict[str, Any]]] = {}
         for row in rows:
-            answers = row["answers"]
-            pairs = zip(answers["text"], answers["answer_start"], strict=True)
             question = {
                 "id": row["id"].decode("utf-8"),
                 "question": row["question"].decode("utf-8"),
                 "is_impossible": bool(row.get("is_impossible", False)),
-                "answers": [
-                    {"text": text.decode("utf-8"), "answer_start": int(start)}
-                    for text, start in pairs
-                ],
+                "answers": {
+                    "text": [text.decode("utf-8") for text in row["answers"]["text"]],
+                    "answer_start": row["answers"]["answer_start"].tolist(),
+                },
             }
             found.setdefault(row["context"], []).append(question)
+        bad = functools.partial(self.bad, split)
         for context, questions in found.items():
-            paragraph = {"context": context.decode("utf-8"), "qas": questions}
-            yield f"{where}, question {questions[0]['id']}", paragraph
+            entry = {"context": context.decode("utf-8"), "qas": questions}
+            place = f"{where}, question {questions[0]['id']}"
+            yield question_inputs.paragraph(place, entry, bad)

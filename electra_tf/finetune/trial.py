@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -22,7 +23,7 @@ from electra_tf.console import Console, Progress
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import batches, initial_weights, preprocessing, run_settings
 from electra_tf.finetune.evaluations import Evaluations, main_score
-from electra_tf.finetune.head_outputs import HeadOutputs
+from electra_tf.finetune.head_outputs import head_outputs
 from electra_tf.finetune.model import (
     TrainableFinetuningModel,
     build_finetuning_model,
@@ -31,6 +32,7 @@ from electra_tf.finetune.model import (
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
 from electra_tf.finetune.trial_folder import check_is_kept
+from electra_tf.interop import compatibility
 from electra_tf.interop.sources import FoundModel
 from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest
@@ -167,21 +169,15 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
     started = time.monotonic()
     directory = run.config.predictions_dir(result.trial)
     scores, details, degenerate = {}, {}, []
-    for task in run.tasks:
-        for split in task.splits("dev"):
-            scorer = score(run, model, task, split)
-            name = data_set_name(task, split)
-            scores[name] = dict(scorer.get_results())
-            details[name] = scorer.details()
-            run.console.log(f"{name}: {scores_text(scores[name])}")
-            _say_remark(run, name, scorer)
-            if scorer.has_learnt_nothing:
-                degenerate.append(name)
-            task.write_predictions(split, scorer, directory, result.trial)
-    put_folder(directory)
+    for name, scorer, _ in _predictions(run, model, "dev", directory, result.trial):
+        scores[name] = dict(scorer.get_results())
+        if found := scorer.details():
+            details[name] = found
+        run.console.log(f"{name}: {scores_text(scores[name])}")
+        if scorer.has_learnt_nothing:
+            degenerate.append(name)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
     seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
-    details = {name: found for name, found in details.items() if found}
     return result._replace(
         scores=scores, details=details, degenerate=degenerate, seconds=seconds
     )
@@ -191,19 +187,24 @@ def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the predictions on all test sets, which are written."""
     directory = run.config.test_predictions_dir(result.trial)
     paths = []
-    for task in run.tasks:
-        for split in task.splits("test"):
-            scorer = score(run, model, task, split)
-            paths += task.write_predictions(split, scorer, directory, result.trial)
-            put_folder(directory)
-            run.console.log(f"Test predictions of {task.name}: {directory}")
-            _say_remark(run, data_set_name(task, split), scorer)
+    for name, _, files in _predictions(run, model, "test", directory, result.trial):
+        paths += files
+        run.console.log(f"Predictions on {name}: {directory}")
     return result._replace(test_outputs=paths, test_data=_test_data(run.tasks))
 
 
-def _say_remark(run: Run, name: str, scorer: Scorer) -> None:
-    if scorer.remark:
-        run.console.log(f"{name}: {scorer.remark}")
+def _predictions(
+    run: Run, model, kind: str, directory: str, trial: int
+) -> Iterator[tuple[str, Scorer, list[str]]]:
+    """(name, scorer, files) of each dev or test set, with its predictions written."""
+    for task in run.tasks:
+        for split in task.splits(kind):
+            scorer, name = score(run, model, task, split), data_set_name(task, split)
+            files = task.write_predictions(split, scorer, directory, trial)
+            put_folder(directory)
+            yield name, scorer, files
+            if scorer.remark:
+                run.console.log(f"{name}: {scorer.remark}")
 
 
 def data_set_name(task, split: str) -> str:
@@ -224,7 +225,7 @@ def score(run: Run, model, task, split: str):
     size = config.eval_batch_size
     progress = Progress(run.console, count, 0, size, count)
     try:
-        found = HeadOutputs(model, task.name, config).batches(store)
+        found = head_outputs(model, task.name, config, store)
         for number, rows in enumerate(found, start=1):
             run.check_stop()
             for row in rows:
@@ -254,7 +255,7 @@ def _load(run: Run, trial: int, source: FoundModel | None):
     task, state = build(run, trial, 1)
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-    initial_weights.check(source, config, run.vocab)
+    compatibility.check(source, config, run.vocab, compatibility.FINETUNE)
     initial_weights.load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)
@@ -279,10 +280,7 @@ def _identity(run: Run, store) -> dict[str, Any]:
 
 
 def _check_is_same(checkpoints: Checkpoints, saved: Manifest) -> None:
-    """Refuses to go on where the steps so far were made otherwise than asked for now.
-
-    Else they would be taken for steps of these hparams, and so would the results.
-    """
+    """Raises a UserError if the steps so far were made with other settings or data."""
     _check_settings(checkpoints, saved)
     ours, theirs = checkpoints.identity, saved.identity
     if "init_sha256" in saved.settings and "init_sha256" in checkpoints.settings:
@@ -363,17 +361,11 @@ class _Assessment:
                 log=run.console.log,
             )
             self._best.clear_partial()
-            self._check_place()
-
-    def _check_place(self) -> None:
-        """Refuses a directory with weights of a run that did not keep the best.
-
-        Nothing tells them from the best ones, and only one stays.
-        """
-        for step in self._best.steps():
-            with contextlib.suppress(DamagedCheckpointError):
-                saved = checkpoint_manifest.read(self._best.directory, step)
-                _check_settings(self._best, saved)
+            # Those of a run that kept no best ones would be taken for the best.
+            for step in self._best.steps():
+                with contextlib.suppress(DamagedCheckpointError):
+                    saved = checkpoint_manifest.read(folder, step)
+                    _check_settings(self._best, saved)
 
     def is_over(self) -> bool:
         """Whether nothing better has come for too long."""
@@ -399,7 +391,9 @@ class _Assessment:
                 scores[name] = dict(scorer.get_results())
                 run.console.log(f"Step {step}: {name}: {scores_text(scores[name])}")
         main = main_score(run.tasks, scores)
-        if self._best and self.evaluations.is_better(main):
+        if self._best and not math.isfinite(main):
+            run.console.log("No score is defined on the dev set; the loss decides.")
+        if self._best and self.evaluations.is_better(main, scores):
             self._best.save(step, self._state.weights())
         self.evaluations.add(step, main, scores)
         if self.is_over():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""predict for a corpus: the job of `inference.corpus_run` of a fine-tuned model."""
+"""predict for a corpus: a fine-tuned model at work on inputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from electra_tf.text.units import Corpus, Unit
 _CHUNK = 1024
 
 
-class Predictions(corpus_run.Job):
+class Predictions(corpus_run.CorpusModel):
     """Labels, numbers, tags or answers; `Predictor.rows` says what a row holds.
 
     Args:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""score and detect for a corpus: the jobs of `corpus_run` of a pre-trained model."""
+"""score and detect for a corpus: a pre-trained model at work on texts."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
     return archives.read_lines(path, reading.encoding_errors)
 
 
-class TextJob(corpus_run.Job):
+class TextModel(corpus_run.CorpusModel):
     """What all of them have in common.
 
     Args:
-      options: "model", "text_key", "encoding_errors", and each job's own.
+      options: "model", "text_key", "encoding_errors", and its own.
     """
 
     def __init__(self, options: dict[str, Any]):
@@ -69,7 +69,7 @@ class TextJob(corpus_run.Job):
         return units.file_corpus(path, self.options["text_key"], piece_bytes)
 
 
-class _OfPretrained(TextJob):
+class _OfPretrained(TextModel):
     def __init__(self, options: dict[str, Any]):
         super().__init__(options)
         self._model = pretrained_model.load(options["model"])

@@ -31,6 +31,7 @@ from electra_tf.interop.networks import (
     TEXT_CLASSIFIER,
     Network,
 )
+from electra_tf.interop.stored_model import fit_rows
 from electra_tf.storage import stored_tensors
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.tokenization import Tokenizer
@@ -129,7 +130,6 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
     vocab = Vocabulary.load(found.vocab_file)
     network = huggingface.read_network(folder)
-    network = huggingface.cut(network, len(vocab), say_nothing)
     kind = _kind_of(folder, network, config)
     count = len(network.tensors[f"{network.head()}bias"])
     labels = () if kind in ("regression", "qa") else _labels(folder, config, count)
@@ -165,6 +165,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     head = _Named(kind, facts.head, kind in PROBLEMS)
     model = build_finetuning_model(config, [head], dtype="float32")
     weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
+    weights = fit_rows(weights, vocab, say_nothing)
     weights.assign_to({v.path: v.value for v in model.variables})
     return TaskPredictor(
         FinetunedModel(config, vocab, [facts], model, str(folder)), task, 0

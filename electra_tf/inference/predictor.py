@@ -11,6 +11,7 @@ A trial's features and outputs are those of its own evaluation.
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
@@ -126,7 +127,7 @@ class TaskPredictor(Predictor):
     """
 
     def __init__(self, trained: FinetunedModel, task: Task, number: int):
-        from electra_tf.finetune.head_outputs import HeadOutputs
+        from electra_tf.finetune.head_outputs import head_outputs
 
         texts = getattr(task, "num_texts", 1)
         columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
@@ -141,7 +142,9 @@ class TaskPredictor(Predictor):
         self.encoder, self.tokenizer = trained.model.electra, task.tokenizer
         self.max_seq_length = trained.config.max_seq_length
         self._num_heads = len(trained.model.heads)
-        self._head = HeadOutputs(trained.model, task.name, trained.config)
+        self._run = functools.partial(
+            *(head_outputs, trained.model, task.name, trained.config)
+        )
 
     def asked(self, source: Source) -> Iterator[Asked]:
         """What is to be predicted, by the task's own columns."""
@@ -179,6 +182,6 @@ class TaskPredictor(Predictor):
         length = self._config.max_seq_length
         arrays = preprocessing.pack(rows, {self._task: self._number}, length)
         store = preprocessing.FeatureStore(arrays, "", self._num_heads, [])
-        found = itertools.chain.from_iterable(self._head.batches(store))
+        found = itertools.chain.from_iterable(self._run(store))
         outputs = dict(zip(order, found, strict=True))
         return (outputs[place] for place in range(len(order)))

@@ -345,7 +345,8 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         raise _with_runs(path, error) from None
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
-    stored = found.read(log=say_nothing if found.run else _to_stderr, slots=False)
+    log = say_nothing if found.run else _to_stderr
+    stored = found.read(log=log, slots=False, strict=False)
     if any(name.startswith(HEADS) for name in stored.tensors):
         network = empty_pretrainer(stored.config, stored.vocab)
     else:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs, question_inputs
+from electra_tf.finetune import conll, inputs, question_inputs
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.task import rounded
 from electra_tf.inference.predictor import Predictor, plain
@@ -59,7 +59,7 @@ class SavedModelPredictor(Predictor):
         if self.reads == "texts":
             return inputs.texts(source, self._choices, self._identity)
         if self.reads == "words":
-            return inputs.words(source, self._word_column, self._identity)
+            return conll.words(source, self._word_column, self._identity)
         return question_inputs.questions(source)
 
     def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:

@@ -18,7 +18,7 @@ from electra_tf.inference.corpus_texts import (
     CHUNK,
     Detections,
     Scores,
-    TextJob,
+    TextModel,
     Texts,
     count_tokens,
 )
@@ -45,7 +45,7 @@ def open_saved_model(folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     return model, model.signatures.get("serving_default"), manifest
 
 
-class SavedModelTexts(TextJob):
+class SavedModelTexts(TextModel):
     """A scorer or detector that `export_model.py` has written.
 
     Args:
@@ -130,15 +130,15 @@ class SavedModelTexts(TextJob):
         return {"tokens": count, "texts_without_tokens": int(not count)}
 
 
-def scores(options: dict[str, Any]) -> corpus_run.Job:
-    """The job of score, by whatever model there is."""
+def scores(options: dict[str, Any]) -> corpus_run.CorpusModel:
+    """The model for score, by whatever model there is."""
     if folder := _saved_model(options):
         return SavedModelTexts(options, folder, "token_scores")
     return Scores(options)
 
 
-def detections(options: dict[str, Any]) -> corpus_run.Job:
-    """The job of detect, by whatever model there is."""
+def detections(options: dict[str, Any]) -> corpus_run.CorpusModel:
+    """The model for detect, by whatever model there is."""
     if folder := _saved_model(options):
         return SavedModelTexts(options, folder, "probabilities")
     return Detections(options)

@@ -13,7 +13,7 @@ import functools
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,13 @@ from electra_tf.interop.huggingface_config import (
 )
 from electra_tf.interop.huggingface_weights import BUFFERS, WEIGHTS
 from electra_tf.interop.names import Entry
-from electra_tf.interop.networks import EMBEDDINGS, TASK_HEADS, Network
+from electra_tf.interop.networks import (
+    DISCRIMINATOR,
+    EMBEDDINGS,
+    GENERATOR,
+    TASK_HEADS,
+    Network,
+)
 from electra_tf.interop.stored_model import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
@@ -68,7 +74,6 @@ _TASK_WEIGHTS = [
         ["qa_outputs"],
     )
 ]
-_BY_TOKEN = ("/word_embeddings", "/output_bias")
 _KINDS = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
 _MAIN = {"discriminator", "encoder"}
 
@@ -222,8 +227,8 @@ def _write_network(
     found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
     if not _peer_installed():
         return found.results
-    theirs = _peer_outputs(folder, config["architectures"][0], found.batch, found.ours)
-    return found.results + verification.compare("transformers", found.ours, theirs)
+    peer = _peer(folder, config["architectures"][0], found.batch)
+    return found.results + verification.compare_with("transformers", found.ours, peer)
 
 
 def _peer_installed() -> bool:
@@ -231,14 +236,13 @@ def _peer_installed() -> bool:
     return all(importlib.util.find_spec(name) for name in ("transformers", "torch"))
 
 
-def _peer_outputs(
+def _peer(
     folder: Path,
     architecture: str,
     batch: Mapping[str, np.ndarray],
-    wanted: Iterable[str],
     whole: bool = True,
-) -> dict[str, np.ndarray]:
-    """The outputs `wanted` by transformers, on a batch.
+) -> Callable[[bool], dict[str, np.ndarray]]:
+    """A function: whether in float64 -> transformers' outputs on a batch.
 
     Args:
       whole: whether names that are left over are an error.
@@ -266,12 +270,21 @@ def _peer_outputs(
         "token_type_ids": "segment_ids",
     }
     inputs = {k: torch.tensor(batch[v]).long() for k, v in theirs.items()}
-    with torch.no_grad():
-        result = model.eval().float()(**inputs, output_hidden_states=True)
-    hidden, logits = result.hidden_states[-1], result.get("logits")
-    if "start_logits" in result:
-        logits = torch.stack([result.start_logits, result.end_logits], -1)
-    return {k: (hidden if k == "hidden" else logits).numpy() for k in wanted}
+
+    def run(in_double: bool) -> dict[str, np.ndarray]:
+        dtype = torch.float64 if in_double else torch.float32
+        with torch.no_grad():
+            result = model.eval().to(dtype)(**inputs, output_hidden_states=True)
+        found = {"hidden": result.hidden_states[-1].numpy()}
+        if "start_logits" in result:
+            both = [result.start_logits, result.end_logits]
+            found["logits"] = torch.stack(both, -1).numpy()
+        elif "logits" in result:
+            found["logits"] = result.logits.numpy()
+        # Of a head of pre-training `networks.outputs` has its name.
+        return found | dict.fromkeys((DISCRIMINATOR, GENERATOR), found.get("logits"))
+
+    return run
 
 
 # ------------------------------------------------------------------------- reading
@@ -348,20 +361,6 @@ def _without_repetition(
     return kept
 
 
-def cut(network: Network, rows: int, note: Callable[[str], None]) -> Network:
-    """Without the embeddings of ids that the vocabulary does not have."""
-    beyond = network.shape.vocab_size - rows
-    if beyond <= 0:
-        return network
-    note(f"left out: {beyond} rows of the embeddings beyond the {rows} tokens")
-    tensors = {
-        name: array[:rows] if name.endswith(_BY_TOKEN) else array
-        for name, array in network.tensors.items()
-    }
-    shape = dataclasses.replace(network.shape, vocab_size=rows)
-    return network._replace(shape=shape, tensors=tensors)
-
-
 def _parts(folder: Path) -> list[Path]:
     """A directory, or those below it that `write` makes.
 
@@ -420,9 +419,6 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
         if network.head() in TASK_HEADS:
             notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
-        if settings.vocab_file:
-            rows = len(Vocabulary.load(settings.vocab_file))
-            network = cut(network, rows, notes.append)
         kind = _KINDS.get(network.head(), "encoder")
         # An encoder and a discriminator are the same part of a model.
         for other in found.keys() & (_MAIN if kind in _MAIN else {kind}):
@@ -462,12 +458,12 @@ def _compared(folder: Path, network: Network) -> str:
     [ours] = networks.outputs([network], batch)
     architecture = ARCHITECTURES[network.head()]
     try:
-        theirs = _peer_outputs(folder, architecture, batch, ours, False)
+        peer = _peer(folder, architecture, batch, whole=False)
+        results = verification.compare_with("transformers", ours, peer)
     except UserError:
         raise
     except Exception as error:  # What it does not check, it fails with in many ways.
         reason = (str(error).strip() or repr(error)).splitlines()[0][:100]
         return f"transformers cannot read it ({reason}): not compared"
-    results = verification.compare("transformers", ours, theirs)
     gap = max(result.difference for result in results)
     return f"computes what transformers does, max difference {gap:.3g}"

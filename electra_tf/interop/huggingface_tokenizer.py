@@ -27,6 +27,7 @@ _AS_IT_IS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 _BERTS = tuple(
     f"{name}Tokenizer{fast}" for name in ("Electra", "Bert") for fast in ("", "Fast")
 )
+_BERTS += ("AutoTokenizer",)  # names none: the family decides
 
 
 def write_tokenizer(
@@ -34,7 +35,7 @@ def write_tokenizer(
 ) -> None:
     """Writes vocab.txt, tokenizer.json and the two files of settings."""
     write_tokens(folder / VOCABULARY, vocab.tokens)
-    tokenizer_json.fast(vocab.ids, config).save(str(folder / TOKENIZER))
+    tokenizer_json.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
     settings = {
         "tokenizer_class": _AS_IT_IS[0],
         "do_lower_case": config.do_lower_case,
@@ -54,7 +55,7 @@ def write_tokenizer(
 
 def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
     """How `tokenizer_json.fast` does on the words of the vocabulary."""
-    tokenizer = tokenizer_json.fast(stored.vocab.ids, stored.tokenizer_config)
+    tokenizer = tokenizer_json.fast(stored.vocab.distinct, stored.tokenizer_config)
 
     def encode(texts):
         return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -75,11 +76,14 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     settings = _json_of(said)
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_AS_IT_IS):
-        raise tokenizer_json.refused(said, f"tokenizer_class is {kind!r}")
+        remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
+        raise tokenizer_json.refused(said, f"tokenizer_class is {kind!r}", remedy)
     _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
-        by_config = tokenizer_json.of_settings(settings, said)
+        checked = tokenizer_json.of_settings(settings, said)
+        if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
+            by_config = checked
     if fixed.is_file():
         by_json = tokenizer_json.settings_of(read_json(fixed), fixed)
     if by_config and by_json and not by_config.equivalent(by_json):
@@ -90,9 +94,10 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     found = [folder / name for name in (VOCABULARY, TOKENIZER)]
     found = [path for path in found if path.is_file()]
     if len(found) == 2:
-        vocab = Vocabulary.load(found[0])
-        other = Vocabulary.load(found[1])
-        vocab.check_same(other.sha256, f"{found[1]} was made", "Remove one of the two.")
+        vocab, other = map(Vocabulary.load, found)
+        if vocab.distinct != other.distinct:
+            user, advice = f"{found[1]} was made", "Remove one of the two."
+            vocab.check_same(other.sha256, user, advice)
     return by_config or by_json, str(found[0]) if found else None
 
 

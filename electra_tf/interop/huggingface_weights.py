@@ -14,6 +14,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop.stored_model import as_float32
 from electra_tf.storage.manifest import read_json
 
 WEIGHTS = "model.safetensors"
@@ -44,19 +45,9 @@ def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
     return [folder / Path(str(name)).name for name in sorted(set(places.values()))]
 
 
-def pickle_in(folder: Path) -> Path | None:
-    """A file of PyTorch's in a folder."""
-    files = sorted(folder.iterdir())
-    return next((f for f in files if f.suffix in _PICKLES), None)
-
-
 def is_pickle(path: Path) -> bool:
-    """Whether a file is one of PyTorch's, by its name or its beginning."""
-    if path.suffix in _PICKLES:
-        return True
-    with open(path, "rb") as f:
-        head = f.read(2)
-    return head in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05")
+    """Whether a file is one of PyTorch's, by its name."""
+    return path.suffix in _PICKLES
 
 
 def pickle_refused(path: Path) -> UserError:
@@ -98,17 +89,13 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> dict[str, np.ndarray]
                 EXIT_DAMAGED,
             )
         tensors |= read_file(path)
-    return {_name_today(k): _as_float32(array) for k, array in tensors.items()}
+    return {_name_today(k): as_float32(array) for k, array in tensors.items()}
 
 
 def _name_today(name: str) -> str:
     for old, new in _OLD_NAMES.items():
         name = name.replace(old, new)
     return name
-
-
-def _as_float32(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float32) if array.dtype.kind == "f" else array
 
 
 def _of_safetensors(path: Path) -> dict[str, np.ndarray]:

@@ -214,7 +214,7 @@ def _write_encoder(
     backbone.save_to_preset(str(folder))
     config = stored.tokenizer_config
     keras_hub.models.ElectraTokenizer(
-        vocabulary=list(stored.vocab.tokens),
+        vocabulary=list(stored.vocab.distinct),
         lowercase=config.do_lower_case,
         strip_accents=config.do_lower_case and config.strip_accents,
     ).save_to_preset(str(folder))

@@ -15,9 +15,9 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import UserError
-from electra_tf.interop import sources, tf1, warm_start
+from electra_tf.interop import compatibility, sources, tf1, warm_start
 from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import check_trained
+from electra_tf.interop.stored_model import check_trained, fit_rows
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
@@ -59,7 +59,8 @@ class Start(NamedTuple):
         if self.original:
             variables = state.variables().items()
             theirs = {k: v for k, v in variables if not tf1.is_ours_alone(k)}
-            tf1.tensors_of(self.original.origin).assign_to(theirs)
+            stored = tf1.tensors_of(self.original.origin)
+            fit_rows(stored, data.vocab, log).assign_to(theirs)
             checkpoints.last_saved_step = state.step  # Its files stay as they are.
             log(f"Continuing from the original's {self.original.origin}.")
             return
@@ -115,15 +116,17 @@ def find(
         start = Start(original=_to_evaluate(config, log))
     elif config.init_checkpoint and not original:
         start = Start(initial=sources.find(config.init_checkpoint, log))
-        warm_start.check_settings(start.initial, config)
+        compatibility.check(start.initial, config, vocab, compatibility.WARM_START)
     if start.original:
-        start.original.check_fits(config, vocab)
+        purpose = compatibility.EVALUATE if config.do_eval else compatibility.RESUME
+        compatibility.check(start.original, config, vocab, purpose)
     parts = config.phases_ahead(saved.step if saved else 0)
     if config.do_eval:
         parts = [config.phase_at(history.last_step_of(saved, config))]
     shards.check_tokenizers(parts, tokenizer)
-    masks_rare = config.rare_mask_power and config.do_train
-    if masks_rare or config.needs_token_counts and not (saved or start.original):
+    shares = [phase.config.unigram_share for phase in parts]
+    counts_words = config.do_train and (config.rare_mask_power or any(shares))
+    if counts_words or config.needs_token_counts and not (saved or start.original):
         token_counts.files_beside(shards.pattern_of(config))
     return start
 

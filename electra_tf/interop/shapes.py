@@ -70,6 +70,24 @@ def hparams_of(shapes: Shapes, origin: str) -> dict[str, Any]:
     return found | _objective_and_generator(shapes, hidden, layers)
 
 
+def note_of_heads(width: int, origin: str) -> str:
+    """The note on heads that were inferred from the width, one per 64.
+
+    Raises `UserError` asking for them where that gives no whole number.
+    """
+    if width % 64:
+        hparams = '{"model_hparam_overrides": {"num_attention_heads": N}}'
+        raise UserError(
+            f"{origin} does not say its number of attention heads, and its width, "
+            f"{width}, is no multiple of 64.\nSet num_attention_heads in the hparams: "
+            f"{hparams}; or write that into hparams.json beside it."
+        )
+    return (
+        f"Note: {origin} does not say its number of attention heads: {width // 64} "
+        "inferred, one per 64 of its width."
+    )
+
+
 def guessed(shapes: Shapes) -> set[str]:
     """The hparams that `hparams_of` gives without seeing them.
 

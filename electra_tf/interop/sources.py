@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import glob
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,12 +38,13 @@ from electra_tf.interop.stored_model import (
     Settings,
     StoredModel,
     assemble,
-    note_capitals,
+    check_casing,
+    fit_rows,
 )
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
 from electra_tf.storage import checkpoint_manifest, stored_tensors
-from electra_tf.storage.checkpoints import Checkpoints, as_text, differences
+from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import (
     format_of,
     read_json,
@@ -66,13 +67,30 @@ SHAPE = (
     "num_attention_heads",
     "hidden_act",
 )
-# How a model came about, which does not matter to its evaluation.
-_COURSE = ("stage_one_steps", "init_discriminator")
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
 _OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
+
+
+_LFS, _LFS_SIZE = b"version https://git-lfs", 1024
+_OF_TRAINER = re.compile(r"checkpoint-\d+")
+_CONVERTED = (
+    'Convert it with transformers 4: AutoModelForPreTraining.from_pretrained("{0}", '
+    '%s=True).save_pretrained("{0}")'
+)
+_BY_RUN = "Give the run or the checkpoint that it was made from."
+# Ends of the names of files that hold no weights for this program: what, remedy.
+_OTHERS = {
+    "tf_model.h5": ("of transformers 4 with TensorFlow", _CONVERTED % "from_tf"),
+    "flax_model.msgpack": ("of transformers 4 with Flax", _CONVERTED % "from_flax"),
+    ".keras": ("a model of Keras, for keras.saving.load_model", _BY_RUN),
+    ".onnx": ("a graph of ONNX", _BY_RUN),
+    ".tflite": ("a graph of LiteRT", _BY_RUN),
+    ".index": ("one file of a checkpoint", "Give its prefix, without .index."),
+    "-of-00001": ("one file of a checkpoint", "Give its prefix, without .data-..."),
+}
 
 
 class NoModelError(UserError):
@@ -111,36 +129,6 @@ class FoundModel(NamedTuple):
             paths = [p for p in found if p.suffix in _WEIGHTS and p.is_file()]
         return _sha256([_file_sha256(p, *_state_of(p)) for p in sorted(paths)])
 
-    def check_vocabulary(self, vocab: Vocabulary) -> None:
-        """Raises a `UserError` if its weights are not those of this vocabulary."""
-        origin = f"{self.origin} was trained"
-        vocab.check_same(self.vocab_sha256, origin, "Set vocab_file.")
-
-    def differences_from(self, config: PretrainingConfig) -> list[tuple[str, Any, Any]]:
-        """(hparam, there, here) where its files say another model than a config."""
-        if "objective" in self.identity:  # a run of pre-training
-            there = {k: v for k, v in self.identity.items() if k != "vocab_sha256"}
-        else:
-            hparams, source = self.settings.hparams, f"the files of {self.origin}"
-            there = shapes.identity_by(config, hparams, source)
-        return differences(there, config.identity())
-
-    def check_fits(self, config: PretrainingConfig, vocab: Vocabulary) -> None:
-        """Raises a `UserError` if it is not the model of a run that takes it as it is.
-
-        As far as its files say it; how it came about does not matter where it is only
-        evaluated.
-        """
-        self.check_vocabulary(vocab)
-        behind = _COURSE if config.do_eval else ()
-        found = [one for one in self.differences_from(config) if one[0] not in behind]
-        if found:
-            theirs = shapes.as_hparams((name, there) for name, there, _ in found)
-            raise UserError(
-                f"{self.origin} is another model than this run's: {as_text(found)}.\n"
-                f"These hparams fit it: {json.dumps(theirs)}"
-            )
-
     def with_vocabulary(self, vocab_file: str) -> FoundModel:
         """The same with a vocabulary that was named by the user."""
         return self._replace(settings=self.settings._replace(vocab_file=vocab_file))
@@ -153,13 +141,14 @@ class FoundModel(NamedTuple):
         if known := {k: self.identity[k] for k in SHAPE if k in self.identity}:
             return known
         hparams = self.settings.hparams
+        overrides = hparams.get("model_hparam_overrides", {})
         if "embedding_size" not in hparams:
             startup.import_tensorflow()
             stored = tf1.tensors_of(self.origin).shapes
             found = shapes.hparams_of(stored, self.origin)
-            overrides = found["model_hparam_overrides"]
-            return overrides | {"embedding_size": found["embedding_size"]}
-        overrides = hparams.get("model_hparam_overrides", {})
+            shape = found["model_hparam_overrides"]
+            shape["embedding_size"] = found["embedding_size"]
+            return shape | {k: v for k, v in overrides.items() if k in SHAPE}
         config = model_config(hparams.get("model_size", "small"), 1, overrides)
         shape = dataclasses.asdict(config)
         shape["embedding_size"] = hparams["embedding_size"] or config.hidden_size
@@ -168,10 +157,14 @@ class FoundModel(NamedTuple):
     def tensors(self, log: Callable[[str], None]) -> stored_tensors.StoredTensors:
         """Its weights by the original's names; of a fine-tuned run also its heads."""
         if self.read_directory is None:
-            return tf1.tensors_of(self.origin)
-        contents = self.contents(log)
-        contents.compare_with_library(log)
-        return stored_tensors.of_arrays(self.origin, contents.tensors)
+            stored = tf1.tensors_of(self.origin)
+        else:
+            contents = self.contents(log)
+            contents.compare_with_library(log)
+            stored = stored_tensors.of_arrays(self.origin, contents.tensors)
+        if self.run is not None or self.settings.vocab_file is None:
+            return stored
+        return fit_rows(stored, Vocabulary.load(self.settings.vocab_file), log)
 
     def contents(self, log: Callable[[str], None], slots: bool = True) -> Contents:
         """All that it holds, not yet checked for completeness.
@@ -203,8 +196,13 @@ class FoundModel(NamedTuple):
         hparams: Mapping[str, Any] | None = None,
         log: Callable[[str], None] = print,
         slots: bool = True,
+        strict: bool = True,
     ) -> StoredModel:
-        """The whole model, checked from all sides; see the function `read`."""
+        """The whole model, checked from all sides; see the function `read`.
+
+        Args:
+          strict: whether a library that computes something else is an error.
+        """
         hparams = hparams or {}
         found = self
         if vocab_file is not None:
@@ -212,21 +210,18 @@ class FoundModel(NamedTuple):
             vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
             found = self.with_vocabulary(vocab_file)
         contents = found.contents(log, slots)
-        stored = assemble(contents, vocab_file, hparams)
+        stored = assemble(contents, vocab_file, hparams, log)
         if "do_lower_case" not in hparams:
-            note_capitals(self.settings, stored.vocab, self.origin, log)
-        contents.compare_with_library(log)
+            check_casing(self.settings, stored.vocab, self.origin)
+        contents.compare_with_library(log, strict)
         said = (self.settings.hparams, hparams)
         overrides = [x.get("model_hparam_overrides", {}) for x in said]
         # Where a size is given, the heads follow from the width.
         if not any("model_size" in x for x in said) and not any(
             "num_attention_heads" in x for x in overrides
         ):
-            heads = stored.config.model_config().num_attention_heads
-            log(
-                f"Note: {self.origin} does not say its number of attention heads: "
-                f"{heads} taken."
-            )
+            width = stored.config.model_config().hidden_size
+            log(shapes.note_of_heads(width, self.origin))
         return stored
 
 
@@ -299,9 +294,10 @@ def _finder(
     except ValueError as error:
         raise UserError(f"{path}: {error}.") from None
     bring_model(path)
+    folder = Path(path)
+    _check_lfs(folder.parent.glob(f"{glob.escape(folder.name)}.*"))
     if tf1.is_prefix(path):
         return lambda log: _checkpoint(path)
-    folder = Path(path)
     if not folder.is_dir():
         raise _no_model(folder)
     if is_run(folder):
@@ -309,10 +305,11 @@ def _finder(
     if prefix := tf1.prefix_in(folder):
         return lambda log: _exported(folder, prefix, log)
     for part in (folder, *_parts(folder)):
+        _check_lfs(part.iterdir())
         if huggingface.is_directory_of(part):
             weights = huggingface_weights.files_in(part) or allow_pytorch_bin
-            if not weights and (found := huggingface_weights.pickle_in(part)):
-                raise huggingface_weights.pickle_refused(found)
+            if not weights and not isinstance(why := _no_model(part), NoModelError):
+                raise why
             options = {"allow_pytorch_bin": True} if allow_pytorch_bin else {}
             return lambda log: _directory(folder, huggingface, log, **options)
     if keras_hub.is_directory_of(folder):
@@ -437,32 +434,38 @@ def _parts(folder: Path) -> list[Path]:
     return [part for part in parts if part.is_dir()]
 
 
+def _check_lfs(paths: Iterable[Path]) -> None:
+    """Raises a UserError for a file whose content git-lfs has not fetched."""
+    for path in paths:
+        if path.is_file() and path.stat().st_size < _LFS_SIZE:
+            if path.read_bytes().startswith(_LFS):
+                raise UserError(
+                    f"{path} is a git-lfs pointer, not the file itself.\nRun `git lfs "
+                    "pull` in its repository, or download the file again."
+                )
+
+
 def _no_model(path: Path) -> UserError:
     """Why a path is no model that can be read."""
+    if not path.exists():
+        return _missing(path)
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    for name, (what, remedy) in _OTHERS.items():
+        if found := next((f for f in files if f.name.endswith(name)), None):
+            return UserError(f"{found} is {what}.\n{remedy.format(found.parent)}")
+    if found := next(filter(huggingface_weights.is_pickle, files), None):
+        return huggingface_weights.pickle_refused(found)
     if path.is_file():
-        if huggingface_weights.is_pickle(path):
-            return huggingface_weights.pickle_refused(path)
-        if path.suffix == ".index" or ".data-" in path.name:
-            prefix = re.sub(r"\.(index|data-.*)$", "", str(path))
-            return UserError(
-                f"{path} is one file of a checkpoint; give its prefix {prefix}."
-            )
         return UserError(
             f"{path} is no checkpoint that can be read.\nGive a checkpoint prefix "
             "(model.ckpt-N) or a model's directory."
         )
-    if not path.is_dir():
-        data = sorted(path.parent.glob(f"{path.name}.data-*"))
-        if data:
-            return UserError(
-                f"{path}.index is missing beside {data[0].name}; copy it again.",
-                EXIT_DAMAGED,
-            )
-        return NoModelError(
-            f"{path} is neither a directory nor the prefix of a checkpoint."
+    if saved := [f for f in files if _OF_TRAINER.fullmatch(f.name)]:
+        newest = max(saved, key=lambda f: int(f.name.partition("-")[2]))
+        return UserError(
+            f"{path} is the output folder of a Trainer of transformers.\nGive one of "
+            f"its checkpoints, such as {newest}."
         )
-    if found := huggingface_weights.pickle_in(path):
-        return huggingface_weights.pickle_refused(found)
     if found := saved_model_in(path):
         return UserError(
             f"{found} is a SavedModel, whose weights cannot be read.\nOf run_inference"
@@ -474,3 +477,18 @@ def _no_model(path: Path) -> UserError:
         "original (model.ckpt-N.index), runs, and directories of Hugging Face "
         "(config.json, model.safetensors) or KerasHub."
     )
+
+
+def _missing(path: Path) -> UserError:
+    if data := sorted(path.parent.glob(f"{path.name}.data-*")):
+        return UserError(
+            f"{path}.index is missing beside {data[0].name}; copy it again.",
+            EXIT_DAMAGED,
+        )
+    message = f"{path} is neither a directory nor the prefix of a checkpoint."
+    if not path.is_absolute() and len(path.parts) == 2:  # may be a name on the hub
+        message += (
+            f"\nIf it is a name on Hugging Face's hub: hf download {path} --local-dir "
+            f"{path.name}"
+        )
+    return NoModelError(message)

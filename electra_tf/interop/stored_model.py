@@ -16,15 +16,19 @@ from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import shapes
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_arrays
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
+    read_settings,
     recorded_settings,
+    resolve_settings,
 )
 
 if TYPE_CHECKING:
@@ -38,6 +42,48 @@ HEADS = (
     *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
     *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
 )
+
+
+# Tables with a row for each token.
+BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
+BY_TOKEN += ("/word_embeddings_residual",)
+_WORDS = "electra/embeddings/word_embeddings"
+
+
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """The same in float32, where it is of another width; whole numbers as they are."""
+    is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return array.astype(np.float32) if is_float else array
+
+
+def fit_rows(
+    stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None]
+) -> StoredTensors:
+    """Without the rows of ids that a model's vocabulary does not have, with a note.
+
+    Raises `UserError` where there are more tokens than rows.
+    """
+    size, [rows, *_] = len(vocab), stored.shapes.get(_WORDS, [len(vocab)])
+    if rows < size:
+        raise UserError(
+            f"{stored.origin} has {rows} word embeddings, {vocab.path} has {size} "
+            "tokens.\nGive the vocabulary the model was trained with (vocab_file)."
+        )
+    if rows == size:
+        return stored
+    log(
+        f"Note: {stored.origin}: left out: {rows - size} rows of the embeddings beyond "
+        f"the {size} tokens of {vocab.path}."
+    )
+    slots = ("", *SLOTS)
+    tables = tuple(f"{name}{slot}" for name in BY_TOKEN for slot in slots)
+    cut = {name for name in stored.shapes if name.endswith(tables)}
+    shapes = {k: [size, *v[1:]] if k in cut else v for k, v in stored.shapes.items()}
+
+    def get(name: str) -> np.ndarray:
+        return stored.get(name)[:size] if name in cut else stored.get(name)
+
+    return StoredTensors(stored.origin, shapes, get)
 
 
 class Settings(NamedTuple):
@@ -70,10 +116,23 @@ class Contents(NamedTuple):
     # says how far it is, `UserError` (65) if too far.
     compare: Callable[[], str] | None = None
 
-    def compare_with_library(self, log: Callable[[str], None]) -> None:
-        """Says how far that library is, if there is one; `UserError` (65) if far."""
-        if self.compare:
-            log(f"Note: {self.origin}: {self.compare()}.")
+    def compare_with_library(
+        self, log: Callable[[str], None], strict: bool = False
+    ) -> None:
+        """Notes how far that library is, if there is one.
+
+        Args:
+          strict: raise `UserError` (65) if it is far, as before an export.
+        """
+        if self.compare is None:
+            return
+        try:
+            note = self.compare()
+        except UserError as error:
+            if strict:
+                raise
+            note = str(error).splitlines()[0].removesuffix(".")
+        log(f"Note: {self.origin}: {note}.")
 
 
 class StoredModel(NamedTuple):
@@ -127,6 +186,7 @@ def assemble(
     contents: Contents,
     vocab_file: str | None,
     hparams: Mapping | None = None,
+    log: Callable[[str], None] = say_nothing,
 ) -> StoredModel:
     """A StoredModel from what was read, checked from all sides.
 
@@ -146,16 +206,18 @@ def assemble(
             "weights; export_model.py takes --vocab-file, too."
         )
     vocab = Vocabulary.load(vocab_file)
-    found = {name: list(array.shape) for name, array in contents.tensors.items()}
+    fitted = fit_rows(of_arrays(origin, contents.tensors | contents.slots), vocab, log)
+    tensors, slots = (
+        {name: fitted.get(name) for name in names}
+        for names in (contents.tensors, contents.slots)
+    )
+    found = {name: fitted.shapes[name] for name in tensors}
     derived = shapes.hparams_of(found, origin)
-    if derived["vocab_size"] != len(vocab):
-        raise UserError(
-            f"{origin} has {derived['vocab_size']} word embeddings, {vocab_file} has "
-            f"{len(vocab)} tokens.\nGive the vocabulary the model was trained with."
-        )
     given = translated(hparams or {})
-    merged = shapes.merge(derived, settings.hparams, given, origin)
-    said = {**settings.hparams, **given}
+    # How many rows count is for the vocabulary to decide.
+    from_files = {k: v for k, v in settings.hparams.items() if k != "vocab_size"}
+    merged = shapes.merge(derived, from_files, given, origin)
+    said = {**from_files, **given}
     guesses = shapes.guessed(found) - said.keys()
     known = {name: value for name, value in merged.items() if name not in guesses}
     tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
@@ -164,13 +226,13 @@ def assemble(
     name = path.parent.name if split_name(path.name) else path.name
     name = merged.pop("model_name", None) or name
     config = PretrainingConfig.from_hparams(str(path.parent), name, merged)
-    _check_as_said(config, settings.hparams, origin)
+    _check_as_said(config, from_files, origin)
     stored = StoredModel(
         config,
         vocab,
         tokenizer,
-        contents.tensors,
-        contents.slots,
+        tensors,
+        slots,
         contents.step,
         origin,
         known,
@@ -195,8 +257,6 @@ def _check_as_said(config, from_files: Mapping[str, Any], origin: str) -> None:
 
 def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
     """What the user says, else what lies beside weights or vocabulary."""
-    from electra_tf.text.vocabulary import resolve_settings
-
     lower = given.get("do_lower_case")
     if found is None:
         return resolve_settings(vocab, do_lower_case=lower)
@@ -208,25 +268,27 @@ def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
     return found
 
 
-def note_capitals(
-    settings: Settings, vocab: Vocabulary, origin: str, log: Callable[[str], None]
-) -> None:
-    """What is not said of the casing is the original's default: lower case."""
-    from electra_tf.text.vocabulary import read_settings
+def check_casing(settings: Settings, vocab: Vocabulary, origin: str) -> None:
+    """Raises a `UserError` if `unknown_casing` says something."""
+    if question := unknown_casing(settings, vocab, origin):
+        raise UserError(question)
 
-    said = settings.tokenizer_config or read_settings(vocab.path)
-    if said or "do_lower_case" in settings.hparams:
-        return
-    capitals = sum(
-        token != token.lower() and not token.startswith("[") for token in vocab.tokens
+
+def unknown_casing(settings: Settings, vocab: Vocabulary, origin: str) -> str | None:
+    """What to ask for where nothing says whether text is lower-cased, and it matters.
+
+    The original's default, lower case, would make tokens with capitals unused.
+    """
+    if settings.tokenizer_config or read_settings(vocab.path):
+        return None
+    capitals = sum(t != t.lower() and not t.startswith("[") for t in vocab.tokens)
+    if "do_lower_case" in settings.hparams or capitals <= _FEW_CAPITALS * len(vocab):
+        return None
+    return (
+        f"{origin} does not say whether it lower-cases text, and {capitals:,} tokens "
+        f"of {vocab.path} have capitals.\nSet the hparam do_lower_case, or write "
+        f'{{"do_lower_case": false}} (or true) into {vocab.path}.json.'
     )
-    if capitals > _FEW_CAPITALS * len(vocab):
-        log(
-            f"Note: {origin} does not say whether it reads capitals, and "
-            f"{capitals:,} tokens of its vocabulary have some: they are taken for "
-            'unused, all text is lower-cased. {"do_lower_case": false} in '
-            f"{vocab.path}.json says otherwise."
-        )
 
 
 def check_trained(origin: str, stage_one_steps: int | None, step: int | None) -> None:

@@ -22,7 +22,13 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
-from electra_tf.interop.stored_model import Contents, Settings, StoredModel, assemble
+from electra_tf.interop.stored_model import (
+    Contents,
+    Settings,
+    StoredModel,
+    as_float32,
+    assemble,
+)
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.manifest import format_of, read_json
 from electra_tf.storage.new_folder import new_folder
@@ -41,6 +47,11 @@ _ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by defau
 _PLACES = ("vocab_file", "model_dir", "init_checkpoint", "word_list")
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
 _OURS = re.compile(r"loss_scale(/good_steps)?$")
+# What optimizers and loss scalers of other programs leave beside the weights.
+_OPTIMIZERS = re.compile(
+    r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
+    r"|learning_rate)$|.*/(Adam(_1)?|lamb_[mv]|Momentum)$"
+)
 _TASKS = "task_specific/"
 ENCODER, GENERATOR = "electra/", "generator/"
 _EMBEDDINGS = f"{ENCODER}embeddings/"
@@ -116,7 +127,7 @@ def read(prefix: str, slots: bool = True) -> Contents:
     weights = {
         k: v
         for k, v in tensors.items()
-        if not k.startswith(_TASKS) and not is_ours_alone(k)
+        if not k.startswith(_TASKS) and not _OPTIMIZERS.match(k)
     }
     return Contents(prefix, weights, moments, step, settings_of(prefix), notes)
 
@@ -157,14 +168,14 @@ def tensors_of(prefix: str) -> StoredTensors:
         for name in stored.shapes
         if name.endswith(RESIDUAL)
     }
-    if not terms:
-        return stored
 
     def get(name: str) -> np.ndarray:
         if name in terms:
-            return stored.get(_base(name)) + stored.get(terms[name])
-        return stored.get(name)
+            return get(_base(name)) + get(terms[name])
+        return as_float32(stored.get(name))
 
+    if not terms:
+        return stored._replace(get=get)
     shapes = {
         name: shape
         for name, shape in stored.shapes.items()

@@ -12,7 +12,6 @@ that the other model lacks stay as initialised; anything else is an error.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -22,9 +21,9 @@ import numpy as np
 from electra_tf.config.generators import ENCODER, GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import shapes, tf1
-from electra_tf.interop.sources import SHAPE, FoundModel
-from electra_tf.interop.stored_model import note_capitals
+from electra_tf.interop import tf1
+from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.stored_model import BY_TOKEN, fit_rows, unknown_casing
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -42,17 +41,8 @@ PARTS = (
     *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
     *sorted({f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads}),
 )
-_BY_TOKEN = (
-    "/word_embeddings",
-    "/word_embeddings_residual",
-    "_predictions/output_bias",
-    "/token_counts",
-)
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
-# What must be equal for the weights to mean the same. A longer table of positions can
-# be filled; of heads and activation no weight tells that they differ.
-_SAME = tuple(name for name in SHAPE if name != "max_position_embeddings")
 
 
 class WeightReport(NamedTuple):
@@ -77,21 +67,6 @@ class WeightReport(NamedTuple):
         return found
 
 
-def check_settings(model: FoundModel, config) -> None:
-    """Refuses a model whose weights would mean something else: without TensorFlow.
-
-    Raises `UserError`; all else that there is to say, `load` says.
-    """
-    differ = [one for one in model.differences_from(config) if one[0] in _SAME]
-    if differ:
-        name, there, here = differ[0]
-        fitting = shapes.as_hparams((name, there) for name, there, _ in differ)
-        raise UserError(
-            f"{name} is {there} in init_checkpoint {model.origin}, {here} here.\n"
-            f"These hparams fit it: {json.dumps(fitting)}"
-        )
-
-
 def load(
     model: FoundModel,
     config,
@@ -102,7 +77,7 @@ def load(
     """Assigns what a model offers to the variables of a new run, and logs it.
 
     Args:
-      model: that `check_settings` has nothing against.
+      model: that `compatibility.check` has nothing against.
       config, vocab: PretrainingConfig and vocabulary of the new run.
       variables: name -> tf.Variable, initialised.
 
@@ -113,12 +88,20 @@ def load(
     path = contents.origin
     theirs = _vocabulary(contents, path, vocab, log)
     if config.do_lower_case:
-        note_capitals(contents.settings, theirs, path, log)
+        if question := unknown_casing(contents.settings, theirs, path):
+            log(f"Note: {question.splitlines()[0]} This run lower-cases it.")
+    if "num_attention_heads" not in dict(model.shape()):
+        heads = config.model_config().num_attention_heads
+        log(
+            f"Note: {path} does not say its number of attention heads: {heads} "
+            "assumed, as in this run."
+        )
     tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if tokenizer and not tokenizer.equivalent(ours):
         log(f"Changed: text is {ours} here, {tokenizer} in {path}")
-    stored = tf1.as_residuals(of_arrays(path, contents.tensors), variables)
+    stored = fit_rows(of_arrays(path, contents.tensors), theirs, log)
+    stored = tf1.as_residuals(stored, variables)
     tensors = {name: stored.get(name) for name in stored.shapes}
     values, report = _plan(tensors, variables, theirs, vocab, path)
     contents.compare_with_library(log)
@@ -132,21 +115,13 @@ def load(
 
 def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
     """The other model's vocabulary; this run's where none is known and sizes agree."""
-    words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
-    rows = None if words is None else len(words)
     if vocab_file := contents.settings.vocab_file:
-        theirs = Vocabulary.load(vocab_file)
-        if rows is not None and len(theirs) != rows:
-            raise UserError(
-                f"{path} has {rows} word embeddings, {vocab_file} has "
-                f"{len(theirs)} tokens.\nPut the vocabulary that it was trained with "
-                "there."
-            )
-        return theirs
-    if rows is not None and rows != len(vocab):
+        return Vocabulary.load(vocab_file)
+    words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
+    if words is not None and len(words) != len(vocab):
         raise UserError(
-            f"init_checkpoint {path} has {rows} word embeddings, {vocab.path} has "
-            f"{len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
+            f"init_checkpoint {path} has {len(words)} word embeddings, {vocab.path} "
+            f"has {len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
             "there as vocab.txt, so that rows can be matched by token."
         )
     log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
@@ -169,7 +144,7 @@ def _plan(
             report.initialised.append(name)
             continue
         array, how = tensors[name], None
-        if name.endswith(_BY_TOKEN) and theirs.tokens != ours.tokens:
+        if name.endswith(BY_TOKEN) and theirs.tokens != ours.tokens:
             array, how = _by_token(array, variable, theirs.ids, ours.tokens)
         elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
             array, how = _by_position(array, variable.shape[0])

@@ -16,7 +16,9 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from electra_tf.config.model import ModelConfig
 from electra_tf.model.dropout import dropout, fold_in, tag_words
+from electra_tf.model.serialization import serializable
 from electra_tf.model.transformer_layer import LayerNorm, TransformerLayer, initializer
 
 # Added to the attention scores of positions that may not be attended to.  Finite, as in
@@ -34,6 +36,7 @@ class EncoderOutput(NamedTuple):
     embedding_output: tf.Tensor  # the input of the first transformer layer
 
 
+@serializable
 class Embeddings(keras.layers.Layer):
     """Sum of word, segment and position embeddings, normalised: [B, L] -> [B, L, E]."""
 
@@ -96,20 +99,11 @@ class Embeddings(keras.layers.Layer):
         embedded = tf.cast(embedded, self.compute_dtype)
         return dropout(embedded, self.dropout_rate, seed)
 
-    def get_config(self):
-        return super().get_config() | {
-            "vocab_size": self.vocab_size,
-            "embedding_size": self.embedding_size,
-            "max_position_embeddings": self.max_position_embeddings,
-            "type_vocab_size": self.type_vocab_size,
-            "dropout_rate": self.dropout_rate,
-            "initializer_range": self.initializer_range,
-        }
-
 
 RESIDUAL = "_residual"  # ends the names of what DisentangledEmbeddings learn
 
 
+@serializable
 class DisentangledEmbeddings(Embeddings):
     """Each table is another layer's, without gradient, plus a residual of its own.
 
@@ -161,6 +155,7 @@ def attention_bias(input_mask: tf.Tensor, direction: str) -> tf.Tensor:
     return (1.0 - visible) * MASKED_SCORE
 
 
+@serializable
 class Encoder(keras.layers.Layer):
     """A stack of transformer layers over [B, L, H], looking in one or two directions.
 
@@ -249,22 +244,13 @@ class Encoder(keras.layers.Layer):
             outputs.append(tf.reshape(x, shape))
         return outputs
 
-    def get_config(self):
-        return (
-            super().get_config()
-            | self.settings
-            | {
-                "num_layers": len(self.transformer_layers),
-                "direction": self.direction,
-            }
-        )
 
-
+@serializable
 class TextEncoder(keras.layers.Layer):
     """Embeddings and encoder under one name: "electra", "generator", ...
 
     Args:
-      config: a ModelConfig (sizes and dropout rates).
+      config: a ModelConfig (sizes and dropout rates), or its fields in a dict.
       embedding_size: width of the embeddings; where it is not the hidden size, a
         dense layer `embeddings_project` lies between them.
       embeddings: an Embeddings layer to share; None makes an own one.
@@ -281,6 +267,8 @@ class TextEncoder(keras.layers.Layer):
         **kwargs,
     ):
         super().__init__(name=name, autocast=False, **kwargs)
+        if isinstance(config, dict):
+            config = ModelConfig(**config)
         self.hidden_size = config.hidden_size
         self.hidden_act = config.hidden_act
         self.initializer_range = config.initializer_range
@@ -316,12 +304,33 @@ class TextEncoder(keras.layers.Layer):
 
     def call(
         self,
-        input_ids: tf.Tensor,
-        input_mask: tf.Tensor,
-        segment_ids: tf.Tensor,
+        input_ids: tf.Tensor | dict[str, tf.Tensor],
+        input_mask: tf.Tensor | None = None,
+        segment_ids: tf.Tensor | None = None,
         seed: tf.Tensor | None = None,
+        training: bool = False,
     ) -> EncoderOutput:
-        """Encodes int32 [B, L] inputs; `seed` (int32 [2]) switches dropout on."""
+        """Encodes texts.
+
+        Args:
+          input_ids: int32 [B, L]; or all three by name, as here or as in KerasHub
+            (token_ids, padding_mask, segment_ids).
+          input_mask: [B, L], 0 at padding; None: there is none.
+          segment_ids: int32 [B, L]; None: one segment.
+          seed: int32 [2], switches dropout on and decides it.
+          training: draws a seed if there is none.
+        """
+        if isinstance(input_ids, dict):
+            named = input_ids
+            input_ids = named.get("input_ids", named.get("token_ids"))
+            input_mask = named.get("input_mask", named.get("padding_mask"))
+            segment_ids = named.get("segment_ids")
+        if input_mask is None:
+            input_mask = tf.ones_like(input_ids)
+        if segment_ids is None:
+            segment_ids = tf.zeros_like(input_ids)
+        if training and seed is None:
+            seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
         embedded = self.embeddings(input_ids, segment_ids, fold_in(seed, 0))
         if self.embeddings_project is not None:
             shape = tf.shape(input_ids)

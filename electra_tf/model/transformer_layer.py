@@ -17,6 +17,7 @@ import tensorflow as tf
 from electra_tf.model import target
 from electra_tf.model.chunked_attention import attend
 from electra_tf.model.dropout import dropout, fold_in
+from electra_tf.model.serialization import serializable
 
 LAYER_NORM_EPSILON = 1e-12
 
@@ -79,6 +80,7 @@ def softmax(scores: tf.Tensor, dtype: tf.DType | str) -> tf.Tensor:
     return run(scores)
 
 
+@serializable
 class LayerNorm(keras.layers.Layer):
     """Layer normalisation over the last axis, with gain `gamma` and bias `beta`.
 
@@ -134,6 +136,7 @@ def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
     return tf.cast((y - mean) * scale * gamma + beta, x.dtype), gradient
 
 
+@keras.saving.register_keras_serializable("electra_tf")
 class _Dense(keras.layers.Dense):
     """Dense layers that XLA compiles sooner: the same numbers, to the bit.
 
@@ -167,6 +170,7 @@ def _swap_heads(x: tf.Tensor):
     return tf.transpose(x, [0, 2, 1, 3]), lambda dy: tf.transpose(dy, [0, 2, 1, 3])
 
 
+@serializable
 class SelfAttention(keras.layers.Layer):
     """Multi-head scaled dot-product attention: [B * L, H] -> [B * L, H].
 
@@ -246,6 +250,7 @@ class SelfAttention(keras.layers.Layer):
         return x if scale is None else x * scale
 
 
+@serializable
 class Residual(keras.layers.Layer):
     """Dense layer, dropout, skip connection, layer norm: "output" in the original."""
 
@@ -286,6 +291,7 @@ class Residual(keras.layers.Layer):
         return tf.reshape(self.layer_norm(x), [-1, self.width])
 
 
+@serializable
 class Attention(keras.layers.Layer):
     """Self-attention and its residual connection."""
 
@@ -322,6 +328,7 @@ class Attention(keras.layers.Layer):
         return self.output_layer(context, x, fold_in(seed, 1))
 
 
+@serializable
 class Intermediate(keras.layers.Layer):
     """The wide half of the feed-forward block."""
 
@@ -344,6 +351,7 @@ class Intermediate(keras.layers.Layer):
         return self.activation(self.dense(x))
 
 
+@serializable
 class TransformerLayer(keras.layers.Layer):
     """Self-attention and feed-forward, each followed by its norm (post-norm)."""
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD
+from electra_tf.model.serialization import serializable
 from electra_tf.model.transformer_layer import activation, initializer
 
 
@@ -31,6 +32,7 @@ class DiscriminatorOutput(NamedTuple):
     sentences: NamedTuple | None = None  # `sentence.Sentences`
 
 
+@serializable
 class DiscriminatorPredictions(keras.layers.Layer):
     """Two dense layers that give each hidden state a score: [B, L, H] -> [B, L]."""
 
@@ -65,13 +67,6 @@ class DiscriminatorPredictions(keras.layers.Layer):
         flat = tf.reshape(hidden, [-1, self.hidden_size])
         logits = self.dense_1(self.activation(self.dense(flat)))
         return tf.cast(tf.reshape(logits, tf.shape(hidden)[:-1]), tf.float32)
-
-    def get_config(self):
-        return super().get_config() | {
-            "hidden_size": self.hidden_size,
-            "initializer_range": self.initializer_range,
-            "hidden_act": self.hidden_act,
-        }
 
 
 def discriminator_head(

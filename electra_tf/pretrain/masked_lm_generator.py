@@ -10,6 +10,7 @@ import keras
 import tensorflow as tf
 
 from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.serialization import serializable
 from electra_tf.model.transformer_layer import LayerNorm, activation, initializer
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
@@ -22,6 +23,7 @@ from electra_tf.pretrain.generator import (
 from electra_tf.pretrain.vocabulary_softmax import log_normalizer
 
 
+@serializable
 class MaskedLMHead(keras.layers.Layer):
     """Hidden states to vocabulary scores through the transposed word embeddings.
 
@@ -112,6 +114,7 @@ def masked_lm_output(
     return GeneratorOutput(logits, per_token, loss, predictions, loss)
 
 
+@serializable
 class MaskedLMGenerator(Generator, FillsMasks):
     """A small masked language model (section 2 of the ELECTRA paper).
 
@@ -174,6 +177,7 @@ class MaskedLMGenerator(Generator, FillsMasks):
         return self.head.logits(self.head(hidden), table)
 
 
+@serializable
 class TiedGenerator(MaskedLMGenerator):
     """Shares every weight but its head with the main network."""
 

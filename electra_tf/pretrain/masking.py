@@ -20,6 +20,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model import target
 from electra_tf.model.dropout import mix
 from electra_tf.pretrain import rare_masking
+from electra_tf.pretrain.curriculum import Curriculum
 from electra_tf.pretrain.word_masking import WordTables, continue_words, draw_words
 from electra_tf.text.vocabulary import Vocabulary
 
@@ -31,6 +32,7 @@ MASK_TOKEN_SHARE = 0.85
 # batch is what it was.
 _RANDOM_TOKENS, _OTHER_POSITIONS = 1, 2
 _INTACT = 5
+_FROM_FREQUENCIES = 6
 _PHILOX = 1  # tf.random.Algorithm.PHILOX
 
 # Width of the blocks of the two-level inverse CDF: about sqrt(V), so that both levels
@@ -58,6 +60,7 @@ class MaskingSettings:
       words: words of scripts without spaces.
       token_weights: float32 [V], by which tokens are masked more or less often; with
         distinct positions only.
+      curriculum: what samples are drawn by at each step.
     """
 
     mask_prob: float
@@ -73,6 +76,7 @@ class MaskingSettings:
     continuations: np.ndarray | None = None
     words: WordTables | None = None
     token_weights: np.ndarray | None = None
+    curriculum: Curriculum | None = None
 
     @classmethod
     def of(
@@ -81,6 +85,7 @@ class MaskingSettings:
         vocab: Vocabulary,
         words: WordTables | None = None,
         token_weights: np.ndarray | None = None,
+        curriculum: Curriculum | None = None,
     ) -> MaskingSettings:
         """Those of a phase."""
         names = "mask_prob max_predictions_per_seq repeated_masks mask_unit "
@@ -95,6 +100,7 @@ class MaskingSettings:
             continuations=vocab.continuations,
             words=words,
             token_weights=token_weights,
+            curriculum=curriculum,
         )
 
     def draws_per_row(self, length: int | tf.Tensor):
@@ -241,7 +247,7 @@ def mask_batch(
       first_row: which row of the global batch the first one of `batch` is.
 
     Returns what `mask_by_draws` does; with `intact_share` also is_intact, float32
-    [B, 1].
+    [B, 1]; with a curriculum what `Curriculum.apply` adds.
     """
     size, length = tf.shape(batch["input_ids"])[0], tf.shape(batch["input_ids"])[1]
 
@@ -263,7 +269,11 @@ def mask_batch(
         weights = tf.gather(settings.token_weights, batch["input_ids"])
         keys = rare_masking.draw_keys(draws[:, slots:], weights)
         draws = tf.concat([draws[:, :slots], keys], axis=1)
-    return mask_by_draws(batch, draws, settings, random_ids, other_uniform)
+    batch = mask_by_draws(batch, draws, settings, random_ids, other_uniform)
+    if settings.curriculum is None:
+        return batch
+    uniform = draw(settings.max_predictions_per_seq, _FROM_FREQUENCIES)
+    return settings.curriculum.apply(batch, step, uniform)
 
 
 def mask_by_draws(
@@ -372,7 +382,7 @@ def sample_from_softmax(
     logits: tf.Tensor,
     uniform: tf.Tensor,
     *,
-    temperature: float = 1.0,
+    temperature: float | tf.Tensor = 1.0,
     disallowed_ids: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Draws one id from softmax(logits / temperature) per uniform.
@@ -383,13 +393,16 @@ def sample_from_softmax(
     Args:
       logits: float32 [..., V].
       uniform: float32 [...] in [0, 1).
+      temperature: a number, or one for each of the first dimension, float32 [B, 1].
       disallowed_ids: int32 [...]; that id is not drawn (`disallow_correct`).
 
     Returns: int32 [...].
     """
     vocab_size = logits.shape[-1]
     rows = tf.reshape(tf.cast(logits, tf.float32), [-1, vocab_size])  # [M, V]
-    if temperature != 1.0:
+    if isinstance(temperature, tf.Tensor):
+        rows /= tf.reshape(temperature + tf.zeros_like(uniform), [-1, 1])
+    elif temperature != 1.0:
         rows = rows / temperature
     uniform_rows = tf.reshape(uniform, [-1])
     if target.is_for_tpu():

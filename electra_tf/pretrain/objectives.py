@@ -166,6 +166,17 @@ class MaskedLM(Objective):
     tag = "fill-mask"
 
 
+class TwoTower(Objective):
+    """The cloze loss of two towers that are the whole model (Electric paper, 3.2)."""
+
+    name = "two_tower"
+    model = "a two-tower cloze model"
+    description = (
+        "a two-tower cloze model: one transformer read from left to right, one from "
+        "right to left, and together they predicted each token (Electric paper)"
+    )
+
+
 class Electra(Objective):
     """Replaced token detection (ELECTRA paper, section 2)."""
 

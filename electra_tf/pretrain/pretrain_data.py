@@ -12,6 +12,8 @@ input_ids, input_mask and segment_ids, without masking.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 
@@ -20,6 +22,7 @@ from electra_tf.data import mixture, record_index, tfrecord, token_counts
 from electra_tf.data.permutation import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.pretrain import graph_reading, masking, rare_masking, shards
+from electra_tf.pretrain.curriculum import Curriculum
 from electra_tf.pretrain.masking import MaskingSettings
 from electra_tf.pretrain.word_masking import WordTables
 from electra_tf.text import word_list
@@ -424,10 +427,17 @@ class RunData:
         return np.rint(sum(counts))
 
     def dataset(
-        self, part: PretrainingConfig, training: bool, **options
+        self, part: PretrainingConfig, training: bool, first_step: int = 0, **options
     ) -> tf.data.Dataset:
-        """The masked batches of a phase; `options` as `make_dataset`."""
-        words = token_weights = None
+        """The masked batches of a phase; `options` as `make_dataset`.
+
+        Args:
+          first_step: of the phase, where its schedules begin.
+        """
+        words = token_weights = curriculum = None
+        if training:
+            counts = functools.partial(self.token_counts, part)
+            curriculum = Curriculum.of(part, first_step, counts)
         if training and part.rare_mask_power:
             counts = self.token_counts(part)
             token_weights = rare_masking.token_weights(counts, part.rare_mask_power)
@@ -436,7 +446,7 @@ class RunData:
             words = WordTables.of(found)
         return make_dataset(
             self.open(part, training),
-            MaskingSettings.of(part, self.vocab, words, token_weights),
+            MaskingSettings.of(part, self.vocab, words, token_weights, curriculum),
             seed=part.seed,
             shuffle=training,
             **options,

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.config.pretraining import Phase
+from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import (
     DisentangledEmbeddings,
@@ -32,12 +32,14 @@ from electra_tf.pretrain.generator import (
     MaskedInputs,
     generator_class,
 )
+from electra_tf.pretrain.metric_sums import RunningMetric
 from electra_tf.pretrain.objectives import (
     CorruptedText,
     LossWeights,
     Objective,
     objective_class,
 )
+from electra_tf.text.vocabulary import Vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +102,7 @@ class PretrainingOutput(NamedTuple):
     discriminated: NamedTuple | None  # by `Objective.discriminate`
 
 
+@keras.saving.register_keras_serializable("electra_tf")
 class ElectraPretrainer(keras.Model):
     """Generate, corrupt, discriminate; built on construction.
 
@@ -212,9 +215,13 @@ class ElectraPretrainer(keras.Model):
         if "sampled_ids" in batch:
             return batch["sampled_ids"]
         correct = inputs.masked_lm_ids if settings.disallow_correct else None
-        return self.generator.sample(
-            generated, batch["sample_uniform"], settings.temperature, correct
+        temperature = batch.get("temperature", settings.temperature)
+        sampled = self.generator.sample(
+            generated, batch["sample_uniform"], temperature, correct
         )
+        if "given_ids" in batch:  # by a curriculum
+            sampled = tf.where(batch["given_ids"] < 0, sampled, batch["given_ids"])
+        return sampled
 
     def objective_of(self, phase: Phase) -> Objective:
         """What is learned in a phase of the training."""
@@ -240,12 +247,39 @@ class ElectraPretrainer(keras.Model):
 
         Returns float32 [B, L].
         """
+        if self.discriminator_predictions is None:
+            name = self.settings.objective
+            raise ValueError(f"A model of the objective {name} has no discriminator.")
         encoded = self.electra(input_ids, input_mask, segment_ids)
         net_logits = self.discriminator_predictions(encoded.sequence_output)
         if net_only or not self.objective.needs_log_q:
             return net_logits
         text = MaskedInputs.unmasked(input_ids, input_mask, segment_ids)
         return self.objective.logits(self, net_logits, self.generator(text), input_ids)
+
+    def compile(self, optimizer="rmsprop", loss=None, metrics=None, **options):
+        """Configures `fit`, whose loss and metrics are the objective's own."""
+        if loss is not None or metrics or options.get("weighted_metrics"):
+            raise ValueError(
+                "The objective has its own loss and metrics: compile(optimizer) alone."
+            )
+        super().compile(optimizer, **options)
+        # Not tracked: they are no weights of the model.
+        running = [
+            RunningMetric(metric)
+            for metric in self.objective.metrics
+            if metric.evaluation and metric.name != "loss"
+        ]
+        object.__setattr__(self, "_running", running)
+
+    def compile_from_config(self, config):
+        """Keras leaves a `compile` of our own to us."""
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    @property
+    def metrics(self):
+        return [*super().metrics, *getattr(self, "_running", ())]
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
@@ -255,9 +289,25 @@ class ElectraPretrainer(keras.Model):
         return y_pred.total_loss / tf.distribute.get_strategy().num_replicas_in_sync
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Only the loss: `TrainablePretrainer` has the others."""
-        del x, y, y_pred, sample_weight
+        """The objective's metrics, over the batches of an epoch."""
+        del y, sample_weight
+        sums = self.objective.sums(y_pred, x)
+        for metric in self._running:
+            metric.update_state(sums)
         return self.get_metrics_result()
+
+    def predict_step(self, data):
+        """What `predict` gives: the probability that each token was replaced [B, L]."""
+        batch, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+        text = (batch[name] for name in ("input_ids", "input_mask", "segment_ids"))
+        return tf.sigmoid(self.replaced_logits(*text))
+
+    def export(self, *args, **kwargs):
+        """Not of Keras: `export_model.py` and `electra_tf.load(...).save` export."""
+        raise NotImplementedError(
+            "A pre-trainer is exported from its run: python export_model.py --format "
+            "saved_model, or electra_tf.load(run).save(directory, format=...)."
+        )
 
     def get_config(self):
         return {
@@ -324,25 +374,35 @@ class TrainablePretrainer:
 
 
 def build_pretrainer(
-    config, special_ids: tuple[int, int, int], dtype=None, at_rest: bool = False
+    config: PretrainingConfig,
+    vocabulary: Vocabulary | tuple[int, int, int],
+    dtype=None,
+    at_rest: bool = False,
 ) -> ElectraPretrainer:
     """The model of a PretrainingConfig.
 
     Args:
-      special_ids: ids of ([CLS], [SEP], [MASK]) in its vocabulary.
-      dtype: a Keras dtype policy; by default the one of `config.precision`.
+      vocabulary: the Vocabulary, which gives vocab_size; or the ids of ([CLS], [SEP],
+        [MASK]) in one.
+      dtype: a Keras dtype policy; by default the one of `config.precision`, where that
+        is float32 Keras's global one.
       at_rest: as models are stored and used: a table that is learned as a residual is
         the sum, under the usual name.
     """
+    if isinstance(vocabulary, Vocabulary):
+        config = dataclasses.replace(config, vocab_size=len(vocabulary))
+        vocabulary = vocabulary.cls_id, vocabulary.sep_id, vocabulary.mask_id
+    if dtype is None and config.precision != type(config).precision:
+        dtype = config.precision
     settings = {name: getattr(config, name) for name in _OF_CONFIG}
     if at_rest and config.embedding_sharing == "disentangled":
         settings["embedding_sharing"] = "summed"
     return ElectraPretrainer(
         config.model_config(),
         config.generator_config(),
-        special_ids=special_ids,
+        special_ids=vocabulary,
         generator=config.generator,
         objective=config.objective,
         **settings,
-        dtype=dtype or config.precision,
+        dtype=dtype,
     )

@@ -47,18 +47,21 @@ def batches_of(
     start: int = 0,
     examples_before: int | None = None,
     training: bool = True,
+    first_step: int = 0,
 ) -> Iterator:
     """An iterator over a phase's global batches, the first being that of step `start`.
 
     Args:
       examples_before: of its data, those that the steps before had.
       training: whether the batches are those of training; else of evaluation.
+      first_step: of the phase.
     """
 
     def dataset(context):
         return data.dataset(
             part,
             training,
+            first_step,
             batch_size=part.train_batch_size if training else part.eval_batch_size,
             start_step=start,
             examples_before=examples_before,
@@ -199,7 +202,12 @@ def _train_phase(run: PretrainingRun, phase: Phase, stop: StopRequest) -> bool:
     return loop.train(
         step,
         lambda start: batches_of(
-            part, data, placement, start, _rows(config, phase, start)
+            part,
+            data,
+            placement,
+            start,
+            _rows(config, phase, start),
+            first_step=phase.first,
         ),
         checkpoints,
         console,

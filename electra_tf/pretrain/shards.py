@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.jobs.folder import STATE
 from electra_tf.paths import escape, globs_in, joined
 from electra_tf.storage.remote import expand, fetch_once, is_remote, size_of
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
@@ -42,7 +43,7 @@ def find_shards(pattern: str) -> list[str]:
     if paths:
         return sorted(paths.values())
     for part in globs_in(pattern):
-        if state := expand(os.path.join(os.path.dirname(part), "build.json")):
+        if state := expand(os.path.join(os.path.dirname(part), STATE)):
             raise _unfinished(os.path.dirname(state[0]) or ".")
     raise UserError(
         f"no file matches {pattern}.\nBuild the data first "
@@ -68,7 +69,7 @@ def check_manifests(
     for folder in sorted({os.path.dirname(os.path.abspath(path)) for path in paths}):
         manifest = record_index.read_manifest(folder)
         if manifest is None:
-            if os.path.exists(fetch_once(os.path.join(folder, "build.json"))):
+            if os.path.exists(fetch_once(os.path.join(folder, STATE))):
                 raise _unfinished(folder)
             continue
         _check_contract(folder, manifest, max_seq_length, vocab)

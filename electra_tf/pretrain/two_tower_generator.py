@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from electra_tf.model.dropout import fold_in
 from electra_tf.model.encoder import TextEncoder
+from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
     Cloze,
@@ -23,6 +24,7 @@ from electra_tf.pretrain.generator import (
 from electra_tf.pretrain.masked_lm_generator import MaskedLMHead, masked_lm_output
 
 
+@serializable
 class TwoTowerGenerator(Generator, FillsMasks, HasLogQ):
     """Predicts each token from what is before it and what is after it.
 

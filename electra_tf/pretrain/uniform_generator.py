@@ -7,10 +7,12 @@ import math
 
 import tensorflow as tf
 
+from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import Generator, GeneratorOutput, weighted_mean
 
 
+@serializable
 class UniformGenerator(Generator):
     """Every token is equally likely; nothing is learned."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
     Generator,
@@ -19,6 +20,7 @@ from electra_tf.pretrain.generator import (
 )
 
 
+@serializable
 class UnigramGenerator(Generator, HasLogQ):
     """q(token) is proportional to its count, whatever is around it."""
 

@@ -11,6 +11,7 @@ import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from glob import glob
 from typing import BinaryIO
 
 try:
@@ -45,16 +46,19 @@ _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 def list_files(corpus_dir: str | os.PathLike) -> list[str]:
     """The files below a directory, sorted by path; hidden ones are left out.
 
-    Links are followed. `corpus_dir` may be a single file. Raises UserError if there is
-    nothing to read, or something that cannot be read or would be read twice.
+    Links are followed. `corpus_dir` may be a single file or a glob. Raises UserError
+    if there is nothing to read, or something that cannot be read or would be read
+    twice.
     """
     corpus_dir = os.fspath(corpus_dir)
     if os.path.isfile(corpus_dir):
         return [corpus_dir]
     if not os.path.isdir(corpus_dir):
+        if found := sorted(filter(os.path.isfile, glob(corpus_dir, recursive=True))):
+            return found
         raise UserError(
             f"the corpus {corpus_dir} does not exist.\nIt is a directory of text "
-            "files, or a file."
+            "files, a file, or a glob of files."
         )
     paths = []
     seen: dict[str, str] = {}  # real path of a folder -> the path that led to it

@@ -61,7 +61,7 @@ class Filters(NamedTuple):
 
     @classmethod
     def of_flags(cls, flags: Mapping[str, Any]) -> "Filters":
-        """Those of `cli.define_filters`."""
+        """Those of `commands.shared_flags`."""
         given = {name: flag.value for name, flag in flags.items()}
         return cls(**given | {"languages": tuple(given["languages"])})
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """From token ids to what a network reads: [CLS] ... [SEP], padded, with mask.
 
-The same as TensorFlow ops, for graphs that are exported, is in `export.packing`.
+The same as TensorFlow ops, for graphs that are exported, is in `export.signatures`.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class TFTokenizer:
         self._normalize_utf8 = tensorflow_text.normalize_utf8
         try:
             self._wordpiece = tensorflow_text.FastWordpieceTokenizer(
-                list(vocab.tokens),
+                list(vocab.distinct),
                 token_out_type=tf.int32,
                 unknown_token=UNK,
                 no_pretokenization=True,

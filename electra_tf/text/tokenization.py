@@ -279,7 +279,11 @@ def _split_word(word: str, config: TokenizerConfig) -> list[str]:
 
 
 def _to_text(text: str | bytes) -> str:
-    return text if isinstance(text, str) else text.decode("utf-8", "ignore")
+    if isinstance(text, str):
+        return text
+    if not isinstance(text, bytes):  # a scalar of TensorFlow
+        text = text.numpy()
+    return text.decode("utf-8", "ignore")
 
 
 def _join(chars: list[tuple[str, tuple[int, int]]]):

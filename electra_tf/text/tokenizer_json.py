@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
@@ -32,7 +32,6 @@ SPECIAL = {
 _ALWAYS = {
     "tokenize_chinese_chars": (True, None),
     "do_basic_tokenize": (True, None),
-    "never_split": (None, []),
 }
 # Longer words are [UNK]; BERT's 100 is passed over, as the original did.
 _MAX_CHARS = (100, MAX_CHARS_PER_WORD)
@@ -94,12 +93,13 @@ def _pre_tokenizer():
     return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), split])
 
 
-def fast(ids: Mapping[str, int], config: TokenizerConfig):
-    """The tokenizer of a vocabulary (token -> id) as one of the package tokenizers."""
+def fast(tokens: Sequence[str], config: TokenizerConfig):
+    """The tokenizer of distinct tokens as one of the package tokenizers."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, processors
 
+    ids = {token: i for i, token in enumerate(tokens)}
     model = models.WordPiece(
-        vocab=dict(ids),
+        vocab=ids,
         unk_token=UNK,
         max_input_chars_per_word=MAX_CHARS_PER_WORD,
     )
@@ -120,11 +120,15 @@ def fast(ids: Mapping[str, int], config: TokenizerConfig):
 # ------------------------------------------------------------------------- reading
 
 
-def refused(path: str | os.PathLike, what: str) -> UserError:
+def refused(
+    path: str | os.PathLike,
+    what: str,
+    remedy: str = "If the model can do without it, remove it from that file.",
+) -> UserError:
     """The error for a tokenizer that does something else than those here."""
     return UserError(
         f"{path}: {what}; tokenizers of this project and of the original do not do "
-        "that.\nIts texts would get other ids here than there."
+        f"that.\nIts texts would get other ids here than there. {remedy}"
     )
 
 
@@ -143,6 +147,9 @@ def of_settings(settings: dict[str, Any], path: str | os.PathLike) -> TokenizerC
     for name, allowed in _ALWAYS.items():
         if settings.get(name) not in allowed:
             raise refused(path, f"{name} is {settings[name]!r}")
+    # transformers does not split its special tokens anyway.
+    if others := {*(settings.get("never_split") or ())} - {*SPECIAL_TOKENS}:
+        raise refused(path, f"never_split has {min(others)!r}")
     for name, token in SPECIAL.items():
         there = settings.get(name) or token
         there = there.get("content") if isinstance(there, dict) else there
@@ -171,9 +178,7 @@ def settings_of(content: dict[str, Any], path: str | os.PathLike) -> TokenizerCo
         }
         return of_settings({k: normalizer.get(v) for k, v in names.items()}, path)
     for config in _SETTINGS:
-        ours = json.loads(
-            fast(dict(zip(SPECIAL_TOKENS, range(5), strict=True)), config).to_str()
-        )
+        ours = json.loads(fast(SPECIAL_TOKENS, config).to_str())
         if (ours["normalizer"], ours["pre_tokenizer"]) == (normalizer, splits):
             return config
     raise refused(path, f"normalizer is {normalizer.get('type')}")

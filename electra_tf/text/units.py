@@ -211,11 +211,12 @@ def of_files(
       pieces: kind, path and size of a file -> start, end and weight of its units.
     """
     paths = corpus.list_files(root)
+    base = root if os.path.isdir(root) else os.path.dirname(root)
     units = []
     listing = hashlib.sha256()
     total = 0
     for path in paths:
-        name = os.path.relpath(path, root) if path != root else os.path.basename(path)
+        name = os.path.relpath(path, base)
         size = os.path.getsize(path)
         listing.update(f"{name}\t{size}\n".encode("utf-8", "surrogateescape"))
         total += size

@@ -42,7 +42,7 @@ class Vocabulary:
 
     Attributes:
         tokens: the wordpieces; a token's index is its id.
-        ids: token -> id.
+        ids: token -> id; of a token on several lines the last, as in the original.
         path: where it was read, for messages.
         sha256: of the tokens joined by LF and ended by LF. For a file with LF line ends
             that is the hash of the file; one with CRLF has the hash of its LF twin.
@@ -79,6 +79,9 @@ class Vocabulary:
         path = os.fspath(path)
         return cls(tuple(_read_tokens(path)), path)
 
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self.tokens):,} tokens, {self.path!r})"
+
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -108,6 +111,17 @@ class Vocabulary:
         return [len(t) > 2 and t.startswith("##") for t in self.tokens]
 
     @property
+    def distinct(self) -> tuple[str, ...]:
+        """The tokens; a line that a later one repeats also has its id.
+
+        For libraries that take a token only once. No text gets such an id.
+        """
+        return tuple(
+            token if self.ids[token] == i else f"[{token} {i}]"
+            for i, token in enumerate(self.tokens)
+        )
+
+    @property
     def too_long(self) -> str | None:
         """Names a token that is too long for tensorflow_text; None: there is none."""
         number = next((i for i, t in enumerate(self.tokens) if is_too_long(t)), None)
@@ -121,9 +135,17 @@ class Vocabulary:
 
     def notes(self) -> list[str]:
         """What a user should be told before it is used; not errors."""
-        if not self.too_long:
-            return []
-        return [f"{self.too_long}, so that no SavedModel of texts can be exported"]
+        found = []
+        if repeated := len(self) - len(self.ids):
+            token = next(t for i, t in enumerate(self.tokens) if self.ids[t] != i)
+            found.append(
+                f"{self.path} repeats {repeated} tokens, {token!r} first: texts get "
+                "the id of the last line, as in the original"
+            )
+        if self.too_long:
+            why = "so that no SavedModel of texts can be exported"
+            found.append(f"{self.too_long}, {why}")
+        return found
 
     def check_words(self) -> None:
         """Raises UserError unless there are words of several tokens."""
@@ -180,20 +202,11 @@ def _read_tokens(path: str) -> list[str]:
         lines.pop()
     if not lines:
         raise UserError(f"the vocabulary {path} is empty.")
-    tokens = []
-    first_line: dict[str, int] = {}
-    for number, line in enumerate(lines, start=1):
-        token = stripped_line(line, f"{path} line {number}")
-        # A blank line, such as U+2028, has its id, and no text gets it.
-        token = token or line.decode().removesuffix("\r")
-        if token in first_line:
-            raise UserError(
-                f"{path} line {number}: {token!r} stands on line {first_line[token]} "
-                "already.\nA token has one id; remove or rename one of the two."
-            )
-        first_line[token] = number
-        tokens.append(token)
-    return tokens
+    # A blank line, such as U+2028, has its id, and no text gets it.
+    return [
+        stripped_line(line, f"{path} line {number}") or line.decode().removesuffix("\r")
+        for number, line in enumerate(lines, start=1)
+    ]
 
 
 def stripped_line(line: bytes, where: str) -> str:

@@ -11,22 +11,11 @@ and it cuts an alphabet among equally frequent characters at random, unless it i
 before.
 """
 
-import contextlib
-import functools
-import hashlib
-import json
-import os
-import re
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from electra_tf import beam, processes
 from electra_tf.errors import UserError
-from electra_tf.storage import planned_folder
-from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
 from electra_tf.text.units import Reading, Unit, read_unit
@@ -47,9 +36,6 @@ _MAX_RAW_CHARS = 64 << 20
 # Counts that add up to more are scaled down.
 _MAX_REPEATED = 20_000_000
 _REPEATED_AT_ONCE = 1000
-
-# The names of the files that Beam's workers leave.
-_COUNTS = re.compile(r"[0-9a-f]{16}-\d{6,}\.json")
 
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 
@@ -77,69 +63,8 @@ class Trained(NamedTuple):
     num_padding: int
 
 
-def count_units(
-    units: Sequence[Unit],
-    config: TokenizerConfig,
-    reading: Reading,
-    num_processes: int = 1,
-) -> WordCounts:
-    """Counts the words of a corpus; the number of processes changes nothing else."""
-    tasks = [(unit, config, reading) for unit in units]
-    return _sum(_in_processes(_count_part, tasks, num_processes), len(tasks))
-
-
-def count_units_on_beam(
-    units: Sequence[Unit],
-    config: TokenizerConfig,
-    reading: Reading,
-    folder: str,
-    beam_args: str,
-) -> WordCounts:
-    """What `count_units` gives, counted by the workers of Apache Beam.
-
-    Each leaves its counts in a folder, which is removed at the end. They are summed
-    here, in their order: where there are too many words, the order decides which are
-    forgotten, so that no runner's way of combining would give the same.
-    """
-    try:
-        os.makedirs(folder, exist_ok=True)
-    except OSError as e:
-        raise cannot_write(folder, e) from None
-    settings = json.dumps([config, reading])
-    digest = hashlib.sha256(json.dumps([settings, units]).encode()).hexdigest()[:16]
-    tasks = [
-        json.dumps([unit, os.path.join(folder, f"{digest}-{number:06d}.json")])
-        for number, unit in enumerate(units)
-    ]
-    count = beam.step_of(functools.partial(_count_to_file, settings))
-    beam.for_each(count, tasks, folder, beam_args)
-    total = _sum((_read_counts(json.loads(task)[1]) for task in tasks), len(tasks))
-    for name in filter(_COUNTS.fullmatch, os.listdir(folder)):
-        os.unlink(os.path.join(folder, name))
-    planned_folder.remove_rests(folder)
-    with contextlib.suppress(OSError):  # It may hold what others have put there.
-        os.rmdir(folder)
-    return total
-
-
-def _count_to_file(settings: str, task: str) -> None:
-    config, reading = json.loads(settings)
-    unit, path = json.loads(task)
-    if os.path.exists(path):
-        return
-    counts = _count_part(Unit(*unit), TokenizerConfig(*config), Reading(*reading))
-    atomic_write(path, json.dumps(counts))
-
-
-def _read_counts(path: str) -> WordCounts:
-    with open(path, encoding="utf-8") as f:
-        words, replaced_in, *numbers = json.load(f)
-    return WordCounts(Counter(words), Counter(replaced_in), *numbers)
-
-
-def _sum(parts: Iterable[WordCounts], num_parts: int) -> WordCounts:
+def total_of(parts: Iterable[WordCounts]) -> WordCounts:
     """The sum of counts, in their order."""
-    progress = _Progress(num_parts)
     total = WordCounts(Counter())
     for counts in parts:
         words = total.words
@@ -150,8 +75,15 @@ def _sum(parts: Iterable[WordCounts], num_parts: int) -> WordCounts:
             total.num_forgotten + counts.num_forgotten + _forget_rare(words),
             total.num_too_long + counts.num_too_long,
         )
-        progress.advance()
     return total
+
+
+def count_units(
+    units: Iterable[Unit], config: TokenizerConfig, reading: Reading
+) -> WordCounts:
+    """Counts the words of a part of a corpus."""
+    readers = (reader for unit in units for reader in read_unit(unit, reading))
+    return count_documents(readers, config)
 
 
 def count_documents(
@@ -165,10 +97,6 @@ def count_documents(
             counter.add("\n".join(lines))
         replaced_in += Counter({document.name: document.num_replaced})
     return counter.result(replaced_in)
-
-
-def _count_part(unit: Unit, config: TokenizerConfig, reading: Reading) -> WordCounts:
-    return count_documents(read_unit(unit, reading), config)
 
 
 class _WordCounter:
@@ -214,39 +142,6 @@ def _forget_rare(words: Counter) -> int:
     return forgotten
 
 
-def _in_processes(function, tasks: list[tuple], num_processes: int) -> Iterator:
-    """Yields `function(*task)` of every task, in their order."""
-    num_processes = min(num_processes, len(tasks))
-    if num_processes <= 1:
-        yield from (function(*task) for task in tasks)
-        return
-    with processes.pool(num_processes) as pool:
-        # Few at a time: results that wait for an earlier one take memory.
-        waiting = []
-        for task in tasks:
-            waiting.append(pool.submit(function, *task))
-            if len(waiting) > 2 * num_processes:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
-
-
-class _Progress:
-    """Says on stderr how far the counting is, every few seconds."""
-
-    def __init__(self, num_tasks: int):
-        self._num_tasks = num_tasks
-        self._done = 0
-        self._last = time.monotonic()
-
-    def advance(self) -> None:
-        self._done += 1
-        if time.monotonic() - self._last > 5:
-            self._last = time.monotonic()
-            share = self._done / self._num_tasks
-            print(f"counting words: {share:.0%}", file=sys.stderr, flush=True)
-
-
 def train(
     words: Counter,
     config: TokenizerConfig,
@@ -257,7 +152,7 @@ def train(
     """Learns wordpieces from counted words.
 
     Args:
-        words: normalised word -> count, from `count_units` or `count_documents`.
+        words: normalised word -> count, as they are counted here.
         config: how they were normalised.
         vocab_size: how many tokens to return, exactly.
         min_frequency: how often two pieces must stand side by side to become one.

@@ -101,7 +101,7 @@ def comparison(
             colour = PALETTE[place % len(PALETTE)]
             style = "-" if place < len(PALETTE) else "--"
             axes.plot(steps, smoothed, style, color=colour, linewidth=1.4, label=run)
-        _dress(axes, wanted[name].label)
+        dress(axes, wanted[name].label)
         if number == 1 or len(axes.lines) < len(read):
             axes.legend(fontsize=8, frameon=False)
     return png_of(figure)
@@ -128,7 +128,7 @@ def _draw(axes, name, steps, columns, metrics) -> None:
             marker=marker,
             label=label,
         )
-    _dress(axes, name)
+    dress(axes, name)
     if name == "Accuracy":
         axes.set_ylim(0, 1.02)
     if name == "Learning rate":
@@ -137,9 +137,10 @@ def _draw(axes, name, steps, columns, metrics) -> None:
         axes.legend(fontsize=8, frameon=False, loc="best")
 
 
-def _dress(axes, title: str) -> None:
+def dress(axes, title: str, x_label: str = "step") -> None:
+    """Title, label and grid of a panel."""
     axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel("step", fontsize=9)
+    axes.set_xlabel(x_label, fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(color="#d9dde3", linewidth=0.6)
     axes.set_axisbelow(True)

@@ -181,6 +181,24 @@ class LayerwiseDecay:
 
 
 @keras.saving.register_keras_serializable("electra_tf")
+class ScopedRate:
+    """Learning-rate factor of the variables below some scopes; others have 1."""
+
+    def __init__(self, scopes: Sequence[str], factor: float):
+        self.scopes, self.factor = tuple(scopes), factor
+
+    def __call__(self, path: str) -> float:
+        return self.factor if path.split("/")[0] in self.scopes else 1.0
+
+    def get_config(self):
+        return {"scopes": self.scopes, "factor": self.factor}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
+@keras.saving.register_keras_serializable("electra_tf")
 class AdamWeightDecay(keras.optimizers.Optimizer):
     """Adam with decoupled weight decay, as BERT and ELECTRA use it; AdamW and LAMB.
 
@@ -195,6 +213,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
       learning_rate: float or schedule, read at the step before it is counted: the first
         step uses the rate of step 0.
       clip_norm: largest global norm of the gradients; None: no clipping.
+      clip_apart: scopes whose variables are clipped by a norm of their own.
       no_decay: regular expressions; variables whose path matches are not decayed.
       layer_factor: learning-rate factor from a variable's path, see LayerwiseDecay.
       bias_correction: of both moments, as in AdamW (arXiv 1711.05101); BERT has none.
@@ -211,6 +230,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         beta_2: float = 0.999,
         epsilon: float = 1e-6,
         clip_norm: float | None = 1.0,
+        clip_apart: Sequence[str] = (),
         no_decay: Sequence[str] = NO_DECAY,
         layer_factor: Callable[[str], float] | None = None,
         bias_correction: bool = False,
@@ -224,6 +244,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
         self.clip_norm = clip_norm
+        self.clip_apart = tuple(clip_apart)
         self.no_decay = tuple(no_decay)
         self.layer_factor = layer_factor
         self.bias_correction = bias_correction
@@ -241,6 +262,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.adam_m = self.add_optimizer_variables(variables, "adam_m")
         self.adam_v = self.add_optimizer_variables(variables, "adam_v")
         self._spared = [self._is_spared(v.path) for v in variables]
+        self._apart = [v.path.split("/")[0] in self.clip_apart for v in variables]
         self._factor = [
             self.layer_factor(v.path) if self.layer_factor else 1.0 for v in variables
         ]
@@ -262,15 +284,26 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             dense = [g for g, _ in super()._all_reduce_sum_gradients(pairs)]
         self.global_norm = self.norm_of(dense)
         self._finite = tf.math.is_finite(self.global_norm)
-        scale = tf.ones([])
-        if self.clip_norm is not None:
-            scale = self.clip_norm / tf.maximum(self.global_norm, self.clip_norm)
-        self._scale = scale
+        self._scales = dict.fromkeys((False, True), self._scale(self.global_norm))
+        if self.clip_apart:
+            for apart in self._scales:
+                group = [
+                    gradient
+                    for gradient, variable in zip(dense, variables, strict=True)
+                    if self._apart[self._get_variable_index(variable)] == apart
+                ]
+                self._scales[apart] = self._scale(self.norm_of(group))
         self._number = None
         if self.bias_correction:
             now = tf.convert_to_tensor(self.iterations.value)
             self._number = tf.cast(now - self.moments_begin_at, tf.float32) + 1.0
         return list(zip(dense, variables, strict=True))
+
+    def _scale(self, norm: tf.Tensor) -> tf.Tensor:
+        """What gradients of this norm are multiplied by."""
+        if self.clip_norm is None:
+            return tf.ones([])
+        return self.clip_norm / tf.maximum(norm, self.clip_norm)
 
     def norm_of(self, gradients: list[tf.Tensor]) -> tf.Tensor:
         """The global norm that decides the clipping."""
@@ -287,7 +320,8 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         rate = tf.convert_to_tensor(learning_rate)
         if self._factor[index] != 1:
             rate *= self._factor[index]
-        state = variable, m, v, gradient, rate, self._scale, self._finite
+        scale = self._scales[self._apart[index]]
+        state = variable, m, v, gradient, rate, scale, self._finite
         update(*state, self._number, is_spared=self._spared[index])
 
     def _update(
@@ -326,6 +360,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "beta_2": self.beta_2,
             "epsilon": self.epsilon,
             "clip_norm": self.clip_norm,
+            "clip_apart": self.clip_apart,
             "no_decay": self.no_decay,
             "bias_correction": self.bias_correction,
             "trust_ratio": self.trust_ratio,
@@ -341,11 +376,17 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
 def create_optimizer(config) -> AdamWeightDecay:
     """The optimizer of a PretrainingConfig."""
+    scopes = config.generator_scopes()
+    rate, factor = config.generator_learning_rate, None
+    if rate is not None:
+        factor = ScopedRate(scopes, rate / config.learning_rate)
     return AdamWeightDecay(
         learning_rate_schedule(config),
         weight_decay_rate=config.weight_decay_rate,
         beta_1=config.adam_beta_1,
         beta_2=config.adam_beta_2,
+        clip_apart=scopes if config.clip_by == "network" else (),
+        layer_factor=factor,
         bias_correction=config.optimizer != "original",
         trust_ratio=config.optimizer == "lamb",
     )

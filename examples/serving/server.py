@@ -15,14 +15,44 @@ import base64
 import contextlib
 import http.server
 import json
+import os
 import re
 import signal
+import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
-import tensorflow_text  # noqa: F401 - registers the ops that read text
+
+# What fails is raised; errors that C++ prints are of no consequence, such as no GPU.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+_NOTICE = re.compile(
+    rb"[IW]\d{4} |WARNING: All log messages before absl|.*cuInit: .*ERROR \(303\)"
+)
+
+
+@contextlib.contextmanager
+def _without_notices():
+    """Passes on what C++ writes to standard error, except its notices."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as lines:
+        os.dup2(lines.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            lines.seek(0)
+            os.write(2, b"".join(x for x in lines if not _NOTICE.match(x)))
+
+
+with _without_notices():
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 - registers the ops that read text
+    from google.protobuf.json_format import MessageToDict
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    tf.config.list_physical_devices()
 
 MAX_BODY_BYTES = 64 * 2**10  # A long text holds the model for a second or two.
 MAX_WAITING = 16  # requests for one model
@@ -45,8 +75,19 @@ class Model:
         self.version = base.name if base.name.isdecimal() else "1"
         self._loaded = tf.saved_model.load(str(base))  # holds the variables
         self.signatures = dict(self._loaded.signatures)
+        self._definition = (base / "saved_model.pb").read_bytes()
         self._room = threading.Semaphore(MAX_WAITING)
         self._one_at_a_time = threading.Lock()
+
+    def metadata(self, name: str) -> dict:
+        """The signatures, as TensorFlow Serving gives them."""
+        [graph] = saved_model_pb2.SavedModel.FromString(self._definition).meta_graphs
+        names = "always_print_fields_with_no_presence", "preserving_proto_field_name"
+        options = dict.fromkeys(names, True)
+        plain = {k: MessageToDict(v, **options) for k, v in graph.signature_def.items()}
+        spec = {"name": name, "signature_name": "", "version": self.version}
+        signatures = {"signature_def": plain}
+        return {"model_spec": spec, "metadata": {"signature_def": signatures}}
 
     def predict(self, body: bytes) -> dict:
         """The answer to a request; raises Refused."""
@@ -167,24 +208,39 @@ def _reason(message: str) -> str:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """GET /v1/models/NAME, POST /v1/models/NAME:predict."""
+    """GET /, /v1/models/NAME and its /metadata; POST /v1/models/NAME:predict."""
 
     models: dict[str, Model] = {}
     protocol_version = "HTTP/1.1"
     timeout = SECONDS_TO_SEND
 
     def do_GET(self):
-        self._answer(lambda model: {"model_version_status": [_status(model)]}, "")
+        self._answer(self._get)
 
     def do_POST(self):
-        self._answer(lambda model: model.predict(self._body()), ":predict")
+        self._answer(self._post)
 
-    def _answer(self, work, suffix: str) -> None:
+    def _get(self) -> dict:
+        if self.path == "/":
+            models = self.models.items()
+            return {"models": [_listed(name, model) for name, model in models]}
+        if self.path.endswith("/metadata"):
+            name = self._named("/metadata")
+            return self.models[name].metadata(name)
+        return {"model_version_status": [_status(self.models[self._named("")])]}
+
+    def _post(self) -> dict:
+        return self.models[self._named(":predict")].predict(self._body())
+
+    def _named(self, suffix: str) -> str:
+        match = re.fullmatch(rf"/v1/models/([^/:]+){suffix}", self.path)
+        if not match or match[1] not in self.models:
+            raise Refused(404, f"{self.path} is no model here; / lists them")
+        return match[1]
+
+    def _answer(self, work) -> None:
         try:
-            match = re.fullmatch(rf"/v1/models/([^/:]+){suffix}", self.path)
-            if not match or match[1] not in self.models:
-                raise Refused(404, f"{self.path} is no model here")
-            status, content = 200, work(self.models[match[1]])
+            status, content = 200, work()
         except Refused as refused:
             (status, reason), self.close_connection = refused.args, True
             content = {"error": reason}
@@ -219,6 +275,11 @@ def _status(model: Model) -> dict:
     return {"version": model.version, "state": "AVAILABLE"}
 
 
+def _listed(name: str, model: Model) -> dict:
+    signatures = sorted(model.signatures)
+    return {"name": name, "version": model.version, "signatures": signatures}
+
+
 def main() -> None:
     """Loads the models and serves them until SIGTERM or Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -237,7 +298,8 @@ def main() -> None:
         if not name or not directory:
             parser.error(f"--model {model}: this is to be NAME=DIRECTORY")
         try:
-            Handler.models[name] = Model(Path(directory))
+            with _without_notices():
+                Handler.models[name] = Model(Path(directory))
         except (OSError, ValueError) as error:
             parser.error(f"--model {model}: {error}")
     try:

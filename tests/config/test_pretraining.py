@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from electra_tf.config import original
+from electra_tf.config import original, recipes
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -276,6 +276,14 @@ def test_vocab_size_is_that_of_the_vocabulary(tmp_path):
 
 
 RECIPES = sorted(os.path.basename(p)[:-5] for p in glob.glob(f"{CONFIGS}/*.json"))
+
+
+def test_recipes_are_found_by_name():
+    assert sorted(recipes.recipes()) == RECIPES
+    by_path = recipes.read_config(str(CONFIGS / "electra_small.json"))
+    assert recipes.read_config("electra_small") == by_path == recipe("electra_small")
+    with pytest.raises(UserError, match="no such recipe and no such file"):
+        recipes.read_config("electra_smal")
 
 
 @pytest.mark.parametrize("name", RECIPES)

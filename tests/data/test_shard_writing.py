@@ -2,24 +2,38 @@
 """Records are dealt to the shards of a group in turn."""
 
 import tracemalloc
+from types import SimpleNamespace
+
+import numpy as np
 
 from electra_tf.data import shard_writing, tfrecord
+from electra_tf.data.record_making import BuildSettings, Counts
+from electra_tf.text.units import Unit
+from electra_tf.text.vocabulary import TokenizerConfig
 
 
-def test_memory_is_independent_of_the_size_of_a_part(tmp_path, monkeypatch):
-    """A compressed file is a single part, however large it is."""
-    monkeypatch.setattr(shard_writing, "_HELD_BYTES", 100_000, raising=False)
-    records = [str(i).encode() * 100 for i in range(20_000)]
-    parts = [str(tmp_path / name) for name in "ab"]
-    for path, own in zip(parts, (records[:19_000], records[19_000:]), strict=True):
-        with open(path, "wb") as f:
-            f.writelines(map(tfrecord.frame, own))
-    shards = [str(tmp_path / f"shard-{i}") for i in range(3)]
+def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
+    """A compressed file is a single unit, however large it is."""
+    blocks = [range(i, i + 71) for i in range(0, 7100, 71)]
+
+    def records(unit):
+        for block in blocks:
+            found = [tfrecord.frame(str(i).encode() * 200) for i in block]
+            yield found, Counts(examples=len(found))
+
+    maker = SimpleNamespace(records=records, token_counts=np.zeros(9, np.int64))
+    monkeypatch.setattr(shard_writing, "_HELD_BYTES", 100_000)
+    monkeypatch.setattr(shard_writing, "_maker", lambda plan: maker)
+    settings = BuildSettings("", TokenizerConfig())
+    plan = shard_writing.Plan(str(tmp_path), settings, 3, False, "", "")
+    task = [Unit("text", "", "", 0, 1, 1)], [0, 1, 2]
     tracemalloc.start()
-    files = shard_writing._deal(parts, shards)
+    record = shard_writing.write_shards(plan, task, str(tmp_path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < sum(map(len, records)) / 4
-    for i, (path, file) in enumerate(zip(shards, files, strict=True)):
-        assert list(tfrecord.read_records(path)) == records[i::3]
-        assert file["examples"] == len(records[i::3])
+    shards = sorted(tmp_path.glob("pretrain*"))
+    assert peak < sum(path.stat().st_size for path in shards) / 4
+    for i, path in enumerate(shards):
+        expected = [str(number).encode() * 200 for number in range(7100)[i::3]]
+        assert list(tfrecord.read_records(str(path))) == expected
+        assert record["examples"][i] == len(expected)

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import finetuned, saved_models
+from electra_tf.export import finetuned_task, saved_model
 from tests.helpers.tiny_trials import write_data, write_run
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path_factory):
 
 def with_a_tie(folder, name, precision):
     """A model for which the first label and the last are equally good, and its bias."""
-    task = finetuned.read_task(folder, name, precision)
+    task = finetuned_task.read_task(folder, name, precision)
     values = {v.path.rpartition("/")[2]: v for v in task.variables if name in v.path}
     values["kernel"].assign(np.zeros(values["kernel"].shape))
     values["bias"].assign([0.0, *[-1.0] * (len(task.facts.labels) - 2), 0.0])
@@ -40,14 +40,14 @@ def test_near_tie_is_accepted_in_half_precision_alone(folder, tmp_path, name, be
     """The last label leads by less than the precision of bfloat16 at 1."""
     for precision in ("mixed_bfloat16", "float32"):
         task, bias = with_a_tie(folder, name, precision)
-        made = saved_models.TASKS[task.facts.kind](task)
+        made = saved_model.TASKS[task.facts.kind](task)
         bias.assign([*bias.numpy()[:-1], 2.0**-9])
         place = tmp_path / precision
         if precision == "float32":
             with pytest.raises(UserError, match="differ"):
-                saved_models.write_saved_model(made, task.source, name, place)
+                saved_model.write_saved_model(made, task.source, name, place)
             return
-        written = saved_models.write_saved_model(made, task.source, name, place)
+        written = saved_model.write_saved_model(made, task.source, name, place)
         loaded = tf.saved_model.load(str(written)).signatures["serving_default"]
         [check] = [c for c in made.checks if c.signature == "serving_default"]
         found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()

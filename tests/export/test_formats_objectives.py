@@ -78,7 +78,7 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
     data, _ = runs(name)
     if not OBJECTIVES[name].main_network:
         export(data, tmp_path / "generator", "saved_model", what="generator")
-        for kind in ("saved_model", "tflite", "huggingface"):
+        for kind in ("saved_model", "litert", "huggingface"):
             with pytest.raises(UserError, match="no encoder that reads a whole text"):
                 export(data, tmp_path / kind, kind, what="encoder")
         for kind in ("huggingface", "keras_hub"):
@@ -101,7 +101,7 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("kind", ["huggingface", "tflite"])
+@pytest.mark.parametrize("kind", ["huggingface", "litert"])
 @pytest.mark.parametrize("name", ["replace_mlm", "all_tokens_mlm", "adversarial"])
 def test_encoders_in_other_formats(runs, tmp_path, name, kind):
     if kind == "huggingface":

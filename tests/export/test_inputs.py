@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.export import saved_models
+from electra_tf.export import saved_model
 from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.inference.scoring import TextScorer
 from tests.helpers.exporting import (
@@ -72,7 +72,7 @@ def compiled(tmp_path_factory):
     """What -> a SavedModel whose signatures for ids XLA compiles."""
     source = shared_source("electra")._replace(jit_compile=True)
     folder = tmp_path_factory.mktemp("compiled")
-    return {what: saved_models.write_part(source, what, folder) for what in KINDS}
+    return {what: saved_model.write_part(source, what, folder) for what in KINDS}
 
 
 def of_text(*values):

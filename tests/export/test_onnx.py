@@ -8,10 +8,9 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import UserError
-from electra_tf.export import formats, onnx, onnx_heads
-from electra_tf.export.exported import Check
+from electra_tf.export import formats, onnx
 from electra_tf.export.formats import ExportRequest
-from electra_tf.export.inputs import NAMES
+from electra_tf.export.signatures import NAMES, Check
 from electra_tf.interop import networks, sources
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import tiny_source, write_run
@@ -58,7 +57,7 @@ def test_every_part_at_every_length(tmp_path, act):
         real = batch["input_mask"] == 1
         positions = np.tile(np.arange(length), (rows, 1)).astype(np.int32)
         for what, name in (("detector", "discriminator"), ("generator", "generator")):
-            more = {onnx_heads.POSITIONS: positions} if what == "generator" else {}
+            more = {onnx.POSITIONS: positions} if what == "generator" else {}
             session = onnxruntime.InferenceSession(out / f"{what}.onnx")
             answer = session.run(None, batch | more)[0]
             [ours] = networks.outputs([found[name]], named)

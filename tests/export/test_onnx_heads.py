@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from electra_tf.export import finetuned, formats
+from electra_tf.export import finetuned_task, formats
 from electra_tf.export.formats import ExportRequest
 from tests.helpers.cards import run_snippets
 from tests.helpers.runs import by_default
@@ -34,7 +34,7 @@ def converted(tmp_path_factory):
         (folder, what), out = folders[name], tmp_path_factory.mktemp(name) / name
         request = ExportRequest("onnx", str(out), what=what)
         formats.export(request._replace(init_checkpoint=str(folder)))
-        return finetuned.read_task(folder, what), out
+        return finetuned_task.read_task(folder, what), out
 
     return convert
 

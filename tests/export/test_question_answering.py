@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from electra_tf.export import finetuned, question_answering, saved_models
+from electra_tf.export import finetuned_task, question_answering, saved_model
 from tests.helpers.exporting import LETTERS
 from tests.helpers.runs import SPECIAL, by_default
 from tests.helpers.tiny_trials import PLAIN, SQUAD, write_data, write_run
@@ -23,8 +23,8 @@ def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_t
     (data / "vocab.txt").write_text("".join(f"{token}\n" for token in tokens))
     hparams = SQUAD | PLAIN | {"max_answer_length": 20, "answer_text": answer_text}
     config, _, _ = write_run(data, hparams)
-    task = finetuned.read_task(Path(config.trial_dir(1)), "squad")
+    task = finetuned_task.read_task(Path(config.trial_dir(1)), "squad")
     made = question_answering.question_answering(task)
     asked = [name for check in made.checks for name in check.expected]
     assert "answer" in asked
-    saved_models.write_saved_model(made, task.source, "squad", tmp_path / "out")
+    saved_model.write_saved_model(made, task.source, "squad", tmp_path / "out")

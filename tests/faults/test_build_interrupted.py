@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds of data that are killed, run twice, or run out of disk."""
 
-import json
 import os
 import resource
 import signal
@@ -9,11 +8,8 @@ import time
 
 import pytest
 
-from electra_tf.data import beam_building, build_plan, shard_writing
-from electra_tf.data.record_making import BuildSettings
+from electra_tf.jobs import job
 from electra_tf.storage.lock import RunLock
-from electra_tf.text import units
-from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.beam_workers import TWO_PROCESSES, workers_below
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
 from tests.helpers.forked_runs import Run
@@ -45,15 +41,16 @@ def shards_in(output):
 
 
 def kill_after_two_groups():
-    finish, done = shard_writing.finish_group, []
+    execute, done = job._execute, []
 
     def counted(*args):
-        finish(*args)
+        result = execute(*args)
         done.append(args)
         if len(done) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+        return result
 
-    shard_writing.finish_group = counted
+    job._execute = counted
 
 
 def test_a_killed_build_is_continued(text, whole, tmp_path):
@@ -117,32 +114,6 @@ def test_a_killed_worker_of_beam(large, tmp_path):
     assert shards_in(output).items() >= finished.items()
 
 
-def test_repeated_work_changes_nothing(text, whole, tmp_path):
-    """Two workers have the same bundle, or one has it again after the other."""
-    vocab = Vocabulary.load(VOCAB)
-    settings = BuildSettings(str(VOCAB), TokenizerConfig())
-    plan = shard_writing.Plan(str(tmp_path), settings, 8, False, vocab.sha256, "")
-    groups = build_plan.deal(units.file_corpus(str(text)).units, 8, 42)
-    tasks = [json.dumps([i, g.shards, g.units]) for i, g in enumerate(groups)]
-    first = tasks[0]
-    # One has written its part when the other finishes the whole group.
-    path = shard_writing.part_path(plan, 0, 0)
-    counts, tokens = shard_writing.make_part(plan, path, groups[0].units)
-    beam_building._make_group(plan, first)
-    written = content(tmp_path)
-    shard_writing.finish_group(plan, 0, groups[0], [path], counts, tokens)
-    beam_building._make_group(plan, first)
-    del written[os.path.basename(path)]
-    assert content(tmp_path) == written
-    shard = "pretrain_data.tfrecord-00000-of-00008"
-    assert written[shard] == whole[shard]
-    # A shard that was lost, or cut short, is made again.
-    for damage in (os.unlink, lambda p: os.truncate(p, 5)):
-        damage(tmp_path / shard)
-        beam_building._make_group(plan, first)
-        assert content(tmp_path) == written
-
-
 def test_an_unfinished_build_keeps_its_settings(tmp_path):
     output = tmp_path / "out"
     folder = write_corpus(tmp_path / "in", files=2)
@@ -153,7 +124,7 @@ def test_an_unfinished_build_keeps_its_settings(tmp_path):
     # The file is fixed with as many bytes: the build goes on.
     (folder / "1.txt").write_bytes(b"a\n")
     succeed(folder, output, "--num-out-files=2")
-    assert "build.json" not in content(output)
+    assert "job.json" not in content(output)
 
 
 def test_two_builds_in_one_directory(tmp_path):
@@ -175,7 +146,8 @@ def test_no_room_left(tmp_path, processes):
     result = start(folder, tmp_path / "out", flag, before=limit_file_size).wait()
     assert result.returncode == 73, result.stderr
     assert "cannot write" in result.stderr and "Traceback" not in result.stderr
-    assert content(tmp_path / "out").keys() == {"build.json"}
+    assert not list((tmp_path / "out" / ".job").glob(".*.partial"))
+    assert not (tmp_path / "out" / "manifest.json").exists()
     succeed(folder, tmp_path / "out", *SHARDS, flag)
     succeed(folder, tmp_path / "whole", *SHARDS, flag)
     assert content(tmp_path / "out") == content(tmp_path / "whole")

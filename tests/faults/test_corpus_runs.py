@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Corpus runs that are killed, whose workers are killed, or whose work is repeated."""
 
-import json
 import os
 import signal
 import time
@@ -9,8 +8,8 @@ import time
 import pytest
 
 from electra_tf.data import build_plan
+from electra_tf.errors import UserError
 from electra_tf.inference import corpus_run, corpus_texts
-from electra_tf.text import units
 from tests.helpers.building import content
 from tests.helpers.corpus_runs import start, succeed, write_texts
 from tests.helpers.process_tree import children_of, command_of
@@ -62,7 +61,7 @@ def test_a_killed_run_is_continued(model, corpus, whole, tmp_path, killed):
         assert "a worker process was killed" in result.stderr
     done = made(output)
     _, result = succeed("score", model, corpus, output, SMALL, "--workers=1")
-    assert "shards are there" in result.stderr
+    assert "parts are there" in result.stderr
     # Nothing is missing, repeated or made again.
     assert content(output) == whole
     assert 3 <= len(done) < len(whole) - 1
@@ -70,40 +69,31 @@ def test_a_killed_run_is_continued(model, corpus, whole, tmp_path, killed):
 
 
 @pytest.mark.thorough
-def test_repeated_work_changes_nothing(model, tmp_path, monkeypatch):
-    """As a runner may repeat a bundle; damaged shards are made again."""
+def test_workers_notice_other_text_and_another_model(model, tmp_path, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")  # which a run would leave set
     source, folder = tmp_path / "in", tmp_path / "out"
     write_texts(source)
     folder.mkdir()
     options = {"model": str(model), "method": None, "overlap": 0, "tokens": False}
     options |= {"encoding_errors": "strict", "text_key": "text"}
-    job = corpus_texts.Scores(options)
-    shards = build_plan.portions(job.corpus(str(source), 4000).units, 4000)
-    settings = {"options": job.options, "model": job.model}
+    scores = corpus_texts.Scores(options)
+    shards = build_plan.portions(scores.corpus(str(source), 4000).units, 4000)
+    settings = {"options": scores.options, "model": scores.model}
     plan = corpus_run.Plan(str(folder), corpus_texts.Scores, len(shards), settings)
-    task = json.dumps([1, shards[1]])
-    record = corpus_run.make_shard(plan, task)
+    record = corpus_run.write_shard(plan, (1, shards[1]), str(folder))
     assert record["counts"]["texts"] > 5
-    before = content(folder)
-    assert corpus_run.make_shard(plan, task) == record
-    path = folder / record["file"]["name"]
-    for damage in (os.unlink, lambda p: os.truncate(p, 5)):
-        damage(path)
-        assert corpus_run.make_shard(plan, task) == record
-        assert content(folder) == before
+    digests = [None, record["input_sha256"], *[None] * (len(shards) - 2)]
+    corpus_run._check_same_text(str(folder), digests, shards)
     # Changed text behind the end of the shard's range, in the same line, is noticed.
-    end = units.Unit(*json.loads(task)[1][-1])
+    end = shards[1][-1]
     text = (source / end.name).read_bytes()
     assert text[end.end - 1 : end.end] != b"\n"
     at = text.index(b"\n", end.end) - 1
     (source / end.name).write_bytes(text[:at] + b"?" + text[at + 1 :])
-    with pytest.raises(corpus_run.UserError, match="made from another text"):
-        corpus_run.make_shard(plan, task)
-    (source / end.name).write_bytes(text)
+    with pytest.raises(UserError, match="part-00001.*made from another text"):
+        corpus_run._check_same_text(str(folder), digests, shards)
     # A model that has changed since the plan is refused.
     corpus_run._loaded.clear()
     other = plan._replace(settings=settings | {"model": {"sha256": "0" * 64}})
-    os.unlink(path)
-    with pytest.raises(corpus_run.UserError, match="another model than"):
-        corpus_run.make_shard(other, task)
+    with pytest.raises(UserError, match="another model than"):
+        corpus_run.write_shard(other, (1, shards[1]), str(folder))

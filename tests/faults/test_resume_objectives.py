@@ -21,7 +21,11 @@ from tests.helpers.runs import OF_OBJECTIVE, each_objective, tiny
 from tests.pretrain.test_two_stage import Staged
 
 # What some batches have that others do not.
-DRAWN = {"electra_15": "other_weights", "electra_sentence": "is_intact"}
+DRAWN = {
+    "electra_15": "other_weights",
+    "electra_sentence": "is_intact",
+    "curriculum": "given_ids",
+}
 
 
 def hparams_of(objective):
@@ -67,6 +71,7 @@ def masking_hparams(tiny_data):
     counts = tiny_data / "pretrain_tfrecords" / "token_counts.txt"
     counts.write_text("".join(f"{n}\n" for n in range(60)))
     return {
+        "curriculum": {"unigram_share": 1.0, "temperature_start": 4.0},
         "rare": {"repeated_masks": "fixed", "rare_mask_power": 0.5},
         "words": {
             "mask_unit": "word",
@@ -96,7 +101,7 @@ def test_a_restored_model_makes_the_same_step(tiny_data, tmp_path, objective):
         np.testing.assert_array_equal(values[name], value, err_msg=name)
 
 
-@pytest.mark.parametrize("objective", [*OBJECTIVES, "rare", "words"])
+@pytest.mark.parametrize("objective", [*OBJECTIVES, "curriculum", "rare", "words"])
 def test_a_batch_is_a_function_of_its_step(tiny_data, masking_hparams, objective):
     """It does not depend on earlier draws of this process."""
     own = masking_hparams.get(objective) or hparams_of(objective)

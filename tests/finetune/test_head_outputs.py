@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.head_outputs import HeadOutputs
+from electra_tf.finetune.head_outputs import head_outputs
 from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
 from tests.helpers.tiny_finetuning import TINY
@@ -34,7 +34,7 @@ def model():
 
 
 def logits(model, task, count):
-    found = HeadOutputs(model, task, CONFIG).batches(store_of(task, count))
+    found = head_outputs(model, task, CONFIG, store_of(task, count))
     return np.array([row["logits"] for rows in found for row in rows])
 
 

@@ -16,7 +16,7 @@ from electra_tf.export import formats
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import HeadSpec
-from electra_tf.interop import huggingface, sources
+from electra_tf.interop import compatibility, huggingface, sources
 from electra_tf.interop.stored_model import Settings
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import forked_runs, tiny_finetuning
@@ -67,13 +67,14 @@ def run_from(data, path, vocab=None, **explicit):
     config = FinetuningConfig.from_hparams(str(data), "m", explicit, None, known)
     if found.settings.vocab_file is None:
         found = found.with_vocabulary(config.vocab_file)
-    initial_weights.check(found, config, Vocabulary.load(config.vocab_file))
+    vocab = Vocabulary.load(config.vocab_file)
+    compatibility.check(found, config, vocab, compatibility.FINETUNE)
     return found, config, log
 
 
 def fitting(message):
     """The hparams that an error advises."""
-    return json.loads("{" + message.split("fit it: ")[1] + "}")
+    return json.loads(message.split("fit it: ")[1])
 
 
 @pytest.mark.parametrize("name", by_default(MODELS, DEFAULT))
@@ -118,20 +119,16 @@ def test_checkpoint_without_settings(data, model, tmp_path):
     """As the original writes it: it stores neither heads nor case."""
     found = sources.find(str(model("tf1")), print)
     found = found._replace(settings=Settings({}, None, None))
-    log = []
-    known = initial_weights.hparams_of(found, {}, "none", log.append)
-    short = {"max_seq_length": 24}
-    config = FinetuningConfig.from_hparams(str(data), "m", short, None, known)
-    assert config.model_config().num_attention_heads == 1
-    assert "does not say its number of attention heads: 1 taken" in log[0]
+    with pytest.raises(UserError, match="does not say its number of attention heads"):
+        initial_weights.hparams_of(found, {}, "none", print)
     words = (data / "vocab.txt").read_text().split()
     words = [word if word in SPECIAL else f"{word}A" for word in words]
     cased = write_tokens(tmp_path / "vocab.txt", words).path
-    for explicit, is_noted in (({}, True), ({"do_lower_case": True}, False)):
-        log = []
-        initial_weights.hparams_of(found, explicit, cased, log.append)
-        note = "does not say whether it reads capitals"
-        assert any(note in line for line in log) == is_noted
+    heads = {"model_hparam_overrides": {"num_attention_heads": 2}}
+    with pytest.raises(UserError, match="whether it lower-cases .*\n.*do_lower_case"):
+        initial_weights.hparams_of(found, heads, cased, print)
+    heads["do_lower_case"] = True
+    initial_weights.hparams_of(found, heads, cased, print)
 
 
 def test_hparams_of_the_shape_must_agree(data, model):

@@ -319,3 +319,12 @@ def test_config_reaches_heads_and_rates():
     assert original("electra/encoder/layer_1/x") == pytest.approx(0.8**2)
     flat = FinetuningConfig.from_hparams("D", "m", {"layerwise_lr_decay": 0})
     assert create_finetuning_optimizer(flat, 10).layer_factor is None
+
+
+def test_keras_file_has_encoder_and_heads(tmp_path):
+    model, batch = make_model(), make_batch()
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    found, expected = loaded(batch), model(batch)
+    np.testing.assert_array_equal(found.losses, expected.losses)
+    assert loaded.get_config() == model.get_config()

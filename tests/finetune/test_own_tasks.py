@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.export import onnx, saved_models, tflite
-from electra_tf.finetune import inputs, label_counts, preprocessing
+from electra_tf.export import litert, onnx, saved_model
+from electra_tf.finetune import data_summary, inputs, preprocessing
 from electra_tf.finetune.own_tasks import check_description
 from electra_tf.finetune.task import write_facts
 from electra_tf.interop import networks
@@ -184,7 +184,7 @@ def test_several_classes_for_a_text(tmp_path):
     assert store["mine:label_flags"].tolist() == flags
     assert [e.label for e in task.read("dev")] == [("z", "x"), ()]
     assert [e.label for e in task.read("test")] == [()]
-    assert label_counts.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
+    assert data_summary.counts_of(task, 0, store) == {"x": 1, "y": 1, "z": 1}
     scorer = task.scorer("dev")
     for eid, logits in enumerate(([2.0, 1.0, -1.0], [-1.0, -1.0, -1.0])):
         gold = next(task.featurize(task.read("dev")[eid], False))["label_flags"]
@@ -207,7 +207,9 @@ def test_column_of_the_text(tmp_path):
     rows = {"a": "dog", "text": "no"}, {"a": None, "text": "no"}
     files["test.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows)
     [task] = own_tasks(tmp_path, files)
-    refused(lambda: task.read("test"), "test.jsonl, line 2", "no column 'a'")
+    refused(
+        lambda: task.read("test"), "test.jsonl, line 2", "no value in column 'a' (null)"
+    )
     # A file of new texts may have them in another column, but in one only.
     write_files(tmp_path, {"new.jsonl": '{"text": "dog"}\n{"text": "cat"}\n'})
     new = inputs.Source.of(tmp_path / "new.jsonl")
@@ -235,7 +237,7 @@ def test_one_class_or_none(tmp_path):
 
 def test_names_of_parts_of_a_model_are_reserved():
     """--what of export_model.py would take the part for the task."""
-    known = saved_models.WHAT, onnx.WHAT, tflite.WHAT, networks.WHAT
+    known = saved_model.WHAT, onnx.WHAT, litert.WHAT, networks.WHAT
     assert {name for names in known for name in names} == {*networks.PARTS}
     keys = {"type": "tagging", "train": "a.txt", "dev": "a.txt"}
     for name in networks.PARTS:

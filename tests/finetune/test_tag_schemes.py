@@ -8,6 +8,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import tag_schemes
+from electra_tf.finetune.tag_schemes import Notation, notation_of
 
 CLASSES = ("PER", "LOC", "X-1")
 
@@ -44,6 +45,8 @@ def written(spans, length, scheme):
             "IOB2": "B" if first else "I",
             "BIOES": end_of_one,
             "BILOU": end_of_one.translate(str.maketrans("SE", "UL")),
+            "BMES": end_of_one.replace("I", "M"),
+            "BMEWO": end_of_one.translate(str.maketrans("IS", "MW")),
         }[scheme]
         tags.append(f"{letter}-{name}")
     return tags
@@ -57,13 +60,49 @@ def test_random_sequences_of_each_scheme(scheme):
         length = rng.randint(1, 12)
         spans = random_spans(rng, length, touching=scheme != "IO")
         tags = written(spans, length, scheme)
-        assert tag_schemes.spans_in(tags) == spans, tags
-        assert tag_schemes.tags_of(spans, length, scheme) == tags
-        assert not any(tag_schemes.wrong_tag(tag, scheme) for tag in tags)
+        read = [Notation(scheme).read(tag) for tag in tags]
+        assert tag_schemes.spans_in(read) == spans, tags
+        assert Notation(scheme).written(spans, length) == tags
         sentences.append(tags)
     # IO is IOB1 in which nothing touches.
-    found = tag_schemes.scheme_of(sentences)
-    assert found == ("IOB1" if scheme == "IO" else scheme)
+    found = notation_of(sentences)
+    assert found == Notation("IOB1" if scheme == "IO" else scheme)
+
+
+def in_form(tag, form, outside):
+    """A tag B-PER in another form, by the definition of each."""
+    letter, _, name = tag.partition("-")
+    if tag == "O":
+        return outside
+    return {
+        "B-PER": tag,
+        "B_PER": f"{letter}_{name}",
+        "PER-B": f"{name}-{letter}",
+        "PER_B": f"{name}_{letter}",
+        "B": letter,
+        "PER": name,
+    }[form]
+
+
+@pytest.mark.parametrize("outside", tag_schemes.OUTSIDE)
+@pytest.mark.parametrize("form", tag_schemes.FORMS)
+@pytest.mark.parametrize("scheme", [s for s in tag_schemes.LETTERS if s != "IO"])
+def test_forms_of_tags_are_found_read_and_written(scheme, form, outside):
+    rng = random.Random(f"{scheme} {form}")
+    is_bare = form == "PER"
+    sentences = []
+    for _ in range(300):
+        spans = random_spans(rng, 9, touching=not is_bare)
+        if form == "B":
+            spans = [(first, last, "span") for first, last, _ in spans]
+        tags = written(spans, 9, "IO" if is_bare else scheme)
+        sentences.append((spans, [in_form(tag, form, outside) for tag in tags]))
+    found = notation_of([[outside] * 9, *(tags for _, tags in sentences)])
+    assert found == Notation("IO" if is_bare else scheme, form, outside)
+    assert Notation.named(str(found)) == found
+    for spans, tags in sentences:
+        assert tag_schemes.spans_in([found.read(tag) for tag in tags]) == spans
+        assert found.written(spans, 9) == tags
 
 
 def conlleval(tags):
@@ -94,17 +133,28 @@ def test_iob1_of_conll_2003():
     tags = ["I-PER", "I-LOC", "O", "I-ORG", "B-ORG", "I-ORG"]
     spans = [(0, 0, "PER"), (1, 1, "LOC"), (3, 3, "ORG"), (4, 5, "ORG")]
     assert tag_schemes.spans_in(tags) == spans
-    assert tag_schemes.scheme_of([tags]) == "IOB1"
-    assert tag_schemes.scheme_of([["B-PER", "O", "B-PER", "I-PER"]]) == "IOB2"
+    assert notation_of([tags]) == Notation("IOB1")
+    assert notation_of([["B-PER", "O", "B-PER", "I-PER"]]) == Notation("IOB2")
 
 
 def test_names_and_mixtures():
     names = {"bio": "IOB2", "IOB": "IOB1", "iobes": "BIOES", "BILOU": "BILOU"}
-    for name, scheme in (names | {"Plain": "plain"}).items():
-        assert tag_schemes.scheme_named(name) == scheme
-    with pytest.raises(UserError, match="IOB1.*plain"):
-        tag_schemes.scheme_named("BMEWO")
-    with pytest.raises(UserError, match="BIOES.*BILOU"):
-        tag_schemes.scheme_of([["B-X", "E-X"], ["U-X"]])
-    assert "B-, I-, L-, U-" in tag_schemes.wrong_tag("E-X", "BILOU")
-    assert tag_schemes.wrong_tag("E-X", None) is None
+    for name, scheme in (names | {"Plain": "plain", "bmew": "BMEWO"}).items():
+        assert Notation.named(name).scheme == scheme
+    assert Notation.named("bare") == Notation("IO", "PER")
+    assert str(Notation("IOB2")) == "IOB2"
+    for name in ("XYZ", "IOB2 x", "IOB2 B-PER O O", ""):
+        with pytest.raises(UserError, match="IOB1.*plain"):
+            Notation.named(name)
+    for mixed in (["B-X", "E-X", "U-X"], ["B-X", "M-X", "I-X"]):
+        with pytest.raises(UserError, match="BIOES.*BILOU"):
+            notation_of([mixed])
+    assert "B-PER, I-PER, L-PER, U-PER" in Notation("BILOU").wrong()
+    assert Notation("BILOU").read("E-X") is None
+    assert Notation().read("E-X") == "E-X"
+    for tags in (["DET", "NOUN"], ["N", "V", "V", "O"]):
+        with pytest.raises(UserError, match='"plain"(.|\n)*"scheme": "bare"'):
+            notation_of([tags])
+    assert notation_of([["NOUN", "O"]], Notation.named("bare")).form == "PER"
+    # A mistyped tag does not change how the others are read.
+    assert notation_of([["B-X", "I-X", "Y"]]) == Notation("IOB2")

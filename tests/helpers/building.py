@@ -37,9 +37,10 @@ def succeed(*args, **kwargs):
 def fail(*args, **kwargs):
     """Runs a build that ends with an error in words; returns it and the exit code."""
     result = build(*args, **kwargs)
-    assert result.stderr.startswith("error: "), result.stderr
-    assert result.stderr.count("\n") <= 3 and "Traceback" not in result.stderr
-    return result.stderr, result.returncode
+    error = result.stderr[result.stderr.find("error: ") :]
+    assert error.startswith("error: "), result.stderr
+    assert error.count("\n") <= 3 and "Traceback" not in result.stderr
+    return error, result.returncode
 
 
 def content(folder):

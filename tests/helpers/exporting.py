@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from electra_tf.export import saved_models
-from electra_tf.export.exported import ExportedModel
+from electra_tf.export import saved_model
+from electra_tf.export.signatures import ExportedModel
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import (
     SPECIAL_TOKENS,
@@ -65,7 +65,7 @@ def _shared_folder(variant) -> tempfile.TemporaryDirectory:
 def shared_export(variant, what) -> Path:
     """A SavedModel of that model; made once for all tests of a process."""
     folder = _shared_folder(variant).name
-    return saved_models.write_part(shared_source(variant), what, folder)
+    return saved_model.write_part(shared_source(variant), what, folder)
 
 
 def write_run(data: Path, source: ExportedModel, **hparams) -> Path:

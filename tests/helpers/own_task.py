@@ -38,12 +38,14 @@ def own_tasks(
     words=WORDS,
     trained=None,
     text=None,
+    keys=None,
     **more,
 ) -> list:
     """The task "mine" on files named train, dev and, perhaps, test.
 
     Args:
-      more: keys of the description, and hparams (those that a config has).
+      keys: of the description.
+      more: more of them, and hparams (those that a config has).
     """
     write_files(folder, files, words, text)
     description = {"type": kind}
@@ -55,6 +57,7 @@ def own_tasks(
     described = {key.rstrip("*") for key in KEYS[kind]}
     fields = set(FinetuningConfig.__dataclass_fields__) - described
     description |= {k: v for k, v in more.items() if k not in fields}
+    description |= keys or {}
     hparams = {"task_names": ["mine"], "tasks": {"mine": description}}
     hparams |= {"max_seq_length": 16, "max_query_length": 4, "beam_size": 5}
     hparams |= {k: v for k, v in more.items() if k in fields}

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.export import saved_models
-from electra_tf.export.inputs import NAMES
+from electra_tf.export import saved_model
+from electra_tf.export.signatures import NAMES
 from electra_tf.finetune import task_names
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import write_facts
@@ -107,6 +107,6 @@ def batch_of(task, seed=0, rows=5):
 
 def answers(task, batch):
     """What the SavedModel's signature `ids` says."""
-    served = saved_models.TASKS[task.facts.kind](task)
+    served = saved_model.TASKS[task.facts.kind](task)
     found = served.signatures["ids"](**{k: tf.constant(v) for k, v in batch.items()})
     return {name: value.numpy() for name, value in found.items()}

@@ -68,16 +68,36 @@ def test_settings_are_read_back_from_either_file(tmp_path, config):
     [
         ({"strip_accents": True, "do_lower_case": False}, "strip_accents is true"),
         ({"tokenize_chinese_chars": False}, "tokenize_chinese_chars is False"),
-        ({"tokenizer_class": "XLNetTokenizer"}, "'XLNetTokenizer'"),
+        ({"tokenizer_class": "XLNetTokenizer"}, "'XLNetTokenizer'.*\n.*write 'Elec"),
         ({"cls_token": "<s>"}, "cls_token is '<s>'"),
         ({"do_lower_case": False, "strip_accents": None}, "says cased"),
         ({"do_basic_tokenize": False}, "do_basic_tokenize is False"),
+        ({"never_split": ["[CLS]", "x"]}, "never_split has 'x'.*\n.*remove it from"),
     ],
 )
 def test_settings_of_other_tokenizers_are_refused(tmp_path, changes, text):
     write(tmp_path, **({"tokenizer_class": "ElectraTokenizer"} | changes))
     with pytest.raises(UserError, match=text):
         huggingface_tokenizer.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"never_split": [*SPECIAL_TOKENS]}, {"tokenizer_class": "AutoTokenizer"}],
+    ids=str,
+)
+def test_settings_of_older_versions_are_read(tmp_path, changes):
+    write(tmp_path, CONFIGS[2], **({"tokenizer_class": "BertTokenizer"} | changes))
+    assert huggingface_tokenizer.read(tmp_path)[0] == CONFIGS[2]
+
+
+def test_settings_without_a_casing_say_none(tmp_path):
+    """Not the default of transformers, which lower-cases: see `check_casing`."""
+    for content in ({}, {"init_inputs": [], "model_max_length": 128}):
+        write(tmp_path)
+        (tmp_path / "tokenizer.json").unlink()
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+        assert huggingface_tokenizer.read(tmp_path)[0] is None
 
 
 def test_two_vocabularies_that_differ_are_refused(tmp_path):

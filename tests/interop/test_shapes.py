@@ -53,6 +53,14 @@ def test_another_size_is_refused_with_both():
         shapes.merge(derived, {}, {"generator_layers": 0.4}, "m")
 
 
+def test_heads_are_inferred_from_multiples_of_64_alone():
+    for width in (32, 96, 200, 312):
+        with pytest.raises(UserError, match=f"{width}, is no multiple .*\n.*heads"):
+            shapes.note_of_heads(width, "m")
+    for width, heads in ((64, 1), (256, 4), (768, 12)):
+        assert f"heads: {heads} inferred" in shapes.note_of_heads(width, "m")
+
+
 @pytest.mark.parametrize("there", CONFIGS)
 def test_saved_hparams_of_another_config(there, tmp_path):
     """They decide the identity; hparams that are not in the file are the config's."""

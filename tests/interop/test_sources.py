@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models of random configurations, exported in each format and read back."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -11,7 +12,14 @@ import tensorflow as tf
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
-from electra_tf.interop import huggingface, keras_hub, networks, sources, tf1
+from electra_tf.interop import (
+    compatibility,
+    huggingface,
+    keras_hub,
+    networks,
+    sources,
+    tf1,
+)
 from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, empty_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
@@ -26,6 +34,11 @@ from tests.helpers.interop_models import (
 
 pytest.importorskip("safetensors")
 OVERRIDES = "model_hparam_overrides"
+WRITERS = {
+    "tf1": tf1.write_tf1,
+    "huggingface": huggingface.write_huggingface,
+    "keras_hub": keras_hub.write_keras_hub,
+}
 LETTERS = "abcdefghijklmnopqrstuvwxyzABC"
 KINDS = (
     {},
@@ -171,7 +184,7 @@ def test_other_vocabularies_are_refused(form, run, tmp_path):
     if form == "original":
         tokens, place = golden("mlm").vocab.tokens, prefix_of("mlm")
         refused(place, EXIT_CONFIG, "--vocab-file", vocab_file=None)
-        fields, others = ["1000 word embeddings"], [tokens[:-1]]
+        fields, others = ["1000 word embeddings"], [[*tokens, "more"]]
     else:
         tokens = Vocabulary.load(tmp_path / "vocab.txt").tokens
         place = exported(form, run, tmp_path)
@@ -181,6 +194,88 @@ def test_other_vocabularies_are_refused(form, run, tmp_path):
     for other in others:
         path = write_tokens(tmp_path / "other.txt", other).path
         refused(place, EXIT_CONFIG, *fields, vocab_file=str(path))
+
+
+ROWS = "electra/embeddings/word_embeddings", "generator_predictions/output_bias"
+
+
+@pytest.mark.parametrize("form", ["tf1", "huggingface", "keras_hub"])
+def test_rows_beyond_the_vocabulary_are_left_out(form, tmp_path):
+    """In every way of reading: whole, as a fine-tuning run and as a new run does."""
+    stored, name = golden("mlm"), ROWS[0]
+    tensors = dict(stored.tensors)
+    for row in ROWS:
+        tensors[row] = np.concatenate([tensors[row], tensors[row][:24]])
+    spare = [f"[spare {i}]" for i in range(24)]
+    wide = write_tokens(tmp_path / "wide.txt", [*stored.vocab.tokens, *spare])
+    config = dataclasses.replace(stored.config, vocab_size=len(wide))
+    source = stored._replace(tensors=tensors, vocab=wide, config=config)
+    what = {"tf1": "all", "huggingface": "generator"}.get(form, "encoder")
+    request = WRITERS[form]
+    place = request(source, what, tmp_path / "out", **quiet)
+    place = place / what if form != "tf1" else place
+    (place / "manifest.json").unlink()
+    for other in ("vocab.txt.json", *["tokenizer.json"] * (form == "huggingface")):
+        (place / other).unlink(missing_ok=True)
+    [vocab_file] = [*place.rglob("vocab*.txt")]
+    write_tokens(vocab_file, stored.vocab.tokens)
+    hparams = {"do_lower_case": True} if form == "tf1" else {}
+    model, log = read(place, hparams=hparams)
+    assert log.count("left out: 24 rows of the embeddings") == 1
+    kept = {k: v for k, v in stored.tensors.items() if k in model.tensors}
+    assert len(kept) == len(model.tensors) and name in kept
+    assert_equal_tensors(model.tensors, kept)
+    lines = []
+    tensors = sources.find(place, **quiet).tensors(lines.append)
+    np.testing.assert_array_equal(tensors.get(name), kept[name])
+    assert "left out: 24 rows" in "".join(lines)
+    write_tokens(vocab_file, [*wide.tokens, "more"])
+    texts = ("1024 word embeddings", "1025 tokens", "vocab_file")
+    refused(place, EXIT_CONFIG, *texts, vocab_file=None, hparams=hparams)
+
+
+def lfs(folder):
+    (folder / "config.json").write_text('{"model_type": "electra"}')
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 12345\n"
+    (folder / "model.safetensors").write_text(text)
+
+
+def trainer(folder):
+    for name in ("checkpoint-500", "checkpoint-1000"):
+        (folder / name).mkdir()
+
+
+def with_file(name, **content):
+    def make(folder):
+        (folder / name).write_bytes(b"PK\x03\x04")
+        if content:
+            (folder / "config.json").write_text(json.dumps(content))
+        return folder / name if name.endswith(("keras", "index")) else folder
+
+    return make
+
+
+NO_MODELS = {
+    "git-lfs": (lfs, "model.safetensors is a git-lfs pointer", "git lfs pull"),
+    "hub": (lambda _: "google/electra-small", "hub: hf download google/electra-small"),
+    "trainer": (trainer, "Trainer", "checkpoint-1000"),
+    "tensorflow": (with_file("tf_model.h5", model_type="electra"), "from_tf=True"),
+    "flax": (with_file("flax_model.msgpack", model_type="electra"), "from_flax=True"),
+    "keras": (with_file("a.keras"), "a.keras is a model of Keras", "Give the run"),
+    "nothing": (lambda folder: None, "holds no model that can be read"),
+    "pickle": (with_file("pytorch_model.bin"), "PyTorch pickle", "save_pretrained"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_MODELS)
+def test_what_is_no_model_is_named(kind, tmp_path):
+    make, *texts = NO_MODELS[kind]
+    refused(make(tmp_path) or tmp_path, EXIT_CONFIG, *texts, vocab_file=None)
+
+
+def check_fits(model, config, vocab):
+    purpose = compatibility.EVALUATE if config.do_eval else compatibility.RESUME
+    compatibility.check(model, config, vocab, purpose)
 
 
 @pytest.mark.parametrize("form", ["run", "tf1"])
@@ -193,7 +288,7 @@ def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_p
     config, vocab = run[0], Vocabulary.load(tmp_path / "vocab.txt")
     found = sources.find(exported(form, run, tmp_path), **quiet)
     own = config.to_dict()
-    found.check_fits(config, vocab)
+    check_fits(found, config, vocab)
 
     def changed(hparams):
         overrides = own[OVERRIDES] | hparams.get(OVERRIDES, {})
@@ -202,13 +297,13 @@ def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_p
 
     for action in ({}, {"do_train": False, "do_eval": True}):
         with pytest.raises(UserError) as error:
-            found.check_fits(changed(changes | action), vocab)
+            check_fits(found, changed(changes | action), vocab)
         name = next(iter(changes.get(OVERRIDES, changes)))
         message = str(error.value)
         assert f"{found.origin} is another model than this run's: {name} is" in message
         fitting = json.loads(message.partition("These hparams fit it: ")[2])
         back = {OVERRIDES: changes.get(OVERRIDES, {}) | fitting.pop(OVERRIDES, {})}
-        found.check_fits(changed(changes | action | fitting | back), vocab)
+        check_fits(found, changed(changes | action | fitting | back), vocab)
 
 
 @pytest.mark.parametrize("form", ["run", "tf1", "huggingface"])

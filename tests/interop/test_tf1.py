@@ -10,11 +10,14 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.original import translated
-from electra_tf.interop import networks, tf1
+from electra_tf.errors import UserError
+from electra_tf.finetune import initial_weights
+from electra_tf.interop import networks, sources, tf1
 from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.interop_models import (
     RUNS,
+    VOCAB,
     assert_equal_tensors,
     at_masked,
     config_of,
@@ -29,6 +32,11 @@ from tests.helpers.interop_models import (
     refused,
 )
 from tests.helpers.runs import by_default
+
+HEADS = {"model_hparam_overrides": heads_of("mlm"), "do_lower_case": True}
+KEY = "electra/encoder/layer_1/attention/self/key/bias"
+WORDS = "electra/embeddings/word_embeddings"
+ONE = np.zeros(1, np.float32)
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -171,6 +179,37 @@ def test_log_says_what_the_original_needs_to_be_given(name, tmp_path):
     assert again.tokenizer_config.equivalent(stored.tokenizer_config)
 
 
+def test_heads_are_asked_for_where_the_width_gives_no_whole_number(copy):
+    """Other heads compute something else, which no other check would notice."""
+    question = "does not say its number of attention heads", "32, is no multiple of 64"
+    refused(copy, 2, *question, hparams={"do_lower_case": True})
+    assert read(copy, VOCAB, HEADS)[0].config.model_config().num_attention_heads == 2
+    shutil.copy(VOCAB, copy.parent / "vocab.txt")
+    found = sources.find(copy, **quiet)
+    with pytest.raises(UserError, match=f"{question[0]}.*\n.*hparams.json beside it"):
+        initial_weights.hparams_of(found, {}, "none", print)
+    (copy.parent / "hparams.json").write_text(json.dumps(HEADS))
+    assert read(copy)[0].config.model_config().num_attention_heads == 2
+    known = initial_weights.hparams_of(sources.find(copy, **quiet), {}, "none", **quiet)
+    assert known["model_hparam_overrides"]["num_attention_heads"] == 2
+
+
+def test_half_precision_and_the_rest_of_other_optimizers(tmp_path):
+    """As NVIDIA's program and TensorFlow's own optimizers write it."""
+    stored = golden("mlm")
+    half = {k: v.astype(np.float16) for k, v in stored.tensors.items()}
+    others = "loss_scale good_steps beta1_power beta2_power optimizer/learning_rate"
+    others = dict.fromkeys(others.split(), np.ones((), np.float32))
+    others[f"{KEY}/Adam_1"] = ONE
+    prefix = tmp_path / "model.ckpt-0"
+    tf1.save_tensors(prefix, stored._replace(tensors=half, slots=others))
+    model, _ = read(prefix, VOCAB, HEADS)
+    expected = {k: v.astype(np.float32) for k, v in half.items()}
+    assert_equal_tensors(model.tensors, expected)
+    assert all(v.dtype == np.float32 for v in model.tensors.values())
+    assert tf1.tensors_of(str(prefix)).get(KEY).dtype == np.float32
+
+
 # Refusals.
 
 
@@ -219,9 +258,6 @@ def test_truncated_or_missing_files_are_refused(copy, suffix):
     refused(copy, 2 if suffix == ".index" else 65, copy.name)
 
 
-HEADS = {"model_hparam_overrides": heads_of("mlm")}
-
-
 def test_flipped_bits_are_refused(copy):
     rng = np.random.default_rng(0)
     file = copy.with_name(copy.name + ".data-00000-of-00001")
@@ -229,11 +265,6 @@ def test_flipped_bits_are_refused(copy):
         data = flip_one_bit(file, rng)
         refused(copy, 65, copy.name, hparams=HEADS)
         file.write_bytes(data)
-
-
-KEY = "electra/encoder/layer_1/attention/self/key/bias"
-WORDS = "electra/embeddings/word_embeddings"
-ONE = np.zeros(1, np.float32)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.interop import huggingface, sources, tf1, warm_start
+from electra_tf.interop import compatibility, huggingface, sources, tf1, warm_start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import without_tensorflow
@@ -36,7 +36,7 @@ class Started:
         self.before = {k: v.numpy() for k, v in variables.items()}
         self.log = []
         found = sources.find(path, self.log.append)
-        warm_start.check_settings(found, config)
+        compatibility.check(found, config, vocab, compatibility.WARM_START)
         self.report = warm_start.load(found, config, vocab, variables, self.log.append)
         self.after = {k: v.numpy() for k, v in variables.items()}
 
@@ -205,7 +205,7 @@ def test_different_settings_are_found_before_tensorflow_starts(
     other = tiny(overrides=dict.fromkeys(sizes, 1) | {"hidden_act": "relu"})
     run = pretrain(data, "other", other | {"init_checkpoint": before}, env=env)
     assert run.returncode == 2, run.stdout
-    assert "hidden_act is gelu in init_checkpoint" in run.stderr
+    assert "hidden_act is 'gelu' there, 'relu' here; intermediate_size is" in run.stderr
     fitting = {"model_hparam_overrides": sizes | {"hidden_act": "gelu"}}
     assert json.loads(run.stderr.partition("fit it: ")[2]) == fitting, run.stderr
     run = pretrain(data, "never", TINY | {"init_checkpoint": "/nowhere/x"}, env=env)

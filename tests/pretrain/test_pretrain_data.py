@@ -252,7 +252,7 @@ def test_data_that_do_not_fit(tmp_path, counts, manifest, options, words):
 
 def test_unfinished_build(tmp_path):
     pattern = write_shards(tmp_path, [3], manifest=False)
-    (tmp_path / "build.json").write_text("{}")
+    (tmp_path / "job.json").write_text("{}")
     assert "not finished" in error_of(dataset, pattern)[0]
 
 

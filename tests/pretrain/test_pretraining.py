@@ -7,7 +7,6 @@ Which weights learn from which loss: test_objectives.py.
 import json
 import os
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -360,15 +359,6 @@ def test_from_config_keeps_every_setting():
     assert copy.model_config == model.model_config
     assert copy.generator_config == model.generator_config
     assert copy.dtype_policy.name == "mixed_bfloat16"
-
-
-def test_keras_file(tmp_path):
-    path = tmp_path / "model.keras"
-    shared_model().save(path)
-    own = {"ElectraPretrainer": ElectraPretrainer}
-    loaded = keras.saving.load_model(path, custom_objects=own)
-    found = float(loaded(tiny_batch()).total_loss)
-    assert found == float(shared_output().total_loss)
 
 
 def dataset(rows=8):

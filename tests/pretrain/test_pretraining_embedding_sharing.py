@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import electra_tf
-from electra_tf.export import saved_models
+from electra_tf.export import saved_model
 from electra_tf.finetune import initial_weights
 from electra_tf.interop import huggingface, networks, sources, tf1, warm_start
 from electra_tf.pretrain.pretraining import build_pretrainer
@@ -131,7 +131,7 @@ def test_exports_hold_the_sum(run, tmp_path):
     for form in (tf1.write_tf1, huggingface.write_huggingface):
         out = form(stored, "all", tmp_path / form.__name__, **quiet)
         check_tables(sources.read(out, **quiet).tensors, model)
-    served = saved_models.source_of(stored).pretrainer(tiny_batch())
+    served = saved_model.source_of(stored).pretrainer(tiny_batch())
     expected = model(tiny_batch()).discriminated.logits
     np.testing.assert_array_equal(served.discriminated.logits, expected)
     [main] = networks.split(stored, "discriminator").values()

@@ -43,6 +43,7 @@ PHASES = [
         "num_warmup_steps": 6,
         "mask_prob": 0.3,
         "temperature": 2.0,
+        "temperature_start": 4.0,
     },
 ]
 HPARAMS = tiny(

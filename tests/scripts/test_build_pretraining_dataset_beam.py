@@ -35,7 +35,7 @@ def local(text, tmp_path_factory):
 def test_in_this_process(text, local, tmp_path):
     output = succeed(text, tmp_path / "out", *FLAGS, "--runner=beam")
     assert content(tmp_path / "out") == local
-    assert "4 of 4 groups" in output
+    assert "build: 4 of 4 parts with Beam" in output
     again = succeed(text, tmp_path / "out", *FLAGS, "--runner=beam")
     assert "is complete already" in again
 

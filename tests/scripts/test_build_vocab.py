@@ -204,7 +204,7 @@ def test_wrong_use(tmp_path, flags, code, text):
 
 def test_flags_are_checked_before_heavy_imports():
     code = (
-        "import sys, build_vocab; from electra_tf.text import vocabulary_training;"
+        "import sys, electra_tf.commands.build_vocab;"
         "assert not {'tensorflow', 'tokenizers'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
@@ -232,7 +232,10 @@ class TestCounting:
         pieces = units.file_corpus(str(corpus_dir)).units
         assert len(pieces) > len(whole)
         monkeypatch.setattr(vocabulary_training, "_MAX_RAW_WORDS", 5)
-        parts = vocabulary_training.count_units(pieces, config, reading)
+        parts = vocabulary_training.total_of(
+            vocabulary_training.count_units([piece], config, reading)
+            for piece in pieces
+        )
         assert parts.words == expected
         documents = vocabulary_training.count_documents(
             readers([TEXT, TEXT[::-1]]), config

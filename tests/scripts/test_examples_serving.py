@@ -4,6 +4,7 @@
 import base64
 import concurrent.futures
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -33,13 +34,16 @@ def server():
     exports = {name: shared_export("electra", name) for name in ("encoder", "detector")}
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
     command = [sys.executable, SERVING / "server.py", "--port=0", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, **pipes, env=env, text=True)
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
         yield line.split()[-1]
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
+        assert process.stderr.read() == ""  # no line of TensorFlow's
     finally:
         process.kill()
         process.wait(20)
@@ -63,7 +67,8 @@ def same(row, tokens):
 
 def send(server, path, body=None):
     """(status, answer) of a POST of bytes, or a GET."""
-    request = urllib.request.Request(f"{server}/v1/models/{path}", body)
+    path = path if path.startswith("/") else f"/v1/models/{path}"
+    request = urllib.request.Request(server + path, body)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.load(answer)
@@ -94,6 +99,22 @@ def test_rows_and_columns(server, expected):
     assert np.allclose(rows[1]["sequence_output"], sequence[0], atol=1e-5)
     state = send(server, "detector")[1]["model_version_status"][0]
     assert state == {"version": "1", "state": "AVAILABLE"}
+
+
+def test_models_and_their_signatures_are_listed(server):
+    _, content = send(server, "/")
+    names = {"version": "1", "signatures": ["ids", "serving_default"]}
+    assert {"name": "detector", **names} in content["models"]
+    assert len(content["models"]) == 2
+    _, content = send(server, "detector/metadata")
+    spec = {"name": "detector", "signature_name": "", "version": "1"}
+    assert content["model_spec"] == spec
+    signatures = content["metadata"]["signature_def"]["signature_def"]
+    text = signatures["serving_default"]["inputs"]["text"]
+    assert text["dtype"] == "DT_STRING"
+    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert text["tensor_shape"] == shape
+    assert signatures["ids"]["inputs"].keys() == set(NAMES)
 
 
 BAD = [

@@ -6,17 +6,13 @@ import statistics
 import time
 
 import pytest
+from comparisons import COMPARISONS
 
 from tests.helpers import forked_runs
 from tests.helpers.process_tree import children_of, is_alive
 from tests.helpers.runs import ROOT, run_script
 
 pytestmark = pytest.mark.thorough
-COMPARISONS = sorted(
-    path.stem
-    for path in (ROOT / "experiments").glob("*.py")
-    if "COMPARISON = Comparison(" in path.read_text()
-)
 TINY = {
     "model_hparam_overrides": {
         "hidden_size": 16,
@@ -36,8 +32,8 @@ TINY = {
 TINY_TUNING = {"num_train_epochs": 0.05, "max_seq_length": 32, "jit_compile": False}
 
 
-def run(script, output, *flags):
-    return run_script(f"experiments/{script}.py", f"--output-dir={output}", *flags)
+def run(name, output, *flags):
+    return run_script("experiments/run.py", name, f"--output-dir={output}", *flags)
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +46,13 @@ def data_dir(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("script", COMPARISONS)
-def test_variants_have_equal_compute(script, tmp_path, data_dir):
+@pytest.mark.parametrize("comparison", COMPARISONS)
+def test_variants_have_equal_compute(comparison, tmp_path, data_dir):
     scales = [["pocket"], ["base", f"--data-dir={data_dir}"]]
     scales += [["small", f"--data-dir={data_dir}"]]
     for scale, *flags in scales:
         flags += [f"--scale={scale}", "--seeds=2", "--dry-run"]
-        done = run(script, tmp_path / "out", *flags)
+        done = run(comparison, tmp_path / "out", *flags)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
         names, amounts = zip(*(line.rsplit(": ", 1) for line in lines), strict=True)
@@ -65,7 +61,7 @@ def test_variants_have_equal_compute(script, tmp_path, data_dir):
         flops = [float(amount.split()[-2]) for amount in amounts]
         assert min(flops) == 0  # random weights
         parts = {round(16 * value / max(flops), 1) for value in flops}
-        assert parts <= {0, 1.0, 2.0, 4.0, 8.0, 16.0}, (script, parts)
+        assert parts <= {0, 1.0, 2.0, 4.0, 8.0, 16.0}, (comparison, parts)
         assert not (tmp_path / "out").exists()
 
 
@@ -103,7 +99,7 @@ def test_finished_runs_survive_a_kill(tmp_path):
     plan = run("objectives", output, *flags, "--dry-run").stdout.splitlines()
     keys = [line.split()[0] for line in plan]
     # Killed when one run is finished and the next has begun.
-    script = ("experiments/objectives.py", f"--output-dir={output}", *flags)
+    script = ("experiments/run.py", "objectives", f"--output-dir={output}", *flags)
     first = forked_runs.Run(tmp_path / "logs", *script).process
     wait_for(lambda: (output / "logs" / f"{keys[1]}.log").exists())
     children = children_of(first.pid)

@@ -27,10 +27,10 @@ def data(tmp_path_factory):
     return folder
 
 
-def run(script, data, model, hparams, *flags):
+def run(command, data, model, hparams, *flags):
     names = (f"--data-dir={data}", f"--model-name={model}")
     hparams = f"--hparams={json.dumps(hparams)}"
-    return run_script(f"experiments/{script}.py", *names, hparams, *flags)
+    return run_script("experiments/finetuned.py", command, *names, hparams, *flags)
 
 
 def scores(path, task, metric):
@@ -83,7 +83,7 @@ def test_against_random_has_means_with_their_errors(data):
 
 
 @pytest.mark.parametrize(
-    ("script", "hparams", "flags", "text"),
+    ("command", "hparams", "flags", "text"),
     [
         ("glue", {"init_checkpoint": None}, ["--tasks=mnli"], "There are: cola, sts"),
         ("glue", {"num_trials": 2}, [], "num_trials is this command's to set"),
@@ -91,8 +91,8 @@ def test_against_random_has_means_with_their_errors(data):
         ("against_random", {"embedding_size": 8}, [], "embedding_size is 16 there"),
     ],
 )
-def test_mistakes(data, script, hparams, flags, text):
-    done = run(script, data, "m", hparams, *flags)
+def test_mistakes(data, command, hparams, flags, text):
+    done = run(command, data, "m", hparams, *flags)
     assert done.returncode == 2 and text in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
 
@@ -112,32 +112,31 @@ SHALLOW = {"model_size": "base", "model_hparam_overrides": {"num_hidden_layers":
     ],
 )
 def test_the_learning_rate_is_the_papers(hparams, rate):
-    import glue
+    import finetuned
     import scales
 
     assert scales.paper_rate(hparams) == rate
     expected = {"learning_rate": rate} if rate else {}
-    assert glue.learning_rate({}, hparams)[0] == expected
-    assert not glue.learning_rate({"learning_rate": 2e-5}, hparams)[0]
+    assert finetuned.learning_rate({}, hparams)[0] == expected
+    assert not finetuned.learning_rate({"learning_rate": 2e-5}, hparams)[0]
 
 
 def test_undefined_scores_are_left_out_of_means():
     """A correlation with a constant is null in the results."""
-    import against_random
-    import glue
+    import finetuned
     import scales
 
     results = {}
     for number, (task, metric) in enumerate(scales.GLUE.items()):
         results[task] = {metric: {"median": 80.0 + number, "trials": 10}}
-    assert glue.table(results)[-1] == "| **GLUE** | | **83.50** | |"
+    assert finetuned.glue_table(results)[-1] == "| **GLUE** | | **83.50** | |"
     results["sts"]["spearman"] = {"median": None, "trials": 0}
-    lines = glue.table(results)
+    lines = finetuned.glue_table(results)
     assert "| sts | spearman | - | 0 |" in lines
     assert not any("GLUE" in line for line in lines)
     known = {"mean": 12.0, "std": 2.0, "trials": 4}
     unknown = {"mean": None, "std": None, "trials": 0}
-    sides = against_random.PRETRAINED, against_random.RANDOM
+    sides = finetuned.PRETRAINED, finetuned.RANDOM
     for first, second, cells in (
         (known, unknown, "12.00 ± 1.00 | - | - | "),
         (unknown, known, "- | 12.00 ± 1.00 | - | "),
@@ -145,4 +144,4 @@ def test_undefined_scores_are_left_out_of_means():
         pairs = zip(sides, (first, second), strict=True)
         found = {("sts", side): {"pearson": value} for side, value in pairs}
         row = f"| sts | pearson | {cells} |"
-        assert against_random.table(found)[-1] == row
+        assert finetuned.random_table(found)[-1] == row

@@ -282,7 +282,7 @@ def test_weights_of_another_shape_are_refused_with_hparams_that_fit(initial):
     wrong["model_hparam_overrides"] = TINY["model_hparam_overrides"] | heads
     run = fork(initial, "wrong", wrong)
     refused(run, 2, "num_attention_heads is 2 there, 4 here")
-    fitting = json.loads("{" + run.stderr.split("These hparams fit it: ")[1] + "}")
+    fitting = json.loads(run.stderr.split("These hparams fit it: ")[1])
     assert fitting["model_hparam_overrides"]["num_attention_heads"] == 2
 
 

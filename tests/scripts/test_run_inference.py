@@ -227,7 +227,7 @@ def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
         ("rerank --model=/no --nbest=/no", 1, "--weight or --tune"),
         ("rerank --model=/no --nbest=/no --weight=nan", 1, "at least 0"),
         ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),
-        ("detect --data-dir=/no --model-name=m", 2, "config.json not found"),
+        ("detect --data-dir=/no --model-name=m", 2, "/no/models/m is neither"),
         ("detect --model=/no --seed=3", 1, "--seed is for --corrupt"),
         ("detect --model=/no --format=jsonl --threshold=.3", 1, "marks nothing"),
         ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),

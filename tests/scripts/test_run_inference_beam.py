@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""run_inference.py --runner beam: RunInference writes the bytes of a local run."""
+"""run_inference.py --runner beam writes the bytes of a local run."""
 
 from pathlib import Path
 
 import pytest
 
-from electra_tf.export import finetuned as finetuned_models
-from electra_tf.export import saved_models
+from electra_tf.export import finetuned_task as finetuned_models
+from electra_tf.export import saved_model
 from tests.helpers import tiny_finetuning
 from tests.helpers.beam_workers import job_server
 from tests.helpers.corpus_runs import fail, rows_in, succeed, write_texts
@@ -38,8 +38,7 @@ def local(electric, corpus, tmp_path_factory):
 def test_in_one_process(electric, corpus, local, tmp_path):
     files, done = succeed("score", electric, corpus, tmp_path / "o", SMALL, BEAM)
     assert files == local
-    assert f"{len(files) - 1} shards with Beam" in done.stdout
-    assert "Resource module" not in done.stderr
+    assert f"{len(files) - 1} parts with Beam" in done.stdout
     again = succeed("score", electric, corpus, tmp_path / "o", SMALL, BEAM)[1]
     assert "is complete already" in again.stdout
 
@@ -59,8 +58,8 @@ def test_a_saved_model_predicts(finetuned, tmp_path):
     """Its graph has ops of tensorflow_text, which has to be imported first."""
     place = "models/tiny/finetuning_models/cola,sts,chunk_model_1"
     trial = finetuned_models.read_task(Path(finetuned / place), "cola")
-    served = saved_models.TASKS[trial.facts.kind](trial)
-    model = saved_models.write_saved_model(served, trial.source, "cola", tmp_path / "e")
+    served = saved_model.TASKS[trial.facts.kind](trial)
+    model = saved_model.write_saved_model(served, trial.source, "cola", tmp_path / "e")
     words = tiny_finetuning.WORDS
     lines = [" ".join(words[i % 40 : i % 40 + i % 7]) for i in range(200)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))

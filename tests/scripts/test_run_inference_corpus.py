@@ -32,7 +32,7 @@ def texts(tmp_path_factory):
 def scored(electric, texts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored") / "out"
     files, done = succeed("score", electric, texts[0], folder, SMALL, ONE)
-    assert done.stderr.splitlines()[0].startswith(f"{len(files) - 1} of ")
+    assert f"score: {len(files) - 1} of {len(files) - 1} parts, " in done.stderr
     return folder, files
 
 

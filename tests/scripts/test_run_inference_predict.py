@@ -150,7 +150,7 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
     [
         ("x.tsv", "id\ttexd\n1\ta\n", "x.tsv has no column 'text'.*'texd'?"),
         ("x.txt", b"a\nb\xe9\n", "x.txt, line 2.*not UTF-8"),
-        ("x.xlsx", "a", "x.xlsx is xlsx(.|\n)*tsv, csv, jsonl, parquet, txt"),
+        ("x.xlsx", "a", "x.xlsx is xlsx(.|\n)*tsv, csv, jsonl, json, parquet, txt"),
     ],
 )
 def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content, words):

@@ -2,6 +2,7 @@
 """What setup.py installs is what is imported."""
 
 import ast
+import os
 import re
 import runpy
 import shutil
@@ -13,7 +14,7 @@ from importlib import metadata
 import pytest
 import setuptools
 
-from tests.helpers.runs import ROOT
+from tests.helpers.runs import ROOT, write_tiny_data
 
 # Imported where it is installed; otherwise an error names the extra.
 OPTIONAL = {"onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
@@ -84,7 +85,8 @@ def test_the_wheel_has_all_files_of_the_package(tmp_path):
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
     ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "electra_tf", source / "electra_tf", ignore=ignored)
+    for name in ("electra_tf", "configs"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "."]
     build += ["--no-build-isolation", "--no-index", f"--wheel-dir={tmp_path}"]
     done = subprocess.run(build, cwd=source, capture_output=True, text=True)
@@ -93,8 +95,37 @@ def test_the_wheel_has_all_files_of_the_package(tmp_path):
     with zipfile.ZipFile(wheel) as content:
         names = {name for name in content.namelist() if ".dist-info" not in name}
     there = (p for p in (source / "electra_tf").rglob("*") if p.is_file())
-    assert names == {p.relative_to(source).as_posix() for p in there}
+    expected = {p.relative_to(source).as_posix() for p in there}
+    configs = {f"electra_tf/configs/{p.name}" for p in (ROOT / "configs").iterdir()}
+    assert names == expected | configs
     assert "electra_tf/py.typed" in names
+    check_command(wheel, tmp_path / "installed")
+
+
+def check_command(wheel, folder):
+    """`electra-tf` runs where there is no checkout, and finds the recipes."""
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+    install += ["--no-index", f"--target={folder}", str(wheel)]
+    subprocess.run(install, check=True)
+    write_tiny_data(folder / "data")
+
+    def run(*args):
+        return subprocess.run(
+            [sys.executable, str(folder / "bin" / "electra-tf"), *args],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+        )
+
+    done = run("flops")
+    assert done.returncode == 0 and "electra_small.json" in done.stdout, done.stderr
+    hparams = '--hparams={"vocab_size": 60, "max_seq_length": 32}'
+    flags = ["--data-dir=data", "--model-name=m", hparams, "--dry-run"]
+    done = run("pretrain", "--config=electra_small", *flags)
+    assert done.returncode == 0 and "1000000" in done.stdout, done.stdout + done.stderr
+    done = run("pretrian")
+    assert done.returncode == 1 and "no command 'pretrian'" in done.stderr
 
 
 def test_extras_that_are_named_exist(declared):

@@ -23,7 +23,7 @@ TEXT = "The Café of ΣΟΦΟΣ, 中文; unaffable 123!"
 
 def write(path, config, **changes):
     """The tiny vocabulary as the package tokenizers has it, with BERT's normalizer."""
-    text = tokenizer_json.fast(Vocabulary.load(VOCAB).ids, config).to_str()
+    text = tokenizer_json.fast(Vocabulary.load(VOCAB).distinct, config).to_str()
     lower, strip = config.do_lower_case, tokenizer_json.strips_accents(config)
     content = json.loads(text) | {"pre_tokenizer": {"type": "BertPreTokenizer"}}
     content["normalizer"] = BERT | {"lowercase": lower, "strip_accents": strip}

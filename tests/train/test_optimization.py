@@ -43,6 +43,10 @@ def make_variables(seed=0):
     return variables
 
 
+def norm_of(gradients):
+    return math.sqrt(sum((np.float64(g) ** 2).sum() for g in gradients))
+
+
 def make_gradients(scale, steps=STEPS, seed=1):
     rng = np.random.default_rng(seed)
     return [
@@ -101,7 +105,7 @@ def test_twenty_steps(scale, jit):
     schedule = WarmupPolynomialDecay(0.01, 30, warmup_steps=4)
     rates = [0.01 * (1 - step / 30) * min(1.0, step / 4) for step in range(STEPS)]
     gradients = make_gradients(scale)
-    norms = [math.sqrt(sum((g**2).sum() for g in step)) for step in gradients]
+    norms = [norm_of(step) for step in gradients]
     assert max(norms) < 1 if scale < 1 else min(norms) > 1
     variables = make_variables()
     expected = reference(variables, gradients, rates)
@@ -112,6 +116,28 @@ def test_twenty_steps(scale, jit):
     assert_close(optimizer.adam_v, expected[2])
     assert int(optimizer.iterations) == STEPS
     assert np.abs(np.subtract(variables[0], make_variables()[0])).max() > 0.02
+
+
+@pytest.mark.parametrize("jit", [None, True])
+def test_generator_with_its_own_rate_and_norm(jit):
+    """As two optimizers, one of which has the generator's variables alone."""
+    config = tiny_config(
+        learning_rate=0.01,
+        generator_learning_rate=0.002,
+        clip_by="network",
+        schedule="constant",
+        num_warmup_steps=0,
+    )
+    variables, gradients = make_variables(), make_gradients(500.0)
+    index = [path.split("/")[0] for path in SHAPES].index("generator_predictions")
+    expected = make_variables()
+    for chosen, rate in ((lambda i: i == index, 0.002), (lambda i: i != index, 0.01)):
+        own = [i for i in range(len(SHAPES)) if chosen(i)]
+        parts = [[step[i] for i in own] for step in gradients]
+        assert min(map(norm_of, parts)) > 1  # Both are clipped.
+        run(AdamWeightDecay(rate), [expected[i] for i in own], parts, jit)
+    run(create_optimizer(config), variables, gradients, jit)
+    assert_close(variables, expected)
 
 
 def test_layerwise_factors():
@@ -293,6 +319,7 @@ def test_serialization():
         "beta_2": 0.95,
         "epsilon": 1e-4,
         "clip_norm": 2.0,
+        "clip_apart": ["generator"],
         "no_decay": ["beta"],
     }
     schedule = WarmupPolynomialDecay(2e-4, 50, 5, 0.2, 2.0)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the pictures of the README and of docs/architecture.md into docs/images.
+
+python docs/draw_pictures.py
+"""
+
+import ast
+import tomllib
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+import electra_tf
+
+ROOT = Path(__file__).resolve().parents[1]
+# In each but the first a word is wrong; the last is missed.
+TEXTS = (
+    "She opened the door, and the old man came in.",
+    "He put the letter in his was and went out.",
+    "The two men walked along the road in the they.",
+    "She opened the window and looked into the said.",
+    "I do not know what you because.",
+    "It was the first time that she had ever to him.",
+)
+
+
+def draw_detection() -> None:
+    """What the discriminator of examples/novels_model says of each word."""
+    model = electra_tf.load(str(ROOT / "examples" / "novels_model"))
+    figure, axes = plt.subplots(figsize=(7.2, 2.3), dpi=200)
+    axes.axis("off")
+    colours = plt.get_cmap("OrRd")
+    renderer = figure.canvas.get_renderer()
+    for line, tokens in enumerate(model.detect(list(TEXTS))):
+        x, y = 0.0, 1 - (line + 0.5) / len(TEXTS)
+        for token in tokens:
+            share = token.probability
+            box = {"facecolor": colours(share * 0.8), "edgecolor": "none", "pad": 1.5}
+            label = axes.text(x, y, token.text, fontsize=11, va="center", bbox=box)
+            extent = label.get_window_extent(renderer)
+            x = axes.transAxes.inverted().transform((extent.x1, 0))[0] + 0.012
+            if share > 0.3:
+                axes.text(x, y, f"{share:.2f}", fontsize=7, color="#8a2b0e", va="top")
+                x += 0.045
+    _save(figure, "detect.png")
+
+
+def draw_rooms() -> None:
+    """The folders of electra_tf, bottom up, and what each imports."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
+    rooms = [layer for layer in layers if ":" not in layer][::-1]
+    package = ROOT / "electra_tf"
+    figure, axes = plt.subplots(figsize=(7.2, 4.6), dpi=160)
+    axes.axis("off")
+    axes.set(xlim=(-2.2, 7), ylim=(-0.7, len(rooms) - 0.4))
+    for height, room in enumerate(rooms):
+        meaning = ast.get_docstring(
+            ast.parse((package / room / "__init__.py").read_text())
+        )
+        box = {
+            "boxstyle": "round,pad=0.35",
+            "facecolor": "#eaf1fb",
+            "edgecolor": "#2b6cb0",
+        }
+        axes.text(
+            0, height, f"{room}/", ha="center", va="center", bbox=box, fontsize=10
+        )
+        first = (meaning or "").split("\n")[0].rstrip(".")
+        axes.text(0.75, height, first, va="center", fontsize=7, color="#445")
+        for lower in sorted(_imports(package / room) & set(rooms[:height])):
+            steps = height - rooms.index(lower)
+            axes.annotate(
+                "",
+                (-0.55, rooms.index(lower) + 0.12),
+                (-0.55, height - 0.12),
+                arrowprops={
+                    "arrowstyle": "->",
+                    "color": "#9aa7b8",
+                    "connectionstyle": f"arc3,rad={0.35 + 0.012 * steps}",
+                    "linewidth": 0.7,
+                },
+            )
+    _save(figure, "rooms.png")
+
+
+def _imports(folder: Path) -> set[str]:
+    """The folders of electra_tf that the modules of a folder import."""
+    found = set()
+    for path in folder.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                found |= {n.split(".")[1] for n in names if n.startswith("electra_tf.")}
+    return found - {folder.name}
+
+
+def _save(figure, name: str) -> None:
+    folder = ROOT / "docs" / "images"
+    folder.mkdir(exist_ok=True)
+    figure.savefig(folder / name, bbox_inches="tight", pad_inches=0.05)
+
+
+if __name__ == "__main__":
+    draw_detection()
+    draw_rooms()

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds pre-training data from OpenWebText's archives of web pages.
+
+    python3 build_openwebtext_pretraining_dataset.py --data-dir D --num-processes 5
+
+Reads D/openwebtext/*.xz (tar archives of text files, straight from the archives) with
+the vocabulary D/vocab.txt, and writes D/pretrain_tfrecords. Run an interrupted command
+again and it goes on where it was.
+"""
+
+import os
+
+from absl import flags
+
+from electra_tf import cli
+from electra_tf.commands import building
+from electra_tf.storage.remote import fetch
+from electra_tf.text import units
+
+FLAGS = flags.FLAGS
+
+cli.define_path(
+    "data_dir",
+    None,
+    "Directory with openwebtext/ and vocab.txt; data goes there too.",
+    in_bucket=True,
+)
+_build = building.define_flags()
+flags.mark_flag_as_required("data_dir")
+
+
+def main(_):
+    """Builds the data as the flags say."""
+    source, vocab_file, output_dir = (
+        os.path.join(FLAGS.data_dir, name)
+        for name in ("openwebtext", "vocab.txt", "pretrain_tfrecords")
+    )
+    # Every page is a file; blank lines in it separate paragraphs.
+    _build(lambda: units.archive_corpus(fetch(source)), vocab_file, output_dir, False)

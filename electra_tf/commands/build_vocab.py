@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a WordPiece vocabulary from text.
+
+Example:
+  python3 build_vocab.py --corpus-dir texts --vocab-size 30522 --output-file vocab.txt
+
+The settings of the tokenizer are written beside it (vocab.txt.json) and are found there
+by build_pretraining_dataset.py. The same corpus gives the same file, whatever the
+number of processes.
+"""
+
+import os
+
+from absl import flags
+
+import electra_tf
+from electra_tf import cli
+from electra_tf.commands import shared_flags
+from electra_tf.errors import EXIT_FLAGS, UserError
+from electra_tf.paths import shown
+from electra_tf.storage.files import check_place
+from electra_tf.storage.remote import check_writable, fetch, names_in, put
+from electra_tf.text import corpus, tfds_documents, units
+from electra_tf.text.vocabulary import (
+    MAX_CHARS_PER_WORD,
+    SPECIAL_TOKENS,
+    TokenizerConfig,
+    Vocabulary,
+    settings_path,
+    write_settings,
+    write_tokens,
+)
+
+_CORPUS_DIR = cli.define_path(
+    "corpus_dir",
+    None,
+    "Directory of text (UTF-8), searched to the bottom: text files, JSON Lines, "
+    "Parquet, Arrow, archives; see build_pretraining_dataset.py.",
+    in_bucket=True,
+)
+_TEXT_KEY = flags.DEFINE_string(
+    "text_key",
+    "text",
+    "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
+)
+_TFDS = flags.DEFINE_string(
+    "tfds",
+    None,
+    "Instead of --corpus-dir: a data set of tensorflow_datasets and its text field, "
+    "such as wikipedia/20230601.en:text.",
+)
+_TFDS_DATA_DIR = cli.define_path(
+    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data, if not at home."
+)
+_VOCAB_SIZE = flags.DEFINE_integer(
+    "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
+)
+_OUTPUT_FILE = cli.define_path(
+    "output_file", None, "Where to write the vocabulary.", required=True, in_bucket=True
+)
+_LOWER = cli.define_pair(
+    "do_lower_case", "no_lower_case", True, "Lower-case the text (uncased vocabulary)."
+)
+_ACCENTS = cli.define_pair(
+    "strip_accents",
+    "no_strip_accents",
+    True,
+    "Strip accents. Has no effect on a cased vocabulary.",
+)
+_MIN_FREQUENCY = flags.DEFINE_integer(
+    "min_frequency",
+    2,
+    "How often a piece must occur in the corpus to become a token.",
+    lower_bound=1,
+)
+_NUM_UNUSED = flags.DEFINE_integer(
+    "num_unused", 0, "Number of [unusedN] tokens to keep for later use.", lower_bound=0
+)
+_NUM_PROCESSES = flags.DEFINE_integer(
+    "num_processes", None, "Processes that count words (default: one per core)."
+)
+_BEAM_ARGS = shared_flags.define_runner()
+_ENCODING_ERRORS = flags.DEFINE_enum(
+    "encoding_errors",
+    "strict",
+    corpus.ENCODING_ERRORS,
+    "What to do about bytes that are not UTF-8: stop, or drop and count them.",
+)
+_OVERWRITE = flags.DEFINE_boolean(
+    "overwrite", False, "Replace the output file if it exists."
+)
+
+
+def main(argv: list[str]) -> None:
+    """Trains a vocabulary as the flags say."""
+    del argv
+    output = _check_flags()
+    # Imported late, so that a wrong flag is told at once.
+    from electra_tf.text import vocabulary_training
+
+    config = TokenizerConfig(_LOWER.value, _ACCENTS.value)
+    source, counts = _count_words(config)
+    if not counts.words and counts.num_too_long:
+        raise UserError(f"the corpus has only {_too_long(counts.num_too_long)}")
+    if not counts.words:
+        raise UserError(
+            f"the corpus {_TFDS.value or _CORPUS_DIR.value} holds no words.\n"
+            "Is it the right one? A vocabulary needs text to learn from."
+        )
+    trained = vocabulary_training.train(
+        counts.words, config, _VOCAB_SIZE.value, _MIN_FREQUENCY.value, _NUM_UNUSED.value
+    )
+    vocab = Vocabulary(tuple(trained.tokens), output)
+    num_words = counts.words.total() + counts.num_forgotten
+    # The settings first: a vocabulary without them would pass for an uncased one.
+    write_settings(
+        vocab,
+        config,
+        tool=f"build_vocab.py of electra_tf {electra_tf.__version__}",
+        corpus=source,
+        num_words=num_words,
+        num_distinct_words=len(counts.words),
+        num_words_forgotten=counts.num_forgotten,
+        num_words_too_long=counts.num_too_long,
+        num_bytes_not_utf8=counts.replaced_in.total(),
+        min_frequency=_MIN_FREQUENCY.value,
+        num_unused=_NUM_UNUSED.value + trained.num_padding,
+    )
+    write_tokens(output, vocab.tokens)
+    put(settings_path(output))
+    put(output)
+    print(
+        f"{shown(output)}: {len(vocab)} tokens ({config}) from {num_words:,} words, "
+        f"{len(counts.words):,} of them different."
+    )
+    if counts.num_too_long:
+        print(f"Left out: {_too_long(counts.num_too_long)}")
+    if counts.replaced_in:
+        print(f"Left out: {corpus.describe_replaced(counts.replaced_in)}.")
+    if trained.num_padding:
+        print(
+            f"The corpus gave no more than {len(vocab) - trained.num_padding} tokens: "
+            f"the last {trained.num_padding} are [unusedN].\n"
+            "A smaller --vocab-size would do, or --min-frequency 1."
+        )
+
+
+def _too_long(number: int) -> str:
+    return (
+        f"{number:,} words of more than {MAX_CHARS_PER_WORD} characters, which are "
+        "[UNK].\nA script without spaces needs some between words, or shorter lines."
+    )
+
+
+def _count_words(config: TokenizerConfig):
+    """The words of the corpus: (what it is, for the settings; their counts)."""
+    from electra_tf.data import word_counting
+    from electra_tf.jobs.job import Runner
+
+    if _TFDS.value:
+        text = units.tfds_corpus(_TFDS.value, _TFDS_DATA_DIR.value)
+        tfds = tfds_documents.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+        source = {"tfds": f"{tfds.name}:{tfds.field}"}
+    else:
+        text = units.file_corpus(fetch(_CORPUS_DIR.value), _TEXT_KEY.value)
+        source = {"corpus_dir": _CORPUS_DIR.value, "num_files": text.num_files}
+    reading = units.Reading(
+        _ENCODING_ERRORS.value, _TEXT_KEY.value, _TFDS_DATA_DIR.value
+    )
+    runner = Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS())
+    return source, word_counting.count(
+        text, config, reading, _OUTPUT_FILE.value, runner
+    )
+
+
+def _check_flags() -> str:
+    """Raises UserError for flags that do not go together; returns the output file."""
+    if bool(_CORPUS_DIR.value) == bool(_TFDS.value):
+        raise UserError(
+            "give the text to learn from by either --corpus-dir or --tfds.",
+            EXIT_FLAGS,
+        )
+    least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
+    if _VOCAB_SIZE.value <= least:
+        raise UserError(
+            f"--vocab-size {_VOCAB_SIZE.value} leaves nothing beside the {least} "
+            "special and unused tokens."
+        )
+    _BEAM_ARGS()
+    output = _OUTPUT_FILE.value
+    if os.path.isdir(output):
+        raise UserError(f"--output-file {output} is a directory; name a file in it.")
+    folder = os.path.dirname(output) or "."
+    check_writable(folder)
+    check_place(folder)
+    if _CORPUS_DIR.value:
+        for path in (output, settings_path(output)):
+            corpus.check_outside(path, _CORPUS_DIR.value, "--output-file")
+    for path in (output, settings_path(output)):
+        there = os.path.basename(path) in names_in(folder)
+        if there and not _OVERWRITE.value:
+            raise UserError(
+                f"{path} exists already.\nGive another --output-file, or --overwrite "
+                "to replace it."
+            )
+    return output

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exports a model: to another library, for serving, for publishing.
+
+  python3 export_model.py --data-dir $DATA_DIR --model-name electra_small_owt \\
+      --format tf1 --output-dir exported
+
+The model is the newest checkpoint of a run (--data-dir, --model-name), or any
+checkpoint that can be read (--init-checkpoint, --vocab-file): an original one by its
+prefix. What was written is read again and compared before it is put in place.
+"""
+
+from __future__ import annotations
+
+from absl import flags
+
+# TensorFlow is imported further down, after everything that can be checked without it.
+from electra_tf import cli
+from electra_tf.config.hparams import read_hparams
+from electra_tf.errors import EXIT_OK
+from electra_tf.export import formats
+
+cli.define_path("data_dir", None, "The run's --data-dir.", in_bucket=True)
+flags.DEFINE_string("model_name", None, "The run's --model-name.")
+cli.define_path(
+    "init_checkpoint",
+    None,
+    "Instead of a run: a checkpoint prefix or a directory.",
+    in_bucket=True,
+)
+cli.define_path(
+    "vocab_file",
+    None,
+    "Vocabulary of --init-checkpoint, if none lies beside it.",
+    in_bucket=True,
+)
+flags.DEFINE_string(
+    "hparams",
+    "{}",
+    "JSON text or file: what the files of --init-checkpoint do not say, such as "
+    "num_attention_heads in model_hparam_overrides.",
+)
+flags.DEFINE_enum(
+    "format",
+    None,
+    sorted([*formats.FORMATS, *formats.OLD_NAMES]),
+    "What to write; docs/checkpoints.md, serving.md. tflite is litert's old name.",
+)
+flags.DEFINE_string(
+    "what",
+    None,
+    "The part to write; by default all that the format takes. Of saved_model: encoder, "
+    "preprocessor, detector, generator, scorer, or a task that the run was fine-tuned "
+    "on; of huggingface: discriminator, generator, encoder, a task; of keras_hub: the "
+    "same without a task; of litert: encoder, detector; of onnx: encoder, detector, "
+    "generator, scorer, a task.",
+)
+cli.define_path(
+    "output_dir", None, "Where to write; a new or empty directory.", in_bucket=True
+)
+flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
+flags.DEFINE_string(
+    "license",
+    None,
+    "With --format hub: the licence of the weights; by default apache-2.0. What is "
+    "uploaded as it is has the one that its README.md names.",
+)
+flags.DEFINE_enum(
+    "precision",
+    "float32",
+    ["float32", "mixed_bfloat16", "float16", "int8"],
+    "With --format saved_model: the type of the computation (float32, mixed_bfloat16); "
+    "of litert and onnx: of the weights (float32, int8; litert: float16 too).",
+)
+flags.DEFINE_boolean(
+    "jit_compile",
+    False,
+    "With --format saved_model: XLA compiles what the signatures for ids compute, once "
+    "for each number and length of rows that it meets.",
+)
+flags.DEFINE_enum(
+    "publish",
+    None,
+    ["kaggle", "huggingface"],
+    "With --format hub, or huggingface: upload what was written; or what --output-dir "
+    "holds already, of a run that is named the newest checkpoint.",
+)
+flags.DEFINE_boolean(
+    "private",
+    False,
+    "With --publish huggingface: only its owner sees what is uploaded.",
+)
+flags.DEFINE_boolean(
+    "dry_run", False, "With --publish: say what would be uploaded, upload nothing."
+)
+flags.DEFINE_boolean(
+    "allow_pytorch_bin",
+    False,
+    "Read weights from pytorch_model.bin if there is no safetensors file: with "
+    "torch.load(weights_only=True), which runs no program that is in it.",
+)
+flags.mark_flags_as_required(["format", "output_dir"])
+
+
+def main(argv: list[str]) -> int:
+    """Reads the model, writes and verifies it; returns the exit code."""
+    del argv
+    names = formats.ExportRequest._fields
+    request = formats.ExportRequest(*(flags.FLAGS[name].value for name in names))
+    request = request._replace(hparams=read_hparams(request.hparams))
+    formats.export(request)
+    return EXIT_OK

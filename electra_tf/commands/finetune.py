@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fine-tunes a pre-trained ELECTRA model on one or several tasks and evaluates it.
+
+  python3 run_finetuning.py --data-dir $DATA_DIR --model-name electra_small_owt \\
+      --hparams '{"model_size": "small", "task_names": ["cola"]}'
+
+Expects $DATA_DIR/finetuning_data/<task>, the pre-trained model in
+$DATA_DIR/models/<model-name> and its vocab.txt there, or else in $DATA_DIR. The same
+command again continues an interrupted run.
+"""
+
+from absl import flags
+
+from electra_tf import cli, processes
+from electra_tf.commands import shared_flags
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import read_hparams
+from electra_tf.config.recipes import read_config
+from electra_tf.finetune import run
+
+shared_flags.define_run(
+    "Location of data files (vocabulary, task data, models).",
+    "The name of the model being fine-tuned.",
+)
+flags.DEFINE_boolean(
+    "sweep",
+    False,
+    "Fine-tune from every checkpoint in init_checkpoint's directory, and plot the "
+    "scores against its step.",
+)
+flags.DEFINE_integer(
+    "trial",
+    None,
+    "Make this trial alone, with a results file of its own: for job arrays. --merge "
+    "collects them.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "parallel",
+    0,
+    "Make so many trials at a time, each in a process of its own, on a GPU of its own "
+    "where there are some.",
+    lower_bound=0,
+)
+flags.DEFINE_boolean(
+    "merge", False, "Make no trial; print and write the results of those that are made."
+)
+
+
+def main(argv: list[str]) -> int:
+    """Runs all trials; returns the exit code."""
+    del argv
+    processes.end_with_parent()
+    given = {name: cli.FLAGS[name].value for name in run.Flags._fields}
+    file = read_config(cli.FLAGS.config)
+    hparams = FinetuningConfig.explicit(read_hparams(given["hparams"]), file)
+    return run.main(run.Flags(**given | {"hparams": hparams}))

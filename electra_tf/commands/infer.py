@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Uses a model: detects, scores texts, re-ranks, reports a run; predicts.
+
+    python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --input text.txt
+    python3 run_inference.py detect --data-dir $DATA_DIR --model-name M --corrupt < text
+    python3 run_inference.py report --data-dir $DATA_DIR --model-name M
+    python3 run_inference.py score --model $DATA_DIR/models/M < texts > scores.jsonl
+    python3 run_inference.py rerank --model $DATA_DIR/models/M --nbest dev.jsonl --tune
+    python3 run_inference.py predict --model TRIAL --input new.tsv --output new.jsonl
+    python3 run_inference.py score --model M --input corpus/ --output-dir scores/
+
+detect reads each line or record of its input as it stands, or with --corrupt after the
+generator replaced tokens as in pre-training. report writes an HTML page about a run, or
+with --model-name A,B,C one that compares runs. score writes the pseudo-log-likelihood
+of each text; rerank orders n-best lists by their own score + weight x that
+(docs/electric.md). predict writes labels, numbers, tags or answers of a fine-tuned
+model (docs/prediction.md). With --output-dir, score, detect and predict read a corpus
+in many processes or by Apache Beam (docs/scale.md).
+"""
+
+from absl import flags
+
+from electra_tf import cli
+from electra_tf.commands import shared_flags
+from electra_tf.errors import EXIT_OK
+from electra_tf.finetune.inputs import FORMS
+from electra_tf.inference import run
+
+
+def _define_path(name: str, help: str) -> None:
+    cli.define_path(name, None, help, in_bucket=True)
+
+
+_define_path("data_dir", "Location of data files and models.")
+flags.DEFINE_string("model_name", None, "Name of the pre-trained model.")
+_define_path(
+    "model", "Instead of both: a model's directory; of predict a fine-tuned one."
+)
+_define_path(
+    "input", "Lines of text, JSON Lines, Parquet, Arrow; predict: any task file."
+)
+_define_path(
+    "output", "File to write. Default, and -: standard output, or report.html."
+)
+_define_path(
+    "output_dir", "Instead: a folder of shards; --input may be a directory then."
+)
+_define_path("nbest", "N-best lists: JSON lines, or with --costs Kaldi's text.")
+_define_path("references", "What was said: lines of a list's id and words.")
+flags.DEFINE_list("costs", [], "Kaldi's files of costs of hypotheses, to be added.")
+flags.DEFINE_float("weight", None, "Of the model's score in rerank, >= 0.")
+flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
+flags.DEFINE_boolean("best", False, "rerank writes lines of id and best text.")
+_ERRORS = ["strict", "replace"]
+flags.DEFINE_enum("encoding_errors", "strict", _ERRORS, "Of what is not UTF-8.")
+flags.DEFINE_string("text_key", "text", "The text's key in records; a/b is b inside a.")
+_FORMATS = ["terminal", "jsonl", "html"]
+flags.DEFINE_enum("format", "terminal", _FORMATS, "What detect prints.")
+flags.DEFINE_boolean("corrupt", False, "The generator replaces tokens before detect.")
+flags.DEFINE_integer(
+    "seed", 0, "Decides what is replaced.", lower_bound=-(2**63), upper_bound=2**63 - 1
+)
+flags.DEFINE_float(
+    "threshold", 0.5, "Mark tokens above it.", lower_bound=0, upper_bound=1
+)
+flags.DEFINE_integer("max_passages", 1000, "Read from the input.", lower_bound=1)
+_METHODS = ["electric", "electra_tt", "two_tower", "mask_each", "discriminator"]
+flags.DEFINE_enum(
+    "method", None, _METHODS, "How texts are scored. Default: the best of the model's."
+)
+flags.DEFINE_integer(
+    "overlap", 0, "Tokens that windows of a long text share.", lower_bound=0
+)
+flags.DEFINE_boolean("tokens", False, "score writes each token's, too.")
+flags.DEFINE_string("task", None, "Of a fine-tuned model that has several.")
+_FORMS = sorted({form for forms in FORMS.values() for form in forms})
+flags.DEFINE_enum(
+    "input_format", None, _FORMS, "Of predict. Default: as the input's name ends."
+)
+flags.DEFINE_integer(
+    "workers", None, "Processes for shards. Default: one a GPU or core.", lower_bound=1
+)
+flags.DEFINE_float(
+    "shard_mb", None, "Of input. Default: a thousandth, 1 to 64.", 1e-6, 1e9
+)
+_BEAM_ARGS = shared_flags.define_runner("workers")
+
+_MODEL = "data_dir model_name model output"
+_TEXTS = f"{_MODEL} input text_key encoding_errors"
+_SCORES = "method overlap"
+_CORPUS = "output_dir workers shard_mb runner beam_args"
+# What is done -> the flags that it uses.
+SUBCOMMANDS = {
+    "detect": f"{_TEXTS} {_CORPUS} max_passages seed format corrupt threshold",
+    "report": f"{_TEXTS} max_passages seed",
+    "score": f"{_TEXTS} {_CORPUS} {_SCORES} tokens",
+    "rerank": f"{_MODEL} encoding_errors {_SCORES} nbest costs references weight tune "
+    "best",
+    "predict": f"model data_dir task input input_format output {_CORPUS}",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Runs the command; returns the exit code."""
+    run.run(argv[1], cli.FLAGS, _BEAM_ARGS())
+    return EXIT_OK

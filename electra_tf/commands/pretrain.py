@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pre-trains an ELECTRA model, or evaluates a pre-trained one on unlabeled text.
+
+  python3 run_pretraining.py --data-dir $DATA_DIR --model-name electra_small_owt
+
+Expects $DATA_DIR/vocab.txt and $DATA_DIR/pretrain_tfrecords; checkpoints, metrics,
+curves and results go to $DATA_DIR/models/<model-name>. The same command again continues
+the run. To evaluate: --hparams '{"do_train": false, "do_eval": true}'. To look at the
+curves: tensorboard --logdir $DATA_DIR/models, after pip install -e ".[tensorboard]".
+"""
+
+import time
+
+from absl import flags
+
+from electra_tf import cli, processes
+from electra_tf.commands import shared_flags
+from electra_tf.config.pretraining import PretrainingConfig, read_hparams
+from electra_tf.config.recipes import read_config
+from electra_tf.interop import run_start
+from electra_tf.pretrain import launch
+from electra_tf.train.stopping import parse_duration
+
+shared_flags.define_run(
+    "Location of vocabulary, TFRecords and models.",
+    "The name of the model being trained.",
+)
+_DRY_RUN = flags.DEFINE_boolean(
+    "dry_run",
+    False,
+    "Check everything and print what would be run; write nothing of it. Data without "
+    "an index of their records get one, as whenever they are read.",
+)
+_MAX_WALL_TIME = flags.DEFINE_string(
+    "max_wall_time",
+    None,
+    "Save and end with exit code 42 before this much time is over, for cluster queues: "
+    "seconds, or such as 1h30m; 0 saves the state before the first step.",
+)
+
+
+def main(argv: list[str]) -> int:
+    """Trains or evaluates as the flags say; returns the exit code."""
+    del argv
+    processes.end_with_parent()
+    started = time.monotonic()
+    limit = None
+    if _MAX_WALL_TIME.value is not None:
+        limit = parse_duration(_MAX_WALL_TIME.value, "--max-wall-time")
+    config = PretrainingConfig.from_hparams(
+        cli.FLAGS.data_dir,
+        cli.FLAGS.model_name,
+        read_hparams(cli.FLAGS.hparams),
+        read_config(cli.FLAGS.config),
+    )
+    return launch.main(config, run_start.find, started, limit, dry_run=_DRY_RUN.value)

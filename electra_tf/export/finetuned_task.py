@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fine-tuned model to export: where it is, what it is for, how it is called."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.errors import UserError
+from electra_tf.export.formats import ExportRequest
+from electra_tf.export.signatures import EncoderInputs, ExportedModel
+from electra_tf.finetune.model import FinetuningModel
+from electra_tf.finetune.task import TaskFacts
+from electra_tf.finetune.trial_folder import CONFIG, hparams_in
+from electra_tf.inference import finetuned_model
+from electra_tf.paths import escape
+from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.remote import expand
+from electra_tf.storage.remote_run import bring_model
+from electra_tf.text.vocabulary import resolve_settings
+
+_TRIAL = re.compile(r"_[0-9]+$")  # ends the name of its folder; a copy's goes on
+
+
+class ExportedTask(NamedTuple):
+    """A fine-tuned model and one task of it."""
+
+    source: ExportedModel
+    facts: TaskFacts
+    config: FinetuningConfig
+
+    @property
+    def model(self) -> FinetuningModel:
+        """Encoder and heads."""
+        return self.source.pretrainer
+
+    @property
+    def variables(self) -> list:
+        """Those of the encoder and of the task's head."""
+        return self.model.electra.variables + self._head.variables
+
+    @property
+    def _head(self):
+        return next(h for h in self.model.heads if h.name == self.facts.name)
+
+    def outputs(self, inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        """What the head says, without dropout; what asks for labels means nothing."""
+        shape = tf.shape(inputs.ids)
+        none = tf.zeros(shape[:1], tf.int32)
+        features = {
+            "input_mask": inputs.mask,
+            "segment_ids": inputs.type_ids,
+            "labels": tf.zeros_like(inputs.ids),
+            "labels_mask": tf.zeros(shape),
+            "labeled_positions": tf.broadcast_to(tf.range(shape[1])[None], shape),
+            "targets": tf.zeros(shape[:1]),
+            "label_flags": tf.zeros([shape[0], len(self.facts.labels)]),
+            **dict.fromkeys(
+                "label_ids eid start_positions end_positions is_impossible".split(),
+                none,
+            ),
+        }
+        hidden = self.model.electra(*inputs).sequence_output
+        return self._head(hidden, features, training=False)
+
+
+def trial_dir_of(request: ExportRequest) -> Path:
+    """The directory of the fine-tuned model that export_model.py was asked for.
+
+    Raises `UserError` when a run has none for the task, or several, and for hparams.
+    """
+    if request.hparams:
+        raise UserError(
+            f"--hparams does not go with --what {request.what}: a fine-tuned model has "
+            f"its own, in {CONFIG} of its folder.\nLeave --hparams out."
+        )
+    if request.init_checkpoint:
+        folder = Path(request.init_checkpoint)
+        bring_model(folder)
+        if not (folder / CONFIG).is_file():
+            raise UserError(
+                f"{folder} is no directory of a fine-tuned model (it has no {CONFIG})."
+                f"\n--what {request.what} needs one: <data-dir>/models/<model-name>/"
+                "finetuning_models/<tasks>_model_1."
+            )
+        return folder
+    parent = Path(request.model_dir) / "finetuning_models"
+    tasks = {
+        path.parent: hparams_in(path.parent).get("task_names", [])
+        for path in map(Path, expand(f"{escape(str(parent))}/*/{CONFIG}"))
+        if _TRIAL.search(path.parent.name)
+    }
+    found = [folder for folder, names in tasks.items() if request.what in names]
+    runs = {folder.name.rpartition("_")[0] for folder in found}
+    if len(runs) == 1:
+        return min(found, key=lambda folder: int(folder.name.rpartition("_")[2]))
+    if found:
+        names = ", ".join(folder.name for folder in found)
+        raise UserError(
+            f"{parent} holds several models for {request.what}: {names}.\n"
+            "Give one as --init-checkpoint, without --data-dir and --model-name."
+        )
+    there = sorted({name for names in tasks.values() for name in names})
+    raise UserError(
+        f"--what {request.what!r}: no part of a pre-trained model, and no task that "
+        f"{request.model_dir} was fine-tuned on ({', '.join(there) or 'there is none'}"
+        ")."
+    )
+
+
+def read_task(
+    folder: Path,
+    task: str,
+    precision: str = "float32",
+    vocab_file: str | None = None,
+) -> ExportedTask:
+    """A fine-tuned model with its newest weights.
+
+    Args:
+      folder: of a trial, `<data-dir>/models/<model-name>/finetuning_models/<...>_1`.
+      task: one of its tasks.
+      vocab_file: the vocabulary, if it is not where the place of the folder says.
+
+    Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
+    """
+    trained = finetuned_model.read(folder, task, precision, vocab_file=vocab_file)
+    folder, config = folder.absolute(), trained.config
+    step, _ = split_name(Path(trained.origin).name)
+    vocab = trained.vocab
+    source = ExportedModel(
+        name=f"{config.model_name}/{folder.name}",
+        vocab=vocab,
+        tokenizer_config=resolve_settings(vocab, do_lower_case=config.do_lower_case),
+        max_seq_length=config.max_seq_length,
+        pretrainer=trained.model,
+        facts={"step": step, "task": task, "precision": precision},
+    )
+    return ExportedTask(source, trained.facts_of(task), config)

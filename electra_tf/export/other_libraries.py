@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models in the formats of other programs: pre-trained ones, and fine-tuned ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.errors import UserError
+from electra_tf.export import finetuned_task
+from electra_tf.export.finetuned_task import ExportedTask
+from electra_tf.export.formats import ExportRequest
+from electra_tf.export.signatures import EncoderInputs
+from electra_tf.inference import huggingface_heads
+from electra_tf.inference.huggingface_heads import PROBLEMS
+from electra_tf.interop import (
+    huggingface,
+    keras_hub,
+    networks,
+    sources,
+    tf1,
+    verification,
+)
+from electra_tf.interop.networks import (
+    CLASSIFIER,
+    EMBEDDINGS,
+    ENCODER,
+    SPANS,
+    TEXT_CLASSIFIER,
+    Network,
+)
+from electra_tf.interop.stored_model import StoredModel
+
+_SEGMENTS = EMBEDDINGS + "token_type_embeddings"
+# For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
+# gelu(_SHARP x) / _SHARP. A power of 2 costs no accuracy.
+_SHARP = 2.0**20
+
+
+def export_tf1(request: ExportRequest) -> Path:
+    """An original checkpoint."""
+    what = request.what or "all"
+    return tf1.write_tf1(request.read_model(), what, request.output_dir)
+
+
+def export_keras_hub(request: ExportRequest) -> Path:
+    """Preset directories of KerasHub, one for each encoder."""
+    what = request.what or "all"
+    stored = _with_encoder(request.read_model())
+    return keras_hub.write_keras_hub(stored, what, request.output_dir)
+
+
+def export_huggingface(request: ExportRequest) -> Path:
+    """Directories of transformers, one for each network, or that of a task."""
+    what = request.what or "all"
+    if what in networks.WHAT:
+        stored = _with_encoder(request.read_model())
+        return huggingface.write_huggingface(stored, what, request.output_dir)
+    folder = finetuned_task.trial_dir_of(request)
+    task = finetuned_task.read_task(folder, what, vocab_file=request.vocab_file)
+    return write_task(task, folder, request.output_dir)
+
+
+def _with_encoder(stored: StoredModel) -> StoredModel:
+    """The model, unless it is nothing but two towers: then the error that says so."""
+    if not networks.has_encoder(stored):
+        networks.split(stored, "encoder")
+    return stored
+
+
+def write_task(
+    task: ExportedTask,
+    folder: str | os.PathLike,
+    output_dir: str | os.PathLike,
+    log: Callable[[str], None] = print,
+) -> Path:
+    """Writes a fine-tuned model for transformers, in a folder of its task's name.
+
+    Args:
+      folder: the fine-tuned model's.
+
+    Raises `UserError`: 2 for a head that has no equivalent, else as
+    `write_huggingface`.
+    """
+    name = task.facts.name
+    if reason := _reason_against(task):
+        raise UserError(
+            f"{name} cannot be exported to Hugging Face: {reason}.\n"
+            f"The encoder alone can: --init-checkpoint {folder} --what encoder."
+        )
+    stored = sources.read(folder, task.config.vocab_file, log=log)
+    [network] = networks.split(stored, "encoder").values()
+    weights = {v.path: np.asarray(v) for v in task.variables}
+    network.tensors.update({k: v for k, v in weights.items() if k.startswith(ENCODER)})
+    scope = f"task_specific/{name}/"
+    head = {k.removeprefix(scope): v for k, v in weights.items() if k.startswith(scope)}
+    network = _HEADS[task.facts.kind](task, network, head)
+    if task.facts.kind == "tagging":
+        log("Segment 0 is written as segment 1, which this tagger was trained with.")
+    checked = _check(task, network, stored.vocab.pad_id)
+    facts = {
+        "task": huggingface_heads.settings_of(task.facts, task.config),
+        "run": task.config.model_name,  # "model" is the folder in it
+    }
+    return huggingface.write_networks(
+        {name: network}, stored, output_dir, log, checked, facts
+    )
+
+
+def _reason_against(task: ExportedTask) -> str | None:
+    """Why transformers has no such head."""
+    facts, config = task.facts, task.config
+    width = config.model_config().hidden_size
+    if facts.kind in PROBLEMS and 2 * len(facts.labels) > width:
+        return (
+            f"ElectraForSequenceClassification has a GELU between two layers {width} "
+            f"wide, which leaves {width // 2} labels as they are; this task "
+            f"has {len(facts.labels)}"
+        )
+    if facts.kind != "qa":
+        return None
+    if config.joint_prediction:
+        return (
+            "ElectraForQuestionAnswering scores start and end apart, this head the "
+            'end by the start ("joint_prediction": false trains one that can)'
+        )
+    if config.answerable_classifier and facts.has_impossible:
+        return (
+            "ElectraForQuestionAnswering has no logit of its own for questions without "
+            'an answer ("answerable_classifier": false trains a head that can)'
+        )
+    return None
+
+
+def _tags(task: ExportedTask, network: Network, head) -> Network:
+    """Taggers are trained with segment 1 throughout; transformers gives segment 0.
+
+    So all rows of the segment table are written as row 1.
+    """
+    tensors = network.tensors | {f"{CLASSIFIER}{k[6:]}": v for k, v in head.items()}
+    tensors[_SEGMENTS] = np.repeat(tensors[_SEGMENTS][1:2], len(tensors[_SEGMENTS]), 0)
+    return network._replace(tensors=tensors, labels=task.facts.labels)
+
+
+def _labels(task: ExportedTask, network: Network, head) -> Network:
+    """A dense layer as two with GELU between, by x = gelu(x) - gelu(-x)."""
+    kernel, bias = head["dense/kernel"], head["dense/bias"]
+    first = np.concatenate([kernel, -kernel], 1), np.concatenate([bias, -bias])
+    one = np.eye(len(bias))
+    last = np.concatenate([one, -one]), np.zeros(len(bias))
+    return _two_layers(task, network, first, last, task.facts.labels)
+
+
+def _number(task: ExportedTask, network: Network, head) -> Network:
+    """A share cut to 0 ... 1, on the task's scale: max(x, 0) - max(x - 1, 0)."""
+    kernel, bias = head["dense/kernel"] * _SHARP, head["dense/bias"] * _SHARP
+    first = np.concatenate([kernel, kernel], 1), np.concatenate([bias, bias - _SHARP])
+    step = (task.facts.highest - task.facts.lowest) / _SHARP
+    last = np.array([[step], [-step]]), np.array([task.facts.lowest])
+    return _two_layers(task, network, first, last, (task.facts.name,))
+
+
+def _two_layers(task, network: Network, first, last, labels) -> Network:
+    """A text classifier; units of the layer between that are not needed are 0."""
+    width = network.shape.hidden_size
+    spare = width - len(first[1])
+    arrays = {
+        f"{CLASSIFIER}dense/kernel": np.pad(first[0], ((0, 0), (0, spare))),
+        f"{CLASSIFIER}dense/bias": np.pad(first[1], (0, spare)),
+        f"{TEXT_CLASSIFIER}kernel": np.pad(last[0], ((0, spare), (0, 0))),
+        f"{TEXT_CLASSIFIER}bias": last[1],
+    }
+    return network._replace(
+        tensors=network.tensors | {k: np.float32(v) for k, v in arrays.items()},
+        labels=tuple(labels),
+        problem_type=PROBLEMS[task.facts.kind],
+        num_texts=task.facts.num_texts,
+    )
+
+
+def _spans(task: ExportedTask, network: Network, head) -> Network:
+    """The start's and the end's layer side by side."""
+    arrays = {
+        f"{SPANS}{part}": np.concatenate(
+            [head[f"dense/{part}"], head[f"dense_1/{part}"]], -1
+        )
+        for part in ("kernel", "bias")
+    }
+    return network._replace(tensors=network.tensors | arrays)
+
+
+_HEADS = {"tagging": _tags, "qa": _spans, **dict.fromkeys(PROBLEMS, _labels)}
+_HEADS["regression"] = _number
+
+
+def _check(task: ExportedTask, network: Network, pad_id: int):
+    """Compares what was made of a head with the head itself."""
+    batch = verification.fixed_batch(network.shape, pad_id)
+    [ours] = networks.outputs([network], batch)
+    ids, mask, types = map(tf.constant, batch.values())
+    facts, counts = task.facts, None
+    if facts.kind == "tagging":
+        types, counts = mask, batch["input_mask"]
+    found = task.outputs(EncoderInputs(ids, mask, types))
+    if facts.kind == "regression":
+        share = np.clip(found["predictions"], 0, 1)[:, None]
+        expected = facts.lowest + share * (facts.highest - facts.lowest)
+    elif facts.kind == "qa":
+        # Elsewhere this head has a penalty; who asks transformers leaves them out.
+        counts = batch["input_mask"] * batch["segment_ids"]
+        counts[:, 0] = 1
+        expected = np.stack([found["start_logits"], found["end_logits"]], -1)
+    else:
+        expected = found["logits"].numpy()
+    return verification.compare(
+        "electra_tf as fine-tuned", {"logits": expected}, ours, counts
+    )

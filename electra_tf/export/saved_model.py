@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SavedModels of pre-trained and fine-tuned models, written and verified."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import logging
+
+from electra_tf.data.tfrecord import varint
+from electra_tf.errors import UserError
+from electra_tf.export import (
+    classifier,
+    discriminator,
+    encoder,
+    fill_mask,
+    finetuned_task,
+    question_answering,
+)
+from electra_tf.export.encoder import kinds_of
+from electra_tf.export.formats import ExportRequest
+from electra_tf.export.signatures import Check, ExportedModel, Servable
+from electra_tf.interop import verification
+from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
+from electra_tf.paths import readable_by_tensorflow, shown
+from electra_tf.storage import remote
+from electra_tf.storage.manifest import verify_folder, write_manifest
+from electra_tf.storage.new_folder import new_folder, new_folders
+
+WHAT = {
+    "encoder": encoder.encoder,
+    "preprocessor": encoder.preprocessor,
+    "detector": discriminator.detector,
+    "generator": fill_mask.generator,
+    "scorer": discriminator.scorer,
+}
+# By the kind of a fine-tuned task.
+TASKS = {
+    "classification": classifier.text_classifier,
+    "multilabel": classifier.text_classifier,
+    "regression": classifier.text_classifier,
+    "tagging": classifier.tagger,
+    "qa": question_answering.question_answering,
+}
+# Above it, a SavedModel is not the model. bfloat16 has 8 bits, and rounds elsewhere
+# where TensorFlow puts operations together.
+TOLERANCE = {"float32": 1e-5, "mixed_bfloat16": 0.25}
+_PACKAGES = ("electra-tf", "tensorflow", "tensorflow-text", "keras")
+
+
+def source_of(
+    stored: StoredModel, precision: str = "float32", jit_compile: bool = False
+) -> ExportedModel:
+    """What to export of a model that was read from disk.
+
+    Args:
+      precision: "float32" or "mixed_bfloat16", the type of the computation; weights
+        and answers are float32.
+      jit_compile: whether XLA compiles what signatures for ids compute.
+
+    Of an encoder without heads only that can be exported.
+    """
+    pretrainer = empty_pretrainer(stored.config, stored.vocab, precision)
+    if any(name.startswith(HEADS) for name in stored.tensors):
+        variables = pretrainer.variables
+    else:
+        variables = pretrainer.electra.variables
+        pretrainer.discriminator_predictions = None
+        pretrainer.generator = None
+    for variable in variables:
+        variable.assign(stored.tensors[variable.path])
+    return ExportedModel(
+        name=stored.name,
+        vocab=stored.vocab,
+        tokenizer_config=stored.tokenizer_config,
+        max_seq_length=stored.config.max_seq_length,
+        pretrainer=pretrainer,
+        facts={
+            "step": stored.step,
+            "trained_length": stored.trained_length,
+            "precision": precision,
+        },
+        jit_compile=jit_compile,
+    )
+
+
+def servable_of(source: ExportedModel, what: str) -> Servable:
+    """A part of a pre-trained model.
+
+    Raises `UserError` unless `what` is a key of WHAT, and a part of this model.
+    """
+    if what not in WHAT:
+        raise UserError(f"--what {what!r} is none of {', '.join(WHAT)}.")
+    return WHAT[what](source)
+
+
+def write_part(
+    source: ExportedModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    in_float32: ExportedModel | None = None,
+) -> Path:
+    """`write_parts` for one."""
+    [found] = write_parts(source, [what], output_dir, in_float32)
+    return found
+
+
+def write_parts(
+    source: ExportedModel,
+    kinds: Sequence[str],
+    output_dir: str | os.PathLike,
+    in_float32: ExportedModel | None = None,
+) -> list[Path]:
+    """`write_saved_model` for parts of a pre-trained model, keys of WHAT.
+
+    They get one version number and appear together: whoever serves them never has an
+    encoder of one model beside the preprocessor of another.
+
+    Args:
+      in_float32: the model in float32 where `source` is not.
+    """
+    servables = [servable_of(source, what) for what in kinds]
+    finals = _next_version([Path(output_dir) / what for what in kinds])
+    with new_folders(finals) as folders:
+        for what, servable, folder in zip(kinds, servables, folders, strict=True):
+            exact = in_float32 and servable_of(in_float32, what)
+            fill_folder(folder, servable, source, what, exact)
+    return finals
+
+
+def write_saved_model(
+    servable: Servable,
+    source: ExportedModel,
+    what: str,
+    output_dir: str | os.PathLike,
+    exact: Servable | None = None,
+) -> Path:
+    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants it.
+
+    It loads with tensorflow and tensorflow_text alone.
+
+    Args:
+      what: the name to serve it under.
+      exact: the same in float32 where `servable` is not; the manifest then says how
+        much of its accuracy is lost.
+
+    Returns the directory.  Raises `UserError`: 73 when it cannot be written, 65 when
+    what was written does not compute what the model does.
+    """
+    [final] = _next_version([Path(output_dir) / what])
+    with new_folder(final) as folder:
+        fill_folder(folder, servable, source, what, exact)
+    return final
+
+
+def _next_version(bases: Sequence[Path]) -> list[Path]:
+    """A folder in each, of the first number that is above all that are there."""
+    names = [name for base in bases for name in remote.names_in(base)]
+    number = 1 + max((int(name) for name in names if name.isdecimal()), default=0)
+    return [base / str(number) for base in bases]
+
+
+def fill_folder(
+    folder: Path,
+    servable: Servable,
+    source: ExportedModel,
+    what: str,
+    exact: Servable | None = None,
+) -> float:
+    """Writes a SavedModel into a folder, loads it again, and writes the manifest.
+
+    Args: as of `write_saved_model`.
+
+    Returns the greatest difference from the model.  Raises `OSError` when it cannot be
+    written, `UserError` (65) when that difference is beyond TOLERANCE.
+    """
+    _save(servable, source, what, folder)
+    tolerance = TOLERANCE[source.facts.get("precision", "float32")]
+    loaded = tf.saved_model.load(readable_by_tensorflow(folder))
+    differences = _differences(loaded, servable.checks)
+    verification.require(
+        verification.Result(name, "tensorflow", gap, tolerance)
+        for name, gap in differences.items()
+    )
+    content: dict[str, Any] = {
+        "format": "saved_model",
+        "what": what,
+        "model": source.name,
+        "objective": source.objective,
+        "max_seq_length": source.max_seq_length,
+        "vocab_sha256": source.vocab.sha256,
+        **source.tokenizer_config._asdict(),
+        **servable.facts,
+        **source.facts,
+        "jit_compile": source.jit_compile,
+        "max_difference": max(differences.values()),
+        "differences": differences,
+        "tolerance": tolerance,
+    }
+    if exact:
+        lost = _differences(loaded, exact.checks)
+        # Other tokens or answers are no number.
+        lost = {name: gap for name, gap in lost.items() if gap < float("inf")}
+        content["differences_from_float32"] = lost
+    write_manifest(folder, content, _PACKAGES)
+    return content["max_difference"]
+
+
+def _save(servable: Servable, source: ExportedModel, what: str, folder: Path) -> None:
+    # The vocabulary is in the graph; as an asset it is there for people and tools.
+    vocab_file = folder / "vocab.txt"
+    text = "".join(f"{token}\n" for token in source.vocab.tokens)
+    vocab_file.write_text(text, encoding="utf-8")
+    servable.root.vocab_file = tf.saved_model.Asset(str(vocab_file))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity(logging.WARNING)  # TensorFlow reports each step of a save.
+    try:
+        tf.saved_model.save(servable.root, str(folder), signatures=servable.signatures)
+        vocab_file.unlink()
+        requests = [(check.signature, check.inputs) for check in servable.checks]
+        write_warmup_requests(str(folder), what, requests)
+    except tf.errors.OpError as error:
+        raise OSError(None, error.message.splitlines()[0]) from error
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def _differences(loaded, checks: Sequence[Check]) -> dict[str, float]:
+    """The greatest difference of each output, as "signature/output"."""
+    found: dict[str, float] = {}
+    for check in checks:
+        inputs = {name: tf.constant(x) for name, x in check.inputs.items()}
+        outputs = loaded.signatures[check.signature](**inputs)
+        for name, expected in check.expected.items():
+            gap = verification.difference(expected, outputs[name].numpy())
+            # Sums round by the size of their terms: of scores up to 20, one near 0 too.
+            gap /= verification.scale_of(expected)
+            found[f"{check.signature}/{name}"] = gap
+    return found
+
+
+def export_saved_model(request: ExportRequest) -> str:
+    """Without --what, everything that the model has.
+
+    Another name than those in WHAT is a fine-tuned task's.
+    """
+    if request.what and request.what not in WHAT:
+        _export_task(request)
+        return request.output_dir
+    stored = request.read_model()
+    source = source_of(stored, request.precision, request.jit_compile)
+    in_float32 = None if request.precision == "float32" else source_of(stored)
+    kinds = [request.what] if request.what else kinds_of(source)
+    written = write_parts(source, kinds, request.output_dir, in_float32)
+    for what, folder in zip(kinds, written, strict=True):
+        _report(what, folder)
+    return request.output_dir
+
+
+def _export_task(request: ExportRequest) -> None:
+    folder, exact = finetuned_task.trial_dir_of(request), None
+    read = functools.partial(
+        finetuned_task.read_task, folder, request.what, vocab_file=request.vocab_file
+    )
+    task = read(precision=request.precision)
+    source = task.source._replace(jit_compile=request.jit_compile)
+    task = task._replace(source=source)
+    make = TASKS[task.facts.kind]
+    if request.precision != "float32":
+        exact = make(read())
+    print(shown(f"{request.what}: from {folder}"))
+    name = request.what.replace(":", ".")
+    written = write_saved_model(
+        make(task), task.source, name, request.output_dir, exact
+    )
+    _report(request.what, written)
+
+
+def _report(what: str, written: Path) -> None:
+    """Says what was written, and how far it is from the model."""
+    manifest = verify_folder(written)
+    gap = manifest["max_difference"]
+    print(shown(f"{what}: {written}, greatest difference from the model {gap:.1e}"))
+    for name, lost in manifest.get("differences_from_float32", {}).items():
+        print(f"  {name}: {lost:.1e} from float32")
+
+
+PATH = os.path.join("assets.extra", "tf_serving_warmup_requests")
+
+# Field numbers of tensorflow_serving/apis/{prediction_log,predict,model}.proto.
+_PREDICTION_LOG_PREDICT_LOG = 6
+_PREDICT_LOG_REQUEST = 1
+_REQUEST_MODEL_SPEC, _REQUEST_INPUTS = 1, 2
+_SPEC_NAME, _SPEC_SIGNATURE_NAME = 1, 3
+_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+
+
+def write_warmup_requests(
+    directory: str,
+    model_name: str,
+    requests: Iterable[tuple[str, Mapping[str, np.ndarray]]],
+) -> None:
+    """Writes the warm-up file of a SavedModel.
+
+    Args:
+      directory: the SavedModel.
+      model_name: the name that it is served under.
+      requests: pairs of a signature's name and its inputs.
+    """
+    path = os.path.join(directory, PATH)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with tf.io.TFRecordWriter(path) as writer:
+        for signature, inputs in requests:
+            writer.write(prediction_log(model_name, signature, inputs))
+
+
+def prediction_log(
+    model_name: str, signature: str, inputs: Mapping[str, np.ndarray]
+) -> bytes:
+    """A PredictionLog of one request, encoded."""
+    spec = _field(_SPEC_NAME, model_name.encode())
+    spec += _field(_SPEC_SIGNATURE_NAME, signature.encode())
+    request = _field(_REQUEST_MODEL_SPEC, spec)
+    for name, value in inputs.items():
+        tensor = tf.make_tensor_proto(value).SerializeToString()
+        entry = _field(_ENTRY_KEY, name.encode()) + _field(_ENTRY_VALUE, tensor)
+        request += _field(_REQUEST_INPUTS, entry)
+    log = _field(_PREDICT_LOG_REQUEST, request)
+    return _field(_PREDICTION_LOG_PREDICT_LOG, log)
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field of a protocol buffer."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload

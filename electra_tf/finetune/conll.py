@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sentences in words: CoNLL's lines of columns, lists in JSON, running text.
+
+A line is a word with its columns, a blank line or -DOCSTART- ends a sentence. Cells
+are what stands between tabs; in a line without tabs, between blanks.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from electra_tf.errors import UserError
+from electra_tf.finetune.inputs import (
+    LINES,
+    Asked,
+    Columns,
+    Source,
+    identity_of,
+    records,
+    refuse,
+    shown,
+)
+from electra_tf.finetune.tag_schemes import OUTSIDE
+
+Sentence = tuple[int, list[list[str]]]  # number of its first line, cells of each line
+Named = str | int | None  # a column, by name or counted from 1; None: not said
+# Names of lists of words in JSON, and of tags.
+WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags")
+_SAMPLE = 20_000  # lines that the layout is read from
+_CONLL_U = "id form lemma upos xpos feats head deprel deps misc".split()
+_BLANK = " \t\r"
+_NUMBERED = "the first column counts the words, which stand in column 2"
+_KEYED = re.compile(r"# ?[\w.:-]+ = |#+ ?(newdoc|newpar|begin document|end document)\b")
+_RANGE = re.compile(r"\d+[-.]\d+")  # CoNLL-U: several words in one, an empty word
+_SPAN = re.compile(r"[BIESLUMW][-_](.+)|(.+)[-_][BIESLUMW]", re.DOTALL)
+
+
+class Layout(NamedTuple):
+    """What stands where in a file.
+
+    Attributes:
+      words, tags: columns, from 0; tags None: there are none.
+      width: columns of a line.
+      is_numbered: the first column counts the words.
+      has_header: the first line names the columns.
+      is_running: each line is a sentence.
+      notes: what was recognised.
+    """
+
+    words: int = 0
+    tags: int | None = None
+    width: int = 1
+    is_numbered: bool = False
+    has_header: bool = False
+    is_tabbed: bool = False
+    is_running: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def cells_of(line: str) -> list[str]:
+    """The cells of a line, none of a blank one."""
+    line = line.rstrip(_BLANK)
+    if "\t" in line:
+        return [cell.strip(" ") or cell for cell in line.split("\t")]
+    return re.split(" +", line.lstrip(" ")) if line else []
+
+
+def sentences(
+    lines: Iterator[str], layout: Layout, skipped: list[str] | None = None
+) -> Iterator[Sentence]:
+    """The sentences of a file's lines.
+
+    Args:
+      skipped: takes the comments that are left out.
+    """
+    sentence: list[list[str]] = []
+    start = 1
+    for number, line in enumerate(itertools.chain(lines, [""]), start=1):
+        cells = [] if number == 1 and layout.has_header else cells_of(line)
+        if not cells or cells[0] == "-DOCSTART-":
+            if sentence:
+                yield start, sentence
+            sentence = []
+        elif _is_comment(line, cells, layout, not sentence):
+            if skipped is not None:
+                skipped.append(line)
+        elif not (layout.is_numbered and _RANGE.fullmatch(cells[0])):
+            start = start if sentence else number
+            sentence.append(cells)
+
+
+def _is_comment(line: str, cells: list[str], layout: Layout, begins: bool) -> bool:
+    """Whether a line is about its sentence; a word may be or begin with # as well."""
+    if not line.startswith("#") or layout.is_running:
+        return False
+    if _KEYED.match(line) or re.match("#+ ", cells[0]):
+        return True
+    return len(cells) != layout.width and (begins or line[1:2] in _BLANK)
+
+
+def layout_of(lines: Sequence[str]) -> Layout:
+    """The layout of a file by some of its lines, without tags."""
+    rows = [cells_of(line) for line in lines if not line.startswith("#")]
+    rows = [cells for cells in rows if cells and cells[0] != "-DOCSTART-"]
+    counts = collections.Counter(map(len, rows))
+    width = counts.most_common(1)[0][0] if rows else 0
+    tabs = sum("\t" in line.rstrip(_BLANK) for line in lines)
+    found = Layout(width=width, is_tabbed=tabs * 2 > len(rows))
+    numbered = [_is_counted(rows) for _, rows in sentences(iter(lines), found)]
+    several = [x for x in numbered if x is not None]
+    if several and sum(several) >= 0.9 * len(several) and width > 1:
+        return found._replace(words=1, is_numbered=True, notes=(_NUMBERED,))
+    return found
+
+
+def _is_counted(rows: list[list[str]]) -> bool | None:
+    """Whether the first cells count; None for a single word, where it is open."""
+    firsts = [cells[0] for cells in rows if not _RANGE.fullmatch(cells[0])]
+    if len(firsts) < 2:
+        return None
+    if not all(first.isdecimal() for first in firsts):
+        return False
+    numbers = [*map(int, firsts)]
+    return numbers == [*range(numbers[0], numbers[0] + len(numbers))]
+
+
+def tagged_layout(
+    name: str, lines: Sequence[str], words: Named, tags: Named, is_plain: bool
+) -> Layout:
+    """The layout of a file with tags.
+
+    Args:
+      name: of the file.
+      words, tags: columns that the task names.
+      is_plain: tags may be any text.
+
+    Raises `UserError` where no column, or more than one, can be that of the tags.
+    """
+    found, [words, tags] = _named(name, lines, layout_of(lines), [words, tags])
+    if words is not None:
+        found = found._replace(words=words, notes=())
+    others = [c for c in range(found.width) if c > found.words]
+    if tags is None and others:
+        columns = _columns(lines, found)
+        classes = {c: _classes(columns[c]) for c in others}
+        last = others[-1]
+        like = [c for c in others if classes[c] is not None]
+        rivals = [c for c in like if c != last and classes[c]]
+        unclear = bool(rivals) and last in like
+        if unclear and not found.is_numbered:  # CoNLL-2003 has chunks before its names.
+            unclear = not classes[last] or any(
+                classes[last] & classes[c] for c in rivals
+            )
+        if found.is_numbered and len(others) > 1 and not unclear:
+            unclear = is_plain or len(like) != 1
+            last = like[0] if len(like) == 1 else last
+        if unclear:
+            shown_columns = "; ".join(
+                f"{c + 1}: {' '.join(columns[c][:4])}" for c in others
+            )
+            raise UserError(
+                f"{name}: more than one column could be that of the tags: "
+                f"{shown_columns:.300}.\nName it in the task, counted from 1, such as "
+                f'"words": {found.words + 1}, "tags": {(rivals or others)[0] + 1}.'
+            )
+        tags = last
+        notes = (f"{note}; tags in column {tags + 1}" for note in found.notes)
+        found = found._replace(notes=tuple(notes))
+    return found._replace(tags=tags)
+
+
+def _columns(lines: Sequence[str], layout: Layout) -> list[list[str]]:
+    rows = [row for _, rows in sentences(iter(lines), layout) for row in rows]
+    whole = [row for row in rows if len(row) == layout.width]
+    return [list(column) for column in zip(*whole, strict=True)]
+
+
+def _classes(column: Sequence[str]) -> set[str] | None:
+    """The classes of a column of tags for spans; None for other columns."""
+    tags = set(column) - {*OUTSIDE}
+    if not tags and "O" not in column:
+        return None
+    found = [_SPAN.fullmatch(tag) for tag in tags]
+    return {m[1] or m[2] for m in found} if all(found) else None
+
+
+def _named(
+    name: str, lines: Sequence[str], layout: Layout, wanted: Sequence[Named]
+) -> tuple[Layout, list[int | None]]:
+    """The layout, and the columns that a task names, from 0."""
+    first = next((cells_of(x) for x in lines if not x.startswith("#")), [])
+    globally = next((x for x in lines[:5] if x.startswith("# global.columns")), None)
+    names = [*map(str.lower, globally.partition("=")[2].split())] if globally else []
+    found: list[int | None] = []
+    for column in wanted:
+        if column is None or isinstance(column, int):
+            found.append(None if column is None else column - 1)
+            continue
+        if column in first:
+            names, layout = first, layout._replace(has_header=True)
+        elif not names and layout.width == len(_CONLL_U):
+            names = _CONLL_U
+        key = column if column in names else column.lower()
+        if key not in names:
+            raise UserError(
+                f"{name} has no column {column!r}; its first line is "
+                f"{shown(' '.join(first))}.\nName columns by number, counted from 1."
+            )
+        found.append(names.index(key))
+    for place in found:
+        if place is not None and not 0 <= place < layout.width:
+            raise UserError(
+                f"{name} has {layout.width} columns, counted from 1; the task names "
+                f"column {place + 1}.\nA line of it: {shown(' '.join(first))}."
+            )
+    if layout.has_header:  # which may have hidden that words are counted
+        rest = layout_of(lines[1:])
+        layout = rest._replace(has_header=True)
+    return layout, found
+
+
+def words(
+    source: Source,
+    column: Named = None,
+    identity: Columns = ("id",),
+) -> Iterator[Asked]:
+    """Sentences in words: lists in JSON lines, columns, or a sentence a line.
+
+    Args:
+      column: where the words are.
+    """
+    if source.form == LINES:
+        yield from _asked_lines(source, column)
+        return
+    for where, row in records(source):
+        key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
+        found = row.get(key)
+        if not isinstance(found, list) or not found:
+            there = ", ".join(map(str, row)) or "nothing"
+            name = key or column or WORDS[0]
+            refuse(where, f"{name} is {shown(found)}, not a list of words; has {there}")
+        if wrong := no_words(found):
+            refuse(where, f"{key} has {wrong} for a word")
+        yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
+
+
+def _asked_lines(source: Source, column: Named) -> Iterator[Asked]:
+    lines = iter(source.lines)
+    sample = list(itertools.islice(lines, _SAMPLE))
+    layout = untagged_layout(source.name, sample, column)
+    for note in layout.notes:
+        source.say(f"{source.name}: {note}")
+    lines = itertools.chain(sample, lines)
+    if layout.is_running:
+        for number, line in enumerate(lines, start=1):
+            if cells := line.split():
+                yield Asked(f"{source.name}, line {number}", {"words": cells})
+        return
+    for number, rows in sentences(lines, layout):
+        where = f"{source.name}, line {number}"
+        wrong = next((r for r in rows if len(r) != layout.width), None)
+        if wrong is not None:
+            refuse(where, f"{shown(' '.join(wrong))} has not {layout.width} columns")
+        yield Asked(where, {"words": [row[layout.words] for row in rows]})
+
+
+def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:
+    """The layout of a file whose tags, if it has any, do not matter.
+
+    Raises `UserError` where its lines are neither columns nor running text.
+    """
+    found = layout_of(lines)
+    rows = [cells_of(line) for line in lines]
+    whole = [row for row in rows if row and not row[0].startswith(("#", "-DOCSTART-"))]
+    widths = {len(row) for row in whole}
+    parted = any(not a and b for a, b in itertools.pairwise([[""], *rows]))
+    ends = {row[-1] for row in whole}
+    is_tagged = len(widths) == 1 and bool(_classes([*ends])) or "O" in ends
+    has_tabs = any("\t" in line.rstrip(_BLANK) for line in lines)
+    if not has_tabs and found.width > 1 and not is_tagged:
+        if len(widths) > 1 or not parted:
+            note = "no columns: each line is a sentence of words between blanks"
+            return found._replace(is_running=True, notes=(note,))
+    if isinstance(column, int) and 1 <= column <= found.width:
+        return found._replace(words=column - 1, notes=())
+    if isinstance(column, str) and column in (rows or [[]])[0]:
+        found, [place] = _named(name, lines, found, [column])
+        return found._replace(words=place, notes=())
+    return found
+
+
+def no_words(given: Sequence[Any]) -> str | None:
+    """What of a list is no word, as a message shows it."""
+    wrong = [one for one in given if one is None or isinstance(one, (list, dict))]
+    return ("null" if wrong[0] is None else shown(wrong[0])) if wrong else None

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A fine-tuning run: its config and data, then its trials, at once or one by one.
+
+TensorFlow is imported after everything that can be checked without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from electra_tf import startup
+from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
+from electra_tf.finetune import (
+    classification,
+    data_summary,
+    glue_zip,
+    initial_weights,
+    preprocessing,
+    run_settings,
+    sweep,
+    task_names,
+)
+from electra_tf.finetune.results import DATA, Results
+from electra_tf.finetune.task import Task
+from electra_tf.finetune.trial_folder import check_is_free, check_is_kept
+from electra_tf.interop import compatibility
+from electra_tf.interop.sources import FoundModel
+from electra_tf.processes import Job, run_jobs
+from electra_tf.storage.files import check_place
+from electra_tf.storage.remote import check_writable, names_below, put, put_folder
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
+from electra_tf.train.stopping import LeaveAtOnce, StopRequest
+
+if TYPE_CHECKING:
+    from electra_tf.finetune.trial import Run
+
+# Examples that were left out and are listed on the console.
+# Examples of each task that log_examples shows.
+_SHOWN = 5
+
+
+class Flags(NamedTuple):
+    """What a command line asks for.
+
+    Attributes:
+      hparams: with those of --config.
+      trial: the only trial to make, for job arrays; None: all.
+      parallel: trials at a time, each in a process of its own.
+      merge: make no trial; collect the results of those that are made.
+    """
+
+    data_dir: str
+    model_name: str
+    hparams: dict[str, Any]
+    sweep: bool
+    trial: int | None
+    parallel: int
+    merge: bool
+
+
+def main(flags: Flags) -> int:
+    """Does what the flags say; returns the exit code."""
+    if os.environ.get("TF_CONFIG"):
+        raise UserError(
+            "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
+            "Unset it; --trial makes trials jobs of their own."
+        )
+    with LeaveAtOnce():  # until a trial begins, which has something to save
+        return run(flags, Console())
+
+
+def run(flags: Flags, console: Console) -> int:
+    """Checks and reads all that the run needs, then makes its trials."""
+    config, source = resolve(flags, flags.hparams, console)
+    check_place(os.path.dirname(config.results_txt))
+    check_writable(os.path.dirname(config.results_txt))
+    check_place(config.preprocessed_data_dir)
+    check_trial_places(config)
+    check_flags(flags, config)
+    if flags.merge:
+        return show(results_of(config, source), config, console)
+    vocab = Vocabulary.load(config.vocab_file)
+    vocab.check_size(config.vocab_size)
+    resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    console.heading("Config:")
+    for name, value in sorted(config.to_dict().items()):
+        console.log(f"{name} {value}")
+    for note in config.notes() + vocab.notes():
+        console.log(f"Note: {note}.")
+    console.log()
+    if source is not None:
+        compatibility.check(source, config, vocab, compatibility.FINETUNE)
+    if flags.sweep:
+        return run_sweep(flags, config, vocab, console)
+    trained = None
+    if not config.do_train:
+        trained = source.run
+        if config.evaluates_its_trials:
+            source = None  # Each trial has its own.
+            check_trials_are_kept(config)
+        # What the training of these trials brought stays beside it.
+        path = config.results_txt.removesuffix("_results.txt")
+        config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
+    # It reads with TensorFlow, whose devices have to be chosen first.
+    devices_first = config.data_source == "tfds"
+    placement = prepare_devices(config, console) if devices_first else None
+    tasks = make_tasks(config, vocab, console, trained)
+    results = results_of(config, source, vocab, tasks, flags.trial)
+    if flags.parallel > 1:
+        return run_parallel(flags.parallel, results, config, console)
+    placement = placement or prepare_devices(config, console)
+    from electra_tf.finetune.trial import Run
+
+    with StopRequest() as stop:
+        run = Run(config, vocab, tasks, source, placement, console, stop)
+        trials = [flags.trial] if flags.trial else numbers(config)
+        code = run_trials(run, results, trials)
+    if code == EXIT_OK and results.trials and not flags.trial:
+        show(results, config, console)
+    return code
+
+
+def resolve(
+    flags: Flags, explicit: dict[str, Any], console: Console
+) -> tuple[FinetuningConfig, FoundModel | None]:
+    """(config, the checkpoint that it starts from, or that is evaluated).
+
+    What the user leaves open of the model's shape and text, the checkpoint says.
+    """
+    place = flags.data_dir, flags.model_name
+    path = FinetuningConfig.weights_of(*place, explicit)
+    if path is None:
+        return FinetuningConfig.from_hparams(*place, explicit), None
+    if not explicit.get("do_train", True) and path != explicit.get("init_checkpoint"):
+        check_is_kept(path, 1, "be evaluated", "num_trials")
+    source = initial_weights.find(path, console.log)
+    usual = vocabulary_of(*place)
+    known = initial_weights.hparams_of(source, explicit, usual, console.log)
+    config = FinetuningConfig.from_hparams(*place, explicit, None, known)
+    if source.settings.vocab_file is None:
+        source = source.with_vocabulary(config.vocab_file)
+    return config, source
+
+
+def numbers(config: FinetuningConfig) -> range:
+    """Those of the trials."""
+    return range(1, config.num_trials + 1)
+
+
+def check_trial_places(config: FinetuningConfig) -> None:
+    """Raises a UserError for a folder that a trial could not, or must not, go into."""
+    for trial in numbers(config) if config.do_train else ():
+        check_place(config.trial_dir(trial))
+        check_is_free(config.trial_dir(trial))
+
+
+def check_flags(flags: Flags, config: FinetuningConfig) -> None:
+    """Raises a UserError for flags about trials that do not go together."""
+    chosen = {"--trial": flags.trial, "--parallel": flags.parallel > 1}
+    chosen |= {"--merge": flags.merge, "--sweep": flags.sweep}
+    names = [name for name, value in chosen.items() if value]
+    if len(names) > 1:
+        raise UserError(f"{names[0]} and {names[1]} exclude each other.", EXIT_FLAGS)
+    if names and not (config.do_train and config.do_eval):
+        raise UserError(f"{names[0]} needs do_train and do_eval.")
+    if (flags.trial or 1) > config.num_trials:
+        raise UserError(
+            f"--trial {flags.trial}: num_trials is {config.num_trials}.\n"
+            "Trials count from 1."
+        )
+    if flags.parallel > 1 and config.data_source == "tfds":
+        raise UserError(
+            '--parallel does not go with data_source "tfds": start --trial 1, 2, ... '
+            "yourself."
+        )
+
+
+def check_trials_are_kept(config: FinetuningConfig) -> None:
+    """Raises a UserError for a trial that is to be evaluated and has no model."""
+    purpose = "be evaluated" if config.do_eval else "predict the test set"
+    for trial in numbers(config):
+        check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
+
+
+def make_tasks(
+    config: FinetuningConfig,
+    vocab: Vocabulary,
+    console: Console,
+    trained: Path | None = None,
+) -> list[Task]:
+    """The tasks, with all data that they need read, so that bad data are found now."""
+    tasks = task_names.make_tasks(config, vocab, trained)
+    kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
+    if "test" in kinds:
+        check_test_sets(tasks)
+    for note in (note for task in tasks for note in task.notes(kinds)):
+        console.log(f"Note: {note}.")
+    if config.do_train:
+        store = preprocessing.features(config, tasks, "train", True)
+        for line in data_summary.of_features(store, "training", tasks):
+            console.log(line)
+        for number, task in enumerate(tasks):
+            for line in data_summary.lines(task, number, store):
+                console.log(line)
+        if config.log_examples:
+            log_examples(store, tasks, console)
+    for task in tasks:
+        for split in (s for kind in kinds for s in task.splits(kind)):
+            store = preprocessing.features(config, tasks, split, False, only=task)
+            what = f"{task.name}, {split}"
+            for line in data_summary.of_features(store, what, [task]):
+                console.log(line)
+            task.read(split)  # Now: its file may be edited while the run is at work.
+    return tasks
+
+
+def check_test_sets(tasks: list[Task]) -> None:
+    """Raises a UserError where there is nothing that write_test_outputs could write."""
+    if not any(task.splits("test") for task in tasks):
+        raise UserError("write_test_outputs is set, but no task has a test set.")
+
+
+def log_examples(store, tasks: list[Task], console: Console) -> None:
+    """Shows the first examples of each task as the model will see them."""
+    for number, task in enumerate(tasks):
+        rows = [i for i in range(len(store)) if store["task_id"][i] == number]
+        for row in rows[:_SHOWN]:
+            ids = store["input_ids"][row][: store.lengths[row]]
+            tokens = " ".join(task.tokenizer.convert_ids_to_tokens(ids))
+            console.log(f"{task.name}: {tokens}")
+            for spec in task.feature_specs():
+                value = store[preprocessing.feature_key(task, spec.name)][row]
+                shown = value.tolist()[:30] if value.ndim else value
+                console.log(f"  {spec.name}: {shown}")
+
+
+def results_of(
+    config: FinetuningConfig,
+    source: FoundModel | None,
+    vocab: Vocabulary | None = None,
+    tasks: Sequence[Task] = (),
+    only: int | None = None,
+) -> Results:
+    """The results of the run, with those that are there if it trains.
+
+    `vocab`, `tasks`: None and () where their files are not to be looked at.
+    """
+    settings = run_settings.settings_of(config, source, vocab)
+    if tasks:
+        settings[DATA] = preprocessing.data_facts(config, tasks)
+    places = config.results_json, config.results_txt
+    results = Results(*places, settings, only, config.num_trials)
+    if config.do_train:
+        results.load()
+    return results
+
+
+def show(results: Results, config: FinetuningConfig, console: Console) -> int:
+    """Writes and prints the results of all trials that are made."""
+    if not results.trials:
+        raise UserError(f"there are no results in {config.results_json} or beside it.")
+    results.write()
+    missing = [str(trial) for trial in numbers(config) if trial not in results.trials]
+    if missing:
+        console.log(f"Note: not made yet: trial {', '.join(missing)}.")
+    console.heading("Results")
+    console.log(results.table())
+    console.log(f"Written to {config.results_txt} and {config.results_json}")
+    return EXIT_OK
+
+
+def run_parallel(
+    count: int, results: Results, config: FinetuningConfig, console: Console
+) -> int:
+    """Makes the trials that are not made yet, `count` at a time, by `--trial`."""
+    # A list of flags ends with the last one of a name.
+    command = [sys.executable, *sys.argv, "--parallel=0"]
+    stem = config.results_json.removesuffix(".json")
+    jobs = [
+        Job(f"Trial {k}", [[*command, f"--trial={k}"]], Path(f"{stem}.trial_{k}.log"))
+        for k in numbers(config)
+        if k not in results.trials
+        or (config.write_test_outputs and k <= config.n_writes_test)
+    ]
+    code = run_jobs(jobs, count, console)
+    if code == EXIT_PREEMPTED:
+        console.log("Run the same command again to continue.")
+    if code:
+        return code
+    results.load()
+    return show(results, config, console)
+
+
+def prepare_devices(config: FinetuningConfig, console: Console):
+    """Imports TensorFlow and chooses the devices; once in a process."""
+    startup.import_tensorflow()
+    from electra_tf.train import distribution
+
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    placement = distribution.create_strategy(config)
+    console.log(distribution.describe(placement, config.precision))
+    return placement
+
+
+def run_trials(
+    run: Run, results: Results, trials: Iterable[int], for_glue: bool = True
+) -> int:
+    """Makes the trials that are not made yet; returns the exit code.
+
+    Args:
+      for_glue: whether to write GLUE.zip when all of its files are there.
+    """
+    from electra_tf.finetune import pictures
+    from electra_tf.finetune import trial as finetuning
+
+    config, log = run.config, run.console.log
+    folder = Path(config.results_txt).parent
+    # Not what else lies there: those may be copies of what others write.
+    own = (Path(config.results_txt).stem.removesuffix("_results"), "GLUE_trial_")
+    for trial in trials:
+        done = results.trials.get(trial) if config.do_train and config.do_eval else None
+        if done:
+            log(f"Trial {trial} is finished; its results are kept.")
+            if config.write_pictures:
+                pictures.write(config, done, log)
+            if not finetuning.lacks_test_outputs(config, done, run.tasks):
+                continue
+        try:
+            run.check_stop()
+            run.console.heading(f"Trial {trial} of {config.num_trials}")
+            if done:
+                result = finetuning.with_test_outputs(run, done)
+            else:
+                result = finetuning.run_trial(run, trial)
+        except finetuning.Interrupted:
+            log("Run the same command again to continue.")
+            return EXIT_PREEMPTED
+        if config.do_eval:
+            results.add(result)
+        of_glue = any(task.name in classification.GLUE for task in run.tasks)
+        if result.test_outputs and of_glue and for_glue:
+            glue_zip.write(folder, trial, log)
+        if config.write_pictures and not done:
+            pictures.write(config, result, log)
+        put(folder, [name for name in names_below(folder) if name.startswith(own)])
+        if trial in results.trials:  # Else nothing would be left of it.
+            finetuning.discard_model(config, trial)
+    return EXIT_OK
+
+
+def run_sweep(
+    flags: Flags, config: FinetuningConfig, vocab: Vocabulary, console: Console
+) -> int:
+    """Fine-tunes from every checkpoint of a pre-training run, task by task."""
+    placement = prepare_devices(config, console)
+    # What a single task implies holds for each, such as longer texts of questions.
+    singles = {}
+    for name in config.task_names:
+        hparams = {**flags.hparams, "task_names": [name]}
+        singles[name], _ = resolve(flags, hparams, Console(silent=True))
+    runs, all_tasks = [], task_names.make_tasks(config, vocab, own=singles)
+    if config.write_test_outputs:
+        check_test_sets(all_tasks)
+    # All data are read, and found right, before the first task is trained.
+    for name, task in zip(config.task_names, all_tasks, strict=True):
+        hparams = sweep.of_task(flags.hparams, config, name, task)
+        if config.write_test_outputs and not hparams["write_test_outputs"]:
+            console.log(f"Note: {task.notes(['test'])[0]}.")
+        own, _ = resolve(flags, hparams, console)
+        runs.append((name, own, make_tasks(own, vocab, console)))
+    from electra_tf.finetune.trial import Run
+
+    scores: sweep.Scores = {}
+    with StopRequest() as stop:
+        for name, own, tasks in runs:
+            for step, prefix in sweep.checkpoints_of(own):
+                console.heading(f"{name} from step {step}")
+                here = sweep.config_at(own, step, prefix)
+                check_trial_places(here)
+                source = initial_weights.find(prefix, console.log)
+                compatibility.check(source, here, vocab, compatibility.FINETUNE)
+                run = Run(here, vocab, tasks, source, placement, console, stop)
+                results = results_of(here, source, vocab, tasks)
+                if code := run_trials(run, results, numbers(here), for_glue=False):
+                    return code
+                show(results, here, console)
+                for data_set, metrics in results.statistics().items():
+                    metric = tasks[0].main_metric or next(iter(metrics))
+                    by_step = scores.setdefault(f"{data_set}: {metric}", {})
+                    by_step[step] = metrics[metric]
+    json_path = sweep.json_path_of(config)
+    picture = sweep.write(scores, json_path, f"Sweep of {config.model_name}")
+    put_folder(json_path.parent)
+    console.log(sweep.table(scores))
+    console.log(f"Written to {json_path} and {picture}")
+    return EXIT_OK

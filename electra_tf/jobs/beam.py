@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks shared by the workers of Apache Beam.
+
+Beam carries the tasks and nothing else; results are files in a folder that all workers
+see. So it does not matter which worker has a task, how tasks are bundled, or whether a
+bundle is repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import logging
+import os
+import queue
+import shlex
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from electra_tf.errors import (
+    EXIT_CONFIG,
+    EXIT_FLAGS,
+    EXIT_PEER_LOST,
+    UserError,
+    as_text,
+    as_user_error,
+)
+from electra_tf.jobs.folder import OWN
+from electra_tf.storage.files import atomic_write
+
+# Beam's own engine, in this process or in several of this machine. Its default, and
+# "DirectRunner", would download a program first.
+_LOCAL_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+_LOCAL_NAMES = (None, "DirectRunner", "FnApiRunner", "BundleBasedDirectRunner")
+
+_ERROR_FILE = os.path.join(OWN, "error.json")
+
+# A worker may run several bundles in threads. In Python one at a time is as fast and
+# takes less memory.
+_one_at_a_time = threading.Lock()
+
+
+def for_each(
+    function: Callable[[str], Any],
+    tasks: Sequence[str],
+    folder: str,
+    beam_args: str = "",
+) -> None:
+    """Calls `function(task)` for every task, at least once, in Beam's workers.
+
+    Args:
+      function: of a module that workers can import, or a partial of one.
+      folder: all workers see it; relative paths are from the same place for all.
+      beam_args: Beam's options, as on a command line; without --runner, Beam's own
+        engine in this process.
+
+    Raises the first `UserError` of a call; a `UserError` for what prevents the run.
+    """
+    logging.disable(logging.WARNING)  # of optional parts that are not needed here
+    try:
+        import apache_beam as beam
+    except ImportError:
+        raise UserError(
+            "--runner beam needs the package apache-beam, which is not installed.\n"
+            'Install it: pip install -e ".[beam]"',
+            EXIT_CONFIG,
+        ) from None
+    finally:
+        logging.disable(logging.NOTSET)
+    folder = os.path.abspath(folder)
+    error_path = os.path.join(folder, _ERROR_FILE)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(error_path)
+    runner, options = _options(beam_args)
+    call = functools.partial(_call, folder, os.getcwd(), function)
+
+    def run() -> None:
+        pipeline = beam.Pipeline(runner=runner, options=options)
+        (
+            pipeline
+            | "Tasks" >> beam.Create(list(tasks))
+            | "Spread" >> beam.Reshuffle()
+            | "Work" >> beam.Map(call)
+        )
+        state = pipeline.run().wait_until_finish()
+        if state in ("FAILED", "CANCELLED"):
+            raise RuntimeError(f"the pipeline ended as {state}")
+
+    problem = _watched(run)
+    with contextlib.suppress(FileNotFoundError):
+        with open(error_path, encoding="utf-8") as f:
+            stored = json.load(f)
+        os.unlink(error_path)
+        raise UserError(stored["message"], stored["exit_code"])
+    if problem:
+        raise _failed(problem, folder)
+
+
+def _watched(run: Callable[[], None]) -> Exception | None:
+    """What `run` raised; a `UserError` (69) when a thread that it started failed.
+
+    Beam's own engine waits for ever for a worker process that was killed.
+    """
+    ended: queue.Queue[Exception | None] = queue.Queue()
+
+    def guarded() -> None:
+        try:
+            run()
+        except Exception as e:  # runners raise what they like
+            ended.put(e)
+        else:
+            ended.put(None)
+
+    def lost(args: Any) -> None:
+        ended.put(
+            UserError(
+                "a worker of Beam was killed or lost, perhaps for want of memory.\n"
+                "What is finished is kept: run the command again to resume.",
+                EXIT_PEER_LOST,
+            )
+        )
+
+    before, threading.excepthook = threading.excepthook, lost
+    try:
+        threading.Thread(target=guarded, daemon=True).start()
+        return ended.get()
+    finally:
+        threading.excepthook = before
+
+
+def _options(beam_args: str) -> tuple[str, Any]:
+    from apache_beam.options import pipeline_options
+
+    # Errors are raised, and reported once.
+    logging.getLogger("apache_beam").setLevel(logging.CRITICAL)
+    # Workers that Beam starts on this machine import this package, too.
+    root = os.path.abspath(os.path.join(os.path.dirname(__file__), "../.."))
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if root not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+    try:
+        args = shlex.split(beam_args)
+        options = pipeline_options.PipelineOptions(args)
+        standard = options.view_as(pipeline_options.StandardOptions)
+        unknown = [arg for arg in args if not arg.startswith("-")]
+    except (ValueError, SystemExit) as e:
+        raise UserError(f"--beam-args cannot be read: {e}", EXIT_FLAGS) from None
+    if unknown and not any(arg.startswith("--") and "=" not in arg for arg in args):
+        raise UserError(
+            f"--beam-args: {unknown[0]!r} is not an option.\nGive options of Beam in "
+            "one pair of quotes, as --beam-args='--runner=FlinkRunner "
+            "--parallelism=8'.",
+            EXIT_FLAGS,
+        )
+    if standard.runner in _LOCAL_NAMES:
+        standard.runner = _LOCAL_RUNNER
+    return standard.runner, options
+
+
+def _call(
+    folder: str, directory: str, function: Callable[[str], Any], task: str
+) -> None:
+    """Calls the function in a worker; stores its `UserError` for the caller.
+
+    If it were raised, it would be tried again, to no avail.
+    """
+    error_path = os.path.join(folder, _ERROR_FILE)
+    with _one_at_a_time:
+        if os.path.exists(error_path):
+            return  # Another task has failed: the run is over.
+        if not os.path.isdir(os.path.join(folder, OWN)):
+            error = UserError(
+                f"a worker on {socket.gethostname()} does not see {folder}.\n"
+                "Workers of --runner beam read the corpus and write the result on a "
+                "file system that all machines share."
+            )
+            raise RuntimeError(as_text(error))
+        with contextlib.suppress(OSError):
+            os.chdir(directory)
+        try:
+            function(task)
+        except UserError as e:
+            error = {"message": str(e), "exit_code": e.exit_code}
+            try:
+                atomic_write(error_path, json.dumps(error))
+            except UserError:
+                raise RuntimeError(as_text(e)) from None
+
+
+def _failed(error: Exception, folder: str) -> UserError:
+    """The error for a run that ended, in three lines; all of it is in a file."""
+    if found := as_user_error(error):
+        return found
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    reason = f"{type(error).__name__}: {lines[-1].strip() if lines else ''}"
+    path = f"{folder}.beam_traceback.txt"
+    where = ""
+    with contextlib.suppress(OSError):
+        with open(path, "w", encoding="utf-8") as f:
+            f.write("".join(traceback.format_exception(error)))
+        where = f" The traceback is in {path}."
+    return UserError(
+        f"the Beam runner failed: {reason:.300}\nWhat is finished is kept: run the "
+        f"command again to resume, or see docs/scale.md.{where}"
+    )

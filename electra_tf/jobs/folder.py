@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a job: its settings, its finished tasks, and one writer at a time.
+
+The settings come first, the manifest last. A task records its files before they get
+their names, so that a file with its name is complete; nothing is ever overwritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from electra_tf.errors import UserError
+from electra_tf.storage import remote
+from electra_tf.storage.bucket_lock import BucketLock
+from electra_tf.storage.files import PARTIAL, atomic_write
+from electra_tf.storage.lock import NAME, RunLock
+from electra_tf.storage.manifest import MANIFEST, read_json
+
+STATE = "job.json"  # until there is a manifest
+OWN = ".job"  # the folder, in that of the job, for what nobody needs at the end
+
+
+class JobFolder:
+    """A folder as it was found, and what is written into it.
+
+    Attributes:
+      state: of an unfinished job with the same settings; of a finished one the
+        manifest; None for a new folder.
+      is_finished: there is nothing to do.
+    """
+
+    def __init__(self, path: str, settings: dict[str, Any], sizes: Mapping[str, int]):
+        self.path, self._settings, self._sizes = path, settings, sizes
+        self.state = _state(path, settings, sizes)
+        self.is_finished = MANIFEST in sizes
+
+    def begin(self, state: Mapping[str, Any] | None = None) -> None:
+        """Stores the settings, and `state` with them, unless a job is resumed."""
+        self.remove_partial()
+        if self.state is None:
+            self.state = {"settings": self._settings, **(state or {})}
+            self.write(STATE, self.state)
+
+    def write(self, name: str, content: dict[str, Any]) -> None:
+        """Writes a JSON file, complete or not at all."""
+        path = os.path.join(self.path, name)
+        atomic_write(path, json.dumps(content, indent=1) + "\n")
+        remote.put(path)
+
+    def records(self, name: str, count: int) -> Iterator[dict[str, Any] | None]:
+        """Yields what is recorded of the tasks of a job; None: not finished."""
+        for number in range(count):
+            yield read_record(self.path, name, number, self._sizes)
+
+    def remove_partial(self) -> None:
+        """Removes what killed or failed tasks have left."""
+        for folder in (self.path, os.path.join(self.path, OWN)):
+            for name in glob.glob(f"{glob.escape(folder)}/.*{PARTIAL}"):
+                shutil.rmtree(name, ignore_errors=True)
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
+
+    def finish(self, manifest: dict[str, Any]) -> None:
+        """Writes the manifest, and removes what only the unfinished job needed."""
+        self.write(MANIFEST, manifest)
+        self._remove([])
+
+    def discard(self, name: str, count: int) -> None:
+        """Removes the results of a job, and the rest."""
+        records = filter(None, self.records(name, count))
+        self._remove([f["name"] for record in records for f in record["files"]])
+
+    def _remove(self, names: list[str]) -> None:
+        names = [*names, STATE]
+        if remote.is_remote(self.path):
+            own = [n for n in remote.listing(self.path) if n.startswith(f"{OWN}/")]
+            remote.remove(self.path, [*own, *names])
+        shutil.rmtree(os.path.join(self.path, OWN), ignore_errors=True)
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(self.path, name))
+
+
+@contextlib.contextmanager
+def opened(
+    path: str,
+    settings: dict[str, Any],
+    stays: Callable[[str], bool] = lambda name: False,
+    flag: str = "--output-dir",
+) -> Iterator[JobFolder]:
+    """Makes a folder, looks at what it holds, and keeps other processes out of it.
+
+    A finished one is left as it is, and may be read-only.
+
+    Args:
+      settings: all that makes two jobs the same, in JSON.
+      stays: which files of a folder in a bucket are not brought here.
+
+    Raises UserError: 73 where it cannot be made, 75 while another process has it, 2 if
+    it holds anything else or was made with other settings.
+    """
+    sizes = _sizes(path)
+    if MANIFEST in sizes:
+        remote.fetch(os.path.join(path, MANIFEST))
+        yield JobFolder(path, settings, sizes)
+        return
+    is_remote = remote.is_remote(path)
+    with (
+        RunLock(path, flag, leaves_file=False),
+        BucketLock(path, flag) if is_remote else contextlib.nullcontext(),
+    ):
+        # Before this nothing may be read, brought or removed: it may be another's.
+        if is_remote:
+
+            def wanted(there: Mapping[str, Any]) -> list[str]:
+                return [name for name in there if not stays(name)]
+
+            remote.bring(path, lambda n: not n.startswith(NAME), wanted, is_writer=True)
+        yield JobFolder(path, settings, _sizes(path))
+
+
+def record_path(path: str, name: str, number: int) -> str:
+    """Where the record of a task is."""
+    return os.path.join(path, OWN, f"{name}-{number:05d}.json")
+
+
+def read_record(
+    path: str, name: str, number: int, sizes: Mapping[str, int] | None = None
+) -> dict[str, Any] | None:
+    """What is recorded of a task whose files are all there, else None.
+
+    `sizes`: of the files in a bucket, for a folder in one.
+    """
+    try:
+        with open(record_path(path, name, number), encoding="utf-8") as f:
+            record = json.load(f)
+    except FileNotFoundError:
+        return None
+    for file in record["files"]:
+        place = os.path.join(path, file["name"])
+        size = _size(place) if os.path.exists(place) else None
+        if size is None and remote.is_remote(path):
+            size = (sizes or {}).get(file["name"])
+        if size != file["bytes"]:
+            return None
+    return record
+
+
+def _sizes(path: str) -> dict[str, int]:
+    """The files in a folder, here or in a bucket, but for those of its locks."""
+    if remote.is_remote(path):
+        sizes = {n: facts["size"] for n, facts in remote.listing(path).items()}
+    else:
+        try:
+            names = os.listdir(path)
+        except FileNotFoundError:
+            names = []
+        except OSError as e:
+            raise UserError(f"cannot use {path}: {e.strerror}.") from None
+        sizes = {name: _size(os.path.join(path, name)) for name in names}
+    return {n: size for n, size in sizes.items() if not n.startswith(NAME)}
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0  # a broken link
+
+
+def _state(
+    path: str, settings: dict[str, Any], sizes: Mapping[str, int]
+) -> dict[str, Any] | None:
+    # What a kill in the first write leaves.
+    found = sorted(name for name in sizes if not name.startswith(f".{STATE}."))
+    if not found:
+        return None
+    for name in (MANIFEST, STATE):
+        if name in found:
+            advice = "Name another folder, or remove this one yourself."
+            state = read_json(Path(path, name), advice)
+            stored = state.get("settings")
+            _check_same(path, stored if isinstance(stored, dict) else {}, settings)
+            if name == MANIFEST:
+                _check_complete(path, state, sizes)
+            return state
+    raise UserError(
+        f"{path} already holds something ({found[0]}"
+        f"{', ...' if len(found) > 1 else ''}), and not what this command makes.\n"
+        "Nothing is overwritten: name another folder, or remove it yourself."
+    )
+
+
+def _check_same(path: str, stored: dict, current: dict) -> None:
+    different = [
+        f"{name} {_brief(before)}, now {_brief(now)}"
+        for name, before, now in _differences(stored, current)
+    ]
+    if different:
+        raise UserError(
+            f"{path} was made with {'; '.join(different)}.\nNothing is "
+            "overwritten: name another folder, or give the settings of before."
+        )
+
+
+def _differences(stored: dict, current: dict) -> Iterator[tuple[str, Any, Any]]:
+    """What differs, and in both; of objects within objects only what differs there."""
+    for name in sorted(stored.keys() | current.keys()):
+        before, now = stored.get(name), current.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            for inner, *values in _differences(before, now):
+                yield (f"{name}: {inner}", *values)
+        elif before != now:
+            yield name, before, now
+
+
+def _brief(value: Any) -> str:
+    text = json.dumps(value)
+    # Paths differ at their ends, too.
+    return text if len(text) <= 90 else f"{text[:40]}...{text[-40:]}"
+
+
+def _check_complete(path: str, manifest: dict, sizes: Mapping[str, int]) -> None:
+    for file in manifest["files"]:
+        size = sizes.get(file["name"])
+        if size != file["bytes"]:
+            has = "is missing" if size is None else f"has {size} bytes"
+            raise UserError(
+                f"{os.path.join(path, file['name'])} {has}, but the manifest of what "
+                f"was finished there lists it with {file['bytes']}.\nRestore it, or "
+                "name another folder."
+            )

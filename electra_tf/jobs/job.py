@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A job: tasks that make files, done by local processes or by Apache Beam.
+
+A task's files depend on the task alone, so it does not matter who executes it, when, or
+how often.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from electra_tf.console import Console, duration
+from electra_tf.errors import UserError
+from electra_tf.jobs import beam, local
+from electra_tf.jobs import folder as job_folder
+from electra_tf.jobs.folder import OWN, JobFolder
+from electra_tf.storage import remote
+from electra_tf.storage.files import (
+    PARTIAL,
+    atomic_write,
+    cannot_write,
+    sync_directory,
+)
+
+
+class Job(NamedTuple):
+    """Work that is the same for any runner.
+
+    Attributes:
+      name: in the progress line, and of the records.
+      work: makes the files of a task in an empty folder, and returns counts and
+        whatever else is to be recorded, in JSON. Hidden files are for later jobs in the
+        folder, which find them in `folder.OWN`. Workers must be able to import it.
+      tasks: in JSON.
+      sizes: bytes of input of each.
+      counted: what the progress line shows of a record's "counts".
+    """
+
+    name: str
+    work: Callable[[Any, str], dict[str, Any]]
+    tasks: Sequence[Any]
+    sizes: Sequence[int]
+    counted: str = ""
+
+
+class Runner(NamedTuple):
+    """Who executes tasks: processes of this machine or, with its options, Beam."""
+
+    num_processes: int = 1
+    beam_args: str | None = None
+    gpus: Sequence[str] = ()
+
+
+def run(folder: JobFolder, job: Job, runner: Runner) -> None:
+    """Executes the tasks that are not finished.
+
+    Raises the first `UserError` of a task; a `UserError` for killed workers.
+    """
+    count, progress = len(job.tasks), _Progress(job)
+    left = []
+    for number, record in enumerate(folder.records(job.name, count)):
+        if record:
+            progress.count(number, record)
+        else:
+            left.append(number)
+    if not left:
+        return
+    progress.begin()
+    tasks = [json.dumps([number, job.tasks[number]]) for number in left]
+    execute = functools.partial(_execute, folder.path, job.name, job.work)
+    os.makedirs(os.path.join(folder.path, OWN), exist_ok=True)
+    try:
+        if runner.beam_args is None:
+            processes = min(runner.num_processes, max(len(left), 2 * bool(runner.gpus)))
+            for number, record in local.results(
+                processes, execute, [(task,) for task in tasks], runner.gpus
+            ):
+                progress.add(number, record)
+        else:
+            print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
+            beam.for_each(execute, tasks, folder.path, runner.beam_args)
+    finally:
+        folder.remove_partial()
+    if missing := list(folder.records(job.name, count)).count(None):
+        raise UserError(
+            f"all is done, but {missing} of {count} parts are not in {folder.path}.\n"
+            "Do all workers write to one file system? Run the command again to resume."
+        )
+
+
+def _execute(
+    folder: str, name: str, work: Callable[[Any, str], dict[str, Any]], task: str
+) -> tuple[int, dict[str, Any]]:
+    """Makes the files of a task, unless they are there; its number and record."""
+    number, content = json.loads(task)
+    if record := job_folder.read_record(folder, name, number):
+        return number, record
+    temporary = f".{name}-{number:05d}.{os.urandom(8).hex()}{PARTIAL}"
+    temporary = os.path.join(folder, OWN, temporary)
+    try:
+        os.makedirs(temporary)
+        facts = work(content, temporary)
+        made = sorted(os.listdir(temporary))
+        places = [f"{OWN}/{file}" if file[0] == "." else file for file in made]
+        files = [_facts(os.path.join(temporary, file)) for file in made]
+        for file, place in zip(files, places, strict=True):
+            file["name"] = place
+        record = {"files": files, **facts}
+        path = job_folder.record_path(folder, name, number)
+        atomic_write(path, json.dumps(record) + "\n")
+        for file, place in zip(made, places, strict=True):
+            os.replace(os.path.join(temporary, file), os.path.join(folder, place))
+        sync_directory(folder)
+        for place in [*places, os.path.relpath(path, folder)]:
+            remote.put(os.path.join(folder, place))
+    except OSError as e:
+        raise cannot_write(folder, e) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return number, record
+
+
+def _facts(path: str) -> dict[str, Any]:
+    """Of a file, which becomes durable."""
+    with open(path, "rb") as f:
+        os.fsync(f.fileno())
+        size = os.fstat(f.fileno()).st_size
+        digest = hashlib.file_digest(f, "sha256").hexdigest()
+    return {"name": "", "bytes": size, "sha256": digest}
+
+
+class _Progress:
+    """How much is done, how fast it goes, and the time that is left."""
+
+    def __init__(self, job: Job):
+        self._job, self._console = job, Console(sys.stderr)
+        self._parts = self._bytes = self._counted = 0
+
+    def count(self, number: int, record: dict[str, Any]) -> None:
+        """Counts a finished task."""
+        self._parts += 1
+        self._bytes += self._job.sizes[number]
+        self._counted += record.get("counts", {}).get(self._job.counted, 0)
+
+    def begin(self) -> None:
+        """Starts the clock, after what an earlier run has finished."""
+        if self._parts:
+            self._console.log(f"{self._done()} are there.")
+        self._first = self._bytes, self._counted
+        self._begin = time.monotonic()
+
+    def add(self, number: int, record: dict[str, Any]) -> None:
+        """Counts a task that this run has finished, and shows it."""
+        self.count(number, record)
+        seconds = max(1e-3, time.monotonic() - self._begin)
+        total, (first, counted) = sum(self._job.sizes), self._first
+        line = f"{self._done()}, {self._bytes / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+        if unit := self._job.counted:
+            speed = (self._counted - counted) / seconds
+            line += f", {self._counted:,} {unit}, {speed:,.0f} {unit}/s"
+        line += f", {duration(seconds)}"
+        if self._parts == len(self._job.tasks):
+            self._console.log(line)
+        else:
+            left = seconds * (total - self._bytes) / max(1, self._bytes - first)
+            self._console.tick(f"{line}, {duration(left)} left")
+
+    def _done(self) -> str:
+        return f"{self._job.name}: {self._parts:,} of {len(self._job.tasks):,} parts"

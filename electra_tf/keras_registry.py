@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets `keras.models.load_model` find our classes after `import electra_tf` alone.
+
+Keras looks a class up by its registered name and imports no module for it. A stand-in
+under each name imports the module when a file needs it, so that importing the package
+stays quick.
+"""
+
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from typing import Any, NamedTuple
+
+PACKAGE = "electra_tf"
+# Module -> the classes in it that are registered.
+CLASSES = {
+    "finetune.heads": "ClassificationHead MultilabelHead QuestionAnsweringHead "
+    "RegressionHead TaggingHead",
+    "finetune.model": "FinetuningModel",
+    "model.encoder": "DisentangledEmbeddings Embeddings Encoder TextEncoder",
+    "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
+    "SelfAttention TransformerLayer _Dense",
+    "pretrain.discriminator": "DiscriminatorPredictions",
+    "pretrain.masked_lm_generator": "MaskedLMGenerator MaskedLMHead TiedGenerator",
+    "pretrain.pretraining": "ElectraPretrainer",
+    "pretrain.two_tower_generator": "TwoTowerGenerator",
+    "pretrain.uniform_generator": "UniformGenerator",
+    "pretrain.unigram_generator": "UnigramGenerator",
+    "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "
+    "WarmupPolynomialDecay WarmupStableDecay",
+}
+
+
+class _StandIn(NamedTuple):
+    """Stands in Keras's registry for a class whose module is not imported yet."""
+
+    module: str
+    name: str
+
+    def from_config(self, config: dict, **options) -> Any:
+        module = importlib.import_module(f"{PACKAGE}.{self.module}")
+        return getattr(module, self.name).from_config(config, **options)
+
+
+def _register(keras: Any) -> None:
+    registry = keras.saving.get_custom_objects()
+    for module, names in CLASSES.items():
+        for name in names.split():
+            registry.setdefault(f"{PACKAGE}>{name}", _StandIn(module, name))
+
+
+class _OnImport(importlib.abc.MetaPathFinder):
+    """Registers as soon as Keras is imported."""
+
+    def find_spec(self, fullname, path, target=None):
+        if fullname != "keras":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def exec_module(module):
+                execute(module)
+                _register(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def install() -> None:
+    """Registers the classes, at once or when Keras is imported."""
+    if sys.modules.get("keras"):
+        _register(sys.modules["keras"])
+    else:
+        sys.meta_path.insert(0, _OnImport())

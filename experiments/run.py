@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The papers' comparisons, each at equal compute; what is finished is not repeated.
+
+  python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
+
+Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
+masking, recipes; or learning_rate, on other data than those that results are measured
+on. docs/experiments.md. --output-dir holds runs of
+one scale, text and set of hparams, listed in runs.json; what two experiments there have
+in common is run once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import report
+import scales
+from absl import flags
+from checkout import ROOT
+from comparisons import COMPARISONS
+from report import RANDOM, Comparison, Row, Variant
+from scales import Data, Measure, Scale
+
+from electra_tf import cli
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import check, read_hparams
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.config.run import RunConfig
+from electra_tf.console import Console
+from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
+from electra_tf.interop.sources import SHAPE
+from electra_tf.processes import Job, run_jobs
+from electra_tf.storage.files import atomic_write, check_place
+from electra_tf.storage.lock import RunLock
+
+_SCALE = flags.DEFINE_enum(
+    "scale",
+    "pocket",
+    ["pocket", "small", "base"],
+    "pocket: minutes a run on two cores; small, base: the paper's, for a GPU.",
+)
+_SEEDS = flags.DEFINE_integer(
+    "seeds", 3, "Runs of each variant, with seeds 1, 2, ...", lower_bound=1
+)
+_OUTPUT_DIR = cli.define_path("output_dir", None, "Where runs, table and picture go.")
+_DATA_DIR = cli.define_path(
+    "data_dir",
+    None,
+    "Vocabulary, TFRecords and tasks. pocket takes finetuning_data/chunk alone from "
+    "it, and does without.",
+)
+_CORPUS = cli.define_path(
+    "corpus", None, "Directory of text that pocket learns from. Default: four novels."
+)
+_WORKERS = flags.DEFINE_integer("workers", 1, "Runs at a time.", lower_bound=1)
+_ONLY = flags.DEFINE_list("only", [], "Variants to run; default: all.")
+_HPARAMS = flags.DEFINE_string(
+    "hparams", "{}", "JSON text or file: changes of the scale's recipe, for all runs."
+)
+_FINETUNING_HPARAMS = flags.DEFINE_string(
+    "finetuning_hparams", "{}", "The same for fine-tuning."
+)
+_TRIALS = flags.DEFINE_integer(
+    "trials",
+    None,
+    "Fine-tuning runs of each model, whose median counts. Default: 1; small, base: 10.",
+    lower_bound=1,
+)
+_DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
+flags.mark_flags_as_required(["output_dir"])
+
+NOVELS = ROOT / "examples" / "corpus"
+# Hparams that are not the user's to set, and what says them.
+_OWN = {
+    "seed": "--seeds says how many",
+    "num_trials": "--trials says how many",
+    "model_dir": "it lies in --output-dir",
+    "results_dir": "it lies in --output-dir",
+    "results_txt": "it lies in --output-dir",
+    "preprocessed_data_dir": "it lies in --output-dir",
+    "do_train": "all that a score needs is done",
+    "do_eval": "all that a score needs is done",
+    "keep_all_models": "of each run one fine-tuned model is kept",
+    "init_checkpoint": "runs start from their variant's model",
+    "task_names": "the scale says by what is measured",
+    "phases": "its steps follow from its FLOPs",
+}
+# What fine-tuning takes from the pre-trained model.
+_SHAPE = {*SHAPE, "embedding_size", "model_size", "vocab_size"}
+# What may be in an output directory before runs.json is.
+_FIRST_FILES = {"run.lock", "run.lock.lease", "data"}
+
+
+class Run(NamedTuple):
+    """One pre-training run and what is fine-tuned from it.
+
+    Attributes:
+      hparams: of pre-training, but for places; of random weights what they are.
+      steps: of pre-training; 0: random weights.
+    """
+
+    key: str
+    variant: Variant
+    seed: int
+    hparams: dict[str, Any]
+    flops: float
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """As it is shown."""
+        return f"{self.variant.name}, seed {self.seed}"
+
+
+def main(argv: list[str]) -> int:
+    """Runs an experiment; returns the exit code."""
+    return Experiment(COMPARISONS[argv[1]]).run()
+
+
+def changes(flag: flags.FlagHolder[str], config: type[RunConfig]) -> dict[str, Any]:
+    """Hparams that a user gives; `UserError` for one that each run has of its own."""
+    name = f"--{flag.name.replace('_', '-')}"
+    found, own = check(config, read_hparams(flag.value), name), _OWN
+    if config is FinetuningConfig:
+        own = own | dict.fromkeys(_SHAPE, "it is the pre-trained model's")
+    for hparam in own.keys() & {*found, *found.get("model_hparam_overrides", {})}:
+        raise UserError(
+            f"{name} has {hparam}, which each run has of its own: {own[hparam]}."
+        )
+    return found
+
+
+def merged(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe with changes; those of the model's shape one by one."""
+    name = "model_hparam_overrides"
+    shape = {**recipe.get(name, {}), **changes.get(name, {})}
+    return {**recipe, **changes, **({name: shape} if shape else {})}
+
+
+def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) -> Run:
+    """The run of a variant that takes its part of the recipe's FLOPs."""
+    from electra_tf.pretrain.flops import get_recipe_flops
+
+    whole = PretrainingConfig.from_hparams(data_dir, "run", dict(recipe))
+    hparams, flops, steps = untrained(recipe), 0.0, 0
+    if variant.budget:
+        hparams = merged(recipe, variant.hparams) | {"seed": seed}
+        config = PretrainingConfig.from_hparams(data_dir, "run", hparams)
+        stages = 2 if config.stage_one_steps else 1
+        a_step = get_recipe_flops(config) / config.num_train_steps
+        budget = variant.budget * get_recipe_flops(whole)
+        steps = max(stages, round(budget / a_step / stages) * stages)
+        flops = steps * a_step
+        warmup = whole.num_warmup_steps / whole.num_train_steps * steps / stages
+        hparams |= {"num_train_steps": steps, "num_warmup_steps": max(1, round(warmup))}
+    text = json.dumps([hparams, seed], sort_keys=True)
+    key = f"{hashlib.sha256(text.encode()).hexdigest()[:8]}-{seed}"
+    return Run(key, variant, seed, hparams, flops, steps)
+
+
+def check_distinct(planned: Sequence[Run]) -> None:
+    """Raises `UserError` when two variants are one run: rows that differ by name only.
+
+    --hparams may set what a variant sets, or leave too few steps for its part of them.
+    """
+    names: dict[str, str] = {}
+    for run in planned:
+        name = run.variant.name
+        if names.setdefault(run.key, name) != name:
+            raise UserError(
+                f"{names[run.key]} and {name} are the same run with these --hparams.\n"
+                "Change them, or choose variants with --only."
+            )
+
+
+def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """What fine-tuning is told of random weights: their shape, how they are drawn.
+
+    That is what it finds in a checkpoint; dropout is the same for both, its own.
+    """
+    names = ("model_size", "embedding_size", "vocab_size")
+    overrides = recipe.get("model_hparam_overrides", {})
+    kept = {k: v for k, v in overrides.items() if k in (*SHAPE, "initializer_range")}
+    found = {name: recipe[name] for name in names if name in recipe}
+    return found | {"model_hparam_overrides": kept}
+
+
+def difference(there: Any, here: Any, name: str = "") -> str:
+    """The first setting that differs, in words; "" if none does."""
+    if not isinstance(there, dict) or not isinstance(here, dict):
+        return "" if there == here else f"{name} is {there!r} there, {here!r} here"
+    found = (difference(there.get(k), here.get(k), k) for k in [*there, *here])
+    return next(filter(None, found), "")
+
+
+class Runs:
+    """The list of all runs in an output directory, with their scores.
+
+    Args:
+      settings: what they have in common; a directory with others is refused.
+    """
+
+    def __init__(self, output: Path, settings: Mapping[str, Any]):
+        self.path = output / "runs.json"
+        self.settings = json.loads(json.dumps(settings))
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.read()
+
+    def read(self) -> None:
+        """Takes up what is listed there by now."""
+        output = self.path.parent
+        try:
+            content = json.loads(self.path.read_text(encoding="utf-8"))
+            there, self.rows = content["settings"], content["runs"]
+        except FileNotFoundError:
+            names = {path.name for path in output.glob("*")}
+            if names and not {"run.lock"} <= names <= _FIRST_FILES:
+                raise UserError(
+                    f"--output-dir {output} is not empty and has no runs.json: it is "
+                    "not one of experiments.\nChoose another."
+                ) from None
+            return
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.path} is damaged: {error!r}\nChoose another --output-dir.",
+                EXIT_DAMAGED,
+            ) from None
+        if other := difference(there, self.settings):
+            raise UserError(
+                f"--output-dir {output} holds runs of other settings:\n{other}. "
+                "Choose another."
+            )
+
+    def add(self, run: Run, experiment: str) -> None:
+        """Lists a run, unless it is; notes what needs it."""
+        row = self.rows.setdefault(run.key, {"seed": run.seed, "scores": {}})
+        row |= {"steps": run.steps, "flops": run.flops, "hparams": run.hparams}
+        name = f"{experiment}: {run.variant.name}"
+        row["in"] = sorted({*row.get("in", []), name})
+
+    def scores(self, run: Run) -> dict[str, float | None]:
+        """Measure -> score, of what is finished."""
+        return self.rows.get(run.key, {}).get("scores", {})
+
+    def save(self) -> None:
+        """Writes the list."""
+        content = {"settings": self.settings, "runs": self.rows}
+        atomic_write(self.path, json.dumps(content, indent=1) + "\n")
+
+
+class Experiment:
+    """A comparison at the scale, and with the seeds, that the command line gives."""
+
+    def __init__(self, comparison: Comparison):
+        self.console = Console()
+        self.output = Path(_OUTPUT_DIR.value).absolute()
+        self.scale = self._scale()
+        self.comparison = comparison._replace(variants=chosen(comparison.variants))
+        corpus = Path(_CORPUS.value or NOVELS).absolute()
+        if _SCALE.value != "pocket" and _CORPUS.value:
+            raise UserError("--corpus is for --scale pocket; others have --data-dir.")
+        data_dir = Path(_DATA_DIR.value).absolute() if _DATA_DIR.value else None
+        check_place(self.output)
+        self.data = self._data(corpus, data_dir)
+        settings = {
+            "scale": _SCALE.value,
+            "hparams": self.scale.recipe,
+            "finetuning_hparams": self.scale.finetuning,
+            "trials": self.scale.trials,
+            # The novels are the same in every checkout.
+            "corpus": str(corpus) if _CORPUS.value else None,
+            "data_dir": str(data_dir) if data_dir else None,
+            "data_sha256": self.data.sha256,
+        }
+        self.runs = Runs(self.output, settings)
+        self.planned = [
+            plan(variant, seed, self.scale.recipe, str(self.data.directory))
+            for seed in range(1, _SEEDS.value + 1)
+            for variant in self.comparison.variants
+        ]
+        check_distinct(self.planned)
+        for run in self.planned:
+            self._check(run)
+        self._measures = lambda: scales.measures(
+            _SCALE.value, self.output, data_dir, comparison
+        )
+
+    def _scale(self) -> Scale:
+        scale = scales.scale_named(_SCALE.value)
+        return Scale(
+            merged(scale.recipe, changes(_HPARAMS, PretrainingConfig)),
+            merged(scale.finetuning, changes(_FINETUNING_HPARAMS, FinetuningConfig)),
+            _TRIALS.value or scale.trials,
+        )
+
+    def _check(self, run: Run) -> None:
+        """Raises `UserError` for settings that its pre-training or fine-tuning refuses.
+
+        Before the first run is made: some of them would be found after days.
+        """
+        place, tuning = (str(self.data.directory), run.key), self.scale.finetuning
+        try:
+            if run.steps:
+                PretrainingConfig.from_hparams(*place, run.hparams)
+            FinetuningConfig.from_hparams(
+                *place, merged(untrained(run.hparams), tuning)
+            )
+        except UserError as error:
+            raise UserError(f"{run.name}: {error}", error.exit_code) from None
+
+    def _data(self, corpus: Path, data_dir: Path | None) -> Data:
+        if _SCALE.value == "pocket":
+            return scales.pocket_data(self.output, corpus, self.scale.recipe)
+        return scales.given_data(data_dir, _SCALE.value)
+
+    def run(self) -> int:
+        """Makes what is not made yet, writes table and picture: the exit code."""
+        for run in self.planned:
+            line = f"{run.key}  {run.name}: {run.steps:,} steps, {run.flops:.3g} FLOPs"
+            self.console.log(line)
+        if _DRY_RUN.value:
+            return EXIT_OK
+        with RunLock(self.output, "--output-dir"):
+            self.runs.read()  # Another process may have ended since.
+            measures = self._measures()
+            for run in self.planned:
+                self.runs.add(run, self.comparison.name)
+            self.runs.save()
+            code = run_jobs(self.data.jobs, 1, self.console)
+            if not code:
+                code = self._make(measures)
+                self.console.log(self._report(measures))
+        if code:
+            self.console.log("Run the same command again to continue.")
+        return code
+
+    def _make(self, measures: Mapping[str, Measure]) -> int:
+        waiting = {
+            run.name: run
+            for run in self.planned
+            if measures.keys() - self.runs.scores(run).keys()
+        }
+        jobs = [
+            Job(
+                name,
+                self.commands(run, measures),
+                self.output / "logs" / f"{run.key}.log",
+            )
+            for name, run in waiting.items()
+        ]
+        left = {run.key for run in waiting.values()}
+
+        def finished(job: Job) -> None:
+            run = waiting[job.name]
+            scores = {n: self.score(run, n, m) for n, m in measures.items()}
+            self.runs.rows[run.key]["scores"] |= scores
+            self.runs.save()
+            left.discard(run.key)
+            done, total = len(self.planned) - len(left), len(self.planned)
+            self.console.log(f"{done}/{total} runs")
+            self._report(measures)
+
+        return run_jobs(
+            *(jobs, _WORKERS.value, self.console),
+            keep_going=True,
+            on_end=finished,
+        )
+
+    def commands(self, run: Run, measures: Mapping[str, Measure]) -> list[list[str]]:
+        """Pre-training, then fine-tuning by each measure that lacks its score."""
+        commands, folder = [], self.output / "runs" / run.key
+        scores = self.runs.scores(run)
+        if run.steps and not scores:
+            hparams = run.hparams | {"model_dir": str(folder / "model")}
+            commands.append(self._command("run_pretraining.py", run, hparams))
+        for name, measure in measures.items():
+            if name in scores:
+                continue
+            hparams = merged({} if run.steps else run.hparams, self.scale.finetuning)
+            hparams |= measure.hparams | {
+                "task_names": [measure.task],
+                "num_trials": self.scale.trials,
+                "keep_all_models": False,
+                "seed": 1000 * run.seed,  # Those of the trials follow it.
+                "init_checkpoint": str(folder / "model") if run.steps else None,
+                "model_dir": str(folder / name),
+                "preprocessed_data_dir": str(folder / f"{name}_features"),
+            }
+            commands.append(self._command("run_finetuning.py", run, hparams))
+        return commands
+
+    def _command(self, script: str, run: Run, hparams: Mapping[str, Any]) -> list[str]:
+        return [
+            *(sys.executable, str(ROOT / script)),
+            *("--data-dir", str(self.data.directory), "--model-name", run.key),
+            *("--hparams", json.dumps(hparams)),
+        ]
+
+    def score(self, run: Run, name: str, measure: Measure) -> float | None:
+        """The median of the trials; None where no trial has a defined one."""
+        folder = self.output / "runs" / run.key / f"{name}_results"
+        path = folder / f"{measure.task}_results.json"
+        found = json.loads(path.read_text(encoding="utf-8"))["statistics"]
+        return found[measure.task][measure.metric]["median"]
+
+    def _report(self, measures: Mapping[str, Measure]) -> str:
+        rows, undefined = [], []
+        for variant in self.comparison.variants:
+            own = [run for run in self.planned if run.variant == variant]
+            found = {run.name: self.runs.scores(run) for run in own}
+            scores, names = report.defined(found, list(measures))
+            undefined += names
+            rows.append(Row(variant, own[0].steps, own[0].flops, scores))
+        stem = self.output / self.comparison.name
+        metrics = {name: measure.metric for name, measure in measures.items()}
+        budget = max(run.flops for run in self.planned)
+        head = f"`--scale {_SCALE.value}`, {budget:.3g} FLOPs at most for a run"
+        if undefined:
+            head += f". Left out, a score being undefined: {'; '.join(undefined)}"
+        return report.write(stem, self.comparison, rows, metrics, head)
+
+
+def chosen(variants: Sequence[Variant]) -> list[Variant]:
+    """Those that --only names, or all; and random weights, to compare with."""
+    known = {variant.name.lower(): variant for variant in [*variants, RANDOM]}
+    for name in _ONLY.value:
+        if name.strip().lower() not in known:
+            raise UserError(
+                f"--only: there is no variant {name!r}.\n"
+                f"There are: {', '.join(v.name for v in known.values())}."
+            )
+    wanted = [name.strip().lower() for name in _ONLY.value] or list(known)
+    return [v for n, v in known.items() if n in wanted]
+
+
+if __name__ == "__main__":
+    names = [flag.name for flag in flags.FLAGS.get_key_flags_for_module(sys.argv[0])]
+    cli.run(main, dict.fromkeys(COMPARISONS, " ".join(names)))

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory to publish, and its upload to a stand-in of the hub."""
+
+import contextlib
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from unittest import mock
+
+import huggingface_hub
+import pytest
+import tensorflow as tf
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.export import formats, hub, hub_card
+from electra_tf.storage.checkpoints import Checkpoints
+from tests.helpers import forked_runs, model_hubs
+from tests.helpers.cards import run_snippets
+from tests.helpers.exporting import shared_export, tiny_source, write_run
+
+RESULTS = {"global_step": 7, "metrics": {"disc_auc_tokens": 0.8125, "loss": 20.5}}
+CORPUS = {"files": 2, "bytes": 1_500_000, "names": ["a.txt", "b.txt"]}
+CORPUS |= {"examples": 120, "tokens_kept": 3456, "sha256": "0123abcd"}
+# The part of pkg_resources that tensorflow_hub 0.16 needs, which setuptools 82 lacks.
+PKG_RESOURCES = """
+import sys, types
+from packaging import version
+
+found = sys.modules["pkg_resources"] = types.ModuleType("pkg_resources")
+found.parse_version = version.parse
+"""
+SECRET = "5ecre7-5ecre7"
+KINDS = ("encoder", "preprocessor", "detector")
+HF = {"handle": "me/tiny", "publish": "huggingface"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A data directory with a run of 7 steps, evaluated."""
+    data = tmp_path_factory.mktemp("published")
+    model_dir = write_run(data, tiny_source(), num_train_steps=7)
+    for path, content in (
+        (model_dir / "results" / "unsup_results.json", RESULTS),
+        (
+            data / "pretrain_tfrecords" / "manifest.json",
+            {"max_seq_length": 32, "corpus": CORPUS},
+        ),
+    ):
+        path.parent.mkdir()
+        path.write_text(json.dumps(content))
+    return data
+
+
+def request_of(output, data=None, form="hub", **more):
+    """An export of the run, or of what is in `output` already."""
+    name = data and "tiny"
+    return formats.ExportRequest(form, str(output), data and str(data), name, **more)
+
+
+@pytest.fixture(scope="module")
+def directory(run, tmp_path_factory):
+    """The output of --format hub."""
+    output = tmp_path_factory.mktemp("hub") / "out"
+    formats.export(request_of(output, run, handle="me/tiny"))
+    return output
+
+
+@pytest.fixture
+def copy(directory, tmp_path):
+    return shutil.copytree(directory, tmp_path / "there")
+
+
+def script(run, *flags, env):
+    """export_model.py in a process of its own, with another home directory."""
+    env = {"HOME": str(run), "HF_HOME": str(run / "hf")} | env
+    return forked_runs.Run(run / "logs", "export_model.py", *flags, env=env).wait()
+
+
+def upload(run, output, *flags, env, named=True, form="hub"):
+    model = (f"--data-dir={run}", "--model-name=tiny") if named else ()
+    flags = (f"--format={form}", f"--output-dir={output}", "--handle=me/tiny", *flags)
+    return script(run, *model, *flags, env=env)
+
+
+@contextlib.contextmanager
+def hugging_face():
+    """The stand-in, and the environment to use it."""
+    with model_hubs.running(model_hubs.HuggingFace()) as hub:
+        yield hub, {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
+
+
+def archived(directory, kind):
+    """The files of an archive: path -> content."""
+    with tarfile.open(directory / f"{kind}.tar.gz") as tar:
+        files = [m for m in tar.getmembers() if m.isfile()]
+        return {m.name: tar.extractfile(m).read() for m in files}
+
+
+def assert_secret_is_kept(run, directory, done):
+    assert SECRET not in done.stdout + done.stderr
+    for folder in (run, directory):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_directory_holds_archives_and_pages(directory):
+    found = {p.relative_to(directory).as_posix() for p in directory.rglob("*.*")}
+    assert found == {f"{kind}.tar.gz" for kind in KINDS} | {"README.md"}
+    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=directory)
+    assert done.returncode == 0
+    for kind in KINDS:
+        with tarfile.open(directory / f"{kind}.tar.gz") as tar:
+            names = tar.getnames()
+            owners = {(m.uid, m.uname, m.mtime) for m in tar.getmembers()}
+        assert {"saved_model.pb", "variables", "manifest.json"} <= set(names)
+        assert owners == {(0, "", 0)}
+
+
+def assert_card_describes_run(card):
+    for fact in ("for 7 steps", "3,456 tokens", "a.txt, b.txt", "0123abcd", "0.8125"):
+        assert fact in card, fact
+    for fact in ("| num_train_steps | 7 |", "at most 40 tokens", "sequences of 32"):
+        assert fact in card, fact
+    assert "None" not in card and "Not recorded" not in card
+    data = huggingface_hub.ModelCard(card).data
+    assert data.license == "apache-2.0" and data.tags[0] == "electra"
+    [auc] = [r for r in data.eval_results if r.metric_type == "disc_auc_tokens"]
+    assert auc.metric_value == 0.8125
+
+
+def test_card_describes_the_run(directory):
+    assert_card_describes_run((directory / "README.md").read_text())
+
+
+@pytest.mark.thorough
+def test_card_of_a_checkpoint_describes_its_run(run, tmp_path):
+    path = str(run / "models/tiny/model.ckpt-7")
+    formats.export(request_of(tmp_path / "out", init_checkpoint=path, handle="me/tiny"))
+    assert_card_describes_run((tmp_path / "out" / "README.md").read_text())
+
+
+@pytest.mark.thorough
+def test_snippets_run(directory, tmp_path):
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        hub.unpack(directory / f"{kind}.tar.gz", tmp_path / kind)
+    facts = hub_card.facts_of(tiny_source())
+    for variant, kind in (("electra", "generator"), ("electric", "scorer")):
+        (tmp_path / kind).symlink_to(shared_export(variant, kind))
+        card = hub_card.model_card("m", "me/tiny", facts, "mit", {kind: 0.0})
+        (tmp_path / f"{kind}.md").write_text(card)
+    shutil.copy(directory / "README.md", tmp_path)
+    pages = sorted(tmp_path.glob("*.md"))
+    assert len(pages) == 3
+    run_snippets(tmp_path, pages, PKG_RESOURCES)
+
+
+def test_damaged_archive_is_not_published(copy):
+    archive = copy / "encoder.tar.gz"
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 8
+    archive.write_bytes(content)
+    with pytest.raises(UserError, match="encoder.tar.gz is not what") as caught:
+        hub.archives_of(copy)
+    assert caught.value.exit_code == EXIT_DAMAGED
+    archive.unlink()
+    with pytest.raises(UserError, match="encoder.tar.gz is missing"):
+        hub.archives_of(copy)
+
+
+def test_archive_with_paths_outside_is_refused(tmp_path):
+    archive = tmp_path / "evil.tar.gz"
+    (tmp_path / "x").write_text("x")
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(tmp_path / "x", "../outside")
+    (tmp_path / "into").mkdir()
+    with pytest.raises(UserError, match="is damaged"):
+        hub.unpack(archive, tmp_path / "into")
+    assert not (tmp_path / "outside").exists()
+
+
+def test_upload_to_hugging_face(run, directory):
+    with hugging_face() as (hub, env):
+        done = upload(run, directory, "--publish=huggingface", env=env)
+    assert done.returncode == 0, done.stderr
+    assert f"/me/tiny/commit/{'a' * 40}" in done.stdout
+    expected = {
+        f"{kind}/{path}": content
+        for kind in KINDS
+        for path, content in archived(directory, kind).items()
+    }
+    expected["README.md"] = (directory / "README.md").read_bytes()
+    assert hub.files.keys() == expected.keys()
+    assert all(hub.files[path] == content for path, content in expected.items())
+    assert hub.authorizations == {f"Bearer {SECRET}"}
+    assert_secret_is_kept(run, directory, done)
+
+
+@pytest.mark.thorough
+def test_written_directory_is_uploaded_without_a_model(run, directory):
+    with hugging_face() as (hub, env):
+        options = {"env": env, "named": False}
+        flags = (run, directory, "--publish=huggingface")
+        dry = upload(*flags, "--dry-run", **options)
+        assert hub.repositories == []
+        done = upload(*flags, "--private", **options)
+        assert hub.private == {"me/tiny": True} and hub.files
+        hub.private["me/tiny"], hub.files = False, {}
+        late = upload(*flags, "--private", **options)
+        assert hub.files == {}
+    assert dry.returncode == done.returncode == 0, dry.stderr + done.stderr
+    assert "encoder/saved_model.pb" in dry.stdout
+    assert f"Uploaded as it is: {directory}" in done.stdout
+    assert late.returncode == 73 and "is public already" in late.stderr
+
+
+@pytest.mark.thorough
+def test_networks_of_transformers_are_uploaded(run, tmp_path):
+    pytest.importorskip("safetensors")
+    out, form = tmp_path / "hf", "huggingface"
+    with hugging_face() as (hub, env):
+        done = upload(run, out, "--publish=huggingface", env=env, form=form)
+        assert done.returncode == 0, done.stderr
+        uploaded = set(hub.files)
+        (out / "discriminator" / "notes.md").write_text("mine alone")
+        (out / "discriminator" / "README.md").write_text("edited")
+        flags = (run, out, "--publish=huggingface")
+        done = upload(*flags, env=env, form=form, named=False)
+    assert done.returncode == 0, done.stderr
+    assert set(hub.files) == uploaded
+    assert "left out, since no export wrote it: notes.md" in done.stdout
+    assert hub.repositories[:2] == ["me/tiny-discriminator", "me/tiny-generator"]
+    assert {"config.json", "model.safetensors", "README.md"} <= set(hub.files)
+    request = request_of(out, form=form, **HF)
+    with pytest.raises(UserError, match="leave --what out"):
+        formats.export(request._replace(what="discriminator"))
+    with pytest.raises(UserError, match="Kaggle takes hub"):
+        formats.export(request._replace(publish="kaggle"))
+
+
+@pytest.mark.thorough
+def test_failed_upload_names_the_command_that_repeats_it(run, directory):
+    env = {"HF_ENDPOINT": "http://localhost:9", "HF_TOKEN": SECRET}
+    done = upload(run, directory, "--publish=huggingface", env=env)
+    assert done.returncode == 73 and "Traceback" not in done.stderr
+    assert "upload of me/tiny to Hugging Face failed" in done.stderr
+    command = done.stderr.rpartition("upload it as it is: python3 ")[2]
+    assert "--data-dir" not in command
+    done = script(run, *shlex.split(command)[1:], env=env)
+    assert done.returncode == 73, done.stderr  # as far as before
+    assert_secret_is_kept(run, directory, done)
+
+
+def test_wrong_requests_are_refused(run, directory, tmp_path, monkeypatch):
+    new = request_of(tmp_path / "out", run, handle="me/tiny", publish="kaggle")
+    monkeypatch.setitem(sys.modules, "kagglehub", None)
+    for request, words in (
+        (request_of(directory, run, handle="me/tiny"), "is not empty"),
+        (request_of(directory / "new", run, handle="tiny"), "owner/model"),
+        (request_of(directory, run, **HF)._replace(model_name="other"), "'other'"),
+        (new._replace(private=True), "on Kaggle a new model is private"),
+        (new, "pip install kagglehub"),
+        (new._replace(format="saved_model", handle=None), "Kaggle takes hub"),
+    ):
+        with pytest.raises(UserError, match=words):
+            formats.export(request)
+    assert not (tmp_path / "out").exists()
+
+
+def test_older_step_is_not_uploaded(run, directory, tmp_path):
+    data = shutil.copytree(run, tmp_path / "data")
+    request = request_of(directory, data, dry_run=True, **HF)
+    assert formats.export(request) == str(directory)
+    checkpoints = Checkpoints(data / "models" / "tiny", log=lambda line: None)
+    checkpoints.save(8, {"global_step": tf.Variable(8, dtype=tf.int64)})
+    with pytest.raises(UserError, match="holds step 7, the newest of .* is 8"):
+        formats.export(request)
+    formats.export(request._replace(data_dir=None, model_name=None))
+    with pytest.raises(UserError, match="which model"):
+        formats.export(request._replace(data_dir=None))
+
+
+def test_upload_to_kaggle(directory, copy, monkeypatch):
+    """The licence is that of the card."""
+    kagglehub = pytest.importorskip("kagglehub")
+    sent = {}
+
+    def keep(handle, local_model_dir, license_name=None, version_notes="", **_):
+        files = [p for p in Path(local_model_dir).rglob("*") if p.is_file()]
+        content = {str(p.relative_to(local_model_dir)): p.read_bytes() for p in files}
+        sent[handle] = license_name, content
+
+    stand_in = mock.create_autospec(kagglehub.model_upload, side_effect=keep)
+    monkeypatch.setattr(kagglehub, "model_upload", stand_in)
+    text = (copy / "README.md").read_text()
+    (copy / "README.md").write_text(text.replace("apache-2.0", "mit"))
+    for folder, licence in ((directory, "Apache 2.0"), (copy, "MIT")):
+        request = request_of(folder, handle="me/tiny", publish="kaggle")
+        formats.export(request)
+        assert sent == {
+            f"me/tiny/tensorFlow2/{kind}": (licence, archived(directory, kind))
+            for kind in KINDS
+        }
+    with pytest.raises(UserError, match="says license: mit, --license is cc"):
+        formats.export(request._replace(license="cc-by-4.0"))
+    (copy / "README.md").write_text(text.partition("# ")[2])
+    with pytest.raises(UserError, match="names no licence"):
+        formats.export(request)
+
+
+def test_handle_must_be_that_of_the_card(copy):
+    """It leads to the weights; another model may be there."""
+    request = request_of(copy, dry_run=True, **HF)
+    formats.export(request)
+    other = request._replace(handle="you/tiny")
+    with pytest.raises(UserError, match="README.md says .*me/tiny.* is you/tiny"):
+        formats.export(other)
+    card = copy / "README.md"
+    both = card.read_text().replace("`me/tiny`", "`me/tiny` and `you/tiny`")
+    card.write_text(both)
+    formats.export(request)
+    formats.export(other)
+    card.write_text("---\nlicense: mit\n---\n# Mine\n")
+    formats.export(request._replace(handle="someone/else"))
+    card.unlink()
+    with pytest.raises(UserError, match="README.md cannot be read .*model card"):
+        formats.export(request)

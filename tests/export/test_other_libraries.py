@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heads of fine-tuned models compute the same in transformers."""
+
+import functools
+import json
+
+import numpy as np
+import pytest
+
+from electra_tf.errors import EXIT_CONFIG, UserError
+from electra_tf.export import finetuned_task, formats, other_libraries
+from electra_tf.export.formats import ExportRequest
+from electra_tf.interop import sources
+from tests.helpers.cards import run_snippets
+from tests.helpers.runs import by_default
+from tests.helpers.tiny_trials import (
+    TOPICS,
+    answers,
+    batch_of,
+    write_data,
+    write_trials,
+)
+
+NAMES = ("cola", "sts", "chunk", "topics", "plain")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return write_trials(write_data(tmp_path_factory.mktemp("data")))
+
+
+@pytest.fixture(scope="module")
+def converted(folders, tmp_path_factory):
+    """A function: name -> (the task, the directory that transformers reads)."""
+    for package in ("torch", "transformers", "safetensors"):
+        pytest.importorskip(package)
+
+    @functools.cache
+    def convert(name):
+        (folder, what), out = folders[name], tmp_path_factory.mktemp(name)
+        request = ExportRequest("huggingface", str(out), what=what)
+        formats.export(request._replace(init_checkpoint=str(folder)))
+        return finetuned_task.read_task(folder, what), out / what
+
+    return convert
+
+
+def run_transformers(folder, batch):
+    import torch
+    import transformers
+
+    [name] = json.loads((folder / "config.json").read_text())["architectures"]
+    model = getattr(transformers, name).from_pretrained(str(folder)).eval()
+    inputs = [torch.tensor(value).long() for value in batch.values()]
+    with torch.no_grad():
+        return model.config, model(*inputs)
+
+
+@pytest.mark.parametrize("name", by_default(NAMES, ["cola"]))
+def test_outputs_are_those_of_transformers(converted, folders, name):
+    task, directory = converted(name)
+    batch = batch_of(task)
+    config, output = run_transformers(directory, batch)
+    expected = answers(task, batch)
+    gap = {"atol": 2e-5, "rtol": 1e-5}
+    if name == "plain":
+        in_text = batch["input_mask"] * batch["input_type_ids"] == 1
+        in_text[:, 0] = True
+        for key in ("start_logits", "end_logits"):
+            theirs = output[key].numpy()[in_text]
+            np.testing.assert_allclose(theirs, expected[key][in_text], **gap)
+    elif name == "sts":
+        assert config.problem_type == "regression" and config.num_labels == 1
+        logits = output.logits.numpy()[:, 0]
+        np.testing.assert_allclose(logits, expected["value"], atol=1e-5)
+        assert len(np.unique(logits.round(2))) > 1
+        # Both ends of the scale.
+        batch = batch_of(task, 1, 400)
+        logits = run_transformers(directory, batch)[1].logits.numpy()[:, 0]
+        values = answers(task, batch)["value"]
+        np.testing.assert_allclose(logits, values, atol=1e-4)
+        assert {0.0, 5.0} < set(values.tolist()), np.unique(values)
+    else:
+        assert tuple(config.id2label.values()) == tuple(task.facts.labels)
+        real = batch["input_mask"] == 1 if name == "chunk" else ...
+        logits = output.logits.numpy()[real]
+        np.testing.assert_allclose(logits, expected["logits"][real], **gap)
+        is_multilabel = config.problem_type == "multi_label_classification"
+        assert is_multilabel == (name == "topics")
+    # The length of the head's training, and the encoder as it was.
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == 24
+    stored = sources.read(folders[name][0], log=lambda line: None)
+    again = sources.read(directory, log=lambda line: None)
+    assert again.tensors.keys() == stored.tensors.keys()
+    for key, array in stored.tensors.items():
+        if name != "chunk" or "token_type" not in key:
+            np.testing.assert_array_equal(again.tensors[key], array)
+
+
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("joint", "the end by the start"),
+        ("at_cls", "no logit of its own for questions without an answer"),
+        ("topics", "leaves 16 labels as they are; this task has 17"),
+    ],
+)
+def test_heads_without_an_equal_are_refused(folders, tmp_path, name, reason):
+    task = finetuned_task.read_task(*folders[name])
+    if name == "topics":
+        labels = tuple(f"label {i}" for i in range(17))
+        task = task._replace(facts=task.facts._replace(labels=labels))
+    with pytest.raises(UserError, match=reason) as error:
+        other_libraries.write_task(task, folders[name][0], tmp_path / "out")
+    assert error.value.exit_code == EXIT_CONFIG
+    assert not list(tmp_path.iterdir())
+
+
+def test_head_that_computes_otherwise_is_not_written(folders, tmp_path, monkeypatch):
+    pytest.importorskip("safetensors")
+    monkeypatch.setattr(other_libraries, "_SHARP", 2.0**4)
+    task = finetuned_task.read_task(*folders["sts"])
+    with pytest.raises(UserError, match="electra_tf as fine-tuned"):
+        other_libraries.write_task(task, folders["sts"][0], tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.thorough
+def test_snippets_of_the_cards_run(converted, tmp_path):
+    cards = [converted(name)[1] / "README.md" for name in NAMES]
+    printed = run_snippets(tmp_path, cards)
+    assert "'label': '" in printed["cola"] and "'entity': '" in printed["chunk"]
+    assert "'label': 'sts'" in printed["sts"] and printed["squad"].strip()
+    assert all(f"'label': '{topic}'" in printed["topics"] for topic in TOPICS)

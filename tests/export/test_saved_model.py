@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exported SavedModels, used in a process that has tensorflow and tensorflow_text only.
+
+What they must answer is computed here from the Keras model and the Python tokenizer.
+"""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.export import saved_model
+from electra_tf.export.encoder import python_pack
+from electra_tf.export.signatures import Check
+from electra_tf.interop import sources
+from electra_tf.storage import manifest
+from electra_tf.text.tokenization import Tokenizer
+from tests.helpers.exporting import (
+    NAMES,
+    Failed,
+    fresh_process,
+    shared_export,
+    shared_source,
+    tiny_source,
+    write_run,
+)
+from tests.helpers.runs import GOLDEN, run_script
+from tests.text.test_tokenization import random_texts, spelling_vocabulary
+
+TEXTS = ["The doctor opened the giraffe and read it.", "", "a good film!", "中é"]
+
+
+@pytest.fixture(scope="module")
+def source():
+    return shared_source()
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """What -> directory of the SavedModel."""
+    kinds = ("encoder", "preprocessor")
+    return {kind: shared_export("electra", kind) for kind in kinds}
+
+
+def packed(source, texts, length=12):
+    return dict(zip(NAMES, python_pack(source, texts, length), strict=True))
+
+
+TOKENIZATION = str(GOLDEN / "tokenization")
+FIRST = ["the good book", "a film", "", "read " * 40, "read " * 40]
+SECOND = ["it is bad", "", "the", "good " * 9, ""]
+
+
+@pytest.fixture(scope="module")
+def strings():
+    """The golden ones and 10,000 random ones, and a vocabulary that spells them."""
+    with open(os.path.join(TOKENIZATION, "tokenization.json"), encoding="utf-8") as f:
+        texts = [item["text"] for item in json.load(f)["items"]]
+    texts += random_texts(10_000, seed=11)
+    texts = [t.encode("utf-8", "ignore").decode() for t in texts]
+    return texts, spelling_vocabulary(texts)
+
+
+@pytest.fixture(scope="module")
+def used(source, exported, strings, tmp_path_factory):
+    """Job -> its answer, from one process without electra_tf."""
+    folder = tmp_path_factory.mktemp("used")
+    texts, vocab = strings
+    speller = tiny_source(vocab=vocab)
+    speller = saved_model.write_part(speller, "preprocessor", folder)
+    models = {k: exported[k] for k in ("preprocessor", "encoder")}
+    inputs = {k: v.tolist() for k, v in packed(source, TEXTS).items()}
+    segments = {"first": FIRST, "second": SECOND, "lengths": [2, 3, 4, 7, 12, 32]}
+    jobs = {
+        "fine_tune": {"model": models["encoder"], "inputs": inputs},
+        "tokenize": {"model": speller, "texts": texts},
+        "pack": {"model": models["preprocessor"], **segments},
+    }
+    answers = fresh_process(folder, *jobs.items())
+    for answer in answers:
+        assert not isinstance(answer, Failed), answer.traceback
+    return dict(zip(jobs, answers, strict=True))
+
+
+class TestEncoder:
+    def test_outputs_are_the_models(self, source, used):
+        found = used["fine_tune"]
+        inputs = packed(source, TEXTS)
+        expected = source.pretrainer.electra(*inputs.values())
+        sequence = expected.sequence_output.numpy()
+        outputs = found["outputs"]
+        assert np.allclose(outputs["sequence_output"], sequence, atol=1e-5)
+        assert np.allclose(outputs["pooled_output"], sequence[:, 0], atol=1e-5)
+        assert outputs["default"] == outputs["pooled_output"]
+        assert found["layers"] == [[4, 12, 16]] * 2 and found["last_layer_is_sequence"]
+
+    def test_every_variable_learns_and_dropout_is_on_in_training(self, source, used):
+        found = used["fine_tune"]
+        assert found["deterministic"] and found["dropout"] > 0.1
+        assert found["variables"] == len(source.pretrainer.electra.variables)
+        assert found["without_gradient"] == 0 and found["regularization_losses"] == 0
+        assert min(found["losses"][-3:]) < found["losses"][0]
+
+    def test_weights_are_stored_once(self, source, exported):
+        reader = tf.train.load_checkpoint(
+            str(exported["encoder"] / "variables/variables")
+        )
+        shapes = reader.get_variable_to_shape_map()
+        stored = sum(int(np.prod(s)) for n, s in shapes.items() if "variables" in n)
+        variables = source.pretrainer.electra.variables
+        assert stored == sum(int(np.prod(v.shape)) for v in variables)
+
+
+class TestPreprocessor:
+    def test_ids_are_those_of_the_python_tokenizer(self, used, strings):
+        texts, vocab = strings
+        tokenizer = Tokenizer(vocab)
+        for text, ids in zip(texts, used["tokenize"], strict=True):
+            assert ids == tokenizer.encode(text), ascii(text)
+
+    def test_packing(self, source, used):
+        found = used["pack"]
+        tokenizer, vocab = source.tokenizer(), source.vocab
+        special = found["special"]
+        assert special["mask_id"] == vocab.mask_id and special["padding_id"] == 0
+        assert special["vocab_size"] == len(vocab)
+        for length in (2, 3, 7, 32):
+            expected = packed(source, FIRST, length)
+            expected = {k: v.tolist() for k, v in expected.items()}
+            assert found[f"one {length}"]["ok"] == expected
+        for length in (3, 4, 7, 12, 32):
+            inputs = found[f"two {length}"]["ok"]
+            for row, texts in enumerate(zip(FIRST, SECOND, strict=True)):
+                a, b = map(tokenizer.encode, texts)
+                room = length - (3 if b else 2)
+                while len(a) + len(b) > room:
+                    (a if len(a) > len(b) else b).pop()
+                ids = [vocab.cls_id, *a, vocab.sep_id]
+                ids += [*b, vocab.sep_id] if b else []  # as fine-tuning has it
+                types = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
+                padding = [0] * (length - len(ids))
+                assert inputs["input_word_ids"][row] == ids + padding
+                assert inputs["input_mask"][row] == [1] * len(ids) + padding
+                assert inputs["input_type_ids"][row] == types + padding
+        assert found["default"] == found["two 32"]["ok"]
+        assert found["two 2"]["error"] == "InvalidArgumentError"
+        assert "seq_length must be at least 3" in found["two 2"]["message"]
+
+
+class TestWriting:
+    def test_versions_follow_each_other(self, source, tmp_path):
+        (tmp_path / "preprocessor" / "3").mkdir(parents=True)
+        found = saved_model.write_part(source, "preprocessor", tmp_path)
+        assert found == tmp_path / "preprocessor" / "4"
+        assert sorted(p.name for p in found.parent.iterdir()) == ["3", "4"]
+
+    def test_parts_of_a_version_appear_together(self, source, tmp_path, monkeypatch):
+        """A server must not use an encoder and a preprocessor of two models."""
+        (tmp_path / "preprocessor" / "3").mkdir(parents=True)
+        kinds = ["encoder", "preprocessor"]
+        fill, filled = saved_model.fill_folder, []
+
+        def counted(folder, *rest):
+            version = folder.name.split(".")[1]  # of its final name
+            assert not list(tmp_path.glob(f"*/{version}"))
+            filled.append(folder)
+            return fill(folder, *rest)
+
+        monkeypatch.setattr(saved_model, "fill_folder", counted)
+        found = saved_model.write_parts(source, kinds, tmp_path)
+        assert found == [tmp_path / kind / "4" for kind in kinds]
+        for kind, folder in zip(kinds, found, strict=True):
+            assert manifest.verify_folder(folder)["what"] == kind
+
+    def test_manifest(self, source):
+        detector = shared_export("electra", "detector")
+        content = manifest.verify_folder(detector)
+        assert content["what"] == "detector" and content["step"] == 7
+        assert 0 <= content["max_difference"] < 1e-5
+        assert content["differences"]["serving_default/starts"] == 0
+        assert content["vocab_sha256"] == source.vocab.sha256
+        assert content["do_lower_case"] is True
+        vocab = detector / "assets" / "vocab.txt"
+        assert vocab.read_text().splitlines() == list(source.vocab.tokens)
+
+    @pytest.mark.parametrize("damage", ["flip", "remove", "add"])
+    def test_damage_is_found(self, exported, tmp_path, damage):
+        copy = shutil.copytree(exported["preprocessor"], tmp_path / "copy")
+        target = copy / "saved_model.pb"
+        if damage == "flip":
+            content = bytearray(target.read_bytes())
+            content[len(content) // 2] ^= 1
+            target.write_bytes(content)
+        elif damage == "remove":
+            target.unlink()
+        else:
+            target = copy / "assets" / "more.txt"
+            target.write_text("")
+        with pytest.raises(UserError, match=target.name) as caught:
+            manifest.verify_folder(copy)
+        assert caught.value.exit_code == EXIT_DAMAGED
+
+    def test_saved_model_that_differs_is_not_published(self, source, tmp_path):
+        """The SavedModel of one model, checked with the outputs of another."""
+        other = saved_model.WHAT["encoder"](tiny_source(layers=2, seed=1))
+        wrong = saved_model.WHAT["encoder"](source)._replace(checks=other.checks)
+        with pytest.raises(UserError, match="serving_default/sequence_output differs"):
+            saved_model.write_saved_model(wrong, source, "encoder", tmp_path)
+        assert list((tmp_path / "encoder").iterdir()) == []
+
+    @pytest.mark.thorough
+    def test_warm_up_requests_can_be_served(self):
+        """Read with TensorFlow Serving's own definitions."""
+        logs = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+        detector = shared_export("electra", "detector")
+        records = tf.data.TFRecordDataset(str(detector / saved_model.PATH))
+        loaded = tf.saved_model.load(str(detector))
+        found = [logs.PredictionLog.FromString(r.numpy()) for r in records]
+        assert len(found) == 2
+        for log in found:
+            request = log.predict_log.request
+            assert request.model_spec.name == "detector"
+            arrays = {k: tf.make_ndarray(v) for k, v in request.inputs.items()}
+            inputs = {name: tf.constant(array) for name, array in arrays.items()}
+            loaded.signatures[request.model_spec.signature_name](**inputs)
+
+
+class TestPartsOfAModel:
+    @pytest.mark.parametrize(
+        ("variant", "what", "words"),
+        [
+            ("mlm", "detector", "there is no detector to export"),
+            ("mlm", "scorer", "there is no scorer to export"),
+            ("uniform", "generator", "no generator to export"),
+            ("electra", "scorer", "electric_objective"),
+            ("electra", "encodr", "'encodr' is none of encoder, "),
+        ],
+    )
+    def test_missing_part_is_refused(self, tmp_path, variant, what, words):
+        with pytest.raises(UserError, match=words):
+            saved_model.write_part(tiny_source(variant), what, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_kinds(self, source):
+        kinds = ["encoder", "preprocessor", "detector", "generator"]
+        assert saved_model.kinds_of(source) == kinds
+        electric = tiny_source("electric")
+        assert set(saved_model.kinds_of(electric)) == set(saved_model.WHAT)
+
+    @pytest.mark.thorough
+    def test_encoder_without_heads(self, tmp_path):
+        stored = sources.read(write_run(tmp_path, tiny_source()))
+        tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
+        source = saved_model.source_of(stored._replace(tensors=tensors))
+        assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
+        saved_model.write_part(source, "encoder", tmp_path / "exports")
+
+    def test_loss_of_bfloat16_is_recorded(self, tmp_path):
+        stored = sources.read(write_run(tmp_path, tiny_source()))
+        source = saved_model.source_of(stored, "mixed_bfloat16")
+        exact = saved_model.source_of(stored)
+        found = saved_model.write_part(source, "encoder", tmp_path / "out", exact)
+        content = manifest.verify_folder(found)
+        assert content["precision"] == "mixed_bfloat16"
+        lost = content["differences_from_float32"]["serving_default/sequence_output"]
+        # 8 bits of numbers of about 1; in float32 the difference would be 1e-6.
+        assert 1e-3 < lost < 0.1
+
+
+@pytest.mark.thorough
+def test_command_exports_every_part_of_the_model(tmp_path):
+    write_run(tmp_path, tiny_source("mlm"))
+    done = run_script(
+        *("export_model.py", f"--data-dir={tmp_path}", "--model-name=tiny"),
+        *("--format=saved_model", f"--output-dir={tmp_path / 'out'}"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert found == ["encoder", "generator", "preprocessor"]
+    for kind in found:
+        content = manifest.verify_folder(tmp_path / "out" / kind / "1")
+        assert content["step"] == 7 and content["model"] == "tiny"
+        gap = content["max_difference"]
+        assert gap < 1e-5 and f"{gap:.1e}" in done.stdout
+
+
+def test_tokens_that_fill_masks_are_compared(tmp_path):
+    made = saved_model.servable_of(shared_source(), "generator")
+    expected = made.checks[0].expected
+    assert {"tokens", "probabilities", "num_masks"} <= set(expected)
+    changed = dict(expected, tokens=expected["tokens"][:, ::-1])
+    wrong = made._replace(checks=[made.checks[0]._replace(expected=changed)])
+    with pytest.raises(UserError, match="serving_default/tokens differs"):
+        saved_model.write_saved_model(wrong, shared_source(), "generator", tmp_path)
+
+
+def test_segments_of_different_batch_sizes_are_refused():
+    loaded = tf.saved_model.load(str(shared_export("electra", "preprocessor")))
+    some, more = (loaded.tokenize(tf.constant(texts)) for texts in (["a"], ["a", "b"]))
+    for segments in ([some, more], [more, some]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="different batch"):
+            loaded.bert_pack_inputs(segments, seq_length=8)
+
+
+@pytest.mark.parametrize(("values", "fails"), [([20.0, 0.0], False), ([1, 0.5], True)])
+def test_differences_are_relative_to_the_greatest_value(values, fails):
+    """A score near 0 among scores of 20 rounds as those do: its terms are as large."""
+
+    class Loaded:
+        signatures = {  # noqa: RUF012
+            "ids": lambda x: {"logits": tf.constant(values) + [0.0, 2e-5]}
+        }
+
+    expected = {"logits": np.array(values, np.float32)}
+    check = Check("ids", {"x": np.zeros(1)}, expected)
+    (gap,) = saved_model._differences(Loaded, [check]).values()
+    assert (gap > saved_model.TOLERANCE["float32"]) == fails
