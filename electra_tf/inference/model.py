@@ -144,4 +144,5 @@ class Model:
         def hidden(*inputs):
             return tf.cast(self.encoder(*inputs).sequence_output, tf.float32)
 
-        return tf.function(hidden, autograph=False, reduce_retracing=True)
+        ids = tf.TensorSpec([None, None], tf.int32)
+        return tf.function(hidden, [ids, ids, ids], autograph=False)

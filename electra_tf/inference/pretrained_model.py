@@ -215,7 +215,7 @@ class PretrainedModel(Model):
         another.
         """
         if self.pretrainer is None:
-            raise self.lacks("scorer")
+            raise self.lacks("score")
         if method not in self._scorers:
             self._scorers[method] = TextScorer(
                 self.pretrainer,
