@@ -39,7 +39,7 @@ from electra_tf.storage.manifest import (
     verify_folder,
 )
 from electra_tf.storage.new_folder import new_folder, require_room
-from electra_tf.text.vocabulary import TokenizerConfig
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 FORMAT = "keras_hub"
 CONFIG, WEIGHTS = "config.json", "model.weights.h5"
@@ -165,6 +165,7 @@ def write_keras_hub(
     found = networks.split(stored, what)
     for network in found.values():
         check_representable(network.shape)
+    _check_tokens(stored.vocab)
     heads = [network.head() for network in found.values() if network.head()]
     if heads:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
@@ -186,6 +187,19 @@ def write_keras_hub(
     verification.show(shown, log)
     log(f"measured with keras_hub's tokenizer: {words}")
     return Path(output_dir)
+
+
+def _check_tokens(vocab: Vocabulary) -> None:
+    """KerasHub strips the tokens that it reads, and wants each once."""
+    lines: dict[str, int] = {}
+    for number, token in enumerate(vocab.tokens, start=1):
+        first = lines.setdefault(token.strip(), number)
+        if first != number:
+            raise UserError(
+                f"{vocab.path}: KerasHub takes the tokens of lines {first} and "
+                f"{number} for one, without white space around them.\nExport another "
+                "format, or name these unused tokens apart before training."
+            )
 
 
 def check_representable(shape: ModelConfig) -> None:

@@ -5,6 +5,7 @@ import tarfile
 
 import pytest
 
+from electra_tf.errors import UserError
 from electra_tf.export import formats
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.exporting import tiny_source, tiny_vocabulary, write_run
@@ -40,3 +41,13 @@ def test_blank_tokens_are_kept(source, tmp_path, kind):
     for path in found:
         assert Vocabulary.load(path).sha256 == source.vocab.sha256, path
     assert found
+
+
+def test_keras_hub_refuses_tokens_that_it_would_take_for_one(source, tmp_path):
+    write_run(tmp_path, source)
+    request = formats.ExportRequest(
+        "keras_hub", str(tmp_path / "out"), str(tmp_path), "tiny"
+    )
+    with pytest.raises(UserError, match=r"tokens of lines \d+ and \d+ for one"):
+        formats.export(request)
+    assert not (tmp_path / "out").exists()
