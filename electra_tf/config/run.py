@@ -281,6 +281,15 @@ class RunConfig(metaclass=_Resolved):
         """Where files would be if no place were set by hand: hparam -> path."""
         return self._default_locations(self.to_dict())
 
+    def describe(self) -> list[str]:
+        """A line for each hparam that is not at its default, and one for the others."""
+        usual = {f.name: default_of(f) for f in dataclasses.fields(self)}
+        usual |= self.usual_locations()
+        values = self.to_dict()
+        changed = [name for name in sorted(values) if values[name] != usual[name]]
+        lines = [f"{name}: {json.dumps(values[name])}" for name in changed]
+        return [*lines, f"{len(values) - len(changed)} others at their defaults"]
+
     def identity(self) -> dict[str, Any]:
         """What makes a run the run that it is: the model's shape and some hparams."""
         shape = values_in_roles(self.model_config(), IDENTITY)

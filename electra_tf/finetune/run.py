@@ -90,8 +90,8 @@ def run(flags: Flags, console: Console) -> int:
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
     console.heading("Config:")
-    for name, value in sorted(config.to_dict().items()):
-        console.log(f"{name} {value}")
+    for line in config.describe():
+        console.log(line)
     for note in config.notes() + vocab.notes():
         console.log(f"Note: {note}.")
     console.log()

@@ -94,8 +94,8 @@ def main(
     ):
         start = find_start(config, vocab, checkpoints, console.log, is_chief=chief)
         console.heading("Config:")
-        for name, value in sorted(config.to_dict().items()):
-            console.log(f"{name} {value}")
+        for line in config.describe():
+            console.log(line)
         for note in config.notes() + vocab.notes():
             console.log(f"Note: {note}.")
         if config.do_eval and limit is not None:

@@ -135,7 +135,7 @@ def test_a_saved_config_makes_the_same_run(data):
     assert done.returncode == 0, done.stderr
     for text in (
         "Config:",
-        "learning_rate 0.002",
+        "learning_rate: 0.002",
         "parameters",
         "0.96 epochs",
         "12/12",
@@ -268,7 +268,7 @@ def test_the_debug_run_of_the_original(data):
     hparams = {"debug": True, "max_seq_length": 32, "num_train_steps": 2}
     hparams |= {"model_hparam_overrides": {"num_hidden_layers": 1}}
     done = pretrain_eagerly(data, "debug", hparams)
-    assert "train_batch_size 8\n" in done.stdout
+    assert "train_batch_size: 8\n" in done.stdout
     assert "2/2 = 100.0%" in done.stdout
 
 
