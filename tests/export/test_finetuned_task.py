@@ -266,7 +266,13 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     row = {"nr": "n7", "id": "no", "index": 3, "words": ["no"]}
     row |= {"tokens": WORDS[:3], "tags": ["B-A", "O", "O"], "said": "waa", "class": "y"}
     file = tmp_path / "own.jsonl"
-    other = row | {"class": "n", "nr": "n8", "tokens": WORDS[1:3], "tags": ["O"] * 2}
+    other = row | {
+        "said": "no",
+        "class": "n",
+        "nr": "n8",
+        "tokens": WORDS[1:3],
+        "tags": ["O"] * 2,
+    }
     file.write_text(json.dumps(row) + "\n" + json.dumps(other) + "\n")
     description = {"type": kind, "train": str(file), "dev": str(file), "id": "nr"}
     if kind == "tagging":

@@ -170,7 +170,9 @@ def test_model_saved_by_transformers_computes_the_same(tmp_path, architecture):
             parameter.normal_(0, 0.2)
         theirs = model(ids, output_hidden_states=True)
     model.save_pretrained(tmp_path)
-    stored, _ = read(tmp_path, VOCAB)
+    vocab = str(shutil.copyfile(VOCAB, tmp_path / "vocab.txt"))
+    (tmp_path / "vocab.txt.json").write_text('{"do_lower_case": true}')
+    stored, _ = read(tmp_path, vocab)
     assert stored.config.model_config().num_attention_heads == 3
     [network] = networks.split(stored).values()
     [ours] = networks.outputs([network], batch)

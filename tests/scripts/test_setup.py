@@ -122,8 +122,8 @@ def check_command(wheel, folder):
     assert done.returncode == 0 and "electra_small.json" in done.stdout, done.stderr
     hparams = '--hparams={"vocab_size": 60, "max_seq_length": 32}'
     flags = ["--data-dir=data", "--model-name=m", hparams, "--dry-run"]
-    done = run("pretrain", "--config=electra_small", *flags)
-    assert done.returncode == 0 and "1000000" in done.stdout, done.stdout + done.stderr
+    done = run("pretrain", "--config=electra_small_plus_plus", *flags)
+    assert done.returncode == 0 and "4000000" in done.stdout, done.stderr
     done = run("pretrian")
     assert done.returncode == 1 and "no command 'pretrian'" in done.stderr
 
