@@ -108,6 +108,7 @@ def assert_secret_is_kept(run, directory, done):
                 assert SECRET.encode() not in path.read_bytes(), path
 
 
+@pytest.mark.thorough
 def test_directory_holds_archives_and_pages(directory):
     found = {p.relative_to(directory).as_posix() for p in directory.rglob("*.*")}
     assert found == {f"{kind}.tar.gz" for kind in KINDS} | {"README.md"}

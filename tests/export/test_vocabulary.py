@@ -25,7 +25,7 @@ def source():
     return tiny_source(vocab=vocab)
 
 
-@pytest.mark.parametrize("kind", by_default(KINDS, ["saved_model", "onnx"]))
+@pytest.mark.parametrize("kind", by_default(KINDS, ["onnx"]))
 def test_blank_tokens_are_kept(source, tmp_path, kind):
     write_run(tmp_path, source)
     out = tmp_path / "out"
