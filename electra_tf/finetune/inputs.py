@@ -601,7 +601,7 @@ def printed(text: str) -> Any:
             if isinstance(found, (tuple, set))
             else (found if isinstance(found, (list, dict)) else None)
         )
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError):
         inner = text.strip()
         is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1
         return [x.strip() for x in inner[1:-1].split(",")] if is_list else None
