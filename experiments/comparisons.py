@@ -46,6 +46,26 @@ _RECIPES = {
     "Untied embeddings": {"embedding_sharing": "untied"},
     "Disentangled embeddings": {"embedding_sharing": "disentangled"},
 }
+# ELECTRA's successors: replacements from easy to hard, a generator of its own rate.
+_SHARE, _TEMPERATURE = {"unigram_share": 1.0}, {"temperature_start": 4.0}
+_LINEAR, _SMALL = {"curriculum_decay": "linear"}, {"generator_hidden_size": 0.125}
+_UNIGRAM, _QUARTER = {"generator": "unigram"}, {"mask_prob": 0.25}
+_SUCCESSORS = {
+    "Unigram share": _SHARE,
+    "Unigram share, linear": _SHARE | _LINEAR,
+    "Unigram, 25 % masked": _UNIGRAM | _QUARTER,
+    "Unigram share, linear, generator 1/8": _SHARE | _LINEAR | _SMALL,
+    "Temperature 4 to 1, linear": _TEMPERATURE | _LINEAR,
+    "Unigram share and temperature": _SHARE | _TEMPERATURE,
+    "Temperature 4 to 1": _TEMPERATURE,
+    "Temperature 2 to 1": {"temperature_start": 2.0},
+    "Generator's rate 1/4": {"generator_learning_rate": 1.25e-4, "clip_by": "network"},
+    "Generator's rate 4": {"generator_learning_rate": 2e-3, "clip_by": "network"},
+    "Unigram": _UNIGRAM,
+    "ELECTRA": {},
+    "BERT": _MLM,
+    "BERT 80/10/10": _MLM | {"mask_token_share": 0.8, "random_token_share": 0.1},
+}
 
 
 def _shares(mask: float, random: float, paper: float) -> Variant:
@@ -133,6 +153,13 @@ _COMPARISONS = [
         "Recipes",
         "no table of the papers",
         [Variant(name, hparams) for name, hparams in _RECIPES.items()],
+    ),
+    Comparison(
+        "successors",
+        "ELECTRA's successors",
+        "no table of the papers; tuning sets",
+        [Variant(name, hparams) for name, hparams in _SUCCESSORS.items()],
+        tuning=True,
     ),
     Comparison(
         "learning_rate",
