@@ -50,7 +50,14 @@ _RECIPES = {
 _SHARE, _TEMPERATURE = {"unigram_share": 1.0}, {"temperature_start": 4.0}
 _LINEAR, _SMALL = {"curriculum_decay": "linear"}, {"generator_hidden_size": 0.125}
 _UNIGRAM, _QUARTER = {"generator": "unigram"}, {"mask_prob": 0.25}
+_CORRECTIVE, _CHOICE = {"objective": "corrective_lm"}, {"objective": "multi_choice"}
 _SUCCESSORS = {
+    "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
+    "Multi-choice, unigram": _CHOICE | _UNIGRAM,
+    "Corrective LM": _CORRECTIVE,
+    "Corrective LM, unigram, token weight 5": _CORRECTIVE
+    | _UNIGRAM
+    | {"token_weight": 5.0},
     "Unigram share": _SHARE,
     "Unigram share, linear": _SHARE | _LINEAR,
     "Unigram, 25 % masked": _UNIGRAM | _QUARTER,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 # The objectives in which the main network reads what any generator put in the text.
 _ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_mlm")
+_ANY += ("corrective_lm", "multi_choice")
 ENCODER = "electra"  # the scope of the main network's encoder
 MASKED_LM_HEAD = "generator_predictions"
 

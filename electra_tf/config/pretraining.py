@@ -61,13 +61,14 @@ _MASKING = {
     "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
 }
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
+_TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
 # Electric's loss is made of the q that its samples are drawn from.
 _CURRICULUM = {
     "objective": [
         *("electra", "two_stage", "electra_sentence", "electra_15"),
-        *("replace_mlm", "all_tokens_mlm"),
+        *("replace_mlm", "all_tokens_mlm", "corrective_lm", "multi_choice"),
     ],
     "generator": [name for name, kind in GENERATORS.items() if kind.predicts != "none"],
 }
@@ -191,6 +192,19 @@ class PretrainingConfig(RunConfig):
         "electra_sentence: weight of the loss of the verdict on whole sequences.",
         minimum=0,
         applies_to=_SENTENCE,
+    )
+    token_weight: float = setting(
+        1.0,
+        "corrective_lm, multi_choice: weight of the loss of the tokens at the masked "
+        "positions.",
+        above=0,
+        applies_to=_TOKENS,
+    )
+    num_candidates: int = setting(
+        5,
+        "multi_choice: tokens to choose from, the original one among them.",
+        minimum=2,
+        applies_to={"objective": ["multi_choice"]},
     )
     electra_15_positions: str = setting(
         "masked",

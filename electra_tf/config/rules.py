@@ -97,7 +97,7 @@ RULES = (
     Rule(
         ("objective", "disc_weight"),
         lambda c: c.disc_weight == 0 and _is_last_to_learn(c),
-        "the main network would not learn",
+        "the main network, or its discriminator, would not learn",
     ),
     Rule(
         ("objective", "gen_weight"),

@@ -156,6 +156,8 @@ def _main_flops(config: PretrainingConfig) -> float:
         total += model.get_binary_classification_flops()
     if SENTENCE_HEAD in kind.heads:
         total += model.get_binary_classification_flops() / model.s  # at [CLS] alone
+    if kind.predicts == "candidates":
+        model = dataclasses.replace(model, v=config.num_candidates)
     return total + _softmax_flops(model, kind.predicts)
 
 
@@ -189,7 +191,7 @@ def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:
 
 def _softmax_flops(model: TransformerHparams, predicts: str) -> float:
     """The head that predicts tokens, forward; `predicts` as in config/objectives.py."""
-    share = {"masked": OUTPUT_FRAC, "all": 1.0, "none": 0.0}[predicts]
+    share = {"all": 1.0, "none": 0.0}.get(predicts, OUTPUT_FRAC)
     model = dataclasses.replace(model, output_frac=share)
     return model.get_embedding_flops(output=True)
 

@@ -99,6 +99,20 @@ class MaskedLMHead(keras.layers.Layer):
         return tf.reduce_sum(tf.cast(transformed, tf.float32) * vectors, -1) + bias
 
 
+def masked_lm_head(config, embedding_size: int, name: str, dtype) -> MaskedLMHead:
+    """The built head on an encoder of the shape `config`."""
+    head = MaskedLMHead(
+        embedding_size,
+        config.vocab_size,
+        name=name,
+        hidden_act=config.hidden_act,
+        initializer_range=config.initializer_range,
+        dtype=dtype,
+    )
+    head.build((None, config.hidden_size))
+    return head
+
+
 def masked_lm_output(
     logits: tf.Tensor, inputs: MaskedInputs, weight
 ) -> GeneratorOutput:

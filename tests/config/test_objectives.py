@@ -111,6 +111,10 @@ FIXED = {"repeated_masks": "fixed"}
         (RARE, ["repeated_masks", "fixed"]),
         (RARE | ELECTRIC | FIXED, ["rare_mask_power 0.5", "electric"]),
         (RARE | TWO_TOWER | FIXED, ["two_tower"]),
+        ({"token_weight": 2.0}, ["token_weight 2.0", "electra"]),
+        ({"num_candidates": 3, "objective": "corrective_lm"}, ["num_candidates 3"]),
+        ({"objective": "multi_choice", "num_candidates": 1}, ["num_candidates"]),
+        ({"objective": "corrective_lm", "disc_weight": 0}, ["its discriminator"]),
         # Nothing would be learned.
         (ADVERSARIAL | {"disc_weight": 0}, []),
         (ADVERSARIAL | {"gen_weight": 0}, []),

@@ -211,6 +211,8 @@ METRIC_OF = {
     "adversarial": "generator_entropy",
     "electra_15": "disc_loss",
     "replace_mlm": "token_loss",
+    "corrective_lm": "replaced_token_accuracy",
+    "multi_choice": "token_accuracy",
     "electric": "disc_recall",
     "mlm": "masked_lm_loss",
     "two_tower": "masked_lm_accuracy",
