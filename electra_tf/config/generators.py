@@ -62,7 +62,7 @@ def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
 GENERATORS = {
     "masked_lm": GeneratorKind(
         "masked_lm_generator:MaskedLMGenerator",
-        (*_ANY, "two_stage", "adversarial"),
+        (*_ANY, "two_stage", "adversarial", "frozen_generator"),
         _original(),
         encoders=("generator",),
         head=MASKED_LM_HEAD,

@@ -76,6 +76,11 @@ OBJECTIVES = {
             "embedding_sharing": "untied",
         },
     ),
+    "frozen_generator": ObjectiveKind(
+        "frozen_generator:FrozenGenerator",
+        _ELECTRA,
+        presets={"embedding_sharing": "untied", "generator_dropout": 0.0},
+    ),
     "adversarial": ObjectiveKind(
         "adversarial:Adversarial",
         _ELECTRA,

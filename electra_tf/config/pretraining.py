@@ -61,13 +61,14 @@ _MASKING = {
     "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
 }
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
+_LEARNS = {"objective": [*(OBJECTIVES.keys() - {"frozen_generator"})]}
 _TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
 # Electric's loss is made of the q that its samples are drawn from.
 _CURRICULUM = {
     "objective": [
-        *("electra", "two_stage", "electra_sentence", "electra_15"),
+        *("electra", "two_stage", "electra_sentence", "electra_15", "frozen_generator"),
         *("replace_mlm", "all_tokens_mlm", "corrective_lm", "multi_choice"),
     ],
     "generator": [name for name, kind in GENERATORS.items() if kind.predicts != "none"],
@@ -129,12 +130,22 @@ class PretrainingConfig(RunConfig):
         None, "Checkpoint whose weights the run starts from; null: random weights."
     )
 
+    init_generator: str | None = identity(
+        None,
+        "frozen_generator: checkpoint of the masked language model that fills the "
+        "masks; or of a run, whose generator it is.",
+        applies_to={"objective": ["frozen_generator"]},
+    )
+
     # Objectives.
     objective: str = identity(
         "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
     )
     gen_weight: float = setting(
-        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
+        1.0,
+        "Weight of the generator's (masked or cloze) loss.",
+        minimum=0,
+        applies_to=_LEARNS,
     )
     disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
     mask_prob: float = setting(
@@ -262,13 +273,13 @@ class PretrainingConfig(RunConfig):
         "Peak of the generator's own rate, in phases in the same ratio to "
         "learning_rate; null: learning_rate.",
         above=0,
-        applies_to=_OWN_ENCODERS,
+        applies_to=_OWN_ENCODERS | _LEARNS,
     )
     clip_by: str = setting(
         "all",
         "Norm that gradients are clipped by: of all, or of each network's own.",
         choices=("all", "network"),
-        applies_to=_OWN_ENCODERS,
+        applies_to=_OWN_ENCODERS | _LEARNS,
     )
     lr_decay_power: float = setting(
         1.0,

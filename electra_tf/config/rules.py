@@ -120,6 +120,10 @@ _NEEDS = {
         "generator's weights initialise the discriminator",
         _SIZES | {"embedding_sharing": "untied"},
     ),
+    "frozen_generator": (
+        "its generator does not learn, and\nso cannot share what does",
+        {"embedding_sharing": "untied"},
+    ),
     "two_tower": (
         "the towers are the whole model.\n"
         "model_size and model_hparam_overrides size it",

@@ -30,11 +30,12 @@ from electra_tf.text.vocabulary import (
 
 
 class Start(NamedTuple):
-    """What a run begins with: one of these, or random weights."""
+    """What a run begins with: one of the first three, or random weights."""
 
     saved: Manifest | None = None  # the newest checkpoint
     original: FoundModel | None = None  # another model to continue from or to evaluate
     initial: FoundModel | None = None  # whose weights a new run takes over
+    generator: FoundModel | None = None  # of a new run, frozen; beside `initial` or not
 
     def load(
         self,
@@ -67,6 +68,9 @@ class Start(NamedTuple):
         if self.initial:
             weights = state.weights()
             warm_start.load(self.initial, config, data.vocab, weights, log)
+        if self.generator:
+            weights = state.weights()
+            warm_start.load_generator(self.generator, config, data.vocab, weights, log)
         if config.needs_token_counts:
             state.model.generator.adapt(data.token_counts(config))
 
@@ -117,6 +121,10 @@ def find(
     elif config.init_checkpoint and not original:
         start = Start(initial=sources.find(config.init_checkpoint, log))
         compatibility.check(start.initial, config, vocab, compatibility.WARM_START)
+    if config.objective == "frozen_generator" and not (
+        saved or config.do_eval or original
+    ):
+        start = start._replace(generator=_frozen(config, log))
     if start.original:
         purpose = compatibility.EVALUATE if config.do_eval else compatibility.RESUME
         compatibility.check(start.original, config, vocab, purpose)
@@ -178,6 +186,17 @@ def _keep_init_checkpoint(
             "effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
+
+
+def _frozen(config: PretrainingConfig, log: Callable[[str], None]) -> FoundModel:
+    """The model whose generator a new run takes over."""
+    if config.init_generator is None:
+        raise UserError(
+            'objective "frozen_generator" needs a generator that is trained.\nSet '
+            'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
+            "or of an ELECTRA."
+        )
+    return sources.find(config.init_generator, log)
 
 
 def _to_evaluate(config: PretrainingConfig, log: Callable[[str], None]) -> FoundModel:

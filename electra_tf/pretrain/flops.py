@@ -140,8 +140,10 @@ def _phase_flops(phase: Phase) -> float:
     main, generator = _main_flops(config), _generator_flops(config)
     # The backward pass counts as much as the forward pass.
     cost = 2 * (main + generator)
-    if phase.stage:  # One network learns in each.
-        cost = 2 * generator if phase.stage == 1 else 2 * main + generator
+    if phase.stage == 1:  # The generator alone learns.
+        cost = 2 * generator
+    elif phase.stage == 2 or config.objective == "frozen_generator":
+        cost = 2 * main + generator
     return config.train_batch_size * config.num_train_steps * cost
 
 
@@ -170,6 +172,7 @@ def _generator_flops(config: PretrainingConfig) -> float:
     if kind.has_own_encoders:
         shape = config.generator_config()
     own = kind.has_own_encoders and config.embedding_sharing == "untied"
+    own &= config.objective != "frozen_generator"
     encoder = _encoder(config, shape, None if own else config.embedding_size)
     # The outputs of several encoders are concatenated.
     head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)

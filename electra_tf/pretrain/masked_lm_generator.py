@@ -155,13 +155,17 @@ class MaskedLMGenerator(Generator, FillsMasks):
     @classmethod
     def create(cls, encoder, config, settings, dtype):
         sharing, embeddings = settings.embedding_sharing, None
+        width = encoder.embedding_size
+        # A frozen one was trained as a model by itself, or with shared embeddings.
+        if sharing == "untied" and settings.objective != "frozen_generator":
+            width = config.hidden_size
         if sharing == "shared":
             embeddings = encoder.embeddings
         elif sharing == "disentangled":
             embeddings = encoder.embeddings.base
         generator = TextEncoder(
             config,
-            config.hidden_size if sharing == "untied" else encoder.embedding_size,
+            width,
             embeddings=embeddings,
             name="generator",
             dtype=dtype,

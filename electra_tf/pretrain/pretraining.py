@@ -161,6 +161,8 @@ class ElectraPretrainer(keras.Model):
         self.generator = generator_class(self.settings.generator).create(
             self.electra, generator_config, self.settings, dtype
         )
+        if not self.objective.trains_generator:
+            self.generator.trainable = False
         for head in self.objective.heads(config, dtype):
             setattr(self, head.name, head)
         self.built = True

@@ -78,6 +78,10 @@ def test_costs_of_objectives_differ_by_their_heads():
     )
     two = flops_lib.get_recipe_flops(recipe("two_stage_base"))
     assert two == pytest.approx(mlm + rtd + mlm / 2)
+    # Frozen: of the generator the forward pass alone.
+    frozen = recipe("electra_base", objective="frozen_generator")
+    expected = costs["electra"] - (costs["electra"] - rtd) / 2
+    assert flops_lib.get_recipe_flops(frozen) == pytest.approx(expected)
 
 
 # Texts of 32 tokens, 5 of them masked; 40 words, embeddings of width 1.

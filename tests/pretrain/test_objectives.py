@@ -43,6 +43,7 @@ log = np.log
 LEARN_NOTHING = ("uniform", "unigram")
 # Where generator and main network share no embeddings.
 APART = ("untied_embeddings", "disentangled", "electric_untied", "two_stage")
+APART += ("frozen_generator",)
 # Every objective with a generator of two towers, and other positions.
 MORE = {
     **{
