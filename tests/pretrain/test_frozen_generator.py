@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.interop import sources, warm_start
+from electra_tf.interop import readers, start
 from electra_tf.pretrain.pretraining import build_pretrainer
 from tests.helpers.exporting import tiny_source, tiny_vocabulary, write_run
 from tests.helpers.tiny_pretraining import SPECIAL_IDS, tiny_batch, tiny_config
@@ -30,9 +30,9 @@ def loaded(folder, variant, vocab=None, of_run=None, **hparams):
     config = tiny_config(**FROZEN, **hparams)
     model = build_pretrainer(config, SPECIAL_IDS)
     variables = {v.path: v.value for v in model.variables}
-    found = sources.find(str(path), print)
+    found = readers.find(str(path), print)
     vocab = vocab or tiny_vocabulary()
-    warm_start.load_generator(found, config, vocab, variables, print)
+    start.load_generator(found, config, vocab, variables, print)
     return model, source.pretrainer
 
 
