@@ -109,11 +109,11 @@ def main(_):
 
 def stored_model(folder: Path):
     """The run's newest checkpoint, or a model with random weights."""
-    from electra_tf.interop import sources
-    from electra_tf.interop.stored_model import StoredModel, empty_pretrainer
+    from electra_tf.interop import readers
+    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
 
     if FLAGS.model_name:
-        return sources.read(os.path.join(FLAGS.data_dir, "models", FLAGS.model_name))
+        return readers.read(os.path.join(FLAGS.data_dir, "models", FLAGS.model_name))
 
     from electra_tf.config.pretraining import PretrainingConfig
     from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary

@@ -37,7 +37,7 @@ from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.task_names import originals_with_data
-from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import atomic_write
 
@@ -127,7 +127,9 @@ def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
     return list(dict.fromkeys(_TASKS.value or there))
 
 
-def initial_model(hparams: Mapping[str, Any], console: Console) -> FoundModel | None:
+def initial_model(
+    hparams: Mapping[str, Any], console: Console
+) -> CheckpointInfo | None:
     """The model that runs start from, or None for random weights."""
     place = _DATA_DIR.value, _MODEL_NAME.value
     start = FinetuningConfig.weights_of(*place, dict(hparams))
@@ -256,7 +258,7 @@ def against_random(hparams: dict[str, Any], console: Console) -> int:
 
 
 def untrained(
-    model: FoundModel, hparams: Mapping[str, Any], vocab_file: str, console: Console
+    model: CheckpointInfo, hparams: Mapping[str, Any], vocab_file: str, console: Console
 ) -> dict[str, Any]:
     """The hparams of random weights of a model's shape, drawn as its own once were."""
     theirs = model.settings.hparams.get("model_hparam_overrides", {})

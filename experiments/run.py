@@ -4,8 +4,8 @@
   python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
-masking, recipes; or learning_rate, on other data than those that results are measured
-on. docs/experiments.md. --output-dir holds runs of
+masking, recipes; or learning_rate, successors, on other data than those that results
+are measured on. docs/experiments.md. --output-dir holds runs of
 one scale, text and set of hparams, listed in runs.json; what two experiments there have
 in common is run once.
 """
@@ -34,7 +34,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import RunConfig
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
-from electra_tf.interop.sources import SHAPE
+from electra_tf.interop.readers import SHAPE
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.lock import RunLock

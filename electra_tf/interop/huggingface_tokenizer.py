@@ -10,7 +10,7 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.interop import verification
-from electra_tf.interop.stored_model import StoredModel
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.storage.manifest import read_json
 from electra_tf.text import tokenizer_json
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
