@@ -166,7 +166,6 @@ class Trainer:
         self.device = device
         self.model = Electra(self.sizes, job["dropout"]).to(device)
         self.optimizer = AdamWeightDecay(self.model)
-        self.forward = torch.compile(self.model) if job["jit"] else self.model
         dtype = TYPES[job["precision"]]
         self.cast = contextlib.nullcontext
         if dtype is not torch.float32:
@@ -189,7 +188,7 @@ class Trainer:
         """Makes `count` steps; returns the loss of the last."""
         for _ in range(count):
             with self.cast():
-                loss, metrics = self.forward(*self.batch())
+                loss, metrics = self.model(*self.batch())
             self.model.zero_grad()
             loss.backward()
             norm = self.optimizer.apply()

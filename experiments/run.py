@@ -4,10 +4,10 @@
   python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
-masking, recipes; or learning_rate, successors, on other data than those that results
-are measured on. docs/experiments.md. --output-dir holds runs of
-one scale, text and set of hparams, listed in runs.json; what two experiments there have
-in common is run once.
+masking, recipes, survivors; or, on other data than those that results are measured on,
+learning_rate and successors. docs/experiments.md. --output-dir holds runs of one scale,
+text and set of hparams, listed in runs.json; what two experiments there have in common
+is run once.
 """
 
 from __future__ import annotations
