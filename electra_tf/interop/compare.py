@@ -24,7 +24,7 @@ from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fine-tune"
 # How a model came about, which does not matter to its evaluation.
-_COURSE = {"stage_one_steps", "init_discriminator"}
+_COURSE = {"stage_one_steps", "init_discriminator", "init_generator"}
 # A longer table of positions can be filled.
 _FILLED = {"max_position_embeddings"}
 

@@ -67,11 +67,12 @@ _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
 
 class Start(NamedTuple):
-    """What a run begins with: one of these, or random weights."""
+    """What a run begins with: one of the first three, or random weights."""
 
     saved: Manifest | None = None  # the newest checkpoint
     original: CheckpointInfo | None = None  # to continue from or to evaluate
     initial: CheckpointInfo | None = None  # whose weights a new run takes over
+    generator: CheckpointInfo | None = None  # of a new run, frozen
 
     def load(
         self,
@@ -104,6 +105,9 @@ class Start(NamedTuple):
         if self.initial:
             weights = state.weights()
             load_initial(self.initial, config, data.vocab, weights, log)
+        if self.generator:
+            weights = state.weights()
+            load_generator(self.generator, config, data.vocab, weights, log)
         if config.needs_token_counts:
             state.model.generator.adapt(data.token_counts(config))
 
@@ -154,6 +158,10 @@ def find(
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
         compare.check(start.initial, config, vocab, compare.WARM_START)
+    if config.objective == "frozen_generator" and not (
+        saved or original or config.do_eval
+    ):
+        start = start._replace(generator=_frozen(config, log))
     if start.original:
         purpose = compare.EVALUATE if config.do_eval else compare.RESUME
         compare.check(start.original, config, vocab, purpose)
@@ -215,6 +223,17 @@ def _keep_init_checkpoint(
             "effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
+
+
+def _frozen(config: PretrainingConfig, log: Callable[[str], None]) -> CheckpointInfo:
+    """The model whose generator a new run takes over."""
+    if config.init_generator is None:
+        raise UserError(
+            'objective "frozen_generator" needs a generator that is trained.\nSet '
+            'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
+            "or of an ELECTRA."
+        )
+    return readers.find(config.init_generator, log)
 
 
 def _to_evaluate(
@@ -290,7 +309,7 @@ def load_initial(
     stored = fit_rows(of_arrays(path, contents.tensors), theirs, log)
     stored = tf1.as_residuals(stored, variables)
     tensors = {name: stored.get(name) for name in stored.shapes}
-    values, report = _plan(tensors, variables, theirs, vocab, path)
+    values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
     contents.compare_with_library(log)
     for name, value in values.items():
         variables[name].assign(value)
@@ -298,6 +317,54 @@ def load_initial(
     for line in report.lines():
         log(line)
     return report
+
+
+def load_generator(
+    model: CheckpointInfo,
+    config,
+    vocab: Vocabulary,
+    variables: Mapping[str, Any],
+    log: Callable[[str], None],
+) -> None:
+    """Assigns the generator of a model, or a masked language model, to a run's own.
+
+    Raises `UserError` unless it is the same network with the same vocabulary.
+    """
+    stored = model.read(None, {}, log)
+    path = f"init_generator {stored.origin}"
+    theirs, ours = stored.config, config.generator_config()
+    own = any(name.startswith("generator/") for name in stored.tensors)
+    shape = theirs.generator_config() if own else theirs.model_config()
+    fields = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
+    there, here = ([getattr(s, name) for name in fields] for s in (shape, ours))
+    if there != here:
+        told = ", ".join(f"{n} {v}" for n, v in zip(fields, there, strict=True))
+        raise UserError(
+            f"{path} has {told}; this run's generator has {here}.\nSet "
+            "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
+        )
+    if stored.vocab.tokens != vocab.tokens:
+        raise UserError(
+            f"{path} has another vocabulary than {vocab.path}.\nBuild the data with "
+            "it, and set vocab_file."
+        )
+    needed = {k: v for k, v in variables.items() if k.startswith("generator")}
+    # Shared embeddings, or the only network, have the main network's name.
+    shared = f"{ENCODER}/embeddings/" if own else _ENCODER
+    tensors = {
+        name.replace(_ENCODER, "generator/", 1): value
+        for name, value in stored.tensors.items()
+        if name.startswith(shared)
+    }
+    tensors |= {k: v for k, v in stored.tensors.items() if k in needed}
+    values, report = _plan(tensors, needed, vocab, vocab, path)
+    if report.initialised:
+        raise UserError(
+            f"{path} has no {report.initialised[0]}: it is not a masked language model."
+        )
+    for name, value in values.items():
+        needed[name].assign(value)
+    log(f"Generator from {stored.origin}; it does not learn.")
 
 
 def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
@@ -322,7 +389,7 @@ def _plan(
     ours: Vocabulary,
     path: str,
 ) -> tuple[dict[str, np.ndarray], WeightReport]:
-    """(values to assign, report) for all variables."""
+    """(values to assign, report) for all variables; `path` as errors name it."""
     _check_parts(tensors, variables, path)
     values: dict[str, np.ndarray] = {}
     report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
@@ -337,14 +404,12 @@ def _plan(
             array, how = _by_position(array, variable.shape[0])
         if array.shape != tuple(variable.shape):
             raise UserError(
-                f"init_checkpoint {path}: {name} has shape {list(array.shape)}, this "
+                f"{path}: {name} has shape {list(array.shape)}, this "
                 f"run needs {list(variable.shape)}.\nSet model_size, embedding_size, "
                 "generator_* and model_hparam_overrides as they were there."
             )
         if not np.isfinite(array).all():
-            raise UserError(
-                f"init_checkpoint {path}: {name} is not finite.", EXIT_DAMAGED
-            )
+            raise UserError(f"{path}: {name} is not finite.", EXIT_DAMAGED)
         values[name] = array
         if how:
             report.changed[name] = how
@@ -359,7 +424,7 @@ def _check_parts(tensors, variables, path: str) -> None:
     for name in sorted(tensors.keys() - variables.keys()):
         if _LAYER.match(name) and _part(name) in loaded:
             raise UserError(
-                f"init_checkpoint {path} has {name}, a layer more than this run's "
+                f"{path} has {name}, a layer more than this run's "
                 f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
                 "generator_layers as they were there."
             )
@@ -369,7 +434,7 @@ def _check_parts(tensors, variables, path: str) -> None:
             continue
         if part == _ENCODER or any(_part(other) == part for other in tensors):
             raise UserError(
-                f"init_checkpoint {path} has no {name}, which this run's {part} needs."
+                f"{path} has no {name}, which this run's {part} needs."
                 "\nIs it an ELECTRA model of the same size?"
             )
 
