@@ -169,10 +169,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
 def main() -> None:
     """Loads the models and serves them until Ctrl-C."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--model", action="append", required=True, metavar="NAME=DIRECTORY")
-    add("--host", default="127.0.0.1")
-    add("--port", type=int, default=8501, help="0 takes a free one")
+    parser.add_argument(
+        "--model", action="append", required=True, metavar="NAME=DIRECTORY"
+    )
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8501, help="0 takes a free one")
     args = parser.parse_args()
     for model in args.model:
         name, _, directory = model.partition("=")
