@@ -17,7 +17,7 @@ from electra_tf import cli, processes
 from electra_tf.commands import shared_flags
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.recipes import read_config
-from electra_tf.interop import run_start
+from electra_tf.interop import start
 from electra_tf.pretrain import launch
 from electra_tf.train.stopping import parse_duration
 
@@ -53,4 +53,4 @@ def main(argv: list[str]) -> int:
         read_hparams(cli.FLAGS.hparams),
         read_config(cli.FLAGS.config),
     )
-    return launch.main(config, run_start.find, started, limit, dry_run=_DRY_RUN.value)
+    return launch.main(config, start.find, started, limit, dry_run=_DRY_RUN.value)

@@ -61,13 +61,15 @@ _MASKING = {
     "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
 }
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
+_LEARNS = {"objective": [*(OBJECTIVES.keys() - {"frozen_generator"})]}
+_TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
 # Electric's loss is made of the q that its samples are drawn from.
 _CURRICULUM = {
     "objective": [
-        *("electra", "two_stage", "electra_sentence", "electra_15"),
-        *("replace_mlm", "all_tokens_mlm"),
+        *("electra", "two_stage", "electra_sentence", "electra_15", "frozen_generator"),
+        *("replace_mlm", "all_tokens_mlm", "corrective_lm", "multi_choice"),
     ],
     "generator": [name for name, kind in GENERATORS.items() if kind.predicts != "none"],
 }
@@ -117,11 +119,19 @@ class PretrainingConfig(RunConfig):
     seed: int = setting(42, "Key of all random numbers.", minimum=0, maximum=2**31 - 1)
     init_checkpoint: str | None = setting(None, "Weights to start from; null: random.")
 
+    init_generator: str | None = identity(
+        None,
+        "Masked language model, or run with a generator, that fills the masks.",
+        applies_to={"objective": ["frozen_generator"]},
+    )
+
     # Objectives.
     objective: str = identity(
         "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
     )
-    gen_weight: float = setting(1.0, "Weight of the generator's loss.", minimum=0)
+    gen_weight: float = setting(
+        1.0, "Weight of the generator's loss.", minimum=0, applies_to=_LEARNS
+    )
     disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
     mask_prob: float = setting(
         0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
@@ -174,6 +184,18 @@ class PretrainingConfig(RunConfig):
     sentence_weight: float = setting(
         1.0, "Weight of the loss on whole sequences.", minimum=0, applies_to=_SENTENCE
     )
+    token_weight: float = setting(
+        1.0,
+        "Weight of the loss of tokens at the masked positions.",
+        above=0,
+        applies_to=_TOKENS,
+    )
+    num_candidates: int = setting(
+        5,
+        "Tokens to choose from, with the original.",
+        minimum=2,
+        applies_to={"objective": ["multi_choice"]},
+    )
     electra_15_positions: str = setting(
         "masked",
         "Learn from the masked tokens, or from as many other tokens.",
@@ -218,13 +240,13 @@ class PretrainingConfig(RunConfig):
         None,
         "The generator's peak, in a fixed ratio to learning_rate; null: the same.",
         above=0,
-        applies_to=_OWN_ENCODERS,
+        applies_to=_OWN_ENCODERS | _LEARNS,
     )
     clip_by: str = setting(
         "all",
         "Clip gradients by the norm of all, or of each network.",
         choices=("all", "network"),
-        applies_to=_OWN_ENCODERS,
+        applies_to=_OWN_ENCODERS | _LEARNS,
     )
     lr_decay_power: float = setting(
         1.0,

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from electra_tf import startup
 from electra_tf.config.run import run_directory
 from electra_tf.errors import UserError
-from electra_tf.interop import sources
-from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import StoredModel
+from electra_tf.interop import readers
+from electra_tf.interop.checkpoint import StoredModel
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage.new_folder import check_free
 from electra_tf.storage.remote_run import bring_model
@@ -83,12 +83,12 @@ class ExportRequest(NamedTuple):
             return None
         return run_directory(self.data_dir, self.model_name)
 
-    def find_model(self) -> FoundModel:
+    def find_model(self) -> CheckpointInfo:
         """The pre-trained model that is meant."""
         path = self.model_dir or self.init_checkpoint
-        return sources.find(path, print, self.allow_pytorch_bin)
+        return readers.find(path, print, self.allow_pytorch_bin)
 
-    def read_model(self, found: FoundModel | None = None) -> StoredModel:
+    def read_model(self, found: CheckpointInfo | None = None) -> StoredModel:
         """Its weights and what they mean.
 
         Args:
@@ -151,7 +151,7 @@ def _check(request: ExportRequest) -> None:
     if known.needs_free_dir:
         check_free(request.output_dir)
     if request.init_checkpoint:
-        sources.check(request.init_checkpoint, request.allow_pytorch_bin)
+        readers.check(request.init_checkpoint, request.allow_pytorch_bin)
 
 
 def check_model(request: ExportRequest) -> None:

@@ -30,8 +30,8 @@ from typing import Any
 from electra_tf import startup
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.export.formats import ExportRequest, check_model
-from electra_tf.interop import huggingface, sources
-from electra_tf.interop.sources import FoundModel
+from electra_tf.interop import huggingface, readers
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.manifest import (
     MANIFEST,
@@ -231,7 +231,7 @@ def _check_models(request: ExportRequest, found: dict[Path, dict]) -> None:
         "To upload it as it is, leave --data-dir and --model-name out; to export "
         "again, give a new --output-dir."
     )
-    newest: dict[Path, FoundModel] = {}
+    newest: dict[Path, CheckpointInfo] = {}
     for place, manifest in found.items():
         there = manifest.get("run", manifest.get("model"))
         if there != request.model_name:
@@ -245,7 +245,7 @@ def _check_models(request: ExportRequest, found: dict[Path, dict]) -> None:
         if run not in newest:
             check_model(request)
             bring_model(run)
-            newest[run] = sources.find(run, print)
+            newest[run] = readers.find(run, print)
         step, _ = split_name(Path(newest[run].origin).name) or (None, "")
         vocab = newest[run].vocab_sha256
         if manifest.get("step") != step:

@@ -28,13 +28,13 @@ from electra_tf.export.onnx_graph import Graph, encode
 from electra_tf.export.signatures import NAMES, Check, Servable
 from electra_tf.finetune.heads import IMPOSSIBLE_POSITION
 from electra_tf.inference import huggingface_heads
-from electra_tf.interop import networks, sources, verification
-from electra_tf.interop.networks import ENCODER
-from electra_tf.interop.stored_model import (
+from electra_tf.interop import networks, readers, verification
+from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
     StoredModel,
 )
+from electra_tf.interop.networks import ENCODER
 from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
@@ -258,7 +258,7 @@ def _task(
     """(the encoder with its facts, the part, what it means) of a fine-tuned model."""
     folder = finetuned_task.trial_dir_of(request)
     task = finetuned_task.read_task(folder, request.what, vocab_file=request.vocab_file)
-    stored = sources.read(folder, task.config.vocab_file)
+    stored = readers.read(folder, task.config.vocab_file)
     config, kind = task.config, task.facts.kind
     part = Part(
         {v.path: np.asarray(v) for v in task.variables},

@@ -21,10 +21,11 @@ from electra_tf.interop import (
     huggingface,
     keras_hub,
     networks,
-    sources,
+    readers,
     tf1,
     verification,
 )
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import (
     CLASSIFIER,
     EMBEDDINGS,
@@ -33,7 +34,6 @@ from electra_tf.interop.networks import (
     TEXT_CLASSIFIER,
     Network,
 )
-from electra_tf.interop.stored_model import StoredModel
 
 _SEGMENTS = EMBEDDINGS + "token_type_embeddings"
 # For transformers' GELU to cut numbers at an end: max(x, 0) is within 0.17 / _SHARP of
@@ -92,7 +92,7 @@ def write_task(
             f"{name} cannot be exported to Hugging Face: {reason}.\n"
             f"The encoder alone can: --init-checkpoint {folder} --what encoder."
         )
-    stored = sources.read(folder, task.config.vocab_file, log=log)
+    stored = readers.read(folder, task.config.vocab_file, log=log)
     [network] = networks.split(stored, "encoder").values()
     weights = {v.path: np.asarray(v) for v in task.variables}
     network.tensors.update({k: v for k, v in weights.items() if k.startswith(ENCODER)})

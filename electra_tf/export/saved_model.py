@@ -27,7 +27,7 @@ from electra_tf.export.encoder import kinds_of
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
-from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
+from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.storage import remote
 from electra_tf.storage.manifest import verify_folder, write_manifest

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The weights that a fine-tuning run starts from: found, checked, loaded.
 
-Any model that `interop.sources` finds will do. What does not fit is refused before
+Any model that `interop.readers` finds will do. What does not fit is refused before
 TensorFlow is imported, except for the original's checkpoints, whose weights have to
 tell their shape.
 """
@@ -15,9 +15,9 @@ from typing import Any
 
 from electra_tf.config.model import SIZES
 from electra_tf.errors import UserError
-from electra_tf.interop import compatibility, shapes, sources
-from electra_tf.interop.sources import FoundModel
-from electra_tf.interop.stored_model import check_casing
+from electra_tf.interop import compare, readers, shapes
+from electra_tf.interop.checkpoint import check_casing
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.stored_tensors import StoredTensors
@@ -26,14 +26,14 @@ from electra_tf.text.vocabulary import Vocabulary
 ENCODER = "electra/"
 
 
-def find(path: str, log: Callable[[str], None]) -> FoundModel:
+def find(path: str, log: Callable[[str], None]) -> CheckpointInfo:
     """The model that `init_checkpoint` names.
 
     Raises `UserError` when there is none, 65 when all checkpoints of a run are damaged.
     """
     try:
-        return sources.find(path, log)
-    except sources.NoModelError as error:
+        return readers.find(path, log)
+    except readers.NoModelError as error:
         raise UserError(
             f"init_checkpoint {error}\nCheck --data-dir and "
             '--model-name; "init_checkpoint": null trains from random weights.'
@@ -41,7 +41,7 @@ def find(path: str, log: Callable[[str], None]) -> FoundModel:
 
 
 def hparams_of(
-    model: FoundModel,
+    model: CheckpointInfo,
     explicit: Mapping[str, Any],
     vocab_file: str,
     log: Callable[[str], None],
@@ -66,15 +66,15 @@ def hparams_of(
         raise UserError(
             f"{model.origin} is another model: {as_text(found)}.\nLeave the shape out: "
             "the checkpoint decides it. These hparams fit it: "
-            f"{json.dumps(compatibility.shape_hparams(shape))}"
+            f"{json.dumps(compare.shape_hparams(shape))}"
         )
-    found = compatibility.shape_hparams(shape, size)
+    found = compare.shape_hparams(shape, size)
     others = {k: v for k, v in given.items() if k not in shape}
     overrides = found.get("model_hparam_overrides", {}) | others
     found["model_hparam_overrides"] = overrides
     if "num_attention_heads" not in {*shape, *given}:
         log(shapes.note_of_heads(shape["hidden_size"], model.origin))
-    is_lower = compatibility.lower_cases(model)
+    is_lower = compare.lower_cases(model)
     if "do_lower_case" not in explicit and is_lower is not None:
         found["do_lower_case"] = is_lower
     theirs = model.settings.vocab_file
@@ -99,7 +99,7 @@ def load_encoder(tensors: StoredTensors, variables: Mapping[str, Any]) -> None:
 
 
 def load_all(
-    model: FoundModel, variables: Mapping[str, Any], log: Callable[[str], None]
+    model: CheckpointInfo, variables: Mapping[str, Any], log: Callable[[str], None]
 ) -> None:
     """Assigns encoder and heads, from a fine-tuned model.
 

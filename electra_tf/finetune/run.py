@@ -30,8 +30,8 @@ from electra_tf.finetune import (
 from electra_tf.finetune.results import DATA, Results
 from electra_tf.finetune.task import Task
 from electra_tf.finetune.trial_folder import check_is_free, check_is_kept
-from electra_tf.interop import compatibility
-from electra_tf.interop.sources import FoundModel
+from electra_tf.interop import compare
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
@@ -96,7 +96,7 @@ def run(flags: Flags, console: Console) -> int:
         console.log(f"Note: {note}.")
     console.log()
     if source is not None:
-        compatibility.check(source, config, vocab, compatibility.FINETUNE)
+        compare.check(source, config, vocab, compare.FINETUNE)
     if flags.sweep:
         return run_sweep(flags, config, vocab, console)
     trained = None
@@ -129,7 +129,7 @@ def run(flags: Flags, console: Console) -> int:
 
 def resolve(
     flags: Flags, explicit: dict[str, Any], console: Console
-) -> tuple[FinetuningConfig, FoundModel | None]:
+) -> tuple[FinetuningConfig, CheckpointInfo | None]:
     """(config, the checkpoint that it starts from, or that is evaluated).
 
     What the user leaves open of the model's shape and text, the checkpoint says.
@@ -243,7 +243,7 @@ def log_examples(store, tasks: list[Task], console: Console) -> None:
 
 def results_of(
     config: FinetuningConfig,
-    source: FoundModel | None,
+    source: CheckpointInfo | None,
     vocab: Vocabulary | None = None,
     tasks: Sequence[Task] = (),
     only: int | None = None,
@@ -386,7 +386,7 @@ def run_sweep(
                 here = sweep.config_at(own, step, prefix)
                 check_trial_places(here)
                 source = initial_weights.find(prefix, console.log)
-                compatibility.check(source, here, vocab, compatibility.FINETUNE)
+                compare.check(source, here, vocab, compare.FINETUNE)
                 run = Run(here, vocab, tasks, source, placement, console, stop)
                 results = results_of(here, source, vocab, tasks)
                 if code := run_trials(run, results, numbers(here), for_glue=False):

@@ -13,7 +13,7 @@ from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import PLACE, default_of, show
-from electra_tf.interop.sources import FoundModel
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -34,7 +34,7 @@ _WITHOUT_INFLUENCE = (
 
 
 def settings_of(
-    config: FinetuningConfig, source: FoundModel | None, vocab: Vocabulary | None
+    config: FinetuningConfig, source: CheckpointInfo | None, vocab: Vocabulary | None
 ) -> dict[str, Any]:
     """All that is stored of a run.
 

@@ -32,8 +32,8 @@ from electra_tf.finetune.model import (
 from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
 from electra_tf.finetune.trial_folder import check_is_kept
-from electra_tf.interop import compatibility
-from electra_tf.interop.sources import FoundModel
+from electra_tf.interop import compare
+from electra_tf.interop.readers import CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
@@ -63,7 +63,7 @@ class Run:
     config: FinetuningConfig
     vocab: Vocabulary
     tasks: list[Any]  # finetune.task.Task
-    source: FoundModel | None  # None: random weights
+    source: CheckpointInfo | None  # None: random weights
     placement: Placement
     console: Console
     stop: StopRequest  # entered for as long as the run works
@@ -249,13 +249,13 @@ def build(run: Run, trial: int, steps: int):
     return TrainableFinetuningModel(model), state
 
 
-def _load(run: Run, trial: int, source: FoundModel | None):
+def _load(run: Run, trial: int, source: CheckpointInfo | None):
     """(a model that was fine-tuned before, its path); source None: the trial's own."""
     config = run.config
     task, state = build(run, trial, 1)
     if source is None:
         source = initial_weights.find(config.trial_dir(trial), run.console.log)
-    compatibility.check(source, config, run.vocab, compatibility.FINETUNE)
+    compare.check(source, config, run.vocab, compare.FINETUNE)
     initial_weights.load_all(source, state.weights(), run.console.log)
     run.console.log(f"Trial {trial}: weights from {source.origin}")
     return task.model, shown(source.origin)

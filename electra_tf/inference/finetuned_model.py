@@ -14,7 +14,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights, task_names
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
 from electra_tf.finetune.trial_folder import hparams_in
-from electra_tf.interop import compatibility
+from electra_tf.interop import compare
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary
@@ -85,7 +85,7 @@ def read(
     else:
         facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
     found = initial_weights.find(str(folder), say_nothing)
-    compatibility.check(found, config, vocab, compatibility.FINETUNE)
+    compare.check(found, config, vocab, compare.FINETUNE)
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.inference import rendering
-from electra_tf.interop import sources
+from electra_tf.interop import readers
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
@@ -60,7 +60,7 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 def check_run(model_dir: Path) -> None:
     """Raises `UserError` for a directory that is not one of a run."""
-    if not sources.is_run(model_dir) or not (model_dir / "config.json").is_file():
+    if not readers.is_run(model_dir) or not (model_dir / "config.json").is_file():
         raise UserError(
             f"report is on a run, and {model_dir} is none.\nName the "
             "directory of a run, not a checkpoint or an exported model."

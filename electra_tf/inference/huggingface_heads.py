@@ -24,6 +24,7 @@ from electra_tf.finetune.task import HeadSpec, TaskFacts
 from electra_tf.inference.finetuned_model import FinetunedModel
 from electra_tf.inference.predictor import TaskPredictor
 from electra_tf.interop import huggingface, huggingface_tokenizer
+from electra_tf.interop.checkpoint import fit_rows
 from electra_tf.interop.huggingface_config import ARCHITECTURES
 from electra_tf.interop.networks import (
     CLASSIFIER,
@@ -31,7 +32,6 @@ from electra_tf.interop.networks import (
     TEXT_CLASSIFIER,
     Network,
 )
-from electra_tf.interop.stored_model import fit_rows
 from electra_tf.storage import stored_tensors
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.tokenization import Tokenizer

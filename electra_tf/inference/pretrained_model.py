@@ -32,8 +32,8 @@ from electra_tf.inference.scoring import (
     TokenScore,
     windows_of,
 )
-from electra_tf.interop import huggingface, keras_hub, sources, tf1
-from electra_tf.interop.stored_model import HEADS, StoredModel, empty_pretrainer
+from electra_tf.interop import huggingface, keras_hub, readers, tf1
+from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text import packing, word_list
@@ -335,13 +335,13 @@ def load(path: str | os.PathLike) -> PretrainedModel:
 
     Args:
       path: the directory of a run, `<data-dir>/models/<model-name>`, whose newest
-        intact checkpoint is taken; or any other path that `interop.sources` reads.
+        intact checkpoint is taken; or any other path that `interop.readers` reads.
 
     Raises `UserError` if there is no model, or if its files do not fit each other.
     """
     try:
-        found = sources.find(path, log=say_nothing)
-    except sources.NoModelError as error:
+        found = readers.find(path, log=say_nothing)
+    except readers.NoModelError as error:
         raise _with_runs(path, error) from None
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()

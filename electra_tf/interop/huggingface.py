@@ -27,9 +27,16 @@ from electra_tf.interop import (
     huggingface_card,
     huggingface_tokenizer,
     huggingface_weights,
-    names,
     networks,
     verification,
+)
+from electra_tf.interop.checkpoint import (
+    DISCRIMINATOR_HEAD,
+    GENERATOR_HEAD,
+    Contents,
+    Settings,
+    StoredModel,
+    trained_length_in,
 )
 from electra_tf.interop.huggingface_config import (
     ARCHITECTURES,
@@ -40,21 +47,13 @@ from electra_tf.interop.huggingface_config import (
     shape_of,
 )
 from electra_tf.interop.huggingface_weights import BUFFERS, WEIGHTS
-from electra_tf.interop.names import Entry
 from electra_tf.interop.networks import (
     DISCRIMINATOR,
     EMBEDDINGS,
     GENERATOR,
     TASK_HEADS,
+    Entry,
     Network,
-)
-from electra_tf.interop.stored_model import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR_HEAD,
-    Contents,
-    Settings,
-    StoredModel,
-    trained_length_in,
 )
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
 from electra_tf.storage.new_folder import new_folder, require_room
@@ -206,7 +205,7 @@ def _write_network(
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    theirs = names.to_theirs(
+    theirs = networks.to_theirs(
         name_table(network.shape.num_hidden_layers), network.tensors
     )
     if network.head() is None:
@@ -314,7 +313,7 @@ def read_network(
         }
     table = name_table(shape.num_hidden_layers)
     tensors = _known(_without_repetition(tensors, place), note)
-    found = names.to_ours(table, tensors, str(place))
+    found = networks.to_ours(table, tensors, str(place))
     words = found.get(f"{EMBEDDINGS}word_embeddings")
     if words is not None:
         if (said := config.get("vocab_size", len(words))) != len(words):

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import StoredModel
 
 _DOES = {
     "ElectraForPreTraining": "tells for each token of a text whether it was replaced",

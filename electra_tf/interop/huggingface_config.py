@@ -13,8 +13,8 @@ from typing import Any
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 from electra_tf.interop.networks import CLASSIFIER, SPANS, TEXT_CLASSIFIER, Network
-from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, GENERATOR_HEAD
 
 CONFIG = "config.json"
 ARCHITECTURES = {

@@ -10,9 +10,9 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.interop import verification
-from electra_tf.interop.stored_model import StoredModel
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.storage.manifest import read_json
-from electra_tf.text import tokenizer_json
+from electra_tf.text import tokenizer_config
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 CONFIG, TOKENIZER, VOCABULARY = "tokenizer_config.json", "tokenizer.json", "vocab.txt"
@@ -35,27 +35,27 @@ def write_tokenizer(
 ) -> None:
     """Writes vocab.txt, tokenizer.json and the two files of settings."""
     write_tokens(folder / VOCABULARY, vocab.tokens)
-    tokenizer_json.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
+    tokenizer_config.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
     settings = {
         "tokenizer_class": _AS_IT_IS[0],
         "do_lower_case": config.do_lower_case,
-        "strip_accents": tokenizer_json.strips_accents(config),
+        "strip_accents": tokenizer_config.strips_accents(config),
         "tokenize_chinese_chars": True,
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        **tokenizer_json.SPECIAL,
+        **tokenizer_config.SPECIAL,
     }
     for name, content in (
         (CONFIG, settings),
-        (SPECIAL_TOKENS, tokenizer_json.SPECIAL),
+        (SPECIAL_TOKENS, tokenizer_config.SPECIAL),
     ):
         text = json.dumps(content, indent=2) + "\n"
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
-    """How `tokenizer_json.fast` does on the words of the vocabulary."""
-    tokenizer = tokenizer_json.fast(stored.vocab.distinct, stored.tokenizer_config)
+    """How `tokenizer_config.fast` does on the words of the vocabulary."""
+    tokenizer = tokenizer_config.fast(stored.vocab.distinct, stored.tokenizer_config)
 
     def encode(texts):
         return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -77,15 +77,15 @@ def read(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_AS_IT_IS):
         remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
-        raise tokenizer_json.refused(said, f"tokenizer_class is {kind!r}", remedy)
+        raise tokenizer_config.refused(said, f"tokenizer_class is {kind!r}", remedy)
     _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
-        checked = tokenizer_json.of_settings(settings, said)
+        checked = tokenizer_config.of_settings(settings, said)
         if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
             by_config = checked
     if fixed.is_file():
-        by_json = tokenizer_json.settings_of(read_json(fixed), fixed)
+        by_json = tokenizer_config.settings_of(read_json(fixed), fixed)
     if by_config and by_json and not by_config.equivalent(by_json):
         raise UserError(
             f"{said} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
@@ -113,7 +113,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
 
     Only a tokenizer.json says them itself.
     """
-    tokenizer_json.check_added(_json_of(folder / ADDED), folder / ADDED)
+    tokenizer_config.check_added(_json_of(folder / ADDED), folder / ADDED)
     for path, said in (
         (folder / CONFIG, settings),
         (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
@@ -121,7 +121,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
         for name in _ADDED_KEYS:
             added = said.get(name) or ()
             added = added.values() if isinstance(added, Mapping) else added
-            tokenizer_json.check_added(added, path)
+            tokenizer_config.check_added(added, path)
 
 
 def _json_of(path: Path) -> dict[str, Any]:

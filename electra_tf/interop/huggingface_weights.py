@@ -14,7 +14,7 @@ import numpy as np
 
 from electra_tf import startup
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop.stored_model import as_float32
+from electra_tf.interop.checkpoint import as_float32
 from electra_tf.storage.manifest import read_json
 
 WEIGHTS = "model.safetensors"

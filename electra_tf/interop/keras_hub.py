@@ -23,15 +23,14 @@ import numpy as np
 from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import names, networks, verification
-from electra_tf.interop.names import Entry
-from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import (
+from electra_tf.interop import networks, verification
+from electra_tf.interop.checkpoint import (
     Contents,
     Settings,
     StoredModel,
     trained_length_in,
 )
+from electra_tf.interop.networks import Entry, Network
 from electra_tf.storage.manifest import (
     MANIFEST,
     format_of,
@@ -217,7 +216,7 @@ def _write_encoder(
     import keras_hub
 
     backbone = _backbone(network)
-    theirs = names.to_theirs(name_table(network.shape), network.tensors)
+    theirs = networks.to_theirs(name_table(network.shape), network.tensors)
     width = network.shape.hidden_size
     theirs[_POOLER + "kernel"] = np.eye(width, dtype=np.float32)
     theirs[_POOLER + "bias"] = np.zeros(width, np.float32)
@@ -322,7 +321,7 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
         for weight in backbone.weights
         if not weight.path.startswith(_POOLER)
     }
-    ours = names.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
+    ours = networks.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
     return Network(shape, embedding_size, ours)
 
 

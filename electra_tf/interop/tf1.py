@@ -22,7 +22,7 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
-from electra_tf.interop.stored_model import (
+from electra_tf.interop.checkpoint import (
     Contents,
     Settings,
     StoredModel,

@@ -12,12 +12,12 @@ import numpy as np
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks
-from electra_tf.interop.networks import Network
-from electra_tf.interop.stored_model import (
+from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,
     TRAINED_LENGTH,
     StoredModel,
 )
+from electra_tf.interop.networks import Network
 from electra_tf.storage import manifest
 
 TOLERANCE = 1e-5

@@ -33,7 +33,7 @@ from electra_tf.train.stopping import LeaveAtOnce, StopRequest
 
 
 class Start(Protocol):
-    """What a run begins with (`interop.run_start`)."""
+    """What a run begins with (`interop.start`)."""
 
     saved: Any  # the manifest of its newest checkpoint, if there is one
     original: Any  # another model to continue from or to evaluate, if there is one
@@ -55,7 +55,7 @@ def main(
     """Trains or evaluates; returns the exit code.
 
     Args:
-      find_start: `interop.run_start.find`.
+      find_start: `interop.start.find`.
       started: when the program was, by time.monotonic().
       limit: seconds from then on, after which the run is saved and ends.
       dry_run: check everything, describe the run and write nothing.

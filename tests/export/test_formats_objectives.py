@@ -9,7 +9,7 @@ import pytest
 from electra_tf.config.objectives import DISCRIMINATOR_HEAD, OBJECTIVES
 from electra_tf.errors import UserError
 from electra_tf.export import formats
-from electra_tf.interop import networks, sources
+from electra_tf.interop import networks, readers
 from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_pretraining import VARIANTS
@@ -54,7 +54,7 @@ def test_weights_of_the_main_network(runs, tmp_path, name):
     """The whole model as the original's checkpoint, and its encoder by itself."""
     data, weights = runs(name)
     export(data, tmp_path / "tf1", "tf1")
-    stored = sources.read(
+    stored = readers.read(
         str(tmp_path / "tf1"), hparams=RUNS[name], log=lambda line: None
     )
     assert stored.config.objective == name
@@ -116,12 +116,12 @@ def test_main_network_of_a_model_without_discriminator(runs, tmp_path):
     pytest.importorskip("safetensors")
     data, weights = runs("replace_mlm")
     out = export(data, tmp_path / "out", "huggingface")
-    run = sources.find(data / "models" / "tiny", print)
-    assert sources.find(out, print).shape() == run.shape()
+    run = readers.find(data / "models" / "tiny", print)
+    assert readers.find(out, print).shape() == run.shape()
     config = run.read().config
     assert config.generator_config().hidden_size < config.model_config().hidden_size
     encoder = {k: v for k, v in weights.items() if k.startswith("electra/")}
-    found = sources.find(out, print).tensors(print)
+    found = readers.find(out, print).tensors(print)
     same({k: found.get(k) for k in encoder}, encoder)
 
 
@@ -130,7 +130,7 @@ def test_main_network_beside_two_towers(tmp_path):
     towers = {"two_tower_generator": True}
     write_run(tmp_path, tiny_source("replace_mlm", **towers), **towers)
     export(tmp_path, tmp_path / "out", "tf1")
-    again = sources.read(str(tmp_path / "out"), log=lambda line: None)
+    again = readers.read(str(tmp_path / "out"), log=lambda line: None)
     assert again.config.objective == "replace_mlm"
     assert again.config.generator == "two_tower"
 

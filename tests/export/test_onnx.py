@@ -11,7 +11,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import formats, onnx
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, Check
-from electra_tf.interop import networks, sources
+from electra_tf.interop import networks, readers
 from tests.helpers.cards import run_snippets
 from tests.helpers.exporting import tiny_source, write_run
 from tests.helpers.runs import by_default
@@ -48,7 +48,7 @@ def test_every_part_at_every_length(tmp_path, act):
     assert tuple(sorted(p.name for p in out.glob("*.onnx"))) == parts
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["max_difference"] < 1e-4 and manifest["format"] == "onnx"
-    stored = sources.read(tmp_path / "data/models/tiny", log=lambda line: None)
+    stored = readers.read(tmp_path / "data/models/tiny", log=lambda line: None)
     found = networks.split(stored)
     for rows, length in ((1, 1), (3, 40), (5, 17)):
         batch = batch_of(rows, length)

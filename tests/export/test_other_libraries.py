@@ -10,7 +10,7 @@ import pytest
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.export import finetuned_task, formats, other_libraries
 from electra_tf.export.formats import ExportRequest
-from electra_tf.interop import sources
+from electra_tf.interop import readers
 from tests.helpers.cards import run_snippets
 from tests.helpers.runs import by_default
 from tests.helpers.tiny_trials import (
@@ -90,8 +90,8 @@ def test_outputs_are_those_of_transformers(converted, folders, name):
     # The length of the head's training, and the encoder as it was.
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 24
-    stored = sources.read(folders[name][0], log=lambda line: None)
-    again = sources.read(directory, log=lambda line: None)
+    stored = readers.read(folders[name][0], log=lambda line: None)
+    again = readers.read(directory, log=lambda line: None)
     assert again.tensors.keys() == stored.tensors.keys()
     for key, array in stored.tensors.items():
         if name != "chunk" or "token_type" not in key:

@@ -16,7 +16,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.export import saved_model
 from electra_tf.export.encoder import python_pack
 from electra_tf.export.signatures import Check
-from electra_tf.interop import sources
+from electra_tf.interop import readers
 from electra_tf.storage import manifest
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.exporting import (
@@ -253,14 +253,14 @@ class TestPartsOfAModel:
 
     @pytest.mark.thorough
     def test_encoder_without_heads(self, tmp_path):
-        stored = sources.read(write_run(tmp_path, tiny_source()))
+        stored = readers.read(write_run(tmp_path, tiny_source()))
         tensors = {k: v for k, v in stored.tensors.items() if k.startswith("electra/")}
         source = saved_model.source_of(stored._replace(tensors=tensors))
         assert saved_model.kinds_of(source) == ["encoder", "preprocessor"]
         saved_model.write_part(source, "encoder", tmp_path / "exports")
 
     def test_loss_of_bfloat16_is_recorded(self, tmp_path):
-        stored = sources.read(write_run(tmp_path, tiny_source()))
+        stored = readers.read(write_run(tmp_path, tiny_source()))
         source = saved_model.source_of(stored, "mixed_bfloat16")
         exact = saved_model.source_of(stored)
         found = saved_model.write_part(source, "encoder", tmp_path / "out", exact)

@@ -16,8 +16,8 @@ from electra_tf.export import formats
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import HeadSpec
-from electra_tf.interop import compatibility, huggingface, sources
-from electra_tf.interop.stored_model import Settings
+from electra_tf.interop import compare, huggingface, readers
+from electra_tf.interop.checkpoint import Settings
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import forked_runs, tiny_finetuning
 from tests.helpers.exporting import tiny_source, write_run
@@ -68,7 +68,7 @@ def run_from(data, path, vocab=None, **explicit):
     if found.settings.vocab_file is None:
         found = found.with_vocabulary(config.vocab_file)
     vocab = Vocabulary.load(config.vocab_file)
-    compatibility.check(found, config, vocab, compatibility.FINETUNE)
+    compare.check(found, config, vocab, compare.FINETUNE)
     return found, config, log
 
 
@@ -117,7 +117,7 @@ def test_weights_and_shape_are_those_of_any_format(data, model, tmp_path, name):
 
 def test_checkpoint_without_settings(data, model, tmp_path):
     """As the original writes it: it stores neither heads nor case."""
-    found = sources.find(str(model("tf1")), print)
+    found = readers.find(str(model("tf1")), print)
     found = found._replace(settings=Settings({}, None, None))
     with pytest.raises(UserError, match="does not say its number of attention heads"):
         initial_weights.hparams_of(found, {}, "none", print)
@@ -132,7 +132,7 @@ def test_checkpoint_without_settings(data, model, tmp_path):
 
 
 def test_hparams_of_the_shape_must_agree(data, model):
-    found = sources.find(str(model("run")), print)
+    found = readers.find(str(model("run")), print)
 
     def known(**explicit):
         return initial_weights.hparams_of(found, explicit, "none", print)

@@ -10,8 +10,8 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import run_settings, trial
 from electra_tf.finetune.results import Results, TrialResult
-from electra_tf.interop import sources
-from electra_tf.interop.stored_model import Settings
+from electra_tf.interop import readers
+from electra_tf.interop.checkpoint import Settings
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import write_files
@@ -71,7 +71,7 @@ def test_path_of_the_weights_does_not_count(tmp_path):
         assert found.get("init_checkpoint") is None
     # Of a directory, only the files of the weights count.
     written = Settings({}, None, None)
-    found = sources.FoundModel(str(tmp_path), written, None, {}, lambda _: None)
+    found = readers.CheckpointInfo(str(tmp_path), written, None, {}, lambda _: None)
     name, hashes = "discriminator/model.safetensors", []
     for file, text in ((name, "a"), ("README.md", "b"), (name, "other")):
         write_files(tmp_path, {file: text})
@@ -83,7 +83,7 @@ def saved_model(folder, value):
     """A run's checkpoint of one variable, at the same step whatever its value."""
     variables = {"electra/x": tf.Variable([value]), "global_step": tf.Variable(5)}
     Checkpoints(folder, log=lambda line: None).save(5, variables)
-    return sources.find(folder / "model.ckpt-5", lambda line: None)
+    return readers.find(folder / "model.ckpt-5", lambda line: None)
 
 
 @pytest.mark.parametrize("is_run", [True, False])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.interop import sources
-from electra_tf.interop.stored_model import StoredModel
+from electra_tf.interop import readers
+from electra_tf.interop.checkpoint import StoredModel
 from tests.helpers.runs import GOLDEN
 
 quiet = {"log": lambda line: None}
@@ -50,7 +50,7 @@ def golden(run: str, checkpoint: str = "init.ckpt") -> StoredModel:
 def read(path, vocab_file=None, hparams=None, **options) -> tuple[StoredModel, str]:
     """Returns (model, log)."""
     lines = []
-    model = sources.read(path, vocab_file, hparams, log=lines.append, **options)
+    model = readers.read(path, vocab_file, hparams, log=lines.append, **options)
     return model, "\n".join(lines)
 
 

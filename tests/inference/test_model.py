@@ -7,7 +7,7 @@ import tensorflow as tf
 
 import electra_tf
 from electra_tf.inference.model import MissingPartError
-from electra_tf.interop import huggingface, sources
+from electra_tf.interop import huggingface, readers
 
 TEXTS = ["w1 W2, w3 w4", "", "w5", " ".join(f"w{i % 50}" for i in range(70))]
 
@@ -27,7 +27,7 @@ def saved(model, tmp_path_factory):
     """What `save` writes for transformers, with the encoder alone beside it."""
     folder = tmp_path_factory.mktemp("saved") / "hf"
     model.save(folder)
-    stored, alone = sources.read(model.name, log=lambda line: None), folder / "alone"
+    stored, alone = readers.read(model.name, log=lambda line: None), folder / "alone"
     huggingface.write_huggingface(stored, "encoder", alone, lambda line: None)
     return folder
 

@@ -13,8 +13,8 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import rendering
 from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
-from electra_tf.interop import huggingface, sources, tf1
-from electra_tf.interop.stored_model import empty_pretrainer
+from electra_tf.interop import huggingface, readers, tf1
+from electra_tf.interop.checkpoint import empty_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL, TINY
 
@@ -179,7 +179,7 @@ def check_same(model, other):
 
 
 def test_models_of_hugging_face_give_the_same(model, run, tmp_path):
-    stored, quiet = sources.read(run), {"log": lambda line: None}
+    stored, quiet = readers.read(run), {"log": lambda line: None}
     huggingface.write_huggingface(stored, "discriminator", tmp_path / "d", **quiet)
     other = electra_tf.load(tmp_path / "d")
     check_same(model, other)
@@ -189,7 +189,7 @@ def test_models_of_hugging_face_give_the_same(model, run, tmp_path):
 
 @pytest.mark.thorough
 def test_models_of_the_original_give_the_same(model, run, tmp_path):
-    tf1.write_tf1(sources.read(run), "all", tmp_path / "tf1", log=lambda line: None)
+    tf1.write_tf1(readers.read(run), "all", tmp_path / "tf1", log=lambda line: None)
     check_same(model, electra_tf.load(tmp_path / "tf1"))
 
 

@@ -13,7 +13,7 @@ from electra_tf.interop import (
     huggingface,
     huggingface_tokenizer,
     networks,
-    sources,
+    readers,
     verification,
 )
 from electra_tf.interop.networks import DISCRIMINATOR, GENERATOR
@@ -417,7 +417,7 @@ def test_coarse_weights_are_compared_by_the_error_of_float32(foreign, monkeypatc
     monkeypatch.setattr(networks, "outputs", wrong)
     refused(foreign, 65, "hidden differs by", "transformers")
     lines = []
-    sources.find(foreign, **quiet).tensors(lines.append)
+    readers.find(foreign, **quiet).tensors(lines.append)
     assert any("hidden differs by" in line for line in lines)
 
 

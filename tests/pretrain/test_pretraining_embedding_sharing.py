@@ -14,7 +14,7 @@ import tensorflow as tf
 import electra_tf
 from electra_tf.export import saved_model
 from electra_tf.finetune import initial_weights
-from electra_tf.interop import huggingface, networks, sources, tf1, warm_start
+from electra_tf.interop import huggingface, networks, readers, start, tf1
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.stored_tensors import of_checkpoint
@@ -110,7 +110,7 @@ def test_readers_see_the_sum(run):
     folder, model = run
     raw = of_checkpoint(str(folder / "model.ckpt-7"))
     assert f"{OURS}word_embeddings_residual" in raw.shapes
-    stored = sources.read(folder, **quiet)
+    stored = readers.read(folder, **quiet)
     assert stored.config.embedding_sharing == "disentangled"
     check_tables(stored.tensors, model)
     read = electra_tf.load(folder).pretrainer(tiny_batch())
@@ -118,7 +118,7 @@ def test_readers_see_the_sum(run):
     for one, other in zip(*map(tf.nest.flatten, (read, expected)), strict=True):
         np.testing.assert_array_equal(one, other)
     variable = tf.Variable(tf.zeros([97, 8]))
-    tensors = sources.find(folder, **quiet).tensors(print)
+    tensors = readers.find(folder, **quiet).tensors(print)
     initial_weights.load_encoder(tensors, {OURS + "word_embeddings": variable})
     np.testing.assert_array_equal(variable, summed(values(model)))
 
@@ -127,10 +127,10 @@ def test_readers_see_the_sum(run):
 def test_exports_hold_the_sum(run, tmp_path):
     pytest.importorskip("safetensors")
     folder, model = run
-    stored = sources.read(folder, **quiet)
+    stored = readers.read(folder, **quiet)
     for form in (tf1.write_tf1, huggingface.write_huggingface):
         out = form(stored, "all", tmp_path / form.__name__, **quiet)
-        check_tables(sources.read(out, **quiet).tensors, model)
+        check_tables(readers.read(out, **quiet).tensors, model)
     served = saved_model.source_of(stored).pretrainer(tiny_batch())
     expected = model(tiny_batch()).discriminated.logits
     np.testing.assert_array_equal(served.discriminated.logits, expected)
@@ -162,8 +162,8 @@ def warm_started(path, **hparams):
     model = build_pretrainer(config, SPECIAL_IDS)
     variables = {v.path: v.value for v in model.variables}
     vocab = Vocabulary.load(f"{path.parents[1]}/vocab.txt")
-    found = sources.find(path, **quiet)
-    report = warm_start.load(found, config, vocab, variables, **quiet)
+    found = readers.find(path, **quiet)
+    report = start.load_initial(found, config, vocab, variables, **quiet)
     return values(model), report
 
 

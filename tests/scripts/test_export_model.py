@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from electra_tf.interop import sources
+from electra_tf.interop import readers
 from tests.helpers.runs import run_script
 
 
@@ -18,7 +18,7 @@ def export(*flags, code=0, **kwargs):
 
 def check_same(run, exported):
     """Returns the sources after comparing tensors and settings."""
-    original, again = (sources.read(path, log=str) for path in (run, exported))
+    original, again = (readers.read(path, log=str) for path in (run, exported))
     for name, array in original.tensors.items():
         np.testing.assert_array_equal(again.tensors[name], array)
     assert again.config.model_config() == original.config.model_config()

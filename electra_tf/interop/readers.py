@@ -33,7 +33,7 @@ from electra_tf.interop import (
     shapes,
     tf1,
 )
-from electra_tf.interop.stored_model import (
+from electra_tf.interop.checkpoint import (
     Contents,
     Settings,
     StoredModel,
@@ -97,7 +97,7 @@ class NoModelError(UserError):
     """Nothing that could be a model lies at a path."""
 
 
-class FoundModel(NamedTuple):
+class CheckpointInfo(NamedTuple):
     """A model that was found, and what its files say; no weights are read yet."""
 
     origin: str  # the checkpoint's prefix or the directory
@@ -129,7 +129,7 @@ class FoundModel(NamedTuple):
             paths = [p for p in found if p.suffix in _WEIGHTS and p.is_file()]
         return _sha256([_file_sha256(p, *_state_of(p)) for p in sorted(paths)])
 
-    def with_vocabulary(self, vocab_file: str) -> FoundModel:
+    def with_vocabulary(self, vocab_file: str) -> CheckpointInfo:
         """The same with a vocabulary that was named by the user."""
         return self._replace(settings=self.settings._replace(vocab_file=vocab_file))
 
@@ -229,7 +229,7 @@ def find(
     path: str | os.PathLike,
     log: Callable[[str], None],
     allow_pytorch_bin: bool = False,
-) -> FoundModel:
+) -> CheckpointInfo:
     """The model at a path: a checkpoint prefix, or a directory.
 
     Of a run it is the newest intact checkpoint.
@@ -272,7 +272,7 @@ def check(path: str, allow_pytorch_bin: bool = False) -> None:
 
 def original_in(
     directory: str | os.PathLike, log: Callable[[str], None]
-) -> FoundModel | None:
+) -> CheckpointInfo | None:
     """The original's checkpoint that a run in this directory continues from.
 
     None where there is none, or where this project has saved checkpoints already.
@@ -286,7 +286,7 @@ def original_in(
 
 def _finder(
     path: str, allow_pytorch_bin: bool
-) -> Callable[[Callable[[str], None]], FoundModel]:
+) -> Callable[[Callable[[str], None]], CheckpointInfo]:
     """What finds the model at a path, when called with a log."""
     try:
         # An init_checkpoint stays as it was typed, in the settings of its run.
@@ -332,19 +332,19 @@ def is_run(folder: Path) -> bool:
     return "model_size" in read_json(config)
 
 
-def _directory(folder: Path, form, log, **options) -> FoundModel:
+def _directory(folder: Path, form, log, **options) -> CheckpointInfo:
     """Of Hugging Face or KerasHub, `form` being its module."""
     settings = form.settings_of(folder, log)
     read_directory = functools.partial(form.read, folder, **options)
-    return FoundModel(str(folder), settings, None, {}, read_directory)
+    return CheckpointInfo(str(folder), settings, None, {}, read_directory)
 
 
-def _exported(folder: Path, prefix: str, log) -> FoundModel:
+def _exported(folder: Path, prefix: str, log) -> CheckpointInfo:
     verify_folder(folder, log)
     return _checkpoint(prefix)
 
 
-def _newest(run: Path, log: Callable[[str], None]) -> FoundModel:
+def _newest(run: Path, log: Callable[[str], None]) -> CheckpointInfo:
     """The newest intact checkpoint of a run."""
     checkpoints = Checkpoints(run, read_only=True, log=log)
     newest = checkpoints.newest_intact()
@@ -353,17 +353,19 @@ def _newest(run: Path, log: Callable[[str], None]) -> FoundModel:
     return _checkpoint(checkpoints.prefix(newest.step))
 
 
-def _checkpoint(prefix: str) -> FoundModel:
+def _checkpoint(prefix: str) -> CheckpointInfo:
     """An original checkpoint, or one of a run of this project."""
     settings = tf1.settings_of(prefix)
     manifest = Path(prefix + checkpoint_manifest.MANIFEST)
     if not manifest.is_file():
-        return FoundModel(prefix, settings, None, {})
+        return CheckpointInfo(prefix, settings, None, {})
     content, run = read_json(manifest), manifest.parent.absolute()
     settings = _settings_of_run(run, settings).as_recorded(content, prefix)
     settings.hparams.update(_made_with(settings.hparams, content))
     identity = translated(content.get("identity", {}))
-    return FoundModel(prefix, settings, run, applicable(PretrainingConfig, identity))
+    return CheckpointInfo(
+        prefix, settings, run, applicable(PretrainingConfig, identity)
+    )
 
 
 def _made_with(hparams: Mapping[str, Any], manifest: Mapping[str, Any]) -> dict:

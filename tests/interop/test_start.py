@@ -8,7 +8,7 @@ import pytest
 
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.interop import compatibility, huggingface, sources, tf1, warm_start
+from electra_tf.interop import compare, huggingface, readers, start, tf1
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import without_tensorflow
@@ -35,9 +35,11 @@ class Started:
         variables = {v.path: v.value for v in model.variables}
         self.before = {k: v.numpy() for k, v in variables.items()}
         self.log = []
-        found = sources.find(path, self.log.append)
-        compatibility.check(found, config, vocab, compatibility.WARM_START)
-        self.report = warm_start.load(found, config, vocab, variables, self.log.append)
+        found = readers.find(path, self.log.append)
+        compare.check(found, config, vocab, compare.WARM_START)
+        self.report = start.load_initial(
+            found, config, vocab, variables, self.log.append
+        )
         self.after = {k: v.numpy() for k, v in variables.items()}
 
     def equal(self, tensors, names):
@@ -189,9 +191,9 @@ def test_nothing_is_assigned_when_something_does_not_fit():
     model = build_pretrainer(config, (2, 3, 4))
     variables = {v.path: v.value for v in model.variables}
     before = variables[WORDS].numpy()
-    found = sources.find(prefix_of("electra_tiny"), **quiet)
+    found = readers.find(prefix_of("electra_tiny"), **quiet)
     with pytest.raises(UserError, match="generator"):
-        warm_start.load(found, config, Vocabulary.load(VOCAB), variables, **quiet)
+        start.load_initial(found, config, Vocabulary.load(VOCAB), variables, **quiet)
     np.testing.assert_array_equal(variables[WORDS].numpy(), before)
 
 

@@ -13,14 +13,14 @@ from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_CONFIG, UserError
 from electra_tf.interop import (
-    compatibility,
+    compare,
     huggingface,
     keras_hub,
     networks,
-    sources,
+    readers,
     tf1,
 )
-from electra_tf.interop.stored_model import DISCRIMINATOR_HEAD, empty_pretrainer
+from electra_tf.interop.checkpoint import DISCRIMINATOR_HEAD, empty_pretrainer
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, Vocabulary, write_tokens
 from tests.helpers.interop_models import (
@@ -226,7 +226,7 @@ def test_rows_beyond_the_vocabulary_are_left_out(form, tmp_path):
     assert len(kept) == len(model.tensors) and name in kept
     assert_equal_tensors(model.tensors, kept)
     lines = []
-    tensors = sources.find(place, **quiet).tensors(lines.append)
+    tensors = readers.find(place, **quiet).tensors(lines.append)
     np.testing.assert_array_equal(tensors.get(name), kept[name])
     assert "left out: 24 rows" in "".join(lines)
     write_tokens(vocab_file, [*wide.tokens, "more"])
@@ -274,8 +274,8 @@ def test_what_is_no_model_is_named(kind, tmp_path):
 
 
 def check_fits(model, config, vocab):
-    purpose = compatibility.EVALUATE if config.do_eval else compatibility.RESUME
-    compatibility.check(model, config, vocab, purpose)
+    purpose = compare.EVALUATE if config.do_eval else compare.RESUME
+    compare.check(model, config, vocab, purpose)
 
 
 @pytest.mark.parametrize("form", ["run", "tf1"])
@@ -286,7 +286,7 @@ def check_fits(model, config, vocab):
 )
 def test_settings_that_no_shape_shows_must_fit_the_run(form, run, changes, tmp_path):
     config, vocab = run[0], Vocabulary.load(tmp_path / "vocab.txt")
-    found = sources.find(exported(form, run, tmp_path), **quiet)
+    found = readers.find(exported(form, run, tmp_path), **quiet)
     own = config.to_dict()
     check_fits(found, config, vocab)
 

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import tokenizer_json
+from electra_tf.text import tokenizer_config
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
@@ -23,8 +23,8 @@ TEXT = "The Café of ΣΟΦΟΣ, 中文; unaffable 123!"
 
 def write(path, config, **changes):
     """The tiny vocabulary as the package tokenizers has it, with BERT's normalizer."""
-    text = tokenizer_json.fast(Vocabulary.load(VOCAB).distinct, config).to_str()
-    lower, strip = config.do_lower_case, tokenizer_json.strips_accents(config)
+    text = tokenizer_config.fast(Vocabulary.load(VOCAB).distinct, config).to_str()
+    lower, strip = config.do_lower_case, tokenizer_config.strips_accents(config)
     content = json.loads(text) | {"pre_tokenizer": {"type": "BertPreTokenizer"}}
     content["normalizer"] = BERT | {"lowercase": lower, "strip_accents": strip}
     for name, value in changes.items():

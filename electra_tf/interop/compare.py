@@ -18,13 +18,13 @@ from electra_tf.config.model import SIZES, model_config
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.interop import shapes
-from electra_tf.interop.sources import SHAPE, FoundModel
+from electra_tf.interop.readers import SHAPE, CheckpointInfo
 from electra_tf.storage.checkpoints import differences
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fine-tune"
 # How a model came about, which does not matter to its evaluation.
-_COURSE = {"stage_one_steps", "init_discriminator"}
+_COURSE = {"stage_one_steps", "init_discriminator", "init_generator"}
 # A longer table of positions can be filled.
 _FILLED = {"max_position_embeddings"}
 
@@ -34,7 +34,7 @@ Difference = tuple[str, Any, Any]  # hparam, there, here
 
 
 def compare(
-    model: FoundModel, config: PretrainingConfig | FinetuningConfig, purpose: str
+    model: CheckpointInfo, config: PretrainingConfig | FinetuningConfig, purpose: str
 ) -> list[Difference]:
     """Where the files of a model say something else than the config of a run.
 
@@ -61,7 +61,7 @@ def compare(
 
 
 def check(
-    model: FoundModel,
+    model: CheckpointInfo,
     config: PretrainingConfig | FinetuningConfig,
     vocab: Vocabulary,
     purpose: str,
@@ -87,7 +87,7 @@ def check(
         )
 
 
-def _check_vocabulary(model: FoundModel, vocab: Vocabulary) -> None:
+def _check_vocabulary(model: CheckpointInfo, vocab: Vocabulary) -> None:
     """Raises a `UserError` if the weights are not those of this vocabulary."""
     sha256, theirs = model.vocab_sha256, model.settings.vocab_file
     advice = "Set vocab_file."
@@ -96,7 +96,7 @@ def _check_vocabulary(model: FoundModel, vocab: Vocabulary) -> None:
     vocab.check_same(sha256, f"{model.origin} was trained", advice)
 
 
-def lower_cases(model: FoundModel) -> bool | None:
+def lower_cases(model: CheckpointInfo) -> bool | None:
     """do_lower_case as far as a model says it."""
     tokenizer = model.settings.tokenizer_config
     stored = tokenizer.do_lower_case if tokenizer else None

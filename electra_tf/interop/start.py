@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run of pre-training starts from: found and checked, and loaded later.
+
+The newest checkpoint in its directory, or one of the original that lies there; for a
+new run the weights of the model that `init_checkpoint` names, or random ones.
+
+The model that `init_checkpoint` names may have been trained for another objective, with
+another vocabulary or for shorter texts. Whatever fits is loaded, what is stated below
+is changed, whole parts that the other model lacks stay as initialised; anything else is
+an error.
+
+- Another vocabulary: rows are matched by token; new tokens stay as initialised.
+- Another number of positions: the first rows are taken over; where there are more
+  here, row i is row i mod n of the n rows there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_tf.config.generators import ENCODER, GENERATORS
+from electra_tf.config.hparams import applicable
+from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.original import translated
+from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.data import token_counts
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import compare, readers, tf1
+from electra_tf.interop.checkpoint import (
+    BY_TOKEN,
+    check_trained,
+    fit_rows,
+    unknown_casing,
+)
+from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.pretrain import history, shards
+from electra_tf.storage.checkpoint_manifest import Manifest
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.stored_tensors import of_arrays
+from electra_tf.text.vocabulary import (
+    TokenizerConfig,
+    Vocabulary,
+    recorded_settings,
+    resolve_settings,
+)
+
+# A model has such a part wholly or not at all; the first match counts.
+_ENCODER = f"{ENCODER}/"
+_KINDS = GENERATORS.values()
+PARTS = (
+    _ENCODER,
+    *(
+        f"{scope}/{part}"
+        for scope in sorted({scope for kind in _KINDS for scope in kind.encoders})
+        for part in ("embeddings/", "")
+        if scope != ENCODER
+    ),
+    *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
+    *sorted({f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads}),
+)
+_BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
+_LAYER = re.compile(r"\w+/encoder/layer_\d+/")
+
+
+class Start(NamedTuple):
+    """What a run begins with: one of the first three, or random weights."""
+
+    saved: Manifest | None = None  # the newest checkpoint
+    original: CheckpointInfo | None = None  # to continue from or to evaluate
+    initial: CheckpointInfo | None = None  # whose weights a new run takes over
+    generator: CheckpointInfo | None = None  # of a new run, frozen
+
+    def load(
+        self,
+        config: PretrainingConfig,
+        data,
+        checkpoints: Checkpoints,
+        state,
+        log: Callable[[str], None],
+    ) -> None:
+        """Assigns it to the state of a run that trains.
+
+        Args:
+          data: a `pretrain.pretrain_data.RunData`.
+          state: a `train.step.TrainState`.
+
+        Raises `UserError` for a variable that is missing, or of another shape.
+        """
+        if self.saved:
+            checkpoints.restore(self.saved, state.variables())
+            log(f"Continuing from {checkpoints.prefix(self.saved.step)}.")
+            return
+        if self.original:
+            variables = state.variables().items()
+            theirs = {k: v for k, v in variables if not tf1.is_ours_alone(k)}
+            stored = tf1.tensors_of(self.original.origin)
+            fit_rows(stored, data.vocab, log).assign_to(theirs)
+            checkpoints.last_saved_step = state.step  # Its files stay as they are.
+            log(f"Continuing from the original's {self.original.origin}.")
+            return
+        if self.initial:
+            weights = state.weights()
+            load_initial(self.initial, config, data.vocab, weights, log)
+        if self.generator:
+            weights = state.weights()
+            load_generator(self.generator, config, data.vocab, weights, log)
+        if config.needs_token_counts:
+            state.model.generator.adapt(data.token_counts(config))
+
+    def evaluate(
+        self, weights: Mapping[str, Any], log: Callable[[str], None]
+    ) -> int | None:
+        """Assigns the weights of `original`, which is evaluated as it is.
+
+        Returns: its step, None where it does not say it.
+
+        Raises `UserError` when one of them is missing, or of another shape.
+        """
+        model = self.original
+        tensors = model.tensors(log)
+        step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
+        stages = {**model.settings.hparams, **model.identity}
+        check_trained(model.origin, stages.get("stage_one_steps"), step)
+        tf1.as_residuals(tensors, weights).assign_to(weights)
+        return step
+
+
+def find(
+    config: PretrainingConfig,
+    vocab: Vocabulary,
+    checkpoints: Checkpoints,
+    log: Callable[[str], None],
+    is_chief: bool = True,
+) -> Start:
+    """What there is to begin with, checked as far as files say it.
+
+    Nothing for other workers than the chief, which gives them what they need.
+
+    Raises `UserError` for what the run cannot begin or go on with.
+    """
+    if not is_chief:
+        return Start()
+    original = readers.original_in(config.model_dir, log)
+    saved = None if original else checkpoints.newest_intact()
+    saved = saved and _in_one_spelling(saved)
+    start = Start(saved, original)
+    tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    if saved or original:
+        _keep_init_checkpoint(start, config, checkpoints)
+    if saved:
+        _check_saved(saved, config, tokenizer, vocab, checkpoints, log)
+    elif config.do_eval and not original:
+        start = Start(original=_to_evaluate(config, log))
+    elif config.init_checkpoint and not original:
+        start = Start(initial=readers.find(config.init_checkpoint, log))
+        compare.check(start.initial, config, vocab, compare.WARM_START)
+    if config.objective == "frozen_generator" and not (
+        saved or original or config.do_eval
+    ):
+        start = start._replace(generator=_frozen(config, log))
+    if start.original:
+        purpose = compare.EVALUATE if config.do_eval else compare.RESUME
+        compare.check(start.original, config, vocab, purpose)
+    parts = config.phases_ahead(saved.step if saved else 0)
+    if config.do_eval:
+        parts = [config.phase_at(history.last_step_of(saved, config))]
+    shards.check_tokenizers(parts, tokenizer)
+    shares = [phase.config.unigram_share for phase in parts]
+    counts_words = config.do_train and (config.rare_mask_power or any(shares))
+    if counts_words or config.needs_token_counts and not (saved or start.original):
+        token_counts.files_beside(shards.pattern_of(config))
+    return start
+
+
+def _in_one_spelling(saved: Manifest) -> Manifest:
+    """Of a run that has the original's booleans beside objective and generator."""
+    identity = applicable(PretrainingConfig, translated(saved.identity))
+    return saved._replace(identity=identity, settings=translated(saved.settings))
+
+
+def _check_saved(
+    saved: Manifest,
+    config: PretrainingConfig,
+    tokenizer: TokenizerConfig,
+    vocab: Vocabulary,
+    checkpoints: Checkpoints,
+    log: Callable[[str], None],
+) -> None:
+    """Refuses a checkpoint of another run; says what is changed since it was saved."""
+    checkpoints.check_identity(saved)
+    prefix = checkpoints.prefix(saved.step)
+    recorded_settings(saved.settings, tokenizer, vocab.path, prefix)
+    if not config.do_train:
+        return
+    history.check_passed(saved.settings, config, saved.step)
+    ours = checkpoints.settings
+    for note in (
+        history.batch_size_note(saved.settings, config, saved.step),
+        history.other_data_note(saved.settings, ours, config, saved.step),
+    ):
+        if note:
+            log(note)
+
+
+def _keep_init_checkpoint(
+    start: Start, config: PretrainingConfig, checkpoints: Checkpoints
+) -> None:
+    """A run that has begun keeps what it began with; UserError for something else."""
+    here, there = config.init_checkpoint, None
+    if saved := start.saved:
+        there = saved.settings.get("init_checkpoint")
+        began = f"the weights of {there}" if there else "random weights"
+        found = f"is at step {saved.step} and began with {began}"
+    else:
+        found = f"holds the original's {start.original.origin}"
+    if here not in (None, there):
+        raise UserError(
+            f"{config.model_dir} {found}; init_checkpoint {here!r} would have no "
+            "effect.\nLeave it out, or choose another --model-name."
+        )
+    checkpoints.settings["init_checkpoint"] = there
+
+
+def _frozen(config: PretrainingConfig, log: Callable[[str], None]) -> CheckpointInfo:
+    """The model whose generator a new run takes over."""
+    if config.init_generator is None:
+        raise UserError(
+            'objective "frozen_generator" needs a generator that is trained.\nSet '
+            'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
+            "or of an ELECTRA."
+        )
+    return readers.find(config.init_generator, log)
+
+
+def _to_evaluate(
+    config: PretrainingConfig, log: Callable[[str], None]
+) -> CheckpointInfo:
+    """The init_checkpoint, where the run has no checkpoint of its own."""
+    if config.init_checkpoint is None:
+        raise UserError(
+            f"{config.model_dir} has no checkpoint to evaluate.\n"
+            "Check --data-dir and --model-name, set init_checkpoint, or train first."
+        )
+    return readers.find(config.init_checkpoint, log)
+
+
+# Weights of another model.
+
+
+class WeightReport(NamedTuple):
+    """What became of each weight."""
+
+    loaded: list[str]
+    changed: dict[str, str]  # name -> how
+    initialised: list[str]
+    left_out: list[str]  # of the other model
+
+    def lines(self) -> list[str]:
+        """For the log: parts with their numbers of weights, changes one by one."""
+        found = []
+        for title, names in (
+            ("Loaded", self.loaded),
+            ("Initialised", self.initialised),
+            ("Left out", self.left_out),
+        ):
+            if names:
+                found.append(f"{title}: {_count_by_part(names)}")
+        found += [f"Changed: {name}: {how}" for name, how in self.changed.items()]
+        return found
+
+
+def load_initial(
+    model: CheckpointInfo,
+    config,
+    vocab: Vocabulary,
+    variables: Mapping[str, Any],
+    log: Callable[[str], None],
+) -> WeightReport:
+    """Assigns what a model offers to the variables of a new run, and logs it.
+
+    Args:
+      model: that `compare.check` has nothing against.
+      config, vocab: PretrainingConfig and vocabulary of the new run.
+      variables: name -> tf.Variable, initialised.
+
+    Raises `UserError` if the model is damaged or does not fit; nothing is assigned
+    then.
+    """
+    contents = model.contents(log, slots=False)
+    path = contents.origin
+    theirs = _vocabulary(contents, path, vocab, log)
+    if config.do_lower_case:
+        if question := unknown_casing(contents.settings, theirs, path):
+            log(f"Note: {question.splitlines()[0]} This run lower-cases it.")
+    if "num_attention_heads" not in dict(model.shape()):
+        heads = config.model_config().num_attention_heads
+        log(
+            f"Note: {path} does not say its number of attention heads: {heads} "
+            "assumed, as in this run."
+        )
+    tokenizer = contents.settings.tokenizer_config
+    ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+    if tokenizer and not tokenizer.equivalent(ours):
+        log(f"Changed: text is {ours} here, {tokenizer} in {path}")
+    stored = fit_rows(of_arrays(path, contents.tensors), theirs, log)
+    stored = tf1.as_residuals(stored, variables)
+    tensors = {name: stored.get(name) for name in stored.shapes}
+    values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
+    contents.compare_with_library(log)
+    for name, value in values.items():
+        variables[name].assign(value)
+    log(f"Weights initialised from {path}; the optimizer starts anew.")
+    for line in report.lines():
+        log(line)
+    return report
+
+
+def load_generator(
+    model: CheckpointInfo,
+    config,
+    vocab: Vocabulary,
+    variables: Mapping[str, Any],
+    log: Callable[[str], None],
+) -> None:
+    """Assigns the generator of a model, or a masked language model, to a run's own.
+
+    Raises `UserError` unless it is the same network with the same vocabulary.
+    """
+    stored = model.read(None, {}, log)
+    path = f"init_generator {stored.origin}"
+    theirs, ours = stored.config, config.generator_config()
+    own = any(name.startswith("generator/") for name in stored.tensors)
+    shape = theirs.generator_config() if own else theirs.model_config()
+    fields = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
+    there, here = ([getattr(s, name) for name in fields] for s in (shape, ours))
+    if there != here:
+        told = ", ".join(f"{n} {v}" for n, v in zip(fields, there, strict=True))
+        raise UserError(
+            f"{path} has {told}; this run's generator has {here}.\nSet "
+            "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
+        )
+    if stored.vocab.tokens != vocab.tokens:
+        raise UserError(
+            f"{path} has another vocabulary than {vocab.path}.\nBuild the data with "
+            "it, and set vocab_file."
+        )
+    needed = {k: v for k, v in variables.items() if k.startswith("generator")}
+    # Shared embeddings, or the only network, have the main network's name.
+    shared = f"{ENCODER}/embeddings/" if own else _ENCODER
+    tensors = {
+        name.replace(_ENCODER, "generator/", 1): value
+        for name, value in stored.tensors.items()
+        if name.startswith(shared)
+    }
+    tensors |= {k: v for k, v in stored.tensors.items() if k in needed}
+    values, report = _plan(tensors, needed, vocab, vocab, path)
+    if report.initialised:
+        raise UserError(
+            f"{path} has no {report.initialised[0]}: it is not a masked language model."
+        )
+    for name, value in values.items():
+        needed[name].assign(value)
+    log(f"Generator from {stored.origin}; it does not learn.")
+
+
+def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
+    """The other model's vocabulary; this run's where none is known and sizes agree."""
+    if vocab_file := contents.settings.vocab_file:
+        return Vocabulary.load(vocab_file)
+    words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
+    if words is not None and len(words) != len(vocab):
+        raise UserError(
+            f"init_checkpoint {path} has {len(words)} word embeddings, {vocab.path} "
+            f"has {len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
+            "there as vocab.txt, so that rows can be matched by token."
+        )
+    log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
+    return vocab
+
+
+def _plan(
+    tensors: Mapping[str, np.ndarray],
+    variables: Mapping[str, Any],
+    theirs: Vocabulary,
+    ours: Vocabulary,
+    path: str,
+) -> tuple[dict[str, np.ndarray], WeightReport]:
+    """(values to assign, report) for all variables; `path` as errors name it."""
+    _check_parts(tensors, variables, path)
+    values: dict[str, np.ndarray] = {}
+    report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
+    for name, variable in variables.items():
+        if name not in tensors:
+            report.initialised.append(name)
+            continue
+        array, how = tensors[name], None
+        if name.endswith(BY_TOKEN) and theirs.tokens != ours.tokens:
+            array, how = _by_token(array, variable, theirs.ids, ours.tokens)
+        elif name.endswith(_BY_POSITION) and len(array) != variable.shape[0]:
+            array, how = _by_position(array, variable.shape[0])
+        if array.shape != tuple(variable.shape):
+            raise UserError(
+                f"{path}: {name} has shape {list(array.shape)}, this "
+                f"run needs {list(variable.shape)}.\nSet model_size, embedding_size, "
+                "generator_* and model_hparam_overrides as they were there."
+            )
+        if not np.isfinite(array).all():
+            raise UserError(f"{path}: {name} is not finite.", EXIT_DAMAGED)
+        values[name] = array
+        if how:
+            report.changed[name] = how
+        else:
+            report.loaded.append(name)
+    return values, report
+
+
+def _check_parts(tensors, variables, path: str) -> None:
+    """The encoder must be there, and no part by half, here or there."""
+    loaded = {_part(name) for name in variables if name in tensors}
+    for name in sorted(tensors.keys() - variables.keys()):
+        if _LAYER.match(name) and _part(name) in loaded:
+            raise UserError(
+                f"{path} has {name}, a layer more than this run's "
+                f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
+                "generator_layers as they were there."
+            )
+    for name in variables:
+        part = _part(name)
+        if name in tensors:
+            continue
+        if part == _ENCODER or any(_part(other) == part for other in tensors):
+            raise UserError(
+                f"{path} has no {name}, which this run's {part} needs."
+                "\nIs it an ELECTRA model of the same size?"
+            )
+
+
+def _by_token(array, variable, theirs: Mapping[str, int], ours: Sequence[str]):
+    """Rows of the same tokens; the others as they are in the variable."""
+    result = np.array(variable.numpy())
+    here = [i for i, token in enumerate(ours) if token in theirs]
+    result[here] = array[[theirs[ours[i]] for i in here]]
+    kept, new = len(here), len(ours) - len(here)
+    how = f"{kept} rows matched by token, {new} new ones initialised, "
+    return result, how + f"{len(theirs) - kept} left out"
+
+
+def _by_position(array: np.ndarray, rows: int):
+    there = len(array)
+    how = f"{there} rows there, {rows} here; "
+    if rows > there:
+        how += f"row i from {there} on is row i mod {there}"
+    else:
+        how += f"the first {rows} taken"
+    return array[np.arange(rows) % there], how
+
+
+def _part(name: str) -> str:
+    return next((part for part in PARTS if name.startswith(part)), name)
+
+
+def _count_by_part(names: Sequence[str]) -> str:
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[_part(name)] = counts.get(_part(name), 0) + 1
+    return ", ".join(f"{part} {count}" for part, count in counts.items())
