@@ -312,6 +312,5 @@ def markdown_list(cls: type, without: type | None = None) -> str:
             doc += f" Also {', '.join(missing)}."
         if field.name not in left_out:
             text = default if isinstance(default, str) else show(default)
-            shown = f" (`{text}`)" if text else ""
-            rows.append(f"- `{field.name}`{shown}: {doc}")
+            rows.append(f"- `{field.name}` (`{text or '-'}`): {doc}")
     return "\n".join(rows)

@@ -18,18 +18,12 @@ from electra_tf.errors import UserError
 class OriginalHparams:
     """The booleans; `translated` gives what they stand for."""
 
-    electra_objective: bool = identity(
-        True, "true: `objective` electra; false: mlm, without the next."
-    )
-    electric_objective: bool = identity(False, "true: `objective` electric.")
-    uniform_generator: bool = identity(False, "true: `generator` uniform.")
-    two_tower_generator: bool = identity(False, "true: `generator` two_tower.")
-    untied_generator: bool = identity(
-        True, "false: `generator` tied; true: the usual one."
-    )
-    untied_generator_embeddings: bool = identity(
-        False, "true: `embedding_sharing` untied; false: shared."
-    )
+    electra_objective: bool = identity(True, "`objective` electra; false: mlm.")
+    electric_objective: bool = identity(False, "`objective` electric.")
+    uniform_generator: bool = identity(False, "`generator` uniform.")
+    two_tower_generator: bool = identity(False, "`generator` two_tower.")
+    untied_generator: bool = identity(True, "The usual `generator`; false: tied.")
+    untied_generator_embeddings: bool = identity(False, "`embedding_sharing` untied.")
 
 
 NAMES = frozenset(field.name for field in dataclasses.fields(OriginalHparams))
