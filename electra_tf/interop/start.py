@@ -30,13 +30,8 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import compare, readers, tf1
-from electra_tf.interop.checkpoint import (
-    BY_TOKEN,
-    check_trained,
-    fit_rows,
-    unknown_casing,
-)
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import BY_TOKEN, CheckpointInfo, fit_rows
+from electra_tf.interop.fields import WORDS
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
@@ -110,7 +105,7 @@ class Start(NamedTuple):
     def evaluate(
         self, weights: Mapping[str, Any], log: Callable[[str], None]
     ) -> int | None:
-        """Assigns the weights of `original`, which is evaluated as it is.
+        """Assigns the weights of `original`, which is evaluated unchanged.
 
         Returns: its step, None where it does not say it.
 
@@ -119,8 +114,7 @@ class Start(NamedTuple):
         model = self.original
         tensors = model.tensors(log)
         step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
-        stages = {**model.settings.hparams, **model.identity}
-        check_trained(model.origin, stages.get("stage_one_steps"), step)
+        model.check_trained(step)
         tf1.as_residuals(tensors, weights).assign_to(weights)
         return step
 
@@ -201,7 +195,7 @@ def _check_saved(
 def _keep_init_checkpoint(
     start: Start, config: PretrainingConfig, checkpoints: Checkpoints
 ) -> None:
-    """A run that has begun keeps what it began with; UserError for something else."""
+    """A started run keeps its first weights; UserError for others."""
     here, there = config.init_checkpoint, None
     if saved := start.saved:
         there = saved.settings.get("init_checkpoint")
@@ -271,27 +265,25 @@ def load_initial(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    contents = model.contents(log, slots=False)
-    path = contents.origin
-    theirs = _vocabulary(contents, path, vocab, log)
+    weights, path = model.weights(log, slots=False), model.origin
+    theirs = _vocabulary(model, weights.tensors, vocab, log)
     if config.do_lower_case:
-        if question := unknown_casing(contents.settings, theirs, path):
+        if question := model.unknown_casing(theirs):
             log(f"Note: {question.splitlines()[0]} This run lower-cases it.")
-    if "num_attention_heads" not in dict(model.shape()):
+    if "num_attention_heads" not in model.shape:
         heads = config.model_config().num_attention_heads
         log(
             f"Note: {path} does not say its number of attention heads: {heads} "
             "assumed, as in this run."
         )
-    tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    if tokenizer and not tokenizer.equivalent(ours):
-        log(f"Changed: text is {ours} here, {tokenizer} in {path}")
-    stored = fit_rows(of_arrays(path, contents.tensors), theirs, log)
+    if model.tokenizer_config and not model.tokenizer_config.equivalent(ours):
+        log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
+    stored = fit_rows(of_arrays(path, weights.tensors), theirs, log)
     stored = tf1.as_residuals(stored, variables)
     tensors = {name: stored.get(name) for name in stored.shapes}
     values, report = _plan(tensors, variables, theirs, vocab, path)
-    contents.compare_with_library(log)
+    model.compare_with_library(weights, log)
     for name, value in values.items():
         variables[name].assign(value)
     log(f"Weights initialised from {path}; the optimizer starts anew.")
@@ -300,18 +292,18 @@ def load_initial(
     return report
 
 
-def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
-    """The other model's vocabulary; this run's where none is known and sizes agree."""
-    if vocab_file := contents.settings.vocab_file:
-        return Vocabulary.load(vocab_file)
-    words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
+def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocabulary:
+    """The other model's vocabulary; this run's where it is unknown and sizes agree."""
+    if model.vocab_file:
+        return Vocabulary.load(model.vocab_file)
+    words = tensors.get(WORDS)
     if words is not None and len(words) != len(vocab):
         raise UserError(
-            f"init_checkpoint {path} has {len(words)} word embeddings, {vocab.path} "
-            f"has {len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
-            "there as vocab.txt, so that rows can be matched by token."
+            f"init_checkpoint {model.origin} has {len(words)} word embeddings, "
+            f"{vocab.path} has {len(vocab)} tokens, and no vocabulary lies beside it."
+            "\nPut its own there as vocab.txt, so that rows can be matched by token."
         )
-    log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
+    log(f"No vocabulary lies beside {model.origin}: it is taken to be {vocab.path}.")
     return vocab
 
 
