@@ -11,13 +11,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from electra_tf import startup
 from electra_tf.config.hparams import check
@@ -40,8 +41,8 @@ from electra_tf.interop.huggingface_files import (
     max_length,
     read_tensors,
     read_tokenizer,
-    safetensors_library,
     words_tokenized_otherwise,
+    write_json,
     write_tokenizer,
 )
 from electra_tf.interop.networks import (
@@ -55,7 +56,6 @@ from electra_tf.interop.networks import (
     Network,
 )
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
-from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import Vocabulary
 
 FORMAT = "huggingface"
@@ -65,16 +65,8 @@ TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # The weights of each head of a task.
-_TASK_WEIGHTS = [
-    {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    for layers in (
-        ["classifier"],
-        ["classifier.dense", "classifier.out_proj"],
-        ["qa_outputs"],
-    )
-]
-_KINDS = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
-_MAIN = {"discriminator", "encoder"}
+_TASK_LAYERS = ({"classifier"}, {"classifier.dense", "classifier.out_proj"})
+_TASK_LAYERS += ({"qa_outputs"},)
 
 ARCHITECTURES = {
     DISCRIMINATOR_HEAD: "ElectraForPreTraining",
@@ -84,15 +76,9 @@ ARCHITECTURES = {
     SPANS: "ElectraForQuestionAnswering",
     None: "ElectraModel",
 }
-# Our names of activations and theirs; what they read as one of ours.
-_ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_pytorch_tanh",
-    "relu": "relu",
-    "tanh": "tanh",
-    "linear": "linear",
-}
-_OUR_ACTIVATIONS = {v: k for k, v in _ACTIVATIONS.items()} | {"gelu_new": "gelu_tanh"}
+# Names of activations there -> here; of several for one of ours, the last is written.
+_ACTIVATIONS = {name: name for name in ("gelu", "relu", "tanh", "linear")}
+_ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh")
 # What changes the computation there and has one value here.
 _ALWAYS = {
     "layer_norm_eps": 1e-12,
@@ -154,7 +140,8 @@ def check_representable(network: Network, origin: str) -> None:
 def config_of(network: Network, pad_id: int) -> dict[str, Any]:
     """The config.json of a network."""
     shape = dataclasses.asdict(network.shape)
-    shape["hidden_act"] = _ACTIVATIONS[network.shape.hidden_act]
+    names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    shape["hidden_act"] = names[network.shape.hidden_act]
     config = {
         "architectures": [ARCHITECTURES[network.head()]],
         "model_type": "electra",
@@ -193,18 +180,13 @@ def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
             )
     fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
     values = {name: config.get(name, default) for name, default in fields.items()}
-    for name, default in (fields | {"embedding_size": 128}).items():
-        value = config.get(name, default)
-        kinds = (int, float) if isinstance(default, float) else type(default)
-        if not isinstance(value, kinds) or isinstance(value, bool):
-            raise UserError(f"{place}: {name} is {value!r}.", EXIT_DAMAGED)
-    act = values["hidden_act"]
-    if act not in _OUR_ACTIVATIONS:
+    act = str(values["hidden_act"])
+    if act not in _ACTIVATIONS:
         raise UserError(
-            f"{place}: hidden_act {act!r} is not known here.\nKnown are "
-            f"{', '.join(_OUR_ACTIVATIONS)}."
+            f"{place}: hidden_act {act} is not known here.\nKnown are "
+            f"{', '.join(_ACTIVATIONS)}."
         )
-    values["hidden_act"] = _OUR_ACTIVATIONS[act]
+    values["hidden_act"] = _ACTIVATIONS[act]
     values = check(ModelConfig, values, str(place))
     return ModelConfig(**values), config.get("embedding_size", 128)
 
@@ -246,19 +228,13 @@ def write_networks(
     """
     for network in found.values():
         check_representable(network, stored.origin)
-    safetensors_library()
     words = words_tokenized_otherwise(stored)
     facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
-    with new_folder(output_dir) as parent:
-        shown = []
-        for name, network in found.items():
-            folder = parent / name
-            folder.mkdir()
-            require_room(folder, network.tensors)
-            results = [*checked, *_write_network(network, stored, folder)]
-            verification.write_manifest(folder, stored, FORMAT, name, results, facts)
-            shown += verification.below(name, results)
-    verification.show(shown, log)
+
+    def write(network: Network, folder: Path):
+        return [*checked, *_write_network(network, stored, folder)], facts
+
+    verification.write_networks(found, stored, output_dir, FORMAT, write, log)
     log(f"measured with the package tokenizers: {words}")
     if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
@@ -268,9 +244,6 @@ def write_networks(
 def _write_network(
     network: Network, stored: StoredModel, folder: Path
 ) -> list[verification.Result]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
     known = networks.weight_names(network.shape.num_hidden_layers)
     theirs = {name.ours: name.huggingface for name in known}
     theirs = networks.renamed(_transposed(network.tensors), theirs, stored.origin)
@@ -281,19 +254,25 @@ def _write_network(
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
     config = config_of(network, stored.vocab.pad_id)
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    write_json(folder / CONFIG, dict(sorted(config.items())))
     limit = stored.trained_length or network.shape.max_position_embeddings
-    vocab, settings = stored.vocab, stored.tokenizer_config
-    write_tokenizer(folder, vocab, settings, limit)
-    card = huggingface_card.model_card(network, stored, config["architectures"][0])
+    write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
+    architecture = ARCHITECTURES[network.head()]
+    card = huggingface_card.model_card(network, stored, architecture)
     (folder / "README.md").write_text(card, encoding="utf-8")
-
     found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
     if not _peer_installed():
         return found.results
-    peer = _peer(folder, config["architectures"][0], found.batch)
-    return found.results + verification.compare_with("transformers", found.ours, peer)
+    run = _peer(folder, architecture, found.batch)
+    return found.results + _compare_with(run, found.ours)
+
+
+def _compare_with(
+    run: Callable[[bool], dict[str, np.ndarray]], ours: dict[str, np.ndarray]
+) -> list[verification.Result]:
+    """The outputs of transformers, see `_peer`, beside ours."""
+    in_float64 = functools.partial(run, True)
+    return verification.compare("transformers", ours, run(False), None, in_float64)
 
 
 def _peer_installed() -> bool:
@@ -401,7 +380,8 @@ def _known(
     """Without heads that have no equivalent, are not whole or stand beside another."""
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
-    if not has_head and others in _TASK_WEIGHTS:
+    layers = {name.rpartition(".")[0] for name in others}
+    if not has_head and layers in _TASK_LAYERS and len(others) == 2 * len(layers):
         return tensors
     for head in sorted({name.partition(".")[0] for name in others}):
         note(f"left out: the head {head}, which does not belong to a pre-trained model")
@@ -492,12 +472,12 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
         if network.head() in TASK_HEADS:
             notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
-        kind = _KINDS.get(network.head(), "encoder")
         # An encoder and a discriminator are the same part of a model.
-        for other in found.keys() & (_MAIN if kind in _MAIN else {kind}):
+        kind = GENERATOR if network.head() == GENERATOR_HEAD else DISCRIMINATOR
+        if kind in found:
             raise UserError(
-                f"{part} holds the weights of a model's {kind}, a folder beside it "
-                f"those of its {other}.\nGive the folder of the one that is meant."
+                f"{part} is not the only folder with the weights of a {kind} in "
+                f"{folder}.\nGive the folder of the one that is meant."
             )
         found[kind] = network
     tensors = networks.join(found, str(folder))
@@ -523,8 +503,7 @@ def _compared(folder: Path, network: Network) -> str:
     [ours] = networks.outputs([network], batch)
     architecture = ARCHITECTURES[network.head()]
     try:
-        peer = _peer(folder, architecture, batch, whole=False)
-        results = verification.compare_with("transformers", ours, peer)
+        results = _compare_with(_peer(folder, architecture, batch, whole=False), ours)
     except UserError:
         raise
     except Exception as error:  # What it does not check, it fails with in many ways.

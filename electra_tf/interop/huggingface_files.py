@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
 from electra_tf import startup
 from electra_tf.errors import EXIT_DAMAGED, UserError
@@ -26,7 +27,7 @@ WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = ".index.json"  # of a file in parts
-# As safetensors names them; whole numbers are in buffers.
+# As safetensors names them; integers are in buffers.
 _FLOATS = ("F64", "F32", "F16", "BF16")
 BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
 # Old checkpoints name gain and bias of a layer norm as TensorFlow does.
@@ -80,18 +81,6 @@ def pickle_refused(path: Path) -> UserError:
     )
 
 
-def safetensors_library():
-    """The package safetensors; `UserError` saying how to get it."""
-    try:
-        import safetensors
-    except ImportError:
-        raise UserError(
-            "Hugging Face directories need the package safetensors.\n"
-            "pip install safetensors"
-        ) from None
-    return safetensors
-
-
 def read_tensors(
     folder: Path, allow_pytorch_bin: bool = False
 ) -> dict[str, np.ndarray]:
@@ -121,36 +110,22 @@ def _name_today(name: str) -> str:
 
 
 def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
-    library = safetensors_library()
     tensors = {}
     try:
-        with library.safe_open(path, framework="numpy") as file:
+        # NumPy lacks bfloat16.
+        with safe_open(path, framework="tf", device="cpu") as file:
             for name in file.keys():
                 kind = file.get_slice(name).get_dtype()
                 if kind not in _FLOATS and not name.endswith(BUFFERS):
                     raise ValueError(f"{name} has numbers of the type {kind}")
-                if kind == "BF16":
-                    tensors[name] = _bfloat16(path, name)
-                else:
-                    tensors[name] = file.get_tensor(name)
-    except (library.SafetensorError, TypeError, ValueError, OSError) as error:
+                tensors[name] = file.get_tensor(name).numpy()
+    except (SafetensorError, TypeError, ValueError, OSError) as error:
         raise UserError(
             f"{path} cannot be read: {str(error).splitlines()[0][:120]}\nIt is "
             "damaged, cut off or of an unknown type; copy it again.",
             EXIT_DAMAGED,
         ) from None
     return tensors
-
-
-def _bfloat16(path: Path, name: str) -> np.ndarray:
-    """A tensor of the type that NumPy lacks: the upper half of a float32."""
-    with open(path, "rb") as f:
-        size = int.from_bytes(f.read(8), "little")
-        record = json.loads(f.read(size))[name]
-        first, last = record["data_offsets"]
-        f.seek(8 + size + first)
-        half = np.frombuffer(f.read(last - first), "<u2")
-    return (half.astype(np.uint32) << 16).view(np.float32).reshape(record["shape"])
 
 
 def _of_pickle(path: Path) -> dict[str, np.ndarray]:
@@ -190,12 +165,8 @@ def write_tokenizer(
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
         **tokenizer_json.SPECIAL,
     }
-    for name, content in (
-        (TOKENIZER_CONFIG, settings),
-        (SPECIAL_TOKENS, tokenizer_json.SPECIAL),
-    ):
-        text = json.dumps(content, indent=2) + "\n"
-        (folder / name).write_text(text, encoding="utf-8")
+    write_json(folder / TOKENIZER_CONFIG, settings)
+    write_json(folder / SPECIAL_TOKENS, tokenizer_json.SPECIAL)
 
 
 def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
@@ -264,6 +235,11 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
             added = said.get(name) or ()
             added = added.values() if isinstance(added, Mapping) else added
             tokenizer_json.check_added(added, path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a file of settings."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _json_of(path: Path) -> dict[str, Any]:

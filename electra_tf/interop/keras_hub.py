@@ -36,7 +36,6 @@ from electra_tf.storage.manifest import (
     read_json,
     verify_folder,
 )
-from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 FORMAT = "keras_hub"
@@ -120,28 +119,29 @@ def write_keras_hub(
     """
     found = networks.split(stored, what)
     for network in found.values():
-        check_representable(network.shape)
+        if network.shape.hidden_act not in ("gelu", "gelu_tanh"):
+            raise UserError(
+                f"hidden_act is {network.shape.hidden_act}; KerasHub's {CLASS} always "
+                "has gelu."
+            )
     _check_tokens(stored.vocab)
     heads = [network.head() for network in found.values() if network.head()]
     if heads:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    shown = []
-    with new_folder(output_dir) as parent:
-        for name, network in found.items():
-            folder = parent / name
-            folder.mkdir()
-            require_room(folder, network.tensors)
-            results, words = _write_encoder(network.encoder(), stored, folder)
-            facts = {
-                "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
-                _SHAPE: dataclasses.asdict(network.shape),
-                "pooler": "identity",
-                "words_tokenized_otherwise": words._asdict(),
-            }
-            verification.write_manifest(folder, stored, FORMAT, name, results, facts)
-            shown += verification.below(name, results)
-    verification.show(shown, log)
-    log(f"measured with keras_hub's tokenizer: {words}")
+    shown: list[verification.Words] = []
+
+    def write(network: Network, folder: Path):
+        results, words = _write_encoder(network.encoder(), stored, folder)
+        shown.append(words)
+        return results, {
+            "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
+            _SHAPE: dataclasses.asdict(network.shape),
+            "pooler": "identity",
+            "words_tokenized_otherwise": words._asdict(),
+        }
+
+    verification.write_networks(found, stored, output_dir, FORMAT, write, log)
+    log(f"measured with keras_hub's tokenizer: {shown[-1]}")
     return Path(output_dir)
 
 
@@ -156,15 +156,6 @@ def _check_tokens(vocab: Vocabulary) -> None:
                 f"{number} for one, without white space around them.\nExport another "
                 "format, or name these unused tokens apart before training."
             )
-
-
-def check_representable(shape: ModelConfig) -> None:
-    """Raises `UserError` for a shape that no ElectraBackbone has."""
-    if shape.hidden_act not in ("gelu", "gelu_tanh"):
-        raise UserError(
-            f"hidden_act is {shape.hidden_act}; KerasHub's ElectraBackbone always has "
-            "gelu."
-        )
 
 
 def _write_encoder(

@@ -248,8 +248,7 @@ def write_tf1(
         (folder / checkpoint_manifest.POINTER).write_text(pointer)
         _write_hparams(folder, stored)
         again = info(str(prefix)).read(log=say_nothing)
-        results = verification.tensors(stored, again)
-        results += verification.outputs(stored, again)
+        results = verification.identical(stored, again)
         needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
         facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}
         verification.write_manifest(folder, stored, FORMAT, "all", results, facts)

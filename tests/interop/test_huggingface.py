@@ -296,7 +296,7 @@ def test_wrong_weights_are_refused(foreign, code, text, change):
         (2, "ElectraForMaskedLM always has gelu", {"hidden_act": "relu"}),
         (2, "is_decoder is True", {"is_decoder": True}),
         (2, "position_embedding_type", {"position_embedding_type": "relative_key"}),
-        (65, "hidden_size", {"hidden_size": "wide"}),
+        (2, "hidden_size", {"hidden_size": "wide"}),
         (2, "config.json is 0", {"hidden_size": 0}),
         (2, "hidden_size is 32", {"hidden_size": 64}),
         (2, "num_hidden_layers is 2", {"num_hidden_layers": 3}),
