@@ -53,7 +53,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["electra_tf", "electra_tf.*"]),
-    package_data={"electra_tf": ["py.typed"]},
+    package_data={"electra_tf": ["py.typed", "text/unicode_14.txt"]},
     cmdclass={"build_py": BuildWithConfigs},
     entry_points={"console_scripts": ["electra-tf = electra_tf.commands:main"]},
     python_requires=">=3.11,<3.14",  # TensorFlow 2.21 has no wheels for 3.14

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws the pictures of the README and of docs/architecture.md into docs/images.
+"""Draws the pictures of README.md, docs/architecture.md and docs/metrics.md.
 
-python docs/draw_pictures.py
+  python docs/draw_pictures.py                        # detect.png, rooms.png
+  python docs/draw_pictures.py HEALTHY COLLAPSED      # curves.png, of two runs
+
+The runs are those of examples/quickstart.json, `"eval_every_steps": 100` and
+`eval_tfrecords` of the unread novel; the second with `"learning_rate": 0.03`.
 """
 
 import ast
+import json
+import sys
 import tomllib
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import numpy as np
 
 import electra_tf
 
@@ -84,6 +91,32 @@ def draw_rooms() -> None:
     _save(figure, "rooms.png")
 
 
+def draw_curves(healthy: str, collapsed: str) -> None:
+    """Four metrics of two runs; the AUC is of evaluations."""
+    runs = {"healthy": (healthy, "#2b6cb0"), "collapsed": (collapsed, "#c0582b")}
+    metrics = ("masked_lm_loss", "disc_loss", "disc_recall", "disc_auc_tokens")
+    figure, axes = plt.subplots(1, 4, figsize=(10, 2.4), dpi=130, layout="tight")
+    for label, (run, colour) in runs.items():
+        for axis, metric in zip(axes, metrics, strict=True):
+            evaluated = metric == "disc_auc_tokens"
+            name = "evaluations.jsonl" if evaluated else "metrics.jsonl"
+            rows = [json.loads(line) for line in (Path(run) / name).open()]
+            steps = np.array([row["step"] for row in rows])
+            values = np.array([row[metric] for row in rows])
+            width = 1 if evaluated else 25  # each point is a mean of these steps
+            count = len(values) // width * width
+            means = values[:count].reshape(-1, width).mean(1)
+            axis.plot(steps[width - 1 : count : width], means, colour, label=label)
+            axis.set_title(metric, fontsize=9)
+            axis.set_xlabel("step", fontsize=8)
+            axis.tick_params(labelsize=7)
+            axis.spines[["top", "right"]].set_visible(False)
+    axes[2].set_ylim(bottom=-0.01)
+    axes[3].set_ylim(0.45, 0.85)
+    axes[0].legend(fontsize=8, frameon=False)
+    _save(figure, "curves.png")
+
+
 def _imports(folder: Path) -> set[str]:
     """The folders of electra_tf that the modules of a folder import."""
     found = set()
@@ -102,5 +135,8 @@ def _save(figure, name: str) -> None:
 
 
 if __name__ == "__main__":
-    draw_detection()
-    draw_rooms()
+    if len(sys.argv) == 3:
+        draw_curves(*sys.argv[1:])
+    else:
+        draw_detection()
+        draw_rooms()

@@ -46,6 +46,37 @@ _RECIPES = {
     "Untied embeddings": {"embedding_sharing": "untied"},
     "Disentangled embeddings": {"embedding_sharing": "disentangled"},
 }
+# ELECTRA's successors: replacements from easy to hard, a generator of its own rate.
+_SHARE, _TEMPERATURE = {"unigram_share": 1.0}, {"temperature_start": 4.0}
+_LINEAR, _SMALL = {"curriculum_decay": "linear"}, {"generator_hidden_size": 0.125}
+_UNIGRAM, _QUARTER = {"generator": "unigram"}, {"mask_prob": 0.25}
+_CORRECTIVE, _CHOICE = {"objective": "corrective_lm"}, {"objective": "multi_choice"}
+_80_10 = {"mask_token_share": 0.8, "random_token_share": 0.1}
+_80_20 = {"mask_token_share": 0.8, "random_token_share": 0.2}
+_SUCCESSORS = {
+    "Unigram, 40 % masked": _UNIGRAM | {"mask_prob": 0.4},
+    "Corrective LM, unigram, 25 % masked": _CORRECTIVE | _UNIGRAM | _QUARTER,
+    "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
+    "Multi-choice, unigram, 25 % masked": _CHOICE | _UNIGRAM | _QUARTER,
+    "BERT 80/20/0": _MLM | _80_20,
+    "BERT 80/10/10": _MLM | _80_10,
+    "BERT 80/20/0, 25 % masked": _MLM | _80_20 | _QUARTER,
+    "Unigram, 25 % masked": _UNIGRAM | _QUARTER,
+    "Unigram": _UNIGRAM,
+    "Temperature 4 to 1, linear": _TEMPERATURE | _LINEAR,
+    "Unigram share, linear, generator 1/8": _SHARE | _LINEAR | _SMALL,
+    "Unigram share": _SHARE,
+    "Unigram share, linear": _SHARE | _LINEAR,
+    "Unigram share and temperature": _SHARE | _TEMPERATURE,
+    "Temperature 4 to 1": _TEMPERATURE,
+    "Temperature 2 to 1": {"temperature_start": 2.0},
+    "Corrective LM": _CORRECTIVE,
+    "Multi-choice": _CHOICE,
+    "Generator's rate 1/4": {"generator_learning_rate": 1.25e-4, "clip_by": "network"},
+    "Generator's rate 4": {"generator_learning_rate": 2e-3, "clip_by": "network"},
+    "ELECTRA": {},
+    "BERT": _MLM,
+}
 
 
 def _shares(mask: float, random: float, paper: float) -> Variant:
@@ -133,6 +164,13 @@ _COMPARISONS = [
         "Recipes",
         "no table of the papers",
         [Variant(name, hparams) for name, hparams in _RECIPES.items()],
+    ),
+    Comparison(
+        "successors",
+        "ELECTRA's successors",
+        "no table of the papers; tuning sets",
+        [Variant(name, hparams) for name, hparams in _SUCCESSORS.items()],
+        tuning=True,
     ),
     Comparison(
         "learning_rate",

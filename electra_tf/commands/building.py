@@ -36,7 +36,7 @@ def define_flags() -> Callable[..., None]:
     cli.define_pair(*accents, positive="do_strip_accents")
     flags.DEFINE_integer("seed", 42, "Seed of all random choices.")
     flags.DEFINE_integer(
-        "num_out_files", None, "Number of shards. Default: one for about 64 MB."
+        "num_out_files", None, "Number of shards. Default: one for 4 to 64 MB."
     )
     flags.DEFINE_enum(
         "encoding_errors",

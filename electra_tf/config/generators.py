@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 # The objectives in which the main network reads what any generator put in the text.
 _ANY = ("electra", "electra_15", "electra_sentence", "replace_mlm", "all_tokens_mlm")
+_ANY += ("corrective_lm", "multi_choice")
 ENCODER = "electra"  # the scope of the main network's encoder
 MASKED_LM_HEAD = "generator_predictions"
 
@@ -61,7 +62,7 @@ def _original(uniform=False, two_tower=False, untied=True) -> dict[str, bool]:
 GENERATORS = {
     "masked_lm": GeneratorKind(
         "masked_lm_generator:MaskedLMGenerator",
-        (*_ANY, "two_stage", "adversarial"),
+        (*_ANY, "two_stage", "adversarial", "frozen_generator"),
         _original(),
         encoders=("generator",),
         head=MASKED_LM_HEAD,

@@ -12,6 +12,8 @@ DISCRIMINATOR_HEAD = "discriminator_predictions"
 TOKEN_HEAD = "token_predictions"
 BASELINE = "generator_baseline"
 SENTENCE_HEAD = "sentence_predictions"
+CORRECTION_HEAD = "correction_predictions"
+SELECTION_HEAD = "selection_predictions"
 
 
 class ObjectiveKind(NamedTuple):
@@ -27,7 +29,8 @@ class ObjectiveKind(NamedTuple):
         masked language modeling: the one that it is).
       heads: scopes of the weights that are neither an encoder's nor the generator's.
       predicts: the share of positions that the main network's softmax over the
-        vocabulary is computed at: "masked", "all" or "none".
+        vocabulary is computed at: "masked", "all" or "none"; "candidates": of the
+        masked positions, over num_candidates tokens.
     """
 
     implementation: str
@@ -73,6 +76,11 @@ OBJECTIVES = {
             "embedding_sharing": "untied",
         },
     ),
+    "frozen_generator": ObjectiveKind(
+        "frozen_generator:FrozenGenerator",
+        _ELECTRA,
+        presets={"embedding_sharing": "untied", "generator_dropout": 0.0},
+    ),
     "adversarial": ObjectiveKind(
         "adversarial:Adversarial",
         _ELECTRA,
@@ -98,6 +106,19 @@ OBJECTIVES = {
         presets={"disc_weight": 1.0},
         heads=(DISCRIMINATOR_HEAD, TOKEN_HEAD),
         predicts="all",
+    ),
+    "corrective_lm": ObjectiveKind(
+        "token_tasks:CorrectiveLM",
+        _ELECTRA,
+        heads=(DISCRIMINATOR_HEAD, CORRECTION_HEAD),
+        predicts="masked",
+    ),
+    "multi_choice": ObjectiveKind(
+        "token_tasks:MultiChoice",
+        _ELECTRA,
+        presets={"disc_weight": 5.0, "token_weight": 2.0},
+        heads=(DISCRIMINATOR_HEAD, SELECTION_HEAD),
+        predicts="candidates",
     ),
 }
 

@@ -61,13 +61,15 @@ _MASKING = {
     "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
 }
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
+_LEARNS = {"objective": [*(OBJECTIVES.keys() - {"frozen_generator"})]}
+_TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
 # Electric's loss is made of the q that its samples are drawn from.
 _CURRICULUM = {
     "objective": [
-        *("electra", "two_stage", "electra_sentence", "electra_15"),
-        *("replace_mlm", "all_tokens_mlm"),
+        *("electra", "two_stage", "electra_sentence", "electra_15", "frozen_generator"),
+        *("replace_mlm", "all_tokens_mlm", "corrective_lm", "multi_choice"),
     ],
     "generator": [name for name, kind in GENERATORS.items() if kind.predicts != "none"],
 }
@@ -128,12 +130,22 @@ class PretrainingConfig(RunConfig):
         None, "Checkpoint whose weights the run starts from; null: random weights."
     )
 
+    init_generator: str | None = identity(
+        None,
+        "frozen_generator: checkpoint of the masked language model that fills the "
+        "masks; or of a run, whose generator it is.",
+        applies_to={"objective": ["frozen_generator"]},
+    )
+
     # Objectives.
     objective: str = identity(
         "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
     )
     gen_weight: float = setting(
-        1.0, "Weight of the generator's (masked or cloze) loss.", minimum=0
+        1.0,
+        "Weight of the generator's (masked or cloze) loss.",
+        minimum=0,
+        applies_to=_LEARNS,
     )
     disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
     mask_prob: float = setting(
@@ -192,6 +204,19 @@ class PretrainingConfig(RunConfig):
         minimum=0,
         applies_to=_SENTENCE,
     )
+    token_weight: float = setting(
+        1.0,
+        "corrective_lm, multi_choice: weight of the loss of the tokens at the masked "
+        "positions.",
+        above=0,
+        applies_to=_TOKENS,
+    )
+    num_candidates: int = setting(
+        5,
+        "multi_choice: tokens to choose from, the original one among them.",
+        minimum=2,
+        applies_to={"objective": ["multi_choice"]},
+    )
     electra_15_positions: str = setting(
         "masked",
         "What electra_15 learns from: the masked tokens, or another draw from all.",
@@ -248,13 +273,13 @@ class PretrainingConfig(RunConfig):
         "Peak of the generator's own rate, in phases in the same ratio to "
         "learning_rate; null: learning_rate.",
         above=0,
-        applies_to=_OWN_ENCODERS,
+        applies_to=_OWN_ENCODERS | _LEARNS,
     )
     clip_by: str = setting(
         "all",
         "Norm that gradients are clipped by: of all, or of each network's own.",
         choices=("all", "network"),
-        applies_to=_OWN_ENCODERS,
+        applies_to=_OWN_ENCODERS | _LEARNS,
     )
     lr_decay_power: float = setting(
         1.0,

@@ -97,7 +97,7 @@ RULES = (
     Rule(
         ("objective", "disc_weight"),
         lambda c: c.disc_weight == 0 and _is_last_to_learn(c),
-        "the main network would not learn",
+        "the main network, or its discriminator, would not learn",
     ),
     Rule(
         ("objective", "gen_weight"),
@@ -119,6 +119,10 @@ _NEEDS = {
         "two networks of one size with\nembeddings of their own, because the "
         "generator's weights initialise the discriminator",
         _SIZES | {"embedding_sharing": "untied"},
+    ),
+    "frozen_generator": (
+        "its generator does not learn, and\nso cannot share what does",
+        {"embedding_sharing": "untied"},
     ),
     "two_tower": (
         "the towers are the whole model.\n"

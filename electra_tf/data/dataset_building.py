@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> TFRecord shards and their manifest, in parallel and interruptible.
 
-What a shard holds is fixed by the plan (`build_plan`), so a build that was killed and
-is run again, with any number of processes, ends with the same bytes, and does not
-repeat the shards that it has.
+What a shard holds is fixed before the build starts. Each unit of the corpus
+(`text.units`) has its own stream of random numbers, and units are dealt to shards by
+size alone. So a build that was killed and is run again, with any number of processes,
+ends with the same bytes, and does not repeat the shards that it has.
 """
 
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from electra_tf.data import (
-    build_plan,
-    deduplication,
-    record_index,
-    shard_writing,
-    token_counts,
+from electra_tf.data import deduplication, record_index, token_counts
+from electra_tf.data.record_making import (
+    BuildSettings,
+    Counts,
+    RecordMaker,
+    sample_output,
+    scan,
 )
-from electra_tf.data.record_making import BuildSettings, Counts, sample_output
-from electra_tf.data.shard_writing import Plan
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -29,15 +31,51 @@ from electra_tf.jobs.job import Job, Runner
 from electra_tf.paths import shown
 from electra_tf.storage import remote
 from electra_tf.storage.manifest import sha256
-from electra_tf.text import corpus
-from electra_tf.text.units import Corpus
+from electra_tf.text import corpus, units
+from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
+
+SCHEMA_VERSION = 1
+# A shard has about 64 MB of records. Those of a small data set are smaller, down to
+# 4 MB, so that up to 16 processes share the work.
+_SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
+_HELD_BYTES = 64 << 20  # of records, before they are written to their shards
 
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_SHARDS = 99_999
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
+
+
+class Group(NamedTuple):
+    """Units and the shards that their examples go to.
+
+    One shard takes the examples in order; several take them in turn.
+    """
+
+    units: list[Unit]
+    shards: list[int]
+
+
+class Plan(NamedTuple):
+    """What every process of a build needs.
+
+    Attributes:
+        folder: where the shards go.
+        settings: what they are made by.
+        num_shards: how many there are.
+        is_only_unit: the corpus is a single unit.
+        vocab_sha256: of the vocabulary that the file must have, on every machine.
+        identity: a hash of all that makes two builds the same.
+    """
+
+    folder: str
+    settings: BuildSettings
+    num_shards: int
+    is_only_unit: bool
+    vocab_sha256: str
+    identity: str
 
 
 def build(
@@ -56,7 +94,7 @@ def build(
 
     Args:
       num_processes: has no influence on the result.
-      num_shards: None: one for every 64 MB of records.
+      num_shards: None: one for every 64 MB of records; up to 16 smaller ones.
       beam_args: Apache Beam does the work, with these options; None: processes of
         this machine. That has no influence on the result either.
 
@@ -95,8 +133,8 @@ def build(
         runner = Runner(num_processes, beam_args)
         if settings.filters.compare:
             _compare(folder, plan, text, runner)
-        groups = build_plan.deal(text.units, plan.num_shards, settings.seed)
-        write = functools.partial(shard_writing.write_shards, plan)
+        groups = deal(text.units, plan.num_shards, settings.seed)
+        write = functools.partial(write_shards, plan)
         sizes = [sum(unit.weight for unit in group.units) for group in groups]
         job.run(folder, Job(_NAME, write, groups, sizes, "examples"), runner)
         return _write_manifest(folder, plan, text, [g.shards[0] for g in groups], vocab)
@@ -125,7 +163,7 @@ def _identity(
     if filters := settings.filters.identity():
         optional["filters"] = filters
     return {
-        "schema_version": build_plan.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
         "blanks_separate_docs": settings.blanks_separate_docs,
@@ -140,19 +178,19 @@ def _identity(
 
 
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
-    """As many shards as give about 64 MB each."""
     estimate = sample_output(text, settings)
-    return min(_MAX_SHARDS, max(1, round(estimate / build_plan.SHARD_BYTES)))
+    small = min(_SMALL_SHARDS, int(estimate / _SMALL_SHARD_BYTES))
+    return min(_MAX_SHARDS, max(1, round(estimate / _SHARD_BYTES), small))
 
 
 def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> None:
     """Finds which documents and lines repeat earlier ones."""
-    portions = build_plan.portions(text.units, deduplication.PORTION_BYTES)
+    portions = units.portions(text.units)
     sizes = [sum(unit.weight for unit in portion) for portion in portions]
-    number = functools.partial(shard_writing.number, plan)
-    job.run(folder, Job("read", number, [*enumerate(portions)], sizes), runner)
+    write = functools.partial(number_documents, plan)
+    job.run(folder, Job("read", write, [*enumerate(portions)], sizes), runner)
     firsts = [portion[0].index for portion in portions]
-    compare = functools.partial(shard_writing.compare, plan)
+    compare = functools.partial(compare_documents, plan)
     job.run(folder, Job("compare", compare, [firsts], [sum(sizes)]), Runner())
 
 
@@ -167,7 +205,7 @@ def _write_manifest(
     counts, tokens, files = Counts(), 0, []
     for first, record in zip(firsts, folder.records(_NAME, len(firsts)), strict=True):
         counts = counts.plus(Counts(**record["counts"]))
-        name = os.path.join(OWN, shard_writing.token_counts_file(first))
+        name = os.path.join(OWN, token_counts_file(first))
         tokens += token_counts.read(os.path.join(plan.folder, name), len(vocab))
         written = [file for file in record["files"] if file["name"] != name]
         for file, examples in zip(written, record["examples"], strict=True):
@@ -191,7 +229,7 @@ def _write_manifest(
     remote.put(path)
     settings, stored = plan.settings, folder.state
     manifest = {
-        "schema_version": build_plan.SCHEMA_VERSION,
+        "schema_version": SCHEMA_VERSION,
         "tool_version": stored["tool_version"],
         "max_seq_length": settings.max_seq_length,
         "vocab": {
@@ -269,3 +307,113 @@ def _warnings(manifest: dict, vocab: Vocabulary) -> Iterator[str]:
                 "was lower-cased: for a cased vocabulary, build again with "
                 "--no-lower-case."
             )
+
+
+# The plan, and the tasks of workers.
+
+
+def deal(units: Sequence[Unit], num_shards: int, seed: int) -> list[Group]:
+    """Deals units to shards of about equal size, in a random order fixed by the seed.
+
+    The order puts parts of the whole corpus into every shard. Where there are more
+    shards than units, a unit has several.
+    """
+    units = list(units)
+    random.Random(f"{seed}/order").shuffle(units)
+    total = sum(unit.weight for unit in units)
+    groups: dict[int, list[Unit]] = {}
+    before = 0
+    for unit in units:
+        middle = before + unit.weight / 2
+        shard = min(int(middle * num_shards / total), num_shards - 1) if total else 0
+        groups.setdefault(shard, []).append(unit)
+        before += unit.weight
+    starts = sorted(groups)
+    ends = [*starts[1:], num_shards]
+    first = [0, *starts[1:]]  # the shards before the first unit's are its own too
+    return [
+        Group(groups[start], list(range(begin, end)))
+        for start, begin, end in zip(starts, first, ends, strict=True)
+    ]
+
+
+def shard_name(shard: int, num_shards: int) -> str:
+    """The original's names: pretrain_data.tfrecord-3-of-17, padded to five digits."""
+    return f"pretrain_data.tfrecord-{shard:05d}-of-{num_shards:05d}"
+
+
+@functools.lru_cache(1)
+def _maker(plan: Plan) -> RecordMaker:
+    verdicts = None
+    if plan.settings.filters.compare:
+        folder = os.path.join(plan.folder, OWN)
+        verdicts = deduplication.Verdicts(folder, plan.identity)
+    maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts)
+    advice = "Every machine needs the same file there."
+    maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
+    return maker
+
+
+def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[str, Any]:
+    """Writes the numbers by which the documents of a portion are compared."""
+    portion, units = task
+    settings = plan.settings
+    documents = (scan(Unit(*unit), settings) for unit in units)
+    deduplication.write_numbers(folder, portion, settings.filters, documents)
+    return {}
+
+
+def compare_documents(plan: Plan, firsts: list[int], folder: str) -> dict[str, Any]:
+    """Writes the verdicts on all documents; see `deduplication.compare`."""
+    numbers = os.path.join(plan.folder, OWN)
+    deduplication.compare(numbers, firsts, plan.settings.filters, folder)
+    return {}
+
+
+def token_counts_file(first_shard: int) -> str:
+    """The name of the token counts of a group."""
+    return f".token_counts-{first_shard:05d}"
+
+
+def write_shards(
+    plan: Plan, task: tuple[list, list[int]], folder: str
+) -> dict[str, Any]:
+    """Writes the shards of a `Group` and its token counts.
+
+    Records are dealt to several shards in turn, as the original does.
+    """
+    units, shards = task
+    maker, total = _maker(plan), Counts()
+    maker.token_counts[:] = 0
+    names = [shard_name(shard, plan.num_shards) for shard in shards]
+    paths = [os.path.join(folder, name) for name in names]
+    for path in paths:
+        open(path, "wb").close()
+    examples = [0] * len(paths)
+    buffers: list[list[bytes]] = [[] for _ in paths]
+    held = 0
+    for unit in units:
+        for records, counts in maker.records(Unit(*unit)):
+            for place, buffer in enumerate(buffers):
+                first = (place - total.examples) % len(paths)
+                own = records[first :: len(paths)]
+                buffer += own
+                examples[place] += len(own)
+            total = total.plus(counts)
+            held += sum(map(len, records))
+            if held >= _HELD_BYTES or len(paths) == 1:
+                _append(buffers, paths)
+                held = 0
+    _append(buffers, paths)
+    counts_path = os.path.join(folder, token_counts_file(shards[0]))
+    token_counts.write(counts_path, maker.token_counts)
+    return {"counts": total.in_json(), "examples": examples}
+
+
+def _append(buffers: Sequence[list[bytes]], paths: Sequence[str]) -> None:
+    """Empties buffers into their files, of which a thousand are too many to be open."""
+    for path, buffer in zip(paths, buffers, strict=True):
+        if buffer:
+            with open(path, "ab") as f:
+                f.writelines(buffer)
+            buffer.clear()

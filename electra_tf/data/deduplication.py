@@ -21,7 +21,6 @@ from electra_tf.text import filters
 from electra_tf.text.filters import Filters
 from electra_tf.text.units import Unit
 
-PORTION_BYTES = 64 << 20
 _FIRSTS_FILE = ".verdicts.json"
 
 # Numbers that are compared at a time: some 0.5 GB.

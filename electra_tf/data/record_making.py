@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text -> framed records: what one process does with its share of a corpus."""
 
+import random
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.data import build_plan, deduplication, tfrecord, token_counts
+from electra_tf.data import deduplication, tfrecord, token_counts
 from electra_tf.data.example_building import ExampleBuilder
 from electra_tf.text.filters import MAX_DOCUMENT_CHARS, Filters
 from electra_tf.text.tokenization import Tokenizer
@@ -108,7 +109,7 @@ class RecordMaker:
         `token_counts` (int64 [V]) grows by the tokens of each block.
         """
         settings = self._settings
-        rng = build_plan.rng_of(unit, settings.seed, self._is_only_unit)
+        rng = rng_of(unit, settings.seed, self._is_only_unit)
         builder = ExampleBuilder(self.vocab, settings.max_seq_length, rng)
         batches = _line_batches(unit, settings)
         if settings.filters != Filters():
@@ -129,6 +130,18 @@ class RecordMaker:
                 tokens_kept=_num_text_tokens(examples.input_mask, examples.segment_ids),
             )
             yield [*map(tfrecord.frame, records)], counts
+
+
+def rng_of(unit: Unit, seed: int, is_only_unit: bool) -> random.Random:
+    """The random numbers of a unit.
+
+    A corpus of a single file has those of `random.seed(seed)`, which makes it equal to
+    what the original program builds from that file after that call.
+    """
+    if is_only_unit:
+        return random.Random(seed)
+    # Bytes seed as text does, and names of files need not be UTF-8.
+    return random.Random(f"{seed}/{unit.stream}".encode("utf-8", "surrogateescape"))
 
 
 def _num_text_tokens(input_mask: np.ndarray, segment_ids: np.ndarray) -> int:

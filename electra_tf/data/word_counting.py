@@ -10,7 +10,6 @@ import tempfile
 from collections import Counter
 from typing import Any
 
-from electra_tf.data import build_plan
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
 from electra_tf.jobs.job import Job, Runner
@@ -39,7 +38,7 @@ def count(
             job_folder.opened(path, {"sha256": digest}, flag="--output-file")
         )
         folder.begin()
-        parts = build_plan.portions(text.units, units.PIECE_BYTES)
+        parts = units.portions(text.units)
         sizes = [sum(unit.weight for unit in part) for part in parts]
         work = functools.partial(_count, config, reading)
         tasks = [*enumerate(parts)]

@@ -31,7 +31,7 @@ from electra_tf.export.signatures import (
 from electra_tf.finetune.classification import truncate_pair
 from electra_tf.finetune.own_tasks import table_of
 from electra_tf.text import packing
-from electra_tf.text.tf_offsets import tokenize_with_offsets
+from electra_tf.text.tf_tokenization import tokenize_with_offsets
 
 
 def text_classifier(task: ExportedTask) -> Servable:

@@ -31,7 +31,7 @@ from electra_tf.export.signatures import (
     servable,
     windows_of,
 )
-from electra_tf.text.tf_offsets import tokenize_with_offsets
+from electra_tf.text.tf_tokenization import tokenize_with_offsets
 
 
 def detector(source: ExportedModel) -> Servable:

@@ -29,7 +29,7 @@ from electra_tf.export.signatures import (
 from electra_tf.finetune import qa, qa_decoding, qa_scorer
 from electra_tf.finetune.qa_scorer import Answers, decode
 from electra_tf.text import packing
-from electra_tf.text.tf_offsets import TokensInText, tokenize_with_offsets
+from electra_tf.text.tf_tokenization import TokensInText, tokenize_with_offsets
 
 _NEAR_TIE = 1e-4
 _NOTHING = qa_decoding.Answer(qa_decoding.NO_SPAN, 0.0, 0.0)

@@ -19,7 +19,8 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.finetune.model import FinetuningModel
 from electra_tf.interop import verification
 from electra_tf.pretrain.pretraining import ElectraPretrainer
-from electra_tf.text.tokenization import TFTokenizer, Tokenizer
+from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 # The names of TensorFlow Hub's text API.

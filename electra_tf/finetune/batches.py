@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.data.permutation import batch_indices
+from electra_tf.data.batch_order import batch_indices
 from electra_tf.finetune.preprocessing import FeatureStore
 
 _ENDLESS = 1 << 62

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import electra_tf
 from electra_tf import processes
-from electra_tf.data import build_plan
 from electra_tf.errors import UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job
@@ -36,7 +35,7 @@ from electra_tf.storage.manifest import (
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import corpus
 from electra_tf.text.json_lines import json_line
-from electra_tf.text.units import Corpus, Unit
+from electra_tf.text.units import Corpus, Unit, portions
 
 SCHEMA_VERSION = 2
 # A thousand shards of a small corpus; of a large one, what a core does in some minutes.
@@ -147,7 +146,7 @@ def run(
     _check_apart(folder, model.model["path"])
     shard_bytes = shard_bytes or min(_MOST_BYTES, max(_LEAST_BYTES, size // _SHARDS))
     text = model.corpus(source, shard_bytes)
-    shards = build_plan.portions(text.units, shard_bytes)
+    shards = portions(text.units, shard_bytes)
     settings = {
         "schema_version": SCHEMA_VERSION,
         "command": command,

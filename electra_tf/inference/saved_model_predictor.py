@@ -15,7 +15,7 @@ from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.task import rounded
 from electra_tf.inference.predictor import Predictor, plain
 from electra_tf.inference.saved_model_texts import open_saved_model
-from electra_tf.text.tf_tokenization import encoded
+from electra_tf.text.tokenization import encoded
 
 _BATCH = 64
 # What its signature takes -> what that is.

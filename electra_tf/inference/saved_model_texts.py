@@ -25,7 +25,7 @@ from electra_tf.inference.corpus_texts import (
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import saved_model_in, verify_folder
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.tf_tokenization import encoded
+from electra_tf.text.tokenization import encoded
 from electra_tf.text.units import Unit
 
 _BATCH = 32

@@ -25,7 +25,7 @@ RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fi
 # Fields that do not count: how a model was trained, which does not matter to its
 # evaluation; a longer table of positions can be filled.
 _IGNORED = {
-    EVALUATE: {"stage_one_steps", "init_discriminator"},
+    EVALUATE: {"stage_one_steps", "init_discriminator", "init_generator"},
     WARM_START: {"max_position_embeddings"},
 }
 

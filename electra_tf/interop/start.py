@@ -16,6 +16,7 @@ an error.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,9 +30,8 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import compare, readers, tf1
+from electra_tf.interop import compare, fields, networks, readers, tf1
 from electra_tf.interop.checkpoint import BY_TOKEN, CheckpointInfo, fit_rows
-from electra_tf.interop.fields import WORDS
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
@@ -62,11 +62,12 @@ _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
 
 class Start(NamedTuple):
-    """What a run begins with: one of these, or random weights."""
+    """What a run starts from: one of the first three, or random weights."""
 
     saved: Manifest | None = None  # the newest checkpoint
     original: CheckpointInfo | None = None  # to continue from or to evaluate
     initial: CheckpointInfo | None = None  # whose weights a new run takes over
+    generator: CheckpointInfo | None = None  # of a new run, frozen
 
     def load(
         self,
@@ -99,6 +100,9 @@ class Start(NamedTuple):
         if self.initial:
             weights = state.weights()
             load_initial(self.initial, config, data.vocab, weights, log)
+        if self.generator:
+            weights = state.weights()
+            load_generator(self.generator, config, data.vocab, weights, log)
         if config.needs_token_counts:
             state.model.generator.adapt(data.token_counts(config))
 
@@ -148,6 +152,10 @@ def find(
     elif config.init_checkpoint and not original:
         start = Start(initial=readers.find(config.init_checkpoint, log))
         compare.check(start.initial, config, vocab, compare.WARM_START)
+    if config.objective == "frozen_generator" and not (
+        saved or original or config.do_eval
+    ):
+        start = start._replace(generator=_frozen(config, log))
     if start.original:
         purpose = compare.EVALUATE if config.do_eval else compare.RESUME
         compare.check(start.original, config, vocab, purpose)
@@ -209,6 +217,17 @@ def _keep_init_checkpoint(
             "effect.\nLeave it out, or choose another --model-name."
         )
     checkpoints.settings["init_checkpoint"] = there
+
+
+def _frozen(config: PretrainingConfig, log: Callable[[str], None]) -> CheckpointInfo:
+    """The model whose generator a new run takes over."""
+    if config.init_generator is None:
+        raise UserError(
+            'objective "frozen_generator" needs a generator that is trained.\nSet '
+            'init_generator to a checkpoint or run: of "mlm" in the generator\'s size, '
+            "or of an ELECTRA."
+        )
+    return readers.find(config.init_generator, log)
 
 
 def _to_evaluate(
@@ -282,7 +301,7 @@ def load_initial(
     stored = fit_rows(of_arrays(path, weights.tensors), theirs, log)
     stored = tf1.as_residuals(stored, variables)
     tensors = {name: stored.get(name) for name in stored.shapes}
-    values, report = _plan(tensors, variables, theirs, vocab, path)
+    values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
     model.compare_with_library(weights, log)
     for name, value in values.items():
         variables[name].assign(value)
@@ -292,11 +311,49 @@ def load_initial(
     return report
 
 
+def load_generator(
+    model: CheckpointInfo,
+    config,
+    vocab: Vocabulary,
+    variables: Mapping[str, Any],
+    log: Callable[[str], None],
+) -> None:
+    """Assigns the generator of a model, or a masked language model, to a run's own.
+
+    Raises `UserError` unless it is the same network with the same vocabulary.
+    """
+    stored = model.read(log=log)
+    path = f"init_generator {stored.origin}"
+    if stored.vocab.tokens != vocab.tokens:
+        raise UserError(
+            f"{path} has another vocabulary than {vocab.path}.\nBuild the data with "
+            "it, and set vocab_file."
+        )
+    if not networks.is_representable(stored):
+        raise UserError(f"{path} has a generator that is not a masked language model.")
+    [network] = networks.split(stored, networks.GENERATOR).values()
+    shapes = network.shape, config.generator_config()
+    if found := fields.differences(*map(dataclasses.asdict, shapes)):
+        raise UserError(
+            f"{path}: {compare.text_of(found)}, of the generator.\nSet "
+            "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
+        )
+    needed = {k: v for k, v in variables.items() if k.startswith("generator")}
+    tensors = {
+        name.replace(_ENCODER, "generator/", 1): value
+        for name, value in network.tensors.items()
+    }
+    values, report = _plan(tensors, needed, vocab, vocab, path)
+    for name, value in values.items():
+        needed[name].assign(value)
+    log(f"Generator from {stored.origin}; it does not learn.")
+
+
 def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocabulary:
     """The other model's vocabulary; this run's where it is unknown and sizes agree."""
     if model.vocab_file:
         return Vocabulary.load(model.vocab_file)
-    words = tensors.get(WORDS)
+    words = tensors.get(fields.WORDS)
     if words is not None and len(words) != len(vocab):
         raise UserError(
             f"init_checkpoint {model.origin} has {len(words)} word embeddings, "
@@ -314,7 +371,7 @@ def _plan(
     ours: Vocabulary,
     path: str,
 ) -> tuple[dict[str, np.ndarray], WeightReport]:
-    """(values to assign, report) for all variables."""
+    """(values to assign, report) for all variables; `path` as errors name it."""
     _check_parts(tensors, variables, path)
     values: dict[str, np.ndarray] = {}
     report = WeightReport([], {}, [], sorted(set(tensors) - set(variables)))
@@ -329,14 +386,12 @@ def _plan(
             array, how = _by_position(array, variable.shape[0])
         if array.shape != tuple(variable.shape):
             raise UserError(
-                f"init_checkpoint {path}: {name} has shape {list(array.shape)}, this "
+                f"{path}: {name} has shape {list(array.shape)}, this "
                 f"run needs {list(variable.shape)}.\nSet model_size, embedding_size, "
                 "generator_* and model_hparam_overrides as they were there."
             )
         if not np.isfinite(array).all():
-            raise UserError(
-                f"init_checkpoint {path}: {name} is not finite.", EXIT_DAMAGED
-            )
+            raise UserError(f"{path}: {name} is not finite.", EXIT_DAMAGED)
         values[name] = array
         if how:
             report.changed[name] = how
@@ -351,7 +406,7 @@ def _check_parts(tensors, variables, path: str) -> None:
     for name in sorted(tensors.keys() - variables.keys()):
         if _LAYER.match(name) and _part(name) in loaded:
             raise UserError(
-                f"init_checkpoint {path} has {name}, a layer more than this run's "
+                f"{path} has {name}, a layer more than this run's "
                 f"{_part(name)}.\nSet num_hidden_layers (model_hparam_overrides) and "
                 "generator_layers as they were there."
             )
@@ -361,7 +416,7 @@ def _check_parts(tensors, variables, path: str) -> None:
             continue
         if part == _ENCODER or any(_part(other) == part for other in tensors):
             raise UserError(
-                f"init_checkpoint {path} has no {name}, which this run's {part} needs."
+                f"{path} has no {name}, which this run's {part} needs."
                 "\nIs it an ELECTRA model of the same size?"
             )
 

@@ -16,7 +16,7 @@ from electra_tf.config.objectives import TOKEN_HEAD
 from electra_tf.pretrain import masking, metric_sums, metrics
 from electra_tf.pretrain.discriminator import discriminator_head
 from electra_tf.pretrain.generator import weighted_mean
-from electra_tf.pretrain.masked_lm_generator import MaskedLMHead
+from electra_tf.pretrain.masked_lm_generator import masked_lm_head
 from electra_tf.pretrain.objectives import Electra, Objective
 
 
@@ -67,16 +67,7 @@ class ReplaceMLM(Objective):
     metrics = (*Objective.metrics, metrics.SAMPLED_ACCURACY, *metrics.TOKEN_METRICS)
 
     def heads(self, config, dtype):
-        head = MaskedLMHead(
-            self.settings.embedding_size,
-            config.vocab_size,
-            name=TOKEN_HEAD,
-            hidden_act=config.hidden_act,
-            initializer_range=config.initializer_range,
-            dtype=dtype,
-        )
-        head.build((None, config.hidden_size))
-        return [head]
+        return [masked_lm_head(config, self.settings.embedding_size, TOKEN_HEAD, dtype)]
 
     def discriminate(self, model, text, seed, weights):
         inputs, states = text.inputs, text.states(model.electra, seed)

@@ -30,6 +30,7 @@ class DiscriminatorOutput(NamedTuple):
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
     policy: NamedTuple | None = None  # `adversarial.Policy`, of the generator
     sentences: NamedTuple | None = None  # `sentence.Sentences`
+    tokens: NamedTuple | None = None  # `ablations.TokenPredictions`
 
 
 @serializable

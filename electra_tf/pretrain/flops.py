@@ -140,8 +140,10 @@ def _phase_flops(phase: Phase) -> float:
     main, generator = _main_flops(config), _generator_flops(config)
     # The backward pass counts as much as the forward pass.
     cost = 2 * (main + generator)
-    if phase.stage:  # One network learns in each.
-        cost = 2 * generator if phase.stage == 1 else 2 * main + generator
+    if phase.stage == 1:  # The generator alone learns.
+        cost = 2 * generator
+    elif phase.stage == 2 or config.objective == "frozen_generator":
+        cost = 2 * main + generator
     return config.train_batch_size * config.num_train_steps * cost
 
 
@@ -156,6 +158,8 @@ def _main_flops(config: PretrainingConfig) -> float:
         total += model.get_binary_classification_flops()
     if SENTENCE_HEAD in kind.heads:
         total += model.get_binary_classification_flops() / model.s  # at [CLS] alone
+    if kind.predicts == "candidates":
+        model = dataclasses.replace(model, v=config.num_candidates)
     return total + _softmax_flops(model, kind.predicts)
 
 
@@ -168,6 +172,7 @@ def _generator_flops(config: PretrainingConfig) -> float:
     if kind.has_own_encoders:
         shape = config.generator_config()
     own = kind.has_own_encoders and config.embedding_sharing == "untied"
+    own &= config.objective != "frozen_generator"
     encoder = _encoder(config, shape, None if own else config.embedding_size)
     # The outputs of several encoders are concatenated.
     head = dataclasses.replace(encoder, h=len(kind.encoders) * encoder.h)
@@ -189,7 +194,7 @@ def _encoder(config, shape, embedding_size: int | None) -> TransformerHparams:
 
 def _softmax_flops(model: TransformerHparams, predicts: str) -> float:
     """The head that predicts tokens, forward; `predicts` as in config/objectives.py."""
-    share = {"masked": OUTPUT_FRAC, "all": 1.0, "none": 0.0}[predicts]
+    share = {"all": 1.0, "none": 0.0}.get(predicts, OUTPUT_FRAC)
     model = dataclasses.replace(model, output_frac=share)
     return model.get_embedding_flops(output=True)
 

@@ -35,6 +35,7 @@ class MaskedInputs(NamedTuple):
     masked_lm_weights: tf.Tensor  # float32 [B, N]
     other_weights: tf.Tensor | None = None  # float32 [B, L], where they were drawn
     is_intact: tf.Tensor | None = None  # float32 [B, 1], 1 where nothing is replaced
+    sample_uniform: tf.Tensor | None = None  # float32 [B, N], decides the samples
 
     @classmethod
     def of(cls, batch: dict[str, tf.Tensor]) -> MaskedInputs:

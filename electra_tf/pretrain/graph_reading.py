@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from electra_tf.data import permutation, tfrecord
-from electra_tf.data.permutation import Rows
+from electra_tf.data import batch_order, tfrecord
+from electra_tf.data.batch_order import Rows
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 
 _READERS = 32  # records that are being read at a time
@@ -43,7 +43,7 @@ def examples(
     offsets, firsts = (tf.constant(table) for table in index.tables())
     paths = tf.constant(source.paths)
     start = (start_step * batch_size + rows.first) // count
-    keys = permutation.keys_of_epochs(seed, start, _MAX_EPOCHS) if shuffle else None
+    keys = batch_order.keys_of_epochs(seed, start, _MAX_EPOCHS) if shuffle else None
     table = None if keys is None else tf.constant(keys)
 
     def places(step: tf.Tensor):
@@ -115,8 +115,8 @@ def _keys_at(table: tf.Tensor, epochs: tf.Tensor) -> tf.Tensor:
 
 
 def _permuted(index: tf.Tensor, size: int, keys: tf.Tensor) -> tf.Tensor:
-    """`permutation.permute` of each int64 index by its own keys."""
-    a, b = permutation.digits(size)
+    """`batch_order.permute` of each int64 index by its own keys."""
+    a, b = batch_order.digits(size)
 
     def network(values: tf.Tensor) -> tf.Tensor:
         left, right = values // b, values % b
@@ -135,9 +135,9 @@ def _permuted(index: tf.Tensor, size: int, keys: tf.Tensor) -> tf.Tensor:
 
 
 def _hash(x: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """`permutation._hash` of int64 `x` plus uint64 `key`: int64."""
+    """`batch_order._hash` of int64 `x` plus uint64 `key`: int64."""
     x = tf.bitcast(x, tf.uint64) + key
-    for shift, factor in permutation.MIXING:
+    for shift, factor in batch_order.MIXING:
         x ^= tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
         x *= tf.constant(factor, tf.uint64)
     x = tf.bitwise.right_shift(x, tf.constant(32, tf.uint64))

@@ -99,6 +99,20 @@ class MaskedLMHead(keras.layers.Layer):
         return tf.reduce_sum(tf.cast(transformed, tf.float32) * vectors, -1) + bias
 
 
+def masked_lm_head(config, embedding_size: int, name: str, dtype) -> MaskedLMHead:
+    """The built head on an encoder of the shape `config`."""
+    head = MaskedLMHead(
+        embedding_size,
+        config.vocab_size,
+        name=name,
+        hidden_act=config.hidden_act,
+        initializer_range=config.initializer_range,
+        dtype=dtype,
+    )
+    head.build((None, config.hidden_size))
+    return head
+
+
 def masked_lm_output(
     logits: tf.Tensor, inputs: MaskedInputs, weight
 ) -> GeneratorOutput:
@@ -141,13 +155,17 @@ class MaskedLMGenerator(Generator, FillsMasks):
     @classmethod
     def create(cls, encoder, config, settings, dtype):
         sharing, embeddings = settings.embedding_sharing, None
+        width = encoder.embedding_size
+        # A frozen one was trained as a model by itself, or with shared embeddings.
+        if sharing == "untied" and settings.objective != "frozen_generator":
+            width = config.hidden_size
         if sharing == "shared":
             embeddings = encoder.embeddings
         elif sharing == "disentangled":
             embeddings = encoder.embeddings.base
         generator = TextEncoder(
             config,
-            config.hidden_size if sharing == "untied" else encoder.embedding_size,
+            width,
             embeddings=embeddings,
             name="generator",
             dtype=dtype,

@@ -4,7 +4,7 @@
 An objective names those it has (`Objective.metrics`); `metric_sums` forms the
 sums of a batch. Without TensorFlow, because reports and model cards read it, too.
 
-`python -m electra_tf.pretrain.metrics > docs/metrics.md` writes the page about them.
+`python -m electra_tf.pretrain.metrics` prints the tables of docs/metrics.md.
 """
 
 from __future__ import annotations
@@ -61,8 +61,7 @@ GENERATOR_METRICS = (
     Metric(
         "masked_lm_loss",
         "cross-entropy of the generator, nats",
-        "generator's cross-entropy at the masked positions, nats per token; log of the "
-        "vocabulary size at the start",
+        "generator's cross-entropy at the masked positions, nats per token",
         healthy="falls below 7 within some hundred steps",
         evaluation=Ratio("masked_loss", "masked"),
         training=Ratio("generator_loss"),
@@ -73,7 +72,7 @@ GENERATOR_METRICS = (
     Metric(
         "masked_lm_accuracy",
         "accuracy of the generator at masked tokens",
-        "masked tokens whose most likely prediction is right",
+        "masked tokens predicted correctly",
         healthy="0.3 to 0.5 for small generators late in training",
         evaluation=Ratio("masked_correct", "masked"),
         training=Ratio("masked_correct", "masked"),
@@ -95,10 +94,9 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_loss",
         "cross-entropy of the discriminator, nats",
-        "discriminator's cross-entropy over all tokens, nats; a mean over sequences in "
-        "evaluation",
-        healthy='below 0.4 once it says "original" everywhere; further down when it '
-        "learns",
+        "discriminator's cross-entropy over all tokens, nats; in evaluation a mean "
+        "over sequences",
+        healthy="below 0.4 after the warm-up, then falls slowly",
         evaluation=Ratio("disc_loss", "sequences"),
         training=Ratio("discriminator_loss"),
         short="disc",
@@ -108,8 +106,8 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_accuracy",
         "accuracy of replaced-token detection",
-        'tokens told right; about 0.88 for "always original"',
-        healthy="says little: look at recall and AUC",
+        "tokens classified correctly",
+        healthy='above 0.88, which is always "original"',
         evaluation=Ratio("disc_correct", "tokens"),
         training=Ratio("disc_correct", "tokens"),
         short="acc",
@@ -119,7 +117,7 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_precision",
         "precision of replaced-token detection",
-        "accuracy over the tokens that it calls replaced",
+        "share of the tokens predicted as replaced that are",
         evaluation=Ratio("disc_said_correct", "disc_said"),
         training=Ratio("disc_said_correct", "disc_said"),
         tag="discriminator/precision",
@@ -128,9 +126,8 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_recall",
         "recall of replaced-token detection",
-        "accuracy over the replaced tokens",
-        healthy="near 0 for the first thousands of steps, then rising; near 0 for ever "
-        "means the generator is too strong or the learning rate too high",
+        "share of the replaced tokens that are found",
+        healthy="near 0 for the first thousands of steps, then rises",
         evaluation=Ratio("disc_fake_correct", "disc_fake"),
         training=Ratio("disc_fake_correct", "disc_fake"),
         tag="discriminator/recall",
@@ -139,15 +136,14 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_auc",
         "AUC of replaced-token detection; padding counts, as in the original",
-        "area under the ROC curve, 200 thresholds; padding counts as tokens of label 0 "
-        "and probability 0, as in the original",
+        "area under the ROC curve, 200 thresholds; padding counts as original tokens",
         evaluation=Auc("auc"),
     ),
     Metric(
         "disc_auc_tokens",
         "AUC of replaced-token detection, real tokens",
         "the same without padding",
-        healthy="0.5 is chance",
+        healthy="above 0.5, which is chance; rises",
         evaluation=Auc("auc_tokens"),
     ),
 )
@@ -155,7 +151,7 @@ TOKEN_METRICS = (
     Metric(
         "token_loss",
         "cross-entropy of the main network, nats",
-        "main network's cross-entropy at the tokens that it predicts, nats per token",
+        "main network's cross-entropy at the predicted tokens, nats per token",
         healthy="falls; `all_tokens_mlm` begins near 0.7, where it copies half",
         evaluation=Ratio("token_loss", "predicted_tokens"),
         training=Ratio("token_mean_loss"),
@@ -166,7 +162,7 @@ TOKEN_METRICS = (
     Metric(
         "token_accuracy",
         "accuracy of the main network at the tokens that it predicts",
-        "predicted tokens whose most likely prediction is right",
+        "tokens predicted correctly",
         healthy="`all_tokens_mlm` has about 0.9 from copying alone",
         evaluation=Ratio("token_correct", "predicted_tokens"),
         training=Ratio("token_correct", "predicted_tokens"),
@@ -177,7 +173,7 @@ TOKEN_METRICS = (
     Metric(
         "replaced_token_accuracy",
         "accuracy of the main network where a token was replaced",
-        "the same over the tokens that it read as another token",
+        "the same where the input token was replaced",
         healthy="rises; below `masked_lm_accuracy` of a generator as large",
         evaluation=Ratio("replaced_correct", "predicted_replaced"),
         training=Ratio("replaced_correct", "predicted_replaced"),
@@ -190,7 +186,7 @@ POLICY_METRICS = (
         "generator_entropy",
         "entropy of the generator's distribution, nats",
         "`adversarial`: entropy of the distribution that samples are drawn from, nats",
-        healthy="near 0 means that it has but one token to offer",
+        healthy="well above 0",
         evaluation=Ratio("entropy", "masked"),
         training=Ratio("entropy", "masked"),
         short="entropy",
@@ -200,16 +196,15 @@ POLICY_METRICS = (
     Metric(
         "generator_reward",
         "discriminator's loss at the samples, the generator's reward, nats",
-        "`adversarial`: the discriminator's loss at the samples, which the generator "
-        "is to raise, nats",
+        "`adversarial`: discriminator's loss at the samples, which it raises",
         evaluation=Ratio("reward", "masked"),
         training=Ratio("reward", "masked"),
         tag="generator/reward",
     ),
     Metric(
         "generator_baseline",
-        "what the baseline takes the reward for, nats",
-        "`adversarial`: what the baseline takes that reward for, nats",
+        "predicted reward, nats",
+        "`adversarial`: predicted reward, nats",
         healthy="near `generator_reward`",
         evaluation=Ratio("baseline", "masked"),
         training=Ratio("baseline", "masked"),
@@ -220,9 +215,8 @@ SENTENCE_METRICS = (
     Metric(
         "sentence_loss",
         "cross-entropy of the verdict on whole texts, nats",
-        "`electra_sentence`: cross-entropy of the verdict whether a text was "
-        "corrupted, nats per text",
-        healthy="below 0.5, which is what the share of corrupted texts alone tells",
+        "`electra_sentence`: cross-entropy of whether a text was corrupted, nats",
+        healthy="below 0.5, the entropy of the share of corrupted texts",
         evaluation=Ratio("sentence_loss", "sequences"),
         training=Ratio("sentence_loss", "sequences"),
         short="sent",
@@ -232,7 +226,7 @@ SENTENCE_METRICS = (
     Metric(
         "sentence_accuracy",
         "accuracy of the verdict on whole texts",
-        "`electra_sentence`: texts told right",
+        "`electra_sentence`: texts classified correctly",
         healthy="above the share of corrupted texts, 1 - `intact_share`",
         evaluation=Ratio("sentence_correct", "sequences"),
         training=Ratio("sentence_correct", "sequences"),
@@ -259,61 +253,15 @@ def training_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, np.ndar
     return {m.name: m.training(sums) for m in metrics if m.training}
 
 
-_PAGE = """\
-<!-- Written by `python -m electra_tf.pretrain.metrics > docs/metrics.md`. -->
-# Metrics
-
-Evaluation (`results/unsup_results.txt` and `.json`) has the original's names and
-meanings; `metrics.jsonl` and TensorBoard have them per training step, with dropout.
-The event files are written without the package tensorboard; to look at them:
-
-    pip install -e ".[tensorboard]" && tensorboard --logdir $DATA_DIR/models
-
-| name | meaning | healthy |
-|---|---|---|
-{rows}
-
-`electra_15` counts in `disc_loss` the positions that it learns from; its other
-`disc_` metrics are over all tokens, as ELECTRA's. In Electric the label is "was
-masked", also where the sample is the original token, and the generator's loss is the
-cloze loss over all candidate positions. In `electra_sentence` the tokens of texts that
-are left alone count, too, as original, and `loss` has `sentence_weight` x
-`sentence_loss` besides. Of `adversarial` the `loss` has that of the policy in place of
-the generator's, of `two_stage` that of the network alone that learns.
-
-[reference_curves.md](reference_curves.md) has the numbers of healthy runs by step.
-
-## Samples
-
-With `"sample_steps": 1000` a run shows every 1,000 steps what the discriminator says of
-the first three passages of `eval_tfrecords` (held out only if you set it to such text):
-which tokens the generator replaced, by what, and how likely each looks replaced. The
-same tokens are masked each time, so that what changes is the model. It is in
-TensorBoard as text (the run `samples`), in `run_inference.py report`, and in
-`samples.jsonl`: a line for a step, with `[token, probability, replacement]` for each
-token. It costs a forward pass of three sequences, changes nothing in the training and
-saves no checkpoint; after a kill no sample is missing, none is there twice.
-
-## Alarms
-
-A run watches these numbers and warns, once each time, when one of them says that it
-goes wrong. With `"on_alarm": "stop"` it saves and ends, exit code 70.
-
-| alarm | raised by | what usually helps |
-|---|---|---|
-{alarms}
-"""
-
-
-def page() -> str:
-    """docs/metrics.md."""
-    rows = [
-        f"| `{m.name}` | {m.meaning} | {m.healthy} |"
-        for m in (*ALL_METRICS, *STEP_METRICS)
-    ]
+def tables() -> str:
+    """The tables of docs/metrics.md: all metrics, and all alarms."""
+    metrics = (*ALL_METRICS, *STEP_METRICS)
+    rows = [f"| `{m.name}` | {m.meaning} | {m.healthy} |" for m in metrics]
     alarms = [f"| {sign.name} | {sign.meaning} | {sign.advice} |" for sign in SIGNS]
-    return _PAGE.format(rows="\n".join(rows), alarms="\n".join(alarms))
+    lines = ["| name | meaning | healthy |", "|---|---|---|", *rows, ""]
+    lines += ["| alarm | raised by | what usually helps |", "|---|---|---|", *alarms]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(tables(), end="")

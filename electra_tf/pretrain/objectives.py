@@ -66,6 +66,7 @@ class Objective:
       masks_evenly: whether a token is masked with probability `mask_prob`, whatever
         becomes of the others.
       needs_log_q: whether the generator must have `log_q`.
+      trains_generator: whether the generator's weights are ever trained.
       metrics: what is measured, in training and in evaluation.
 
     Args:
@@ -80,6 +81,7 @@ class Objective:
     scoring: str | None = None
     masks_evenly = True
     needs_log_q = False
+    trains_generator = True
     metrics: tuple[Metric, ...] = (metrics.LOSS, *metrics.GENERATOR_METRICS)
 
     def __init__(self, settings, stage: int | None = None):

@@ -18,8 +18,8 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.data import mixture, record_index, tfrecord, token_counts
-from electra_tf.data.permutation import Rows, batch_indices
+from electra_tf.data import batch_order, record_index, tfrecord, token_counts
+from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
 from electra_tf.pretrain import graph_reading, masking, rare_masking, shards
 from electra_tf.pretrain.curriculum import Curriculum
@@ -283,7 +283,7 @@ class DataSets:
     def __init__(self, parts: list[ExampleSource], weights: list[float]):
         self.parts = parts
         self.num_skipped = sum(part.num_skipped for part in parts)
-        self._places = mixture.shares_of(weights)
+        self._places = batch_order.shares_of(weights)
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
@@ -300,7 +300,7 @@ class DataSets:
 
     def shares(self) -> list[float]:
         """How much of the batches each of the parts is."""
-        return (self._places / mixture.BLOCK).tolist()
+        return (self._places / batch_order.BLOCK).tolist()
 
     def epochs(self) -> list[float]:
         """After how many examples of batches an epoch of each of the parts ends."""
@@ -362,7 +362,7 @@ class DataSets:
         if len(sizes) == 1:
             numbers = batch_indices(step, batch_size, *sizes, seed, shuffle, rows)
             return self.parts[0].read(numbers)
-        which, numbers = mixture.batch_examples(
+        which, numbers = batch_order.batch_examples(
             step, batch_size, self._places, sizes, seed, shuffle, rows
         )
         shape = len(tfrecord.FEATURES), rows.count, self.parts[0].length

@@ -53,12 +53,13 @@ class PretrainerSettings:
       objective: a key of `config.objectives.OBJECTIVES`.
       embedding_sharing: as the hparam; "summed": as "disentangled", at rest: of the
         generator's width as well, but each network has tables of its own.
-      gen_weight, disc_weight, sentence_weight: weights of the losses.
+      gen_weight, disc_weight, sentence_weight, token_weight: weights of the losses.
       mask_prob: share of masked tokens, the prior of Electric's noise.
       temperature, disallow_correct: how replacements are sampled.
       cloze_chunk_size: positions whose vocabulary scores exist at one time, where they
         are computed at all positions; None: what suits the device.
       rare_mask_power: more than 0 where tokens are not masked equally often.
+      num_candidates: that multi_choice chooses from.
       electra_15_positions: what electra_15 learns from, "masked" or "other".
       init_discriminator: of two_stage, see PretrainingConfig.
       generator_width: the generator's hidden_size.
@@ -72,6 +73,8 @@ class PretrainerSettings:
     gen_weight: float = 1.0
     disc_weight: float = 50.0
     sentence_weight: float = 1.0
+    token_weight: float = 1.0
+    num_candidates: int = 5
     mask_prob: float = 0.15
     temperature: float = 1.0
     disallow_correct: bool = False
@@ -158,6 +161,8 @@ class ElectraPretrainer(keras.Model):
         self.generator = generator_class(self.settings.generator).create(
             self.electra, generator_config, self.settings, dtype
         )
+        if not self.objective.trains_generator:
+            self.generator.trainable = False
         for head in self.objective.heads(config, dtype):
             setattr(self, head.name, head)
         self.built = True

@@ -18,6 +18,7 @@ What happens to a text (BERT's basic tokenizer, then greedy longest match):
 import array
 import bisect
 import itertools
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -26,7 +27,6 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.text import packing, unicode_classes
-from electra_tf.text.tf_tokenization import TFTokenizer
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     UNK,
@@ -34,10 +34,10 @@ from electra_tf.text.vocabulary import (
     Vocabulary,
 )
 
-__all__ = ["TFTokenizer", "Tokenizer", "TokenizerConfig", "Vocabulary"]
-
 _PUNCTUATION = unicode_classes.code_points(unicode_classes.PUNCTUATION)
 _MARKS = unicode_classes.code_points(unicode_classes.NONSPACING_MARKS)
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 # What str.split() splits at although the original's cleaning, which comes before it,
 # makes it vanish.
@@ -276,6 +276,15 @@ def _split_word(word: str, config: TokenizerConfig) -> list[str]:
             word = "".join(c for c in decomposed if c not in _MARKS)
     spaced = "".join(f" {c} " if c in _PUNCTUATION else c for c in word)
     return spaced.split()
+
+
+def encoded(text: str) -> bytes:
+    """A text as graphs take it, which say places in it by its characters.
+
+    Half a pair of surrogates, which JSON may hold, is no character of UTF-8. U+FFFD in
+    its place vanishes as it does in `Tokenizer`.
+    """
+    return _SURROGATES.sub("\ufffd", text).encode()
 
 
 def _to_text(text: str | bytes) -> str:

@@ -25,8 +25,7 @@ from electra_tf.text import archives, corpus, json_lines, tables, tfds_documents
 from electra_tf.text.corpus import TextReader
 
 # Longer files are cut, so that several processes can share them.
-PIECE_BYTES = 32 << 20
-_TFDS_BYTES = 4 << 20
+PIECE_BYTES = 4 << 20
 
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 _TABLES = {".parquet": "parquet", ".arrow": "arrow"}
@@ -293,7 +292,7 @@ def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
     if not count:
         raise UserError(f"--tfds {spec}: the split train has no documents.")
     size = max(source.num_bytes, count)
-    step = max(1, count * _TFDS_BYTES // size)
+    step = max(1, count * PIECE_BYTES // size)
     units = []
     for start in range(0, count, step):
         end = min(start + step, count)
@@ -301,6 +300,25 @@ def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
         units.append(Unit("tfds", spec, spec, start, end, weight, len(units)))
     listing = f"{source.name}\t{source.field}\t{count}\t{source.num_bytes}"
     return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
+
+
+def portions(units: Sequence[Unit], num_bytes: int | None = None) -> list[list[Unit]]:
+    """Cuts units into runs, each ending with the unit that reaches `num_bytes`.
+
+    None: a 64th of all, at least a piece and at most 64 MB.
+    """
+    if num_bytes is None:
+        total = sum(unit.weight for unit in units)
+        num_bytes = min(64 << 20, max(PIECE_BYTES, total // 64))
+    parts: list[list[Unit]] = []
+    weight = num_bytes
+    for unit in units:
+        if weight >= num_bytes:
+            parts.append([])
+            weight = 0
+        parts[-1].append(unit)
+        weight += unit.weight
+    return parts
 
 
 def _read_lines(unit: Unit, reading: Reading) -> Iterator[TextReader]:

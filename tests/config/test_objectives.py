@@ -71,6 +71,7 @@ def test_towers_without_a_main_network_have_its_shape():
 TWO_STAGE, ADVERSARIAL = {"objective": "two_stage"}, {"objective": "adversarial"}
 TWO_TOWER, SENTENCE = {"objective": "two_tower"}, {"objective": "electra_sentence"}
 ELECTRIC, RARE = {"electric_objective": True}, {"rare_mask_power": 0.5}
+FROZEN = {"objective": "frozen_generator"}
 FIXED = {"repeated_masks": "fixed"}
 
 
@@ -111,6 +112,17 @@ FIXED = {"repeated_masks": "fixed"}
         (RARE, ["repeated_masks", "fixed"]),
         (RARE | ELECTRIC | FIXED, ["rare_mask_power 0.5", "electric"]),
         (RARE | TWO_TOWER | FIXED, ["two_tower"]),
+        ({"token_weight": 2.0}, ["token_weight 2.0", "electra"]),
+        ({"num_candidates": 3, "objective": "corrective_lm"}, ["num_candidates 3"]),
+        ({"objective": "multi_choice", "num_candidates": 1}, ["num_candidates"]),
+        ({"objective": "corrective_lm", "disc_weight": 0}, ["its discriminator"]),
+        ({"init_generator": "m"}, ["init_generator", "frozen_generator"]),
+        (FROZEN | {"embedding_sharing": "shared"}, ["does not learn"]),
+        (FROZEN | {"generator": "unigram"}, []),
+        (FROZEN | {"generator_learning_rate": 1e-4}, ["no effect"]),
+        (FROZEN | {"clip_by": "network"}, ["no effect"]),
+        (FROZEN | {"gen_weight": 2.0}, ["no effect"]),
+        (FROZEN | {"disc_weight": 0}, ["the main network"]),
         # Nothing would be learned.
         (ADVERSARIAL | {"disc_weight": 0}, []),
         (ADVERSARIAL | {"gen_weight": 0}, []),

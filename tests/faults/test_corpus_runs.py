@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from electra_tf.data import build_plan
 from electra_tf.errors import UserError
 from electra_tf.inference import corpus_run, corpus_texts
+from electra_tf.text import units
 from tests.helpers.building import content
 from tests.helpers.corpus_runs import start, succeed, write_texts
 from tests.helpers.process_tree import children_of, command_of
@@ -77,7 +77,7 @@ def test_workers_notice_other_text_and_another_model(model, tmp_path, monkeypatc
     options = {"model": str(model), "method": None, "overlap": 0, "tokens": False}
     options |= {"encoding_errors": "strict", "text_key": "text"}
     scores = corpus_texts.Scores(options)
-    shards = build_plan.portions(scores.corpus(str(source), 4000).units, 4000)
+    shards = units.portions(scores.corpus(str(source), 4000).units, 4000)
     settings = {"options": scores.options, "model": scores.model}
     plan = corpus_run.Plan(str(folder), corpus_texts.Scores, len(shards), settings)
     record = corpus_run.write_shard(plan, (1, shards[1]), str(folder))

@@ -66,6 +66,8 @@ OF_OBJECTIVE = {
     },
     "all_tokens_mlm": {"random_token_share": 0.1},
     "electra_sentence": {"intact_share": 0.4, "sentence_weight": 2.0},
+    "corrective_lm": {"token_weight": 2.0},
+    "multi_choice": {"num_candidates": 3},
 }
 
 # The objectives that most runs are of, and those that differ most from them.

@@ -40,6 +40,9 @@ VARIANTS = {
     "electra_sentence": {"objective": "electra_sentence"},
     "replace_mlm": {"objective": "replace_mlm"},
     "all_tokens_mlm": {"objective": "all_tokens_mlm"},
+    "frozen_generator": {"objective": "frozen_generator"},
+    "corrective_lm": {"objective": "corrective_lm"},
+    "multi_choice": {"objective": "multi_choice"},
 }
 
 

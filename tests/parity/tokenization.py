@@ -5,8 +5,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from electra_tf.text.tokenization import TFTokenizer, Tokenizer, Vocabulary
+from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.unicode_classes import UNICODE_VERSION
+from electra_tf.text.vocabulary import Vocabulary
 from tests.parity.rows import Row, read_json, vocabulary
 
 

@@ -78,6 +78,10 @@ def test_costs_of_objectives_differ_by_their_heads():
     )
     two = flops_lib.get_recipe_flops(recipe("two_stage_base"))
     assert two == pytest.approx(mlm + rtd + mlm / 2)
+    # Frozen: of the generator the forward pass alone.
+    frozen = recipe("electra_base", objective="frozen_generator")
+    expected = costs["electra"] - (costs["electra"] - rtd) / 2
+    assert flops_lib.get_recipe_flops(frozen) == pytest.approx(expected)
 
 
 # Texts of 32 tokens, 5 of them masked; 40 words, embeddings of width 1.
@@ -94,6 +98,8 @@ KINDS = {
     "two_tower": (1, 1.0, {"objective": "two_tower"}),
     "electra_tt": (2, 0.5, {"two_tower_generator": True}),
     "electra_sentence": (2, 0.5, {"objective": "electra_sentence"}),
+    "corrective_lm": (2, 0.5, {"objective": "corrective_lm"}),
+    "multi_choice": (2, 0.5, {"objective": "multi_choice", "num_candidates": 3}),
 }
 
 
@@ -116,24 +122,29 @@ def counted_by_hand():
       discriminator's head, 2 to 2 to 1:      2 x 2 x 2 + 2 x 2 x 1 = 12
       softmax on two towers, 2 to 1 to 40:    2 x 2 x 1 + 2 x 1 x 40 = 84
       softmax on one encoder, 1 to 1 to 40:   2 x 1 x 1 + 2 x 1 x 40 = 82
+      choice among three, 2 to 1 to 3:        2 x 2 x 1 + 2 x 1 x 3 = 10
     The others: biases, activations, dropout, sums, layer norms and softmaxes
       of a layer of width 1   3 + 10 x 32 + (6 + 5) + 9 x 4 + 11 x 1 = 381
       and of width 2          6 + 10 x 32 + (12 + 5) + 9 x 8 + 11 x 2 = 437
       embeddings, looked up by products with one-hot vectors: words 2 x 40, positions
         and types 2 x 34, 2 for their sums, 9 for norm and dropout = 159;
         of width 2 also the projection's bias = 161
-      heads  9 x 2 = 18; both softmaxes  14 + 7 x 40 = 294
+      heads  9 x 2 = 18; all softmaxes  14 + 7 x 40 = 294; the choice  14 + 7 x 3 = 35
     """
     towers, of_towers = 2 * 152 + 84, 2 * (381 + 159) + 294
     main, of_main = 356 + 12, 437 + 161 + 18
+    both, of_both = main + 152, of_main + 381 + 159
     return {
         "two_tower": (32 * towers, 32 * of_towers),
         "electra_tt": (32 * (main + towers), 32 * (of_main + of_towers)),
         # The verdict on a text is one more head, at one token.
         "electra_sentence": (
-            32 * (main + 152) + 5 * 82 + 12,
-            32 * (of_main + 381 + 159) + 5 * 294 + 18,
+            32 * both + 5 * 82 + 12,
+            32 * of_both + 5 * 294 + 18,
         ),
+        # Another softmax, or a choice, at the masked positions.
+        "corrective_lm": (32 * both + 5 * (82 + 84), 32 * of_both + 5 * (294 + 294)),
+        "multi_choice": (32 * both + 5 * (82 + 10), 32 * of_both + 5 * (294 + 35)),
     }
 
 
@@ -169,10 +180,12 @@ def test_the_models_multiply_what_was_counted_by_hand(name, monkeypatch):
     }
     model(batch)
     expected, _ = counted_by_hand()[name]
-    if name != "electra_sentence":
+    if name in ("two_tower", "electra_tt"):
         # Two towers score the 5 masked positions once more, for samples and metrics;
         # the formula has the softmax at all positions once.
         expected += 5 * 2 * 40
+    if name == "multi_choice":  # Candidates are scored by sums of products.
+        expected -= 5 * 2 * 3
     assert sum(counts) == expected
 
 

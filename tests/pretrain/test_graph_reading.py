@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.data.permutation import batch_indices, keys_of_epochs
+from electra_tf.data.batch_order import batch_indices, keys_of_epochs
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, as_user_error
 from electra_tf.pretrain import graph_reading
 from tests.helpers.numbered_examples import (

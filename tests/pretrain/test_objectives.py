@@ -13,10 +13,16 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.config.generators import GENERATORS
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import (
+    CORRECTION_HEAD,
+    OBJECTIVES,
+    SELECTION_HEAD,
+    TOKEN_HEAD,
+)
 from electra_tf.pretrain import ablations
 from electra_tf.pretrain.adversarial import policy_of
 from electra_tf.pretrain.generator import MaskedInputs
+from electra_tf.pretrain.masked_lm_generator import MaskedLMHead
 from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 from electra_tf.pretrain.pretraining import build_pretrainer
 from electra_tf.pretrain.sentence import judged
@@ -37,6 +43,7 @@ log = np.log
 LEARN_NOTHING = ("uniform", "unigram")
 # Where generator and main network share no embeddings.
 APART = ("untied_embeddings", "disentangled", "electric_untied", "two_stage")
+APART += ("frozen_generator",)
 # Every objective with a generator of two towers, and other positions.
 MORE = {
     **{
@@ -112,6 +119,19 @@ PARTS = [
         ("electra/", "sentence_predictions/"),
     ),
     ("electra_sentence", lambda out: out.loss, MAIN),
+    # Corrections teach nothing about copying.
+    (
+        "corrective_lm",
+        lambda out: out.tokens.loss,
+        ("electra/", "correction_predictions/"),
+    ),
+    ("corrective_lm", lambda out: out.loss, MAIN),
+    (
+        "multi_choice",
+        lambda out: out.tokens.loss,
+        ("electra/", "selection_predictions/"),
+    ),
+    ("multi_choice", lambda out: out.loss, MAIN),
 ]
 
 
@@ -267,19 +287,26 @@ def inputs(positions, weights, other=None):
     )
 
 
-def outputs(name, states, batch, corrupted, new_logits=None, **settings):
+def outputs(name, states, batch, corrupted, new_logits=None, drawn=(), **settings):
     """What an objective makes of hidden states that are scores of the four words.
 
     The heads are the identity and, of the discriminator's kind, `new_logits`.
+
+    Args:
+      drawn: the generator's samples, [N] each.
     """
     settings = {"cloze_chunk_size": 2, "embedding_size": 4, "vocab_size": 4} | settings
     objective = objective_class(name)(types.SimpleNamespace(**settings))
-    head = ablations.MaskedLMHead(4, 4, "token_predictions")
+    head = MaskedLMHead(4, 4, "token_predictions")
     head.build((None, 4))
     head.call = lambda hidden: hidden
+    samples = iter(drawn)
     model = types.SimpleNamespace(
         electra=Encoder(states),
-        token_predictions=head,
+        generator=types.SimpleNamespace(
+            sample=lambda *_, **__: tf.constant([next(samples)])
+        ),
+        **dict.fromkeys((TOKEN_HEAD, CORRECTION_HEAD, SELECTION_HEAD), head),
         discriminator_predictions=lambda _: tf.constant([new_logits], tf.float32),
     )
     corrupted = tf.constant([corrupted])
@@ -340,6 +367,63 @@ def test_all_tokens_mlm_by_hand():
     assert float(out.loss) == pytest.approx(np.mean(expected), rel=1e-5)
     assert out.predictions.numpy().tolist() == [[0, 1, 2]]
     np.testing.assert_allclose(out.probs, [[1 / 2, 1 / 4, 4 / 5]], rtol=1e-5)
+
+
+def test_corrective_lm_by_hand():
+    """Three tokens 0 1 2 of four words; 1 and 2 masked, the network reads 0 1 3.
+
+    Probability of a replacement 1/2, 1/4 and 4/5, so that of RTD the loss is
+    (log 2 + log(4/3) + log(5/4)) / 3 = log(10/3) / 3. Softmax as for Replace MLM:
+      p(1) = 3/4 + 1/4 2/10 = 4/5; p(2) = 4/5 6/10 = 12/25
+    Loss of the tokens (log(5/4) + log(25/12)) / 2 = log(125/48) / 2; weight 3.
+    """
+    states = np.log([[[1, 1, 1, 1], [1, 2, 3, 4], [1, 1, 6, 2]]])
+    batch = inputs([1, 2, 0], [1, 1, 0])
+    new = [0, log(1 / 3), log(4)]
+    out = outputs("corrective_lm", states, batch, [0, 1, 3], new)
+    assert float(out.loss) == pytest.approx(log(10 / 3) / 3, rel=1e-5)
+    assert float(out.tokens.loss) == pytest.approx(log(125 / 48) / 2, rel=1e-5)
+    assert out.tokens.predictions.numpy()[0, :2].tolist() == [1, 2]
+    assert out.tokens.is_replaced.numpy()[0, :2].tolist() == [False, True]
+
+
+def test_multi_choice_by_hand():
+    """The same text and scores; of each token three others are drawn.
+
+    For 1: 3, 3 and 0, of which the second is there already: 2 / (2 + 4 + 1).
+    For 2: 0, 1 and 3, so that all words are there: 6 / 10.
+    Loss (log(7/2) + log(10/6)) / 2 = log(35/6) / 2. Chosen: 3 and 2.
+    """
+    states = np.log([[[1, 1, 1, 1], [1, 2, 3, 4], [1, 1, 6, 2]]])
+    batch = inputs([1, 2, 0], [1, 1, 0])._replace(sample_uniform=tf.zeros([1, 3]))
+    drawn = [[3, 0, 1], [3, 1, 1], [0, 3, 1]]
+    more = {"drawn": drawn, "num_candidates": 4}
+    out = outputs("multi_choice", states, batch, [0, 1, 3], [0, 0, 0], **more)
+    assert float(out.loss) == pytest.approx(log(2), rel=1e-5)
+    assert float(out.tokens.loss) == pytest.approx(log(35 / 6) / 2, rel=1e-5)
+    assert out.tokens.predictions.numpy()[0, :2].tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("generator", ["masked_lm", "uniform"])
+def test_candidates_of_multi_choice(generator):
+    """The original token is the first alone; draws of equal tokens are all distinct."""
+    model, batch = tiny_model("multi_choice", generator=generator), tiny_batch(64)
+    generated = model(batch).generated
+    text = CorruptedText(None, None, MaskedInputs.of(batch), generated)
+    found = model.objective.candidates(model.generator, text).numpy()
+    original = batch["masked_lm_ids"].numpy()[..., None]
+    np.testing.assert_array_equal(found == original, np.arange(5) == 0 * original)
+    if generator == "uniform":
+        assert (np.diff(np.sort(found)) > 0).all()
+
+
+@pytest.mark.parametrize("name", ["corrective_lm", "multi_choice"])
+def test_weights_of_the_losses_of_tokens(name):
+    model = tiny_model(name, token_weight=3.0, disc_weight=7.0)
+    out = model(tiny_batch())
+    main = out.discriminated
+    expected = out.generated.loss + 7 * main.loss + 3 * main.tokens.loss
+    assert float(out.total_loss) == pytest.approx(float(expected), rel=1e-6)
 
 
 @pytest.mark.parametrize("logit", [-200.0, 0.0, 200.0])

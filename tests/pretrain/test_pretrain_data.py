@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.data import tfrecord, token_counts
-from electra_tf.data.permutation import batch_indices
+from electra_tf.data.batch_order import batch_indices
 from electra_tf.errors import UserError, as_user_error
 from electra_tf.pretrain import pretrain_data
 from electra_tf.storage import files

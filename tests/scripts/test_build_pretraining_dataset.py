@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from electra_tf.data import build_plan, record_index, tfrecord
+from electra_tf.data import dataset_building, record_index, tfrecord
 from electra_tf.errors import UserError
 from electra_tf.pretrain import shards
 from electra_tf.text import corpus, units
@@ -171,7 +171,7 @@ def test_units_are_dealt_evenly_to_shards():
         sizes = [rng.randrange(1, 10**6) for _ in range(rng.randrange(1, 60))]
         parts = [Unit("text", str(i), str(i), 0, n, n) for i, n in enumerate(sizes)]
         count = rng.randrange(1, 20)
-        groups = build_plan.deal(parts, count, 1)
+        groups = dataset_building.deal(parts, count, 1)
         assert sorted(u for g in groups for u in g.units) == sorted(parts)
         assert [s for g in groups for s in g.shards] == list(range(count))
         for group in groups:

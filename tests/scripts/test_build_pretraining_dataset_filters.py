@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from electra_tf.data import build_plan, deduplication, record_making, shard_writing
+from electra_tf.data import dataset_building, deduplication, record_making
+from electra_tf.data.dataset_building import Plan
 from electra_tf.data.record_making import BuildSettings
-from electra_tf.data.shard_writing import Plan
 from electra_tf.errors import UserError
 from electra_tf.text import units
 from electra_tf.text.filters import Filters
@@ -33,10 +33,10 @@ def kept(tmp_path, documents, **wanted):
     settings = BuildSettings(str(VOCAB), TokenizerConfig(), filters=chosen)
     verdicts = None
     if chosen.compare:
-        portions = build_plan.portions(text.units, 1)  # one for each unit
+        portions = units.portions(text.units, 1)  # one for each unit
         plan = Plan(str(tmp_path), settings, 1, False, "", str(random.random()))
         for task in enumerate(portions):
-            shard_writing.number(plan, task, str(tmp_path))
+            dataset_building.number_documents(plan, task, str(tmp_path))
         firsts = [portion[0].index for portion in portions]
         deduplication.compare(str(tmp_path), firsts, chosen, str(tmp_path))
         verdicts = deduplication.Verdicts(str(tmp_path), plan.identity)

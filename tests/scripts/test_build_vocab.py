@@ -13,12 +13,9 @@ import pytest
 
 from electra_tf.text import units, vocabulary, vocabulary_training
 from electra_tf.text.corpus import TextReader
-from electra_tf.text.tokenization import (
-    TFTokenizer,
-    Tokenizer,
-    TokenizerConfig,
-    Vocabulary,
-)
+from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.tokenization import Tokenizer
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.runs import ROOT, run_script
 
 # 12 KB in which every rule of the tokenizer has something to do.

@@ -211,6 +211,9 @@ METRIC_OF = {
     "adversarial": "generator_entropy",
     "electra_15": "disc_loss",
     "replace_mlm": "token_loss",
+    "frozen_generator": "disc_auc",
+    "corrective_lm": "replaced_token_accuracy",
+    "multi_choice": "token_accuracy",
     "electric": "disc_recall",
     "mlm": "masked_lm_loss",
     "two_tower": "masked_lm_accuracy",
@@ -230,6 +233,9 @@ def test_an_objective_is_trained_and_evaluated(data, name):
     hparams = TINY | own | OF_OBJECTIVE.get(name, {}) | steps
     if name == "two_stage":
         hparams["eval_every_steps"] = 2
+    if name == "frozen_generator":
+        refused(pretrain(data, name, hparams), 2, "init_generator")
+        hparams["init_generator"] = str(data / "models" / "electra")
     pretrain_eagerly(data, name, hparams)
     run = data / "models" / name
     rows = metrics_of(run)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import tokenization, unicode_classes, vocabulary
+from electra_tf.text import tf_tokenization, tokenization, unicode_classes, vocabulary
 from electra_tf.text.tokenization import Tokenizer, TokenizerConfig, Vocabulary
 from tests.helpers.runs import GOLDEN, by_default
 
@@ -173,7 +173,7 @@ class TestFastPaths:
         ]
         assert sum(map(len, expected)) > 20_000
         ids, splits = tokenizer.tokenize_lines(texts)
-        ops = tokenization.TFTokenizer(spelling, *settings).tokenize(texts).to_list()
+        ops = tf_tokenization.TFTokenizer(spelling, *settings).tokenize(texts).to_list()
         for i, text in enumerate(texts):
             assert ids[splits[i] : splits[i + 1]].tolist() == expected[i], ascii(text)
             assert ops[i] == expected[i], ascii(text)
@@ -204,7 +204,7 @@ class TestFastPaths:
             for _ in range(3000)
         ]
         vocab = spelling_vocabulary([t.decode("utf-8", "ignore") for t in texts])
-        ops = tokenization.TFTokenizer(vocab).tokenize(texts).to_list()
+        ops = tf_tokenization.TFTokenizer(vocab).tokenize(texts).to_list()
         tokenizer = Tokenizer(vocab)
         assert ops == [tokenizer.encode(text) for text in texts]
 
@@ -223,17 +223,17 @@ class TestFastPaths:
     def test_no_lines(self, tiny):
         ids, splits = Tokenizer(tiny).tokenize_lines([])
         assert ids.tolist() == [] and splits.tolist() == [0]
-        ops = tokenization.TFTokenizer(tiny).tokenize(np.array([], object))
+        ops = tf_tokenization.TFTokenizer(tiny).tokenize(np.array([], object))
         assert ops.to_list() == []
 
     def test_tokens_too_long_for_tensorflow_are_refused(self, tiny):
         for token, size in (("##" + "ก" * 85, 255), ("q" * 256, 256)):
-            assert tokenization.TFTokenizer(Vocabulary((*tiny.tokens, token)))
+            assert tf_tokenization.TFTokenizer(Vocabulary((*tiny.tokens, token)))
             longer = Vocabulary((*tiny.tokens, token, token + token[-1]), "v.txt")
             size += len(token[-1].encode())
             says = f"v.txt: token {len(tiny) + 1}, .*has {size} bytes"
             with pytest.raises(UserError, match=f"{says}.*\n.*--what encoder"):
-                tokenization.TFTokenizer(longer)
+                tf_tokenization.TFTokenizer(longer)
 
 
 @pytest.mark.parametrize(

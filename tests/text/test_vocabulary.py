@@ -8,7 +8,8 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.text import tokenizer_json, vocabulary
-from electra_tf.text.tokenization import TFTokenizer, Tokenizer
+from electra_tf.text.tf_tokenization import TFTokenizer
+from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 from tests.helpers.runs import GOLDEN
 

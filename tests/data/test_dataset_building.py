@@ -6,10 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from electra_tf.data import shard_writing, tfrecord
+from electra_tf.data import dataset_building, tfrecord
 from electra_tf.data.record_making import BuildSettings, Counts
+from electra_tf.jobs import job
+from electra_tf.text import units
 from electra_tf.text.units import Unit
 from electra_tf.text.vocabulary import TokenizerConfig
+from tests.helpers.building import VOCAB
 
 
 def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
@@ -22,13 +25,13 @@ def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
             yield found, Counts(examples=len(found))
 
     maker = SimpleNamespace(records=records, token_counts=np.zeros(9, np.int64))
-    monkeypatch.setattr(shard_writing, "_HELD_BYTES", 100_000)
-    monkeypatch.setattr(shard_writing, "_maker", lambda plan: maker)
+    monkeypatch.setattr(dataset_building, "_HELD_BYTES", 100_000)
+    monkeypatch.setattr(dataset_building, "_maker", lambda plan: maker)
     settings = BuildSettings("", TokenizerConfig())
-    plan = shard_writing.Plan(str(tmp_path), settings, 3, False, "", "")
+    plan = dataset_building.Plan(str(tmp_path), settings, 3, False, "", "")
     task = [Unit("text", "", "", 0, 1, 1)], [0, 1, 2]
     tracemalloc.start()
-    record = shard_writing.write_shards(plan, task, str(tmp_path))
+    record = dataset_building.write_shards(plan, task, str(tmp_path))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     shards = sorted(tmp_path.glob("pretrain*"))
@@ -37,3 +40,21 @@ def test_memory_is_independent_of_the_size_of_a_group(tmp_path, monkeypatch):
         expected = [str(number).encode() * 200 for number in range(7100)[i::3]]
         assert list(tfrecord.read_records(str(path))) == expected
         assert record["examples"][i] == len(expected)
+
+
+def test_a_small_corpus_is_shared_among_processes(tmp_path, monkeypatch):
+    """Twenty pieces of one file: by default no process has more than a few of them."""
+    text = tmp_path / "text.txt"
+    text.write_text("the first of the words\n" * 1000)
+    monkeypatch.setattr(units, "PIECE_BYTES", text.stat().st_size // 20 + 1)
+    monkeypatch.setattr(dataset_building, "_SMALL_SHARD_BYTES", 1000)
+    corpus = units.file_corpus(str(text))
+    assert len(corpus.units) == 20
+    shares = []
+    run = job.run
+    monkeypatch.setattr(
+        job, "run", lambda *args: (shares.extend(args[1].sizes), run(*args))
+    )
+    settings = BuildSettings(str(VOCAB), TokenizerConfig())
+    dataset_building.build(corpus, str(tmp_path / "out"), settings)
+    assert max(shares) <= sum(shares) / 4

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A random order of any number of things, of which any place can be asked for at once.
+"""Which examples form batch k: random orders of which any place can be asked for.
 
 The numbers 0..size - 1 are written with two digits, left < a and right < b, where
 a * b is hardly more than `size`. Each round adds a keyed hash of one digit to the
 other, which can be undone and is therefore a permutation of the a * b numbers (a
 Feistel network); where it leads to `size` or beyond, it is applied until it does not.
+
+Several data sets are one stream of blocks. Each data set has as many places in one
+block as in another; which these are, a permutation says. So a place tells the data set,
+how many of its examples came before, and thereby which example of which epoch it is:
+each data set is read in an order of its own, all of it once an epoch.
 
 TensorFlow's op for the same purpose, RandomIndexShuffle, uses only the lowest byte of
 each word of its seed: seeds 42 and 298 would give the same order.
@@ -13,6 +18,7 @@ each word of its seed: seeds 42 and 298 would give the same order.
 import functools
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +26,8 @@ import numpy as np
 _ROUNDS = 8
 # Shift and factor of each step of the hash.
 MIXING = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+# Places of a block: shares are multiples of 1 / BLOCK.
+BLOCK = 1 << 16
 
 
 class Rows(NamedTuple):
@@ -111,3 +119,65 @@ def _round_keys(seed: int | str, epoch: int) -> np.ndarray:
     """uint64 [_ROUNDS / 2, 2], each a key of one round."""
     digest = hashlib.sha512(f"{seed}/{epoch}".encode()).digest()
     return np.frombuffer(digest, "<u8", _ROUNDS).reshape(-1, 2)
+
+
+# Several data sets.
+
+
+def shares_of(weights: Sequence[float]) -> np.ndarray:
+    """Places in a block in proportion to weights > 0, at least one each: int64 [n]."""
+    wanted = np.asarray(weights, np.float64)
+    wanted = wanted / wanted.sum() * BLOCK
+    places = np.maximum(1, np.floor(wanted)).astype(np.int64)
+    # The largest remainders get what is left; the largest share gives what is missing.
+    left = BLOCK - int(places.sum())
+    places[np.argsort(places - wanted, kind="stable")[: max(0, left)]] += 1
+    places[np.argmax(places)] += min(0, left)
+    return places
+
+
+def batch_examples(
+    step: int,
+    batch_size: int,
+    places: Sequence[int],
+    sizes: Sequence[int],
+    seed: int,
+    shuffle: bool = True,
+    rows: Rows | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which examples of which data sets form batch `step`, or those `rows` of it.
+
+    Args:
+      places: of each data set in a block, from `shares_of`.
+      sizes: examples of each data set.
+      shuffle: go through each data set in a random order; else in its own.
+
+    Returns: data sets and numbers of examples, int64 [batch_size].
+    """
+    first, count = rows or Rows(0, batch_size)
+    place = int(step) * batch_size + np.arange(first, first + count, dtype=np.int64)
+    blocks, offsets = place // BLOCK, place % BLOCK
+    which, number = np.empty_like(place), np.empty_like(place)
+    for block in range(blocks[0], blocks[-1] + 1):
+        own = blocks == block
+        of_place, before = _block(tuple(map(int, places)), seed, block)
+        which[own] = of_place[offsets[own]]
+        number[own] = before[offsets[own]] + block * np.asarray(places)[which[own]]
+    for i, size in enumerate(sizes):
+        own = which == i
+        if own.any():
+            number[own] = examples_at(number[own], size, f"{seed}/{i}", shuffle)
+    return which, number
+
+
+@functools.lru_cache(maxsize=4)
+def _block(
+    places: tuple[int, ...], seed: int, block: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The data set of each place of a block, and how often it was there before."""
+    order = permute(np.arange(BLOCK), BLOCK, f"{seed}/mixture", block)
+    which = np.repeat(np.arange(len(places)), places)[order]
+    before = np.empty(BLOCK, np.int64)
+    for i, count in enumerate(places):
+        before[which == i] = np.arange(count)
+    return which, before

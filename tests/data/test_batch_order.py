@@ -4,9 +4,8 @@
 import numpy as np
 import pytest
 
-from electra_tf.data import mixture
-from electra_tf.data.mixture import BLOCK, batch_examples, shares_of
-from electra_tf.data.permutation import Rows
+from electra_tf.data import batch_order
+from electra_tf.data.batch_order import BLOCK, Rows, batch_examples, shares_of
 from tests.helpers.statistics import assert_like
 
 
@@ -70,7 +69,7 @@ def test_positions_of_each_data_set_are_random():
 def test_a_batch_is_a_function_of_seed_and_step():
     sizes, weights = [40, 90], [3, 1]
     straight = stream(3000, sizes, weights)
-    mixture._block.cache_clear()
+    batch_order._block.cache_clear()
     later = stream(5, sizes, weights, start=2995)
     for one, other in zip(straight, later, strict=True):
         np.testing.assert_array_equal(one[-5 * 64 :], other)
