@@ -78,7 +78,7 @@ class _Texts(own_tasks.OwnTextTask):
         return list(self.choices) or [("text", "text_b"), ("text",)]
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """A label's name; a number as it is, since the head has the task's scale."""
+        """A label's name; or the number, since the head has the task's scale."""
         if self.labels:
             return super().answer(row, form)
         return format(float(row["predictions"]), form)

@@ -61,7 +61,7 @@ class Weights(NamedTuple):
     step: int
     notes: tuple[str, ...]
     # Runs the library that wrote the files and returns a note on the difference;
-    # `UserError` (65) if that is too large. None: there is no such library.
+    # `UserError` (65) if that is too large. None: nothing to compare with.
     compare: Callable[[], str] | None = None
 
 
@@ -380,7 +380,7 @@ def fit_rows(
 def empty_pretrainer(
     config: PretrainingConfig, vocab: Vocabulary, dtype: str = "float32"
 ) -> ElectraPretrainer:
-    """The model of a config, as it is at rest, with weights of no meaning."""
+    """The model of a config, as files store it, with arbitrary weights."""
     from electra_tf.pretrain.pretraining import build_pretrainer
 
     ids = vocab.cls_id, vocab.sep_id, vocab.mask_id

@@ -238,7 +238,7 @@ def _objective_and_generator(
     query = shapes[f"{scope}/encoder/layer_0/attention/self/query/kernel"]
     sharing = "shared"
     if _has(shapes, f"{scope}/embeddings"):
-        # Those of an untied generator are as wide as it is.
+        # Those of an untied generator have its width.
         summed = _has(shapes, f"{scope}/embeddings_project")
         sharing = "disentangled" if summed else "untied"
     return {

@@ -25,7 +25,7 @@ from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 WEIGHTS = "model.safetensors"
 PICKLED = "pytorch_model.bin"
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _INDEX = ".index.json"  # of a file in parts
 # As safetensors names them; integers are in buffers.
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -64,11 +64,6 @@ def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
     if not isinstance(places, dict) or not places:
         raise UserError(f"{index} has no weight_map.", EXIT_DAMAGED)
     return [folder / Path(str(name)).name for name in sorted(set(places.values()))]
-
-
-def is_pickle(path: Path) -> bool:
-    """Whether a file is one of PyTorch's, by its name."""
-    return path.suffix in _PICKLES
 
 
 def pickle_refused(path: Path) -> UserError:
@@ -180,7 +175,7 @@ def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
 
 
 def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
-    """(settings, vocabulary) of a directory; None for what is not there.
+    """(settings, vocabulary) of a directory, each None if it is missing.
 
     Raises `UserError`: 2 for a tokenizer that does something else than those here, or
     for files that contradict each other, 65 for damaged ones.

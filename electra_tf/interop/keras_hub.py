@@ -196,7 +196,7 @@ def _write_encoder(
 
 
 def _backbone(network: Network):
-    """KerasHub's model for a network, with weights of no meaning."""
+    """KerasHub's model for a network, with arbitrary weights."""
     import keras_hub
 
     fields = {theirs: getattr(network.shape, ours) for theirs, ours in _FIELDS.items()}
@@ -215,12 +215,11 @@ def _verify(
 
     again = read_network(folder, network.shape)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
-    is_exact = network.shape.hidden_act == "gelu_tanh"
     backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
     unchanged = _run(backbone, batch)
     # Their states at padding depend on how padding is masked, and are not used.
     real = batch["input_mask"]
-    if is_exact:
+    if network.shape.hidden_act == "gelu_tanh":
         return results + verification.compare("keras_hub", ours, unchanged, real)
     for layer in backbone.transformer_layers:
         layer._feedforward_intermediate_dense.activation = _exact_gelu
@@ -228,7 +227,7 @@ def _verify(
         "keras_hub with exact GELU", ours, _run(backbone, batch), real
     )
     gap = verification.difference(ours["hidden"], unchanged["hidden"], real)
-    results.append(verification.Result("hidden", "keras_hub as it is", gap, None))
+    results.append(verification.Result("hidden", "keras_hub, its own GELU", gap, None))
     return results
 
 
@@ -257,8 +256,8 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
     """The encoder in a preset directory; the pooler is left out.
 
     Args:
-      shape: as it is known otherwise, since a preset has no activation; None: as the
-        manifest says, else gelu_tanh.
+      shape: since a preset does not state the activation; None: as the manifest says,
+        else gelu_tanh.
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """

@@ -9,12 +9,14 @@ names of its weights begin with `electra/`, `discriminator_predictions/`,
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
+from electra_tf.config.hparams import IDENTITY, values_in_roles
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop.checkpoint import (
@@ -69,18 +71,18 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     and for a network that the model does not have.
     """
     if what not in WHAT:
-        raise UserError(f"--what {what} is none of {', '.join(WHAT)}.")
+        raise UserError(f"--what is {what}; it is one of {', '.join(WHAT)}.")
+    if not has_encoder(stored):
+        raise UserError(
+            f"{stored.origin} consists of two towers: it has no encoder that reads a "
+            "whole text.\n--format tf1 exports the whole model."
+        )
     if what in ("all", GENERATOR) and not is_representable(stored):
         kind = stored.config.generator.replace("_", "-")
         raise UserError(
             f"{stored.origin} has a {kind} generator, which no other library can "
             "represent.\n--what discriminator exports the discriminator alone, "
             "--format tf1 the whole model."
-        )
-    if not has_encoder(stored):
-        raise UserError(
-            f"{stored.origin} consists of two towers: it has no encoder that reads a "
-            "whole text.\n--format tf1 exports the whole model."
         )
     found = {}
     if any(k.startswith(DISCRIMINATOR_HEAD) for k in stored.tensors):
@@ -178,16 +180,13 @@ def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 def _check_generator_shape(ours: ModelConfig, theirs: ModelConfig, origin) -> None:
     """A generator's heads follow from its width, in the original as here."""
-    heads = max(1, theirs.hidden_size // 64)
-    expected = {
-        "vocab_size": ours.vocab_size,
-        "max_position_embeddings": ours.max_position_embeddings,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * theirs.hidden_size,
-        "hidden_act": ours.hidden_act,
-    }
-    for name, value in expected.items():
-        if getattr(theirs, name) != value:
+    width = theirs.hidden_size
+    expected = dataclasses.replace(
+        ours, num_attention_heads=max(1, width // 64), intermediate_size=4 * width
+    )
+    free = {"hidden_size", "num_hidden_layers", "type_vocab_size"}
+    for name, value in values_in_roles(expected, IDENTITY).items():
+        if name not in free and getattr(theirs, name) != value:
             raise UserError(
                 f"{origin}: the generator's {name} is {getattr(theirs, name)}; beside "
                 f"this discriminator it must be {value}.\nGive the folder of one of "

@@ -45,14 +45,10 @@ _CONVERTED = (
     'Convert it with transformers 4: AutoModelForPreTraining.from_pretrained("{0}", '
     '%s=True).save_pretrained("{0}")'
 )
-_BY_RUN = "Give the run or the checkpoint that it was made from."
 # Ends of the names of files without weights for this program: what they are, remedy.
 _OTHERS = {
     "tf_model.h5": ("of transformers 4 with TensorFlow", _CONVERTED % "from_tf"),
     "flax_model.msgpack": ("of transformers 4 with Flax", _CONVERTED % "from_flax"),
-    ".keras": ("a model of Keras, for keras.saving.load_model", _BY_RUN),
-    ".onnx": ("a graph of ONNX", _BY_RUN),
-    ".tflite": ("a graph of LiteRT", _BY_RUN),
     ".index": ("one file of a checkpoint", "Give its prefix, without .index."),
     "-of-00001": ("one file of a checkpoint", "Give its prefix, without .data-..."),
 }
@@ -274,19 +270,20 @@ def _check_lfs(paths: Iterable[Path]) -> None:
 
 
 def _no_model(path: Path) -> UserError:
-    """Why a path is no model that can be read."""
+    """Why no model can be read from a path."""
     if not path.exists():
         return _missing(path)
     files = [path] if path.is_file() else sorted(path.iterdir())
     for name, (what, remedy) in _OTHERS.items():
         if found := next((f for f in files if f.name.endswith(name)), None):
             return UserError(f"{found} is {what}.\n{remedy.format(found.parent)}")
-    if found := next(filter(huggingface_files.is_pickle, files), None):
+    if found := next((f for f in files if f.suffix in huggingface_files.PICKLES), None):
         return huggingface_files.pickle_refused(found)
     if path.is_file():
         return UserError(
-            f"{path} is no checkpoint that can be read.\nGive a checkpoint prefix "
-            "(model.ckpt-N) or a model's directory."
+            f"{path} is not a checkpoint that can be read.\nGive a checkpoint prefix "
+            "(model.ckpt-N), or a model's directory; of an export for serving, the run "
+            "that it was made from."
         )
     if saved := [f for f in files if _OF_TRAINER.fullmatch(f.name)]:
         newest = max(saved, key=lambda f: int(f.name.partition("-")[2]))

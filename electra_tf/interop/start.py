@@ -16,6 +16,7 @@ an error.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config.generators import ENCODER, GENERATORS
+from electra_tf.config.generators import ENCODER
 from electra_tf.config.hparams import applicable
-from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
@@ -43,20 +43,7 @@ from electra_tf.text.vocabulary import (
     resolve_settings,
 )
 
-# A model has such a part wholly or not at all; the first match counts.
 _ENCODER = f"{ENCODER}/"
-_KINDS = GENERATORS.values()
-PARTS = (
-    _ENCODER,
-    *(
-        f"{scope}/{part}"
-        for scope in sorted({scope for kind in _KINDS for scope in kind.encoders})
-        for part in ("embeddings/", "")
-        if scope != ENCODER
-    ),
-    *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
-    *sorted({f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads}),
-)
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
@@ -255,16 +242,18 @@ class WeightReport(NamedTuple):
 
     def lines(self) -> list[str]:
         """For the log: parts with their numbers of weights, changes one by one."""
+        kinds = {
+            "Loaded": self.loaded,
+            "Initialised": self.initialised,
+            "Left out": self.left_out,
+        }
         found = []
-        for title, names in (
-            ("Loaded", self.loaded),
-            ("Initialised", self.initialised),
-            ("Left out", self.left_out),
-        ):
+        for title, names in kinds.items():
+            counts = collections.Counter(map(_part, names)).items()
             if names:
-                found.append(f"{title}: {_count_by_part(names)}")
-        found += [f"Changed: {name}: {how}" for name, how in self.changed.items()]
-        return found
+                text = ", ".join(f"{part} {count}" for part, count in counts)
+                found.append(f"{title}: {text}")
+        return found + [f"Changed: {name}: {how}" for name, how in self.changed.items()]
 
 
 def load_initial(
@@ -442,11 +431,10 @@ def _by_position(array: np.ndarray, rows: int):
 
 
 def _part(name: str) -> str:
-    return next((part for part in PARTS if name.startswith(part)), name)
+    """The part of a weight: a scope, or the embeddings of a generator's own.
 
-
-def _count_by_part(names: Sequence[str]) -> str:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[_part(name)] = counts.get(_part(name), 0) + 1
-    return ", ".join(f"{part} {count}" for part, count in counts.items())
+    A model has a part completely or not at all.
+    """
+    scope, _, rest = name.partition("/")
+    own = scope != ENCODER and rest.startswith("embeddings/")
+    return f"{scope}/embeddings/" if own else f"{scope}/"

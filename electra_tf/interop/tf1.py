@@ -167,7 +167,7 @@ def tensors_of(prefix: str) -> StoredTensors:
     """The tensors of a checkpoint, as all programs but the run itself know them.
 
     What a run learns as a residual (`embedding_sharing` disentangled) is the sum, under
-    the usual name. The optimizer knows no sum: then there are no slots.
+    the usual name. The optimizer does not know the sum, so its slots are left out.
     """
     stored = of_checkpoint(prefix)
     terms = {

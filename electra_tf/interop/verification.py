@@ -59,11 +59,11 @@ def words_tokenized_otherwise(
     from electra_tf.text.tokenization import Tokenizer
 
     tokenizer = Tokenizer(stored.vocab, *stored.tokenizer_config)
-    words = [t for t in stored.vocab.tokens if not t.startswith(("##", "["))]
-    texts = [f"{word} {word.upper()}" for word in words]
+    whole = [t for t in stored.vocab.tokens if not t.startswith(("##", "["))]
+    texts = [f"{word} {word.upper()}" for word in whole]
     pairs = zip(texts, encode(texts), strict=True)
     different = sum(tokenizer.encode(text) != ids for text, ids in pairs)
-    return Words(different, len(words))
+    return Words(different, len(whole))
 
 
 def fixed_batch(
