@@ -3,25 +3,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from huggingface_hub import ModelCardData
 
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
 
 _ONE, _TWO = '"The chef ate the meal."', '"Who ate it?"'
-
-
-class _Use(NamedTuple):
-    """What a network does and a program that shows it."""
-
-    does: str
-    start: str  # of the program
-    program: str
-    task: str | None = None  # as the Hub and pipelines name it
-
-
+_DOES = {
+    "ElectraForPreTraining": "tells for each token of a text whether it was replaced",
+    "ElectraForMaskedLM": "proposes tokens for [MASK]",
+    "ElectraForTokenClassification": "labels the tokens of a text",
+    "ElectraForSequenceClassification": "classifies a text, or gives it a number",
+    "ElectraForQuestionAnswering": "finds where a text answers a question",
+    "ElectraModel": "encodes a text, for fine-tuning",
+}
+# As the Hub names them. The last is not a pipeline of transformers 5.
+_TASKS = {
+    "ElectraForMaskedLM": "fill-mask",
+    "ElectraForTokenClassification": "token-classification",
+    "ElectraForSequenceClassification": "text-classification",
+    "ElectraForQuestionAnswering": "question-answering",
+}
 _PIPELINE = """\
 from transformers import pipeline
 
@@ -37,61 +39,33 @@ inputs = tokenizer({texts}, return_tensors="pt")
 with torch.no_grad():
     output = model(**inputs)
 """
-_USES = {
-    "ElectraForPreTraining": _Use(
-        "tells for each token of a text whether it was replaced",
-        _CLASS,
-        """\
+_PROGRAMS = {
+    "ElectraForPreTraining": f"""{_CLASS}\
 replaced = torch.sigmoid(output.logits)  # of each token, [CLS] and [SEP] among them
-tokens = tokenizer.tokenize({texts})
+tokens = tokenizer.tokenize({{texts}})
 print(list(zip(tokens, replaced[0, 1:-1].tolist())))
 """,
-    ),
-    "ElectraForMaskedLM": _Use(
-        "proposes tokens for [MASK]",
-        _PIPELINE,
-        """\
+    "ElectraForMaskedLM": f"""{_PIPELINE}\
 print(run("The chef [MASK] the meal."))
 """,
-        "fill-mask",
-    ),
-    "ElectraForTokenClassification": _Use(
-        "labels the tokens of a text",
-        _PIPELINE,
-        """\
-tokens = run({texts})
+    "ElectraForTokenClassification": f"""{_PIPELINE}\
+tokens = run({{texts}})
 # A word has the label of its first token.
 print([token for token in tokens if not token["word"].startswith("##")])
 """,
-        "token-classification",
-    ),
-    "ElectraForSequenceClassification": _Use(
-        "classifies a text, or gives it a number",
-        _PIPELINE,
-        """\
-print(run({inputs}, truncation=True{options}))
+    "ElectraForSequenceClassification": f"""{_PIPELINE}\
+print(run({{inputs}}, truncation=True{{options}}))
 """,
-        "text-classification",
-    ),
-    "ElectraForQuestionAnswering": _Use(
-        "finds where a text answers a question",
-        _CLASS,
-        """\
+    "ElectraForQuestionAnswering": f"""{_CLASS}\
 in_text = torch.tensor([part == 1 for part in inputs.sequence_ids()])
 scores = output.start_logits[0, :, None] + output.end_logits[0]
 scores[~(in_text[:, None] & in_text).triu()] = -torch.inf
 start, end = divmod(int(scores.argmax()), len(scores))
 print(tokenizer.decode(inputs["input_ids"][0, start : end + 1]))
 """,
-        "question-answering",  # without a pipeline in transformers 5
-    ),
-    "ElectraModel": _Use(
-        "encodes a text, for fine-tuning",
-        _CLASS,
-        """\
+    "ElectraModel": f"""{_CLASS}\
 print(output.last_hidden_state.shape)  # texts, tokens, width
 """,
-    ),
 }
 _CARD = """\
 ---
@@ -128,10 +102,11 @@ training.
 
 def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
-    shape, use, length = network.shape, _USES[architecture], stored.trained_length
+    shape, length = network.shape, stored.trained_length
+    task = _TASKS.get(architecture)
     data = ModelCardData(
         library_name="transformers",
-        pipeline_tag=use.task,
+        pipeline_tag=task,
         tags=["electra", "electra-tf"],
     )
     pair = f'{{"text": {_ONE}, "text_pair": {_TWO}}}'
@@ -141,11 +116,11 @@ def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
         front_matter=data.to_yaml(),
         name=stored.name,
         architecture=architecture,
-        does=use.does,
+        does=_DOES[architecture],
         steps=f" after {stored.step:,} steps" if stored.step else "",
-        program=(use.start + use.program).format(
+        program=_PROGRAMS[architecture].format(
             architecture=architecture,
-            task=use.task,
+            task=task,
             texts=f"{_TWO}, {_ONE}" if is_qa else _ONE,
             inputs=pair if network.num_texts == 2 else _ONE,
             # Without it the pipeline shows the likeliest alone.
