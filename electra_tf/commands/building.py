@@ -10,9 +10,9 @@ import electra_tf
 from electra_tf import cli
 from electra_tf.commands.shared_flags import define_runner
 from electra_tf.data import dataset_building
+from electra_tf.data.filters import Filters
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.text import corpus, units
-from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 FLAGS = flags.FLAGS
@@ -83,7 +83,7 @@ def define_flags() -> Callable[..., None]:
 
 
 def _define_filters() -> dict[str, Any]:
-    """Defines the flags of `text.filters.Filters`; FlagHolders by field."""
+    """Defines the flags of `data.filters.Filters`; FlagHolders by field."""
     length = "Leave out documents of fewer characters (0: none)."
     letters = "Leave out documents with a smaller share of letters, as 0.5 (0: none)."
     languages = "Leave out documents in languages other than these, as de,en."

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from electra_tf.data import deduplication, record_index, token_counts
+from electra_tf.data import filters, record_index, token_counts
 from electra_tf.data.record_making import (
     BuildSettings,
     Counts,
@@ -347,7 +347,7 @@ def _maker(plan: Plan) -> RecordMaker:
     verdicts = None
     if plan.settings.filters.compare:
         folder = os.path.join(plan.folder, OWN)
-        verdicts = deduplication.Verdicts(folder, plan.identity)
+        verdicts = filters.Verdicts(folder, plan.identity)
     maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts)
     advice = "Every machine needs the same file there."
     maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
@@ -359,14 +359,14 @@ def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[st
     portion, units = task
     settings = plan.settings
     documents = (scan(Unit(*unit), settings) for unit in units)
-    deduplication.write_numbers(folder, portion, settings.filters, documents)
+    filters.write_numbers(folder, portion, settings.filters, documents)
     return {}
 
 
 def compare_documents(plan: Plan, firsts: list[int], folder: str) -> dict[str, Any]:
-    """Writes the verdicts on all documents; see `deduplication.compare`."""
+    """Writes the verdicts on all documents; see `filters.compare`."""
     numbers = os.path.join(plan.folder, OWN)
-    deduplication.compare(numbers, firsts, plan.settings.filters, folder)
+    filters.compare(numbers, firsts, plan.settings.filters, folder)
     return {}
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.data import deduplication, tfrecord, token_counts
+from electra_tf.data import tfrecord, token_counts
 from electra_tf.data.example_building import ExampleBuilder
-from electra_tf.text.filters import MAX_DOCUMENT_CHARS, Filters
+from electra_tf.data.filters import MAX_DOCUMENT_CHARS, Filters, UnitVerdicts, Verdicts
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.units import Corpus, Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
@@ -94,7 +94,7 @@ class RecordMaker:
         self,
         settings: BuildSettings,
         is_only_unit: bool,
-        verdicts: deduplication.Verdicts | None = None,
+        verdicts: Verdicts | None = None,
     ):
         self._settings = settings
         self._verdicts = verdicts
@@ -215,7 +215,7 @@ class _Pieces:
 def _filtered(
     batches: Iterator[tuple[list[str], list[bool], Counts]],
     filters: Filters,
-    verdicts: deduplication.UnitVerdicts | None,
+    verdicts: UnitVerdicts | None,
 ) -> Iterator[tuple[list[str], list[bool], Counts]]:
     """Leaves out of batches of lines what the filters do not let through."""
     pieces = _Pieces()
@@ -245,7 +245,7 @@ def _filtered(
 def scan(unit: Unit, settings: BuildSettings) -> Iterator[list[str]]:
     """Yields the documents of a unit that its other filters let through.
 
-    They are those that `deduplication` compares, and its verdicts are in their order.
+    They are those that `filters.compare` compares, and its verdicts are in their order.
     """
     pieces = _Pieces()
     for lines, is_blank, _ in _line_batches(unit, settings):

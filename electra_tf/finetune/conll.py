@@ -20,6 +20,7 @@ from electra_tf.finetune.inputs import (
     Columns,
     Source,
     identity_of,
+    printed,
     records,
     refuse,
     shown,
@@ -223,6 +224,52 @@ def _named(
     return layout, found
 
 
+def sentence_rows(
+    source: Source, columns: Sequence[Sequence[Named]], identity: str
+) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """The rows of `records`, with lists of words and tags also where a table is text.
+
+    Its cells are printed lists, or separated by blanks; or each row has one word, and
+    rows with the same id, or with none below the first, are a sentence.
+
+    Args:
+      columns: what that of the words may be called, then what that of the tags may.
+
+    Raises `UserError` for a word in each row without a column of ids.
+    """
+    if source.form != "csv":
+        yield from records(source)
+        return
+    names = ([str(name) for name in names if name] for names in columns)
+    kept = list(records(source, [*itertools.product(*names)]))
+    header = kept[0][1] if kept else {}
+    named = [next((n for n in names if n in header), None) for names in columns]
+    found = [name for name in named if name is not None]
+    lists = [{c: _listed(row.get(c, "")) for c in found} for _, row in kept]
+    if not found or any(len(row[found[-1]]) > 1 for row in lists):
+        yield from ((w, row | own) for (w, row), own in zip(kept, lists, strict=True))
+        return
+    if len(kept) > 1 and identity not in header:
+        raise UserError(
+            f"{source.name} has one word in each row, and no column {identity!r} that "
+            "says which rows are a sentence.\nName it in the task, such as "
+            f'"id": "{next(iter(header))}".'
+        )
+    whole: list[tuple[str, dict[Any, Any]]] = []
+    for where, row in kept:
+        if not whole or row.get(identity) not in ("", whole[-1][1][identity]):
+            whole.append((where, row | {column: [] for column in found}))
+        for column in found:
+            whole[-1][1][column].append(row.get(column, ""))
+    yield from whole
+
+
+def _listed(cell: str) -> list[Any]:
+    """The list that a cell is the printed form of, or what blanks separate in it."""
+    found = printed(cell) if cell[:1] in ("[", "(") else None
+    return found if isinstance(found, list) else cell.split()
+
+
 def words(
     source: Source,
     column: Named = None,
@@ -236,7 +283,7 @@ def words(
     if source.form == LINES:
         yield from _asked_lines(source, column)
         return
-    for where, row in records(source):
+    for where, row in sentence_rows(source, [(column, *WORDS)], identity[0]):
         key = next((k for k in (column, *WORDS) if row.get(k) is not None), None)
         found = row.get(key)
         if not isinstance(found, list) or not found:

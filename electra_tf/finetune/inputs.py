@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
 # Kind of input -> the formats that it is read from.
 FORMS = {
     "texts": (*TABLES, "txt"),
-    "words": ("txt", "jsonl", "json", "parquet"),
+    "words": ("txt", "jsonl", "json", "csv", "parquet"),
     "questions": TABLES,
 }
 # Endings of files that are read as txt.
@@ -150,7 +151,7 @@ def can_cut(path: str | Path, form: str, kind: str) -> bool:
         return False
     if form == "tsv":  # A line may end inside a quoted cell.
         sample = list(itertools.islice(_of_file(Path(path)), _SAMPLE))
-        return not _is_quoted(sample, "\t")
+        return not _is_quoted(_with_quotes(str(path), sample), "\t")
     return form == "jsonl" or (form == LINES and kind == "texts")
 
 
@@ -322,7 +323,16 @@ def _signs(
     delimiter = next(filter(is_header, signs), signs[0])
     if source.is_quoted is not None:
         return delimiter, source.is_quoted, first
-    return delimiter, delimiter != "\t" or _is_quoted(sample[first:], "\t"), first
+    sample = _with_quotes(source.name, sample[first:])
+    return delimiter, delimiter != "\t" or _is_quoted(sample, "\t"), first
+
+
+def _with_quotes(name: str, sample: Sequence[str]) -> Sequence[str]:
+    """The first lines of a file; where they have no quote, those from its first on."""
+    if len(sample) < _SAMPLE or '"' in "".join(sample) or not os.path.isfile(name):
+        return sample
+    later = itertools.dropwhile(lambda line: '"' not in line, _of_file(Path(name)))
+    return [sample[0], *itertools.islice(later, _SAMPLE - 1)]
 
 
 def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
@@ -619,6 +629,15 @@ def number_of(label: Any) -> float | None:
     """The number that a label is, if it is written as one; 01 is none."""
     is_number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", str(label))
     return float(label) if is_number else None
+
+
+def with_decimal_point(number: str) -> str:
+    """A number whose decimal sign is a comma, with a point.
+
+    1,250 stays: its comma may part thousands.
+    """
+    is_clear = re.fullmatch(r"-?(0,\d+|\d+,(?!\d{3}$)\d+)", number)
+    return number.replace(",", ".") if is_clear else number
 
 
 def spellings(labels: Iterable[str]) -> dict[float | None, str]:

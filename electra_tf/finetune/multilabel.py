@@ -44,6 +44,11 @@ def split(label: Any, separator: str) -> tuple[str, ...]:
     return tuple(part for part in found if part)
 
 
+def _flag(value: Any) -> float | None:
+    """0 or 1 of a cell; any other number; None for text."""
+    return inputs.number_of(int(value) if isinstance(value, bool) else value)
+
+
 def is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
     """Whether labels are vectors of 0 and 1, a number for each class."""
     widths = {len(label) for label in labels}
@@ -129,18 +134,33 @@ class Multilabel:
         flags = FeatureSpec("label_flags", (len(self.labels),), "float32")
         return (flags, FeatureSpec("eid", (), "int32"))
 
-    def is_label(self, value: Any) -> bool:
-        """Whether a value of the data can be labels, as far as its type goes."""
-        parts = value if isinstance(value, list) else [value]
-        return not any(part is None or isinstance(part, (list, dict)) for part in parts)
+    @property
+    def _has_columns(self) -> bool:
+        """Whether each class has a column of its own, of 0 and 1."""
+        return isinstance(self.description["label"], list)
+
+    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
+        """What is wrong with the cells of the labels, as far as their type goes."""
+        for column in self.label_columns:
+            value = row[column]
+            if self._has_columns and _flag(value) not in (0, 1):
+                return f"column {column!r} is {shown(value)}, not 0 or 1"
+            parts = value if isinstance(value, list) else [value]
+            if any(part is None or isinstance(part, (list, dict)) for part in parts):
+                return f"{column} is {shown(value)}"
+        return None
 
     def label_of(self, row: dict[str | None, Any]) -> tuple[str, ...]:
         """The labels of a line."""
+        if self._has_columns:
+            return tuple(name for name in self.label_columns if _flag(row[name]))
         separator = self.description.get("separator", SEPARATOR)
         return split(row[self.description["label"]], separator)
 
     def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
         """Labels by name: of vectors those that are 1, of numbers those of a list."""
+        if self._has_columns:
+            return labels
         names = self.description.get("label_names")
         if split == "train" or not self.is_there("train"):
             self._is_vectors = is_vectors(labels)
@@ -149,7 +169,7 @@ class Multilabel:
                 raise UserError(
                     f"task {self.name}: the labels of {self.path(split)} are the "
                     "numbers 0 and 1, one each.\nType classification is for one class "
-                    "a text; a column for each class has to be made one of names."
+                    'a text; "label" may list the columns of several classes.'
                 )
             if self._is_vectors and not names:
                 self.remark(split, _UNNAMED.format(self._width), 0)

@@ -50,6 +50,7 @@ _TYPES = {
     "tags": ((str, int), "a column's name, or its number from 1"),
     "tag_names": (list, "a list of names"),
     "label_names": (list, "a list of names"),
+    "multilabel label": ((str, list), "a column, or a list of one for each class"),
 }
 _TABLE_KEYS = ("delimiter", "quoted")  # of a table in text
 # Names go into those of files and variables.
@@ -110,7 +111,8 @@ def check_description(name: str, description: dict[str, Any]) -> None:
         if key not in description:
             raise UserError(f"task {name}: {key!r} is missing; {kind} needs it.")
     for key, value in description.items():
-        types, what = _TYPES.get(key, (str, "text"))
+        usual = _TYPES.get(key, (str, "text"))
+        types, what = _TYPES.get(f"{kind} {key}", usual)
         is_other_bool = isinstance(value, bool) and types is not bool
         if is_other_bool or not isinstance(value, types):
             raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
@@ -272,22 +274,21 @@ class OwnTextTask(_OwnFiles, TextTask):
         return bool(self.stored) or {"lowest", "highest"} <= set(self.description)
 
     @property
-    def _label(self) -> str:
-        return self.description["label"]
+    def label_columns(self) -> tuple[str, ...]:
+        """One; of classes in columns of their own, all."""
+        label = self.description["label"]
+        return (label,) if isinstance(label, str) else tuple(label)
 
     def _labelled(self, split: str) -> Iterator[tuple[str, dict[str | None, Any]]]:
         """Lines that have all columns; `bad` has been told of the others."""
-        columns = (*self.columns[0], self._label)
+        columns = (*self.columns[0], *self.label_columns)
         bad = functools.partial(self.bad, split)
         source = self.source(split)
         for where, row, _ in inputs.whole_rows(source, [columns], bad):
             if wrong := inputs.no_text(row, self.columns[0]):
                 bad(where, wrong)
-            elif not self.is_label(row[self._label]):
-                hint = "; type multilabel reads lists" * (self._has_classes)
-                bad(where, f"{self._label} is {shown(row[self._label])}{hint}")
-            elif self.label_of(row) == "":
-                bad(where, f"the column {self._label!r} is empty")
+            elif wrong := self.wrong_cells(row):
+                bad(where, wrong)
             else:
                 yield where, row
 
@@ -311,18 +312,26 @@ class OwnTextTask(_OwnFiles, TextTask):
             found.append(example_of(eid, given, label))
         return found
 
-    def is_label(self, value: Any) -> bool:
-        """Whether a value of the data can be a label, as far as its type goes."""
-        return not isinstance(value, (list, dict)) and not inputs.is_printed(value)
+    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
+        """What is wrong with the cell of the label, as far as its type goes."""
+        [column] = self.label_columns
+        if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
+            hint = "; type multilabel reads lists" * self._has_classes
+            return f"{column} is {shown(row[column])}{hint}"
+        return None if self.label_of(row) else f"the column {column!r} is empty"
 
     def label_of(self, row: dict[str | None, Any]) -> str:
         """The label of a line, without the spaces around it."""
-        return str(row[self._label]).strip()
+        [column] = self.label_columns
+        return str(row[column]).strip()
 
     def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
         """Labels in one spelling for equal numbers, such as 0 and 0.0."""
         if not self._has_classes:
-            return labels
+            found = [inputs.with_decimal_point(label) for label in labels]
+            if count := sum(map(str.__ne__, labels, found)):
+                self.remark(split, "numbers have a decimal comma", count)
+            return found
         is_known = split != "train" or self.stored
         spellings = inputs.spellings(self.labels if is_known else labels)
         known = {*self.labels} if is_known else set()
@@ -347,7 +356,9 @@ class OwnTextTask(_OwnFiles, TextTask):
         """What is wrong with a score, where one end of the scale at most is given."""
         value = _number(label)
         if value is None:
-            return f"{shown(label)} is no number"
+            either = f"; {label.replace(',', '.')} or {label.replace(',', '')}?"
+            is_thousands = re.fullmatch(r"-?\d{1,3}(,\d{3})+", label)
+            return f"{shown(label)} is not a number{either if is_thousands else ''}"
         low, high = (self.description.get(key) for key in ("lowest", "highest"))
         if low is not None and value < float(low):
             return f"the score is {label}, lowest is {low}"
@@ -439,7 +450,8 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
             self.data_labels()
 
     def _is_lists(self, split: str) -> bool:
-        return inputs.form_of(self.path(split)) in ("json", "jsonl", "parquet")
+        forms = ("json", "jsonl", "parquet", "csv")
+        return inputs.form_of(self.path(split)) in forms
 
     def separator(self, split: str) -> str:
         """That of the file; a tab where a word or a class has a blank in it."""
@@ -492,7 +504,10 @@ class OwnTaggingTask(_OwnFiles, TaggingTask):
 
     def _of_lists(self, split: str) -> Iterator[Sentence]:
         [identity] = self.identity
-        for where, row in inputs.records(self.source(split)):
+        usual = {"words": conll.WORDS, "tags": conll.TAGS}
+        columns = [(self.description.get(k), *names) for k, names in usual.items()]
+        rows = conll.sentence_rows(self.source(split), columns, identity)
+        for where, row in rows:
             words = self._key(row, "words", conll.WORDS)
             tags = self._key(row, "tags", conll.TAGS)
             found = [row.get(key) for key in (words, tags)]

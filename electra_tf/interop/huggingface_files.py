@@ -20,7 +20,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import StoredModel, as_float32
 from electra_tf.storage.manifest import read_json
-from electra_tf.text import tokenizer_json
+from electra_tf.text import tokenizer_config
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
 
 WEIGHTS = "model.safetensors"
@@ -150,23 +150,23 @@ def write_tokenizer(
 ) -> None:
     """Writes vocab.txt, tokenizer.json and the two files of settings."""
     write_tokens(folder / VOCABULARY, vocab.tokens)
-    tokenizer_json.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
+    tokenizer_config.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
     settings = {
         "tokenizer_class": _UNCHANGED[0],
         "do_lower_case": config.do_lower_case,
-        "strip_accents": tokenizer_json.strips_accents(config),
+        "strip_accents": tokenizer_config.strips_accents(config),
         "tokenize_chinese_chars": True,
         "model_max_length": max_length,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
-        **tokenizer_json.SPECIAL,
+        **tokenizer_config.SPECIAL,
     }
     write_json(folder / TOKENIZER_CONFIG, settings)
-    write_json(folder / SPECIAL_TOKENS, tokenizer_json.SPECIAL)
+    write_json(folder / SPECIAL_TOKENS, tokenizer_config.SPECIAL)
 
 
 def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
-    """How `tokenizer_json.fast` does on the words of the vocabulary."""
-    tokenizer = tokenizer_json.fast(stored.vocab.distinct, stored.tokenizer_config)
+    """How `tokenizer_config.fast` does on the words of the vocabulary."""
+    tokenizer = tokenizer_config.fast(stored.vocab.distinct, stored.tokenizer_config)
 
     def encode(texts):
         return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -185,15 +185,15 @@ def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
     kind = settings.get("tokenizer_class") or _BERTS[0]
     if kind not in (*_BERTS, *_UNCHANGED):
         remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
-        raise tokenizer_json.refused(said, f"tokenizer_class is {kind!r}", remedy)
+        raise tokenizer_config.refused(said, f"tokenizer_class is {kind!r}", remedy)
     _check_added(folder, settings)
     by_config = by_json = None
     if settings and (kind in _BERTS or "do_lower_case" in settings):
-        checked = tokenizer_json.of_settings(settings, said)
+        checked = tokenizer_config.of_settings(settings, said)
         if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
             by_config = checked
     if fixed.is_file():
-        by_json = tokenizer_json.settings_of(read_json(fixed), fixed)
+        by_json = tokenizer_config.settings_of(read_json(fixed), fixed)
     if by_config and by_json and not by_config.equivalent(by_json):
         raise UserError(
             f"{said} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
@@ -221,7 +221,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
 
     Only a tokenizer.json says them itself.
     """
-    tokenizer_json.check_added(_json_of(folder / ADDED), folder / ADDED)
+    tokenizer_config.check_added(_json_of(folder / ADDED), folder / ADDED)
     for path, said in (
         (folder / TOKENIZER_CONFIG, settings),
         (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
@@ -229,7 +229,7 @@ def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
         for name in _ADDED_KEYS:
             added = said.get(name) or ()
             added = added.values() if isinstance(added, Mapping) else added
-            tokenizer_json.check_added(added, path)
+            tokenizer_config.check_added(added, path)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

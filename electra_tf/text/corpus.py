@@ -3,15 +3,14 @@
 
 import codecs
 import io
-import json
 import lzma
 import os
-import stat
 import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from glob import glob
+from pathlib import Path
 from typing import BinaryIO
 
 try:
@@ -20,7 +19,8 @@ except ImportError:  # needed where a file is compressed with it
     zstd = None
 
 from electra_tf.console import printable
-from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.storage.manifest import read_json
 
 ENCODING_ERRORS = ("strict", "replace")
 
@@ -75,7 +75,10 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
         _keep_saved_data_set(folder, folders, names)
         paths += [os.path.join(folder, name) for name in names]
     for path in paths:
-        _check_file(path)
+        if not os.path.isfile(path):  # a pipe would never end
+            raise UserError(
+                f"{path} is a broken link, or not a file.\nTake it out of the corpus."
+            )
     if not paths:
         raise UserError(
             f"the corpus directory {corpus_dir} holds no files.\n"
@@ -97,38 +100,19 @@ def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> N
             )
         folders[:], names[:] = ["train"], []
     if "state.json" in names and "dataset_info.json" in names:
-        path = os.path.join(folder, "state.json")
-        try:
-            with open(path, encoding="utf-8") as f:
-                state = json.load(f)
-            names[:] = [file["filename"] for file in state["_data_files"]]
-            if state.get("_indices_data_files"):
-                raise ValueError("its rows are chosen by an index; flatten_indices()")
-            if any(os.path.basename(name) != name for name in names):
-                raise ValueError("its files lie elsewhere")
-        except (OSError, *JSON_ERRORS) as e:
+        path = Path(folder, "state.json")
+        state = read_json(path)
+        names[:] = [file["filename"] for file in state.get("_data_files", ())]
+        if not names or state.get("_indices_data_files"):
             raise UserError(
-                f"{path} does not describe a data set ({e!r}).\nSave it again with "
-                "save_to_disk.",
+                f"{path} does not describe files that are read whole.\nSave the data "
+                "set again: flatten_indices().save_to_disk(...).",
                 EXIT_DAMAGED,
-            ) from None
+            )
 
 
 def _unreadable(error: OSError) -> None:
     raise UserError(f"cannot read {error.filename}: {error.strerror}.")
-
-
-def _check_file(path: str) -> None:
-    """Refuses what is no file: broken links, and pipes that would never end."""
-    try:
-        is_file = stat.S_ISREG(os.stat(path).st_mode)
-    except OSError as e:
-        target = f" (a link to {os.readlink(path)})" if os.path.islink(path) else ""
-        raise UserError(
-            f"cannot read {path}{target}: {e.strerror}.\nTake it out of the corpus."
-        ) from None
-    if not is_file:
-        raise UserError(f"{path} is not a file.\nTake it out of the corpus.")
 
 
 def standard_input() -> BinaryIO:

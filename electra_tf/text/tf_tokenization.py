@@ -34,28 +34,15 @@ _NO_TEXTS = (
 _CAPITAL_SIGMA, _SMALL_SIGMA, _FINAL_SIGMA = "\u03a3", "\u03c3", "\u03c2"
 
 
-def _re2_class(*classes: unicode_classes.Ranges, without: str = "") -> str:
-    """Returns classes of characters in RE2's syntax; surrogates are unknown to it."""
-    gaps = sorted([*map(ord, without), *range(0xD800, 0xE000)])
-    parts = []
-    for first, last in unicode_classes.merge(*classes):
-        inside = [c for c in gaps if first <= c <= last]
-        for gap in [*inside, last + 1]:
-            if first < gap:
-                parts.append(f"\\x{{{first:x}}}-\\x{{{gap - 1:x}}}")
-            first = gap + 1
-    return f"[{''.join(parts)}]"
-
-
-# What happens to a character, as classes in RE2's syntax.
-VANISHING = _re2_class(unicode_classes.OTHER, ((0xFFFD, 0xFFFD),), without="\t\n\r")
-WHITE_SPACE = _re2_class(unicode_classes.WHITE_SPACE)
-IDEOGRAPHS = _re2_class(unicode_classes.IDEOGRAPHS)
-MARKS = _re2_class(unicode_classes.NONSPACING_MARKS)
-PUNCTUATION = _re2_class(unicode_classes.PUNCTUATION)
-_CASED = _re2_class(unicode_classes.CASED)
-_CASE_IGNORABLE = _re2_class(unicode_classes.CASE_IGNORABLE)
-_NEW_CAPITALS = _re2_class(
+# What happens to a character.
+_VANISHING = unicode_classes.VANISHING
+_WHITE_SPACE = unicode_classes.pattern(unicode_classes.WHITE_SPACE)
+_IDEOGRAPHS = unicode_classes.pattern(unicode_classes.IDEOGRAPHS)
+_MARKS = unicode_classes.pattern(unicode_classes.NONSPACING_MARKS)
+_PUNCTUATION = unicode_classes.pattern(unicode_classes.PUNCTUATION)
+_CASED = unicode_classes.pattern(unicode_classes.CASED)
+_CASE_IGNORABLE = unicode_classes.pattern(unicode_classes.CASE_IGNORABLE)
+_NEW_CAPITALS = unicode_classes.pattern(
     *((pair,) for pair, _ in unicode_classes.CAPITALS_OF_UNICODE_14)
 )
 
@@ -127,10 +114,10 @@ class TFTokenizer:
         """Returns the normalised words: string [n] -> RaggedTensor [n, (words)]."""
         replace = tf.strings.regex_replace
         texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="ignore")
-        texts = replace(texts, VANISHING, "")
-        texts = replace(texts, WHITE_SPACE, " ")
-        texts = replace(texts, IDEOGRAPHS, r" \0 ")
-        texts = replace(self.normalize(texts), PUNCTUATION, r" \0 ")
+        texts = replace(texts, _VANISHING, "")
+        texts = replace(texts, _WHITE_SPACE, " ")
+        texts = replace(texts, _IDEOGRAPHS, r" \0 ")
+        texts = replace(self.normalize(texts), _PUNCTUATION, r" \0 ")
         return tf.strings.split(texts)
 
     def normalize(self, texts):
@@ -139,7 +126,7 @@ class TFTokenizer:
             texts = _lower(texts)
             if self.config.strip_accents:
                 texts = self._normalize_utf8(texts, "NFD")
-                texts = tf.strings.regex_replace(texts, MARKS, "")
+                texts = tf.strings.regex_replace(texts, _MARKS, "")
         return texts
 
 
@@ -246,12 +233,12 @@ def _characters(tokenizer: TFTokenizer, code_points: tf.Tensor) -> _Characters:
     """What becomes of each character; the strings are made once for each distinct."""
     distinct, index = tf.unique(code_points)
     chars = tf.strings.unicode_encode(distinct[:, None], "UTF-8")
-    vanishes = tf.strings.regex_full_match(chars, VANISHING)
-    is_white = tf.strings.regex_full_match(chars, WHITE_SPACE)
+    vanishes = tf.strings.regex_full_match(chars, _VANISHING)
+    is_white = tf.strings.regex_full_match(chars, _WHITE_SPACE)
     width = tf.strings.length(tokenizer.normalize(chars))
     width = tf.where(vanishes | is_white, 0, width)
     is_mark = (width == 0) & ~vanishes & ~is_white
-    is_ideograph = tf.strings.regex_full_match(chars, IDEOGRAPHS)
+    is_ideograph = tf.strings.regex_full_match(chars, _IDEOGRAPHS)
     facts = (width, is_white, is_ideograph, is_mark)
     return _Characters(code_points, *(tf.gather(fact, index) for fact in facts))
 

@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
 from electra_tf.text.corpus import TextReader, record
@@ -61,24 +61,21 @@ def read_tfds_documents(
     end: int,
     encoding_errors: str = "strict",
 ) -> Iterator[TextReader]:
-    """Yields a reader for each of the documents `start` to `end` of the split "train".
-
-    Raises UserError as `open_tfds` does.
-    """
+    """Yields a reader for each of the documents `start` to `end` of "train"."""
     import tensorflow_datasets as tfds
 
-    source = open_tfds(spec, data_dir)
-    end = min(end, source.num_examples)
-    if start >= end:
-        return
+    field = spec.rpartition(":")[2].split("/")
+    only: Any = True  # the nested dict that has tensorflow_datasets decode one feature
+    for part in reversed(field):
+        only = {part: only}
     documents = _tfds_builder(spec, data_dir).as_dataset(
         split=f"train[{start}:{end}]",
         shuffle_files=False,
         read_config=tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False),
-        decoders=tfds.decode.PartialDecoding(_only(source.field.split("/"))),
+        decoders=tfds.decode.PartialDecoding(only),
     )
     for index, document in enumerate(documents.as_numpy_iterator(), start):
-        for part in source.field.split("/"):
+        for part in field:
             document = document[part]
         place = f"{spec}[{index}]"
         yield record(document, spec, encoding_errors, lambda place=place: place)
@@ -91,11 +88,6 @@ def _is_text(features, path: list[str]) -> bool:
         except (KeyError, TypeError):
             return False
     return getattr(features, "tf_dtype", None) == "string" and features.shape == ()
-
-
-def _only(path: list[str]):
-    """The nested dict that has tensorflow_datasets decode one feature."""
-    return {path[0]: _only(path[1:])} if path else True
 
 
 def _tfds_builder(spec: str, data_dir: str | os.PathLike | None):

@@ -41,6 +41,23 @@ def code_points(ranges: Ranges) -> frozenset[str]:
     return frozenset(chr(c) for a, b in ranges for c in range(a, b + 1))
 
 
+def pattern(*classes: Ranges, without: Ranges = ()) -> str:
+    """A regular expression for one character of the classes, for RE2 and Oniguruma.
+
+    Surrogates, which these do not know, are left out.
+    """
+    parts = []
+    for first, last in merge(*classes):
+        for start, end in merge(without, ((0xD800, 0xDFFF),)):
+            if first <= end and start <= last:
+                if first < start:
+                    parts.append((first, start - 1))
+                first = end + 1
+        if first <= last:
+            parts.append((first, last))
+    return "[" + "".join(f"\\x{{{a:X}}}-\\x{{{b:X}}}" for a, b in parts) + "]"
+
+
 def _read_tables() -> dict[str, Ranges]:
     """Reads unicode_14.txt: blocks of a comment, a name and ranges."""
     text = Path(__file__).with_name("unicode_14.txt").read_text(encoding="ascii")
@@ -65,6 +82,9 @@ CASE_IGNORABLE = _TABLES["CASE_IGNORABLE"]
 # What becomes " ". The rest of what str.split() splits at are controls, which vanish.
 # The line and paragraph separators pass the original's cleaning, then split.
 WHITE_SPACE = merge(_TABLES["SPACES"], _parse("9-a d 2028-2029"))
+
+# What is removed: with the replacement character, but without white space.
+VANISHING = pattern(OTHER, ((0xFFFD, 0xFFFD),), without=WHITE_SPACE)
 
 # CJK ideographs, each of which is a word of its own. Hangul, kana and the symbols of
 # these scripts are not among them.

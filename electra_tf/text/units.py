@@ -341,9 +341,7 @@ def _documents(
 def _read_packed(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     is_archive = unit.kind == "archive"
     for reader in archives.read_packed(unit.path, reading.encoding_errors, is_archive):
-        kind = unit.kind
-        if is_archive:
-            kind = _kind_by_name(reader.name) or _kind_by_content(reader.head)
+        kind = _kind_by_name(reader.name) or _kind_by_content(reader.head)
         if kind in _TABLES.values():
             raise UserError(
                 f"{reader.name} is {kind}, which cannot be read inside of an archive.\n"

@@ -16,7 +16,7 @@ from typing import Any
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.remote import fetch_once
-from electra_tf.text import tokenizer_json
+from electra_tf.text import tokenizer_config
 from electra_tf.text.tokenizer_config import (
     CLS,
     MASK,
@@ -46,12 +46,18 @@ class Vocabulary:
         path: where it was read, for messages.
         sha256: of the tokens joined by LF and ended by LF. For a file with LF line ends
             that is the hash of the file; one with CRLF has the hash of its LF twin.
+        pad_id, unk_id, cls_id, sep_id, mask_id: of the special tokens.
     """
 
     tokens: tuple[str, ...]
     path: str = "vocabulary"
     ids: dict[str, int] = dataclasses.field(init=False, repr=False)
     sha256: str = dataclasses.field(init=False)
+    pad_id: int = dataclasses.field(init=False, repr=False)
+    unk_id: int = dataclasses.field(init=False, repr=False)
+    cls_id: int = dataclasses.field(init=False, repr=False)
+    sep_id: int = dataclasses.field(init=False, repr=False)
+    mask_id: int = dataclasses.field(init=False, repr=False)
 
     def __post_init__(self):
         missing = [token for token in SPECIAL_TOKENS if token not in self.tokens]
@@ -65,6 +71,8 @@ class Vocabulary:
         ids = {token: index for index, token in enumerate(self.tokens)}
         object.__setattr__(self, "tokens", tuple(self.tokens))
         object.__setattr__(self, "ids", ids)
+        for token in SPECIAL_TOKENS:
+            object.__setattr__(self, f"{token[1:-1].lower()}_id", ids[token])
         object.__setattr__(self, "sha256", hashlib.sha256(text.encode()).hexdigest())
 
     @classmethod
@@ -84,26 +92,6 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.tokens)
-
-    @property
-    def pad_id(self) -> int:
-        return self.ids[PAD]
-
-    @property
-    def unk_id(self) -> int:
-        return self.ids[UNK]
-
-    @property
-    def cls_id(self) -> int:
-        return self.ids[CLS]
-
-    @property
-    def sep_id(self) -> int:
-        return self.ids[SEP]
-
-    @property
-    def mask_id(self) -> int:
-        return self.ids[MASK]
 
     @property
     def continuations(self) -> list[bool]:
@@ -285,7 +273,7 @@ def read_settings(vocab: Vocabulary | str | os.PathLike) -> TokenizerConfig | No
         vocab = Vocabulary.load(vocab)
     path = fetch_once(settings_path(vocab.path))
     if not os.path.exists(path):
-        return tokenizer_json.settings_in_file(fetch_once(vocab.path))
+        return tokenizer_config.settings_in_file(fetch_once(vocab.path))
     try:
         with open(path, encoding="utf-8") as f:
             settings = json.load(f)

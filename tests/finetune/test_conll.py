@@ -269,3 +269,34 @@ def test_lines_that_are_neither_columns_nor_text_are_refused(tmp_path):
         source = open_source(str(tmp_path / "x.txt"), None, "words")
         with pytest.raises(UserError, match="x.txt, line .* columns"):
             list(conll.words(source))
+
+
+KAGGLE = {"words": "Word", "tags": "Tag", "id": "Sentence #"}
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "ids"),
+    [
+        ("words,tags\nanna sings,B-PER O\npeter,B-PER\n", {}, [None, None]),
+        ("id,words,tags\n7,\"['anna', 'sings']\",\"['B-PER', 'O']\"\n"
+         "8,['peter'],['B-PER']\n", {}, ["7", "8"]),
+        ("id,tokens,ner_tags\n7,['anna' 'sings'],['B-PER' 'O']\n"
+         "8,['peter'],['B-PER']\n", {}, ["7", "8"]),
+        ("Sentence #,Word,POS,Tag\n7,anna,N,B-PER\n,sings,V,O\n8,peter,N,B-PER\n",
+         KAGGLE, ["7", "8"]),
+        ("Sentence #;Word;Tag\n7;anna;B-PER\n7;sings;O\n8;peter;B-PER\n",
+         KAGGLE, ["7", "8"]),
+    ],
+)  # fmt: skip
+def test_sentences_in_a_table(tmp_path, text, keys, ids):
+    [task] = own_tasks(tmp_path, {"train.csv": text}, "tagging", keys=keys)
+    found = task.read("train")
+    assert [example.words for example in found] == TWO
+    assert [example.written for example in found] == [["B-PER", "O"], ["B-PER"]]
+    assert [example.id for example in found] == ids
+    asked = [*task.asked(open_source(str(tmp_path / "train.csv"), None, "words"))]
+    assert [one.given["words"] for one in asked] == TWO
+    if keys:
+        without = {**keys, "id": "number"}
+        with pytest.raises(UserError, match="one word in each row"):
+            own_tasks(tmp_path, {"train.csv": text}, "tagging", keys=without)

@@ -68,6 +68,36 @@ def test_separator_and_quotes_are_recognised(tmp_path, name, text, rows, note):
         )
 
 
+def test_quotes_are_recognised_below_the_first_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(inputs, "_SAMPLE", 5)
+    rows = [("a dog", "pos"), ("a cat", "neg")] * 5
+    for rest, is_quoted in ((ROWS, True), (RAW, False)):
+        between = table(rest, "\t") if is_quoted else plain(rest)
+        text = plain(rows) + between.partition("\n")[2]
+        [task] = own_tasks(tmp_path, {"train.tsv": text})
+        assert [(e.text_a, e.label) for e in task.read("train")] == [*rows, *rest]
+        assert inputs.can_cut(tmp_path / "train.tsv", "tsv", "texts") != is_quoted
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        (["0,5", "1,25", "2"], ["0.5", "1.25", "2"]),
+        (["0,125", "-2,0", "3.5"], ["0.125", "-2.0", "3.5"]),
+        (["0.5", "1,250"], "'1,250'.*1.250 or 1250"),
+    ],
+)
+def test_decimal_commas(tmp_path, scores, expected):
+    text = "a;b\n" + "".join(f"dog;{score}\n" for score in scores)
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=f"train.csv, line 3: {expected}"):
+            own_tasks(tmp_path, {"train.csv": text}, "regression")
+        return
+    [task] = own_tasks(tmp_path, {"train.csv": text}, "regression")
+    assert [e.label for e in task.read("train")] == expected
+    assert any("decimal comma" in remark for remark in task.remarks["train"])
+
+
 def test_a_description_says_separator_and_quotes(tmp_path):
     for keys, expected in (
         ({"quoted": False}, '"the ""big"" dog"'),
@@ -165,6 +195,23 @@ def test_labels_of_several_classes(tmp_path, values, keys, expected):
         [task] = own_tasks(tmp_path, files, "multilabel", keys=keys)
         with pytest.raises(UserError, match=r"dev.jsonl, line 3: .*no vector: 1 0"):
             task.read("dev")
+
+
+def test_classes_in_columns_of_their_own(tmp_path):
+    keys = {"text_a": "a", "label": ["joy", "fear"]}
+    text = "a,joy,fear,id\ndog,1,0,4\ncat,1.0,1,5\nran,0,0,6\n"
+    [task] = own_tasks(tmp_path, {"train.csv": text}, "multilabel", keys=keys)
+    found = [("joy",), ("joy", "fear"), ()]
+    assert [e.label for e in task.read("train")] == found
+    assert task.labels == ("fear", "joy")
+    bad = text.replace("1.0", "2")
+    with pytest.raises(UserError, match="line 3: column 'joy' is '2', not 0 or 1"):
+        own_tasks(tmp_path, {"train.csv": bad}, "multilabel", keys=keys)
+    with pytest.raises(UserError, match="label is .*; it must be text"):
+        own_tasks(tmp_path, {"train.csv": text}, keys=keys)
+    with pytest.raises(UserError, match="no column 'anger'"):
+        keys["label"] = ["joy", "anger"]
+        own_tasks(tmp_path, {"train.csv": text}, "multilabel", keys=keys)
 
 
 def test_numbers_0_and_1_are_no_names_of_several_classes(tmp_path):

@@ -8,12 +8,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from electra_tf.data import dataset_building, deduplication, record_making
+from electra_tf.data import dataset_building, filters, record_making
 from electra_tf.data.dataset_building import Plan
+from electra_tf.data.filters import Filters
 from electra_tf.data.record_making import BuildSettings
 from electra_tf.errors import UserError
 from electra_tf.text import units
-from electra_tf.text.filters import Filters
 from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers.building import VOCAB, WORDS, content, fail, succeed, write_corpus
 
@@ -38,8 +38,8 @@ def kept(tmp_path, documents, **wanted):
         for task in enumerate(portions):
             dataset_building.number_documents(plan, task, str(tmp_path))
         firsts = [portion[0].index for portion in portions]
-        deduplication.compare(str(tmp_path), firsts, chosen, str(tmp_path))
-        verdicts = deduplication.Verdicts(str(tmp_path), plan.identity)
+        filters.compare(str(tmp_path), firsts, chosen, str(tmp_path))
+        verdicts = filters.Verdicts(str(tmp_path), plan.identity)
     found, dropped = [[]], Counter()
     for unit in text.units:
         own = verdicts and verdicts.of(unit)
@@ -153,10 +153,10 @@ def test_comparing_in_turns_changes_nothing(tmp_path, monkeypatch):
     parts = np.split(whole, [10, 400, 400])
     results = []
     for limit in (7, 10_000):
-        monkeypatch.setattr(deduplication, "_MAX_COMPARED", limit)
+        monkeypatch.setattr(filters, "_MAX_COMPARED", limit)
         verdicts = [np.zeros(len(part), np.uint8) for part in parts]
         verdicts[0][:] = 2  # left out for another reason
-        deduplication._mark_repeated(parts.__getitem__, verdicts, 1)
+        filters._mark_repeated(parts.__getitem__, verdicts, 1)
         results.append(np.concatenate(verdicts))
     seen = set()
     for number, verdict in zip(whole[10:], results[0][10:], strict=True):

@@ -12,7 +12,7 @@ import tensorflow as tf
 import electra_tf
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.text.tokenizer_config import TokenizerConfig
+from electra_tf.text.vocabulary import TokenizerConfig
 from tests.helpers import forked_runs
 from tests.helpers.runs import TINY, pretrain, run_script, tiny, write_tiny_data
 

@@ -60,22 +60,20 @@ def test_members_are_read_in_order(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("../evil.txt", b"x", "outside"),
-        ("a/../../evil.txt", b"x", "outside"),
-        ("/tmp/evil.txt", b"x", "outside"),
-        ("C:\\evil.txt", b"x", "outside"),
-        ("c:/evil.txt", b"x", "outside"),
-        ("alias", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "is a link"),
-        ("alias", {"type": tarfile.LNKTYPE, "linkname": "good.txt"}, "is a link"),
-        ("fifo", {"type": tarfile.FIFOTYPE}, "neither"),
-        ("device", {"type": tarfile.BLKTYPE}, "neither"),
+        ("../evil.txt", b"x", "outside the destination"),
+        ("a/../../evil.txt", b"x", "outside the destination"),
+        ("alias", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "absolute"),
+        ("alias", {"type": tarfile.LNKTYPE, "linkname": "../good.txt"}, "outside"),
+        ("fifo", {"type": tarfile.FIFOTYPE}, "special file"),
+        ("device", {"type": tarfile.BLKTYPE}, "special file"),
     ],
 )
 def test_hostile_archives_are_refused(tmp_path, name, content, problem):
     path = tmp_path / "in" / "evil.xz"
     path.parent.mkdir()
     archive(path, ("good.txt", b"good\n"), (name, content))
-    with pytest.raises(UserError, match=f"evil.xz: refused.*{problem}") as caught:
+    match = f"evil.xz: not a sound tar.*2 members.*{problem}"
+    with pytest.raises(UserError, match=match) as caught:
         list(archives.read_packed(path))
     assert caught.value.exit_code == EXIT_DAMAGED
     assert [p.name for p in tmp_path.rglob("*")] == ["in", "evil.xz"]
@@ -147,7 +145,7 @@ def test_archives_in_archives(tmp_path):
     damaged(outer, archives.read_packed, "openwebtext.tar:a.tar: not a sound tar")
     archive(inner, ("../a", b"text\n"))
     archive(outer, ("a.xz", inner.read_bytes()), mode="w")
-    damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: refused")
+    damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: not a sound tar")
 
 
 def test_the_limit_counts_all_that_is_packed_inside(tmp_path, monkeypatch):

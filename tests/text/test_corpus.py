@@ -41,7 +41,7 @@ def test_links_are_followed(tmp_path):
     found = [p.removeprefix(f"{corpus_dir}/") for p in corpus.list_files(corpus_dir)]
     assert found == ["a.txt", "b.txt", "linked/a.txt"]
     for name, target, problem in (
-        ("broken", "nowhere", "broken .a link to nowhere.: No such file"),
+        ("broken", "nowhere", "broken is a broken link"),
         ("above", "..", "one directory twice"),
     ):
         (corpus_dir / name).symlink_to(target)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import tokenizer_json, vocabulary
+from electra_tf.text import tokenizer_config, vocabulary
 from electra_tf.text.tf_tokenization import TFTokenizer
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
@@ -87,7 +87,7 @@ class TestVocabulary:
         vocabulary.write_tokens(again, vocab.tokens)
         assert again.read_bytes() == data.encode()
         text, ids = "a bc\u2028\u3000b \t\n\nbc", [5, 10, 11, 10, 10, 11]
-        tokenizer = tokenizer_json.fast(vocab.distinct, TokenizerConfig())
+        tokenizer = tokenizer_config.fast(vocab.distinct, TokenizerConfig())
         tokenizer.save(str(tmp_path / "tokenizer.json"))
         assert Vocabulary.load(tmp_path / "tokenizer.json").tokens == vocab.tokens
         assert Tokenizer(vocab).encode(text) == ids
@@ -104,7 +104,7 @@ class TestVocabulary:
         vocab = Vocabulary.load(path)
         assert vocab.sha256 == hashlib.sha256(data.encode()).hexdigest()
         text, ids = "the a thex", [8, 10, 8, 7]
-        fast = tokenizer_json.fast(vocab.distinct, TokenizerConfig())
+        fast = tokenizer_config.fast(vocab.distinct, TokenizerConfig())
         fast.save(str(tmp_path / "tokenizer.json"))
         assert fast.encode(text, add_special_tokens=False).ids == ids
         again = Vocabulary.load(tmp_path / "tokenizer.json")

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.text import tokenizer_json
+from electra_tf.text import tokenizer_config
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
@@ -15,6 +15,7 @@ from electra_tf.text.vocabulary import (
     resolve_settings,
 )
 from tests.helpers.building import VOCAB
+from tests.helpers.runs import ROOT
 
 CONFIGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(False))
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
@@ -23,14 +24,22 @@ TEXT = "The Café of ΣΟΦΟΣ, 中文; unaffable 123!"
 
 def write(path, config, **changes):
     """The tiny vocabulary as the package tokenizers has it, with BERT's normalizer."""
-    text = tokenizer_json.fast(Vocabulary.load(VOCAB).distinct, config).to_str()
-    lower, strip = config.do_lower_case, tokenizer_json.strips_accents(config)
+    text = tokenizer_config.fast(Vocabulary.load(VOCAB).distinct, config).to_str()
+    lower, strip = config.do_lower_case, tokenizer_config.strips_accents(config)
     content = json.loads(text) | {"pre_tokenizer": {"type": "BertPreTokenizer"}}
     content["normalizer"] = BERT | {"lowercase": lower, "strip_accents": strip}
     for name, value in changes.items():
         content[name] = value(content[name])
     path.write_text(json.dumps(content))
     return path
+
+
+def test_exported_file_of_an_earlier_version_is_read():
+    """Its classes of characters are the same, their ranges in another order."""
+    pytest.importorskip("tokenizers")
+    path = ROOT / "examples/novels_model/discriminator/tokenizer.json"
+    config = tokenizer_config.settings_of(json.loads(path.read_text()), path)
+    assert config == TokenizerConfig()
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
