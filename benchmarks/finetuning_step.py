@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One fine-tuning step: sequences per second, and the share of the matmul rate.
+"""One step of fine-tuning: sequences per second, and the share of the matmul rate.
 
     python benchmarks/finetuning_step.py
-    python benchmarks/finetuning_step.py --kind qa --lengths 128,256,384,512
-    python benchmarks/finetuning_step.py --lengths 32,64,128 --kind classification
+    python benchmarks/finetuning_step.py --lengths 32,64,128
 
 The step is that of run_finetuning.py, with clipping, layer-wise rates and metrics, on
 random tokens padded to each length: what a batch costs that is padded to a bucket's
@@ -28,9 +27,6 @@ from electra_tf.config.run import NO_DATA
 from electra_tf.errors import UserError
 
 FLAGS = flags.FLAGS
-KINDS = {"classification": 2, "tagging": 23, "qa": 0}
-
-flags.DEFINE_enum("kind", "classification", list(KINDS), "Kind of the task.")
 flags.DEFINE_list("lengths", "32,64,128", "Tokens that sequences are padded to.")
 define_step_flags("run_finetuning.py")
 
@@ -62,7 +58,7 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
-    head = SimpleNamespace(kind=FLAGS.kind, num_labels=KINDS[FLAGS.kind])
+    head = SimpleNamespace(kind="classification", num_labels=2)
     given = [SimpleNamespace(name="task", head=head)]
     task, state, placement = place(
         config,
@@ -92,13 +88,7 @@ def step_flops(config: FinetuningConfig, length: int) -> int:
     """Forward and backward pass of encoder and head."""
     shape = config.model_config()
     tokens = config.train_batch_size * length
-    width = shape.hidden_size
-    head = {
-        "classification": config.train_batch_size * 2 * width * 2,
-        "tagging": tokens * 2 * width * KINDS["tagging"],
-        # The end's hidden layer sees each end once and each start once.
-        "qa": tokens * 2 * 512 * (width + 1),
-    }[FLAGS.kind]
+    head = config.train_batch_size * 2 * shape.hidden_size * 2
     encoded = tokens * Encoder.of(shape).flops_per_token(length, config.embedding_size)
     return 3 * (encoded + head)
 
@@ -110,7 +100,6 @@ def make_batches(tf, config: FinetuningConfig, length: int):
         (rows, length), [3, 7], 5, config.vocab_size, tf.int32
     )
     zeros = tf.zeros([rows], tf.int32)
-    words = tf.zeros([rows, length], tf.int32)
     batch = {
         "input_ids": ids,
         "input_mask": tf.ones_like(ids),
@@ -118,19 +107,13 @@ def make_batches(tf, config: FinetuningConfig, length: int):
         "task_id": zeros,
         "task:eid": zeros,
         "task:label_ids": zeros,
-        "task:labeled_positions": words + tf.range(length),
-        "task:labels": words,
-        "task:labels_mask": tf.ones([rows, length]),
-        "task:start_positions": zeros + 3,
-        "task:end_positions": zeros + 5,
-        "task:is_impossible": zeros,
     }
     return tf.data.Dataset.from_tensors(batch).repeat()
 
 
 def print_lengths(results: list[dict]) -> None:
     """Medians."""
-    print(f"\n{FLAGS.kind}, batches of {FLAGS.batch_size}")
+    print(f"\nClassification, batches of {FLAGS.batch_size}")
     longest = median(results[:1], "seconds")
 
     def share(row):

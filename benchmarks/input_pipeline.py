@@ -2,10 +2,8 @@
 """Shards to batches: examples/s of the reader on one core, beside TensorFlow's own.
 
     python benchmarks/input_pipeline.py
-    python benchmarks/input_pipeline.py --pattern 'D/pretrain_data.tfrecord*' \\
-        --vocab-file V --max-seq-length 128
 
-Without --pattern, random examples. The process keeps to one core; the variants take
+The process keeps to one core; the variants take
 turns, and the table has the median of several rounds.
 """
 
@@ -24,9 +22,7 @@ from electra_tf.text.vocabulary import Vocabulary
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("pattern", None, "Shards to read.")
-flags.DEFINE_string("vocab_file", None, "Their vocabulary.")
-flags.DEFINE_integer("examples", 60_000, "Random examples without --pattern.")
+flags.DEFINE_integer("examples", 60_000, "Random examples.")
 flags.DEFINE_integer("batch_size", 128, "Examples of a batch.")
 flags.DEFINE_integer("max_seq_length", 128, "Tokens of an example.")
 flags.DEFINE_integer("rounds", 5, "Measurements of each variant.")
@@ -37,10 +33,9 @@ def main(_):
     os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
     startup.import_tensorflow()
     with tempfile.TemporaryDirectory() as folder:
-        given = FLAGS.vocab_file
-        vocab = Vocabulary.load(given) if given else numbers(30522)
+        vocab = numbers(30522)
         sizes = len(vocab), FLAGS.max_seq_length, FLAGS.examples, 4
-        pattern = FLAGS.pattern or write_shards(Path(folder), *sizes)
+        pattern = write_shards(Path(folder), *sizes)
         makers = variants(pattern, vocab)
         rows = {name: [] for name in makers}
         for _ in range(FLAGS.rounds):

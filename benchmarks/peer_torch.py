@@ -2,8 +2,8 @@
 """The training step of pretraining_step.py in plain PyTorch, for comparison.
 
 Started by `pretraining_step.py --peer torch`; prints its measurements as JSON. The same
-networks, losses, metrics and optimizer, written for speed: fused attention or, where
-that is faster, plain; vocabulary scores at the masked positions only, multinomial
+networks, losses, metrics and optimizer, written for speed: fused attention or
+plain; vocabulary scores at the masked positions only, multinomial
 sampling, optimizer and clipping over all tensors at a time.
 """
 
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from measurement import Device, Encoder, Sizes, measure_steps
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TYPES = {"float32": torch.float32, "mixed_bfloat16": torch.bfloat16}
 LAYER_NORM_EPSILON = 1e-12
@@ -25,49 +26,6 @@ LAYER_NORM_EPSILON = 1e-12
 
 def layer_norm(width: int) -> nn.LayerNorm:
     return nn.LayerNorm(width, eps=LAYER_NORM_EPSILON)
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention with one product for query, key and value."""
-
-    def __init__(self, hidden: int, heads: int, dropout: float, fused: bool):
-        super().__init__()
-        self.heads, self.dropout, self.fused = heads, dropout, fused
-        self.qkv = nn.Linear(hidden, 3 * hidden)
-
-    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        b, length, hidden = x.shape
-        qkv = self.qkv(x).view(b, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv.unbind(0)  # [B, heads, L, head]
-        if self.fused:
-            y = F.scaled_dot_product_attention(
-                query, key, value, bias.to(query.dtype), self.dropout
-            )
-        else:
-            scores = query * query.shape[-1] ** -0.5 @ key.transpose(-1, -2)
-            probs = F.dropout(torch.softmax(scores + bias, -1), self.dropout)
-            y = probs.to(value.dtype) @ value
-        return y.transpose(1, 2).reshape(b, length, hidden)
-
-
-class Layer(nn.Module):
-    """A transformer layer, post-norm."""
-
-    def __init__(self, size: Encoder, dropout: float, fused: bool):
-        super().__init__()
-        h = size.hidden
-        self.attention = Attention(h, size.heads, dropout, fused)
-        self.output = nn.Linear(h, h)
-        self.norm = layer_norm(h)
-        self.wide = nn.Linear(h, size.intermediate)
-        self.narrow = nn.Linear(size.intermediate, h)
-        self.last_norm = layer_norm(h)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x + self.dropout(self.output(self.attention(x, bias))))
-        wide = self.narrow(F.gelu(self.wide(x)))
-        return self.last_norm(x + self.dropout(wide))
 
 
 class Embeddings(nn.Module):
@@ -91,44 +49,47 @@ class Embeddings(nn.Module):
 class Network(nn.Module):
     """Projection of the embeddings and a stack of layers."""
 
-    def __init__(self, size: Encoder, embedding: int, dropout: float, fused: bool):
+    def __init__(self, size: Encoder, embedding: int, dropout: float):
         super().__init__()
         same = embedding == size.hidden
         self.project = nn.Identity() if same else nn.Linear(embedding, size.hidden)
-        self.layers = nn.ModuleList(
-            Layer(size, dropout, fused) for _ in range(size.layers)
+        layer = nn.TransformerEncoderLayer(
+            *(size.hidden, size.heads, size.intermediate, dropout, "gelu"),
+            layer_norm_eps=LAYER_NORM_EPSILON,
+            batch_first=True,
+        )
+        layer.dropout = nn.Identity()  # between the dense layers, BERT has none
+        self.layers = nn.TransformerEncoder(
+            layer, size.layers, enable_nested_tensor=False
         )
 
     def forward(self, x: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        x = self.project(x)
-        for layer in self.layers:
-            x = layer(x, bias)
-        return x
+        return self.layers(self.project(x), src_key_padding_mask=bias)
 
 
 class Electra(nn.Module):
     """Generator and discriminator: forward gives loss and metrics."""
 
-    def __init__(self, sizes: Sizes, dropout: float, fused: bool):
+    def __init__(self, sizes: Sizes, dropout: float):
         super().__init__()
         self.embeddings = Embeddings(sizes, dropout)
         networks = (sizes.generator, sizes.discriminator)
         self.generator, self.discriminator = (
-            Network(size, sizes.embedding, dropout, fused) for size in networks
+            Network(size, sizes.embedding, dropout) for size in networks
         )
         self.transform = nn.Linear(sizes.generator.hidden, sizes.embedding)
         self.transform_norm = layer_norm(sizes.embedding)
         self.output_bias = nn.Parameter(torch.zeros(sizes.vocab))
         h = sizes.discriminator.hidden
         self.replaced = nn.Sequential(nn.Linear(h, h), nn.GELU(), nn.Linear(h, 1))
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.trunc_normal_(module.weight, std=0.02, a=-0.04, b=0.04)
-            if isinstance(module, nn.Linear):
-                nn.init.zeros_(module.bias)
+        for name, weights in self.named_parameters():
+            if weights.ndim > 1:
+                nn.init.trunc_normal_(weights, std=0.02, a=-0.04, b=0.04)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weights)
 
     def forward(self, ids, mask, segments, masked_ids, positions):
-        bias = (1.0 - mask[:, None, None, :].float()) * -10000.0
+        bias = (1.0 - mask.float()) * -10000.0
         embedded = self.embeddings(masked_ids, segments)
         hidden = self.generator(embedded, bias)
         rows = torch.arange(len(ids), device=ids.device)[:, None]
@@ -203,9 +164,8 @@ class Trainer:
         main, generator, *others = job["sizes"]
         self.sizes = Sizes(Encoder(*main), Encoder(*generator), *others)
         self.device = device
-        self.model = Electra(self.sizes, job["dropout"], job["fused"]).to(device)
+        self.model = Electra(self.sizes, job["dropout"]).to(device)
         self.optimizer = AdamWeightDecay(self.model)
-        self.forward = torch.compile(self.model) if job["jit"] else self.model
         dtype = TYPES[job["precision"]]
         self.cast = contextlib.nullcontext
         if dtype is not torch.float32:
@@ -228,7 +188,7 @@ class Trainer:
         """Makes `count` steps; returns the loss of the last."""
         for _ in range(count):
             with self.cast():
-                loss, metrics = self.forward(*self.batch())
+                loss, metrics = self.model(*self.batch())
             self.model.zero_grad()
             loss.backward()
             norm = self.optimizer.apply()
@@ -243,6 +203,7 @@ def measure(job: dict) -> dict:
     if device == "cuda":
         torch.set_float32_matmul_precision("high")  # as TensorFlow has it by default
     trainer = Trainer(job, device)
+    plain = contextlib.nullcontext() if job["fused"] else sdpa_kernel(SDPBackend.MATH)
 
     def make_matmul():
         rows, inner, columns = (8192,) * 3 if device == "cuda" else (4096, 1024, 1024)
@@ -263,7 +224,8 @@ def measure(job: dict) -> dict:
         gpu_peak if gpu else None,
     )
     flops = trainer.sizes.step_flops()
-    return measure_steps(trainer.run, place, flops, job)
+    with plain:
+        return measure_steps(trainer.run, place, flops, job)
 
 
 if __name__ == "__main__":

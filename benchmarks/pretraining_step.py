@@ -16,7 +16,6 @@ between the steps.
 import functools
 import itertools
 import json
-import subprocess
 import sys
 import time
 
@@ -44,8 +43,6 @@ flags.DEFINE_list("jit", "on,off", "Whether XLA compiles the step: on, off.")
 flags.DEFINE_list("model", "electra", f"Of {', '.join(CHOICES['model'])}.")
 flags.DEFINE_float("dropout", 0.1, "Dropout rate.", lower_bound=0, upper_bound=1)
 flags.DEFINE_enum("peer", None, ["torch"], "Also times the same step in PyTorch.")
-flags.DEFINE_string("peer_python", sys.executable, "A Python that has PyTorch.")
-flags.DEFINE_boolean("peer_compile", False, "Also times it under torch.compile.")
 flags.DEFINE_integer("repeats", 2, "Processes for each variant.", lower_bound=1)
 flags.DEFINE_string("variant", None, "Used by the script itself: JSON of one variant.")
 define_step_flags("run_pretraining.py")
@@ -92,21 +89,11 @@ def peers() -> list[dict]:
     """PyTorch's step in each precision, with fused attention and without."""
     if "mixed_float16" in FLAGS.precision or FLAGS.model != ["electra"]:
         raise UserError("--peer torch: electra in float32 and mixed_bfloat16 only.")
-    test = [FLAGS.peer_python, "-c", "import torch"]
-    if subprocess.run(test, capture_output=True, check=False).returncode:
-        raise UserError(
-            f"--peer torch: {FLAGS.peer_python} cannot import torch.\n"
-            "Install it there, or name another interpreter with --peer-python."
-        )
     found = []
-    compiled = (False, True) if FLAGS.peer_compile else (False,)
-    for precision, jit, fused in itertools.product(
-        FLAGS.precision, compiled, (True, False)
-    ):
+    for precision, fused in itertools.product(FLAGS.precision, (True, False)):
         name = f"PyTorch, {precision}, {'fused' if fused else 'plain'} attention"
-        name += ", torch.compile" if jit else ""
         variant = {"name": name, "framework": "torch", "model": "electra"}
-        found.append(variant | {"precision": precision, "jit": jit, "fused": fused})
+        found.append(variant | {"precision": precision, "jit": False, "fused": fused})
     return found
 
 
@@ -145,7 +132,7 @@ def run_variant(variant: dict) -> dict:
     if variant["framework"] == "torch":
         job |= {"sizes": sizes_of(config_of(variant)), "dropout": FLAGS.dropout}
         peer = str(ROOT / "benchmarks" / "peer_torch.py")
-        command = [FLAGS.peer_python, peer, json.dumps(job)]
+        command = [sys.executable, peer, json.dumps(job)]
     else:
         command = [sys.executable, *sys.argv, f"--variant={json.dumps(job)}"]
     return variant | measurement.in_process(variant["name"], command)

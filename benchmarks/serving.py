@@ -2,11 +2,10 @@
 """Latency of served models beside Hugging Face's torch model with the same weights.
 
     python benchmarks/serving.py
-    python benchmarks/serving.py --data-dir D --model-name M
     python benchmarks/serving.py --what encoder --jit_compile --onnx
 
-Without a run, a model of ELECTRA-Small's size with random weights and a vocabulary
-made from the examples. The sides take turns at the same requests, and get the same ids
+The model has ELECTRA-Small's size, random weights and a vocabulary made from the
+examples. The sides take turns at the same requests, and get the same ids
 (encoder) or the same strings (detector: tokenizer, model, probabilities and character
 offsets). Batches follow each other through a text, so their lengths differ as in
 practice. "Quiet" is the median over requests of each one's fastest run; "times as fast"
@@ -35,9 +34,7 @@ COMPILED = "float32, XLA"
 ONNX = "float32, onnxruntime"
 MULTIPLE = 16  # XLA compiles each length, so lengths are multiples of this
 
-flags.DEFINE_string("data_dir", None, "Of the run to serve.")
-flags.DEFINE_string("model_name", None, "Of the run to serve.")
-flags.DEFINE_string("hparams", "{}", "JSON: changes of the model without a run.")
+flags.DEFINE_string("hparams", "{}", "JSON: changes of the model.")
 flags.DEFINE_list("batch_sizes", ["1", "8", "32"], "Texts of a request.")
 flags.DEFINE_list("what", [*KINDS], f"SavedModels to measure, of {', '.join(KINDS)}.")
 flags.register_validator(
@@ -108,14 +105,9 @@ def main(_):
 
 
 def stored_model(folder: Path):
-    """The run's newest checkpoint, or a model with random weights."""
-    from electra_tf.interop import readers
-    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
-
-    if FLAGS.model_name:
-        return readers.read(os.path.join(FLAGS.data_dir, "models", FLAGS.model_name))
-
+    """A model with random weights."""
     from electra_tf.config.pretraining import PretrainingConfig
+    from electra_tf.interop.checkpoint import StoredModel, empty_pretrainer
     from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
     vocab_file = folder / "vocab.txt"

@@ -9,14 +9,13 @@
 
 Each trial is `run_finetuning.py --trial k` in a process of its own, k being the seed.
 ASHA compares its evaluations on the dev set with those of trials that have come as far,
-and ends what is worse. `--merge` collects the seeds of each pair of settings; the pair
-with the best mean, of those with all seeds finished, is printed. The same command again
-goes on with what is there.
+and ends what is worse. `run_finetuning.py --merge` with a pair's settings collects its
+seeds. The same command again goes on with what is there.
 """
 
+import collections
 import itertools
 import json
-import logging
 import os
 import signal
 import statistics
@@ -32,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from electra_tf import cli, processes  # noqa: E402
 from electra_tf.config.hparams import read_hparams  # noqa: E402
-from electra_tf.errors import EXIT_CONFIG, EXIT_FLAGS, UserError  # noqa: E402
+from electra_tf.errors import UserError  # noqa: E402
 
 FLAGS = flags.FLAGS
 cli.define_path("data_dir", None, "As of run_finetuning.py.")
@@ -56,50 +55,30 @@ def main(_):
         raise UserError(
             'set "eval_every_steps" in --hparams: ASHA compares evaluations.'
         )
-    if not hparams.get("keep_all_models", True):
-        raise UserError(
-            'leave "keep_all_models" out of --hparams: evaluations go with the models.'
-        )
-    values = {"learning_rate": numbers("learning_rates")}
-    values["decay"] = numbers("layer_decays")
-    try:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # does not heed verbose=0
-        import ray
-        from ray import tune
-    except ImportError:
-        raise UserError(
-            "this needs the package ray, which is not installed.\n"
-            'Install it: pip install -e ".[ray]"',
-            EXIT_CONFIG,
-        ) from None
+    import ray
+    from ray import tune
+
+    rates, decays = (
+        [*map(float, values)] for values in (FLAGS.learning_rates, FLAGS.layer_decays)
+    )
     place = Path(FLAGS.data_dir, "models", FLAGS.model_name, "ray_sweep").absolute()
     commands = {
         pair: command_of(hparams, place, *pair)
-        for pair in itertools.product(*values.values())
+        for pair in itertools.product(rates, decays)
     }
-    ray.init(
-        num_cpus=FLAGS.workers,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
+    ray.init(num_cpus=FLAGS.workers, include_dashboard=False, log_to_driver=False)
+    resources = {"cpu": 1, "gpu": FLAGS.gpus_per_trial}
+    scheduler = tune.schedulers.ASHAScheduler(
+        max_t=10**9, grace_period=1, reduction_factor=FLAGS.reduction
     )
-    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # Errors are said once.
-    tuner = tune.Tuner(
-        tune.with_resources(
-            trainable(tune.Trainable, commands), {"cpu": 1, "gpu": FLAGS.gpus_per_trial}
-        ),
+    found = tune.Tuner(
+        tune.with_resources(trainable(tune.Trainable, commands), resources),
         param_space={
-            **{name: tune.grid_search(found) for name, found in values.items()},
+            "learning_rate": tune.grid_search(rates),
+            "decay": tune.grid_search(decays),
             "trial": tune.grid_search([*range(1, FLAGS.seeds + 1)]),
         },
-        tune_config=tune.TuneConfig(
-            metric="score",
-            mode="max",
-            scheduler=tune.schedulers.ASHAScheduler(
-                max_t=10**9, grace_period=1, reduction_factor=FLAGS.reduction
-            ),
-        ),
+        tune_config=tune.TuneConfig(metric="score", mode="max", scheduler=scheduler),
         run_config=tune.RunConfig(
             storage_path=str(place),
             name="ray",
@@ -107,21 +86,10 @@ def main(_):
             # run_finetuning.py has its own.
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
-    )
-    found = tuner.fit()
-    ray.shutdown()
+    ).fit()
     if found.errors:
         raise UserError(f"a trial failed: {str(found.errors[0]).splitlines()[-1]}")
-    report(found, commands)
-
-
-def numbers(flag: str) -> list[float]:
-    """The values of a flag, each once."""
-    try:
-        return list(dict.fromkeys(map(float, FLAGS[flag].value or [""])))
-    except ValueError as error:
-        name = flag.replace("_", "-")
-        raise UserError(f"--{name}: {error}.", EXIT_FLAGS) from None
+    report(found)
 
 
 def command_of(hparams: dict, place: Path, rate: float, decay: float) -> list[str]:
@@ -184,8 +152,7 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
                     score = max(float("-inf") if x is None else x for x in scores)
                     return {"score": score, "finished": finished, "done": finished}
                 if code is not None:
-                    said = self.log.read_text(errors="replace").splitlines()[-1:]
-                    raise RuntimeError(f"{self.log} (code {code}): {''.join(said)}")
+                    raise RuntimeError(f"code {code}: see {self.log}")
                 time.sleep(0.2)
 
         def cleanup(self) -> None:
@@ -196,40 +163,20 @@ def trainable(base: type, commands: dict[tuple[float, float], list[str]]) -> typ
     return Trial
 
 
-def report(found, commands: dict[tuple[float, float], list[str]]) -> None:
-    """Collects the seeds of each pair of settings, and prints what they scored."""
-    best = None
-    print("learning rate  layer decay  finished     mean  dev scores (* ended early)")
-    for (rate, decay), command in commands.items():
-        of_pair = [
-            one.metrics
-            for one in found
-            if (one.config["learning_rate"], one.config["decay"]) == (rate, decay)
-        ]
-        finished = [one["score"] for one in of_pair if one["finished"]]
-        texts = [
-            f"{one['score']:.2f}{'' if one['finished'] else '*'}" for one in of_pair
-        ]
-        mean = statistics.fmean(finished) if finished else float("nan")
-        line = f"{rate:13g}  {decay:11g}  {len(finished):8d}  {mean:7.2f}"
-        print(f"{line}  {' '.join(texts)}")
-        if finished:
-            merged = subprocess.run(
-                [*command, "--merge"], capture_output=True, text=True
-            )
-            if merged.returncode:
-                raise UserError(merged.stderr.rpartition("error: ")[2].strip())
-        if len(finished) == FLAGS.seeds and (best is None or mean > best[0]):
-            best = mean, rate, decay
-    if best is None:
-        print(
-            "No pair has all its seeds finished: a smaller --reduction ends fewer at a "
-            "time, and with a greater eval_every_steps it happens less often."
-        )
-    else:
-        print(
-            f'Best: {{"learning_rate": {best[1]:g}, "layerwise_lr_decay": {best[2]:g}}}'
-        )
+def report(found) -> None:
+    """Prints the scores of each pair of settings, best mean first."""
+    pairs = collections.defaultdict(list)
+    for one in found:
+        if one.metrics["finished"]:
+            pair = one.config["learning_rate"], one.config["decay"]
+            pairs[pair].append(one.metrics["score"])
+    print("learning rate  layer decay  finished     mean  dev scores")
+    means = {pair: statistics.fmean(scores) for pair, scores in pairs.items()}
+    for rate, decay in sorted(means, key=means.get, reverse=True):
+        scores = pairs[rate, decay]
+        texts = " ".join(f"{score:.2f}" for score in scores)
+        mean = means[rate, decay]
+        print(f"{rate:13g}  {decay:11g}  {len(scores):8d}  {mean:7.2f}  {texts}")
 
 
 if __name__ == "__main__":

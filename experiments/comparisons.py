@@ -56,6 +56,7 @@ _80_20 = {"mask_token_share": 0.8, "random_token_share": 0.2}
 _SUCCESSORS = {
     "Unigram, 40 % masked": _UNIGRAM | {"mask_prob": 0.4},
     "Corrective LM, unigram, 25 % masked": _CORRECTIVE | _UNIGRAM | _QUARTER,
+    "Multi-choice, unigram, 40 % masked": _CHOICE | _UNIGRAM | {"mask_prob": 0.4},
     "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
     "Multi-choice, unigram, 25 % masked": _CHOICE | _UNIGRAM | _QUARTER,
     "BERT 80/20/0": _MLM | _80_20,
@@ -77,6 +78,14 @@ _SUCCESSORS = {
     "ELECTRA": {},
     "BERT": _MLM,
 }
+
+
+# Those that were best on the tuning sets, and BERT, with half to twice the FLOPs.
+_SURVIVORS = {
+    name: _SUCCESSORS[name]
+    for name in ("Unigram, 40 % masked", "Unigram, 25 % masked", "BERT 80/10/10")
+}
+_BUDGETS = {"": 1.0, " 1/2": 0.5, " x 2": 2.0}
 
 
 def _shares(mask: float, random: float, paper: float) -> Variant:
@@ -171,6 +180,17 @@ _COMPARISONS = [
         "no table of the papers; tuning sets",
         [Variant(name, hparams) for name, hparams in _SUCCESSORS.items()],
         tuning=True,
+    ),
+    Comparison(
+        "survivors",
+        "Replaced token detection beside masked language modeling",
+        "no table of the papers",
+        [
+            Variant(name + part, hparams, budget, line=name)
+            for part, budget in _BUDGETS.items()
+            for name, hparams in _SURVIVORS.items()
+        ],
+        x_label="FLOPs",
     ),
     Comparison(
         "learning_rate",

@@ -37,7 +37,7 @@ from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
 from electra_tf.finetune.task_names import originals_with_data
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import atomic_write
 
@@ -111,18 +111,13 @@ def originals(hparams: Mapping[str, Any]) -> list[str]:
     return originals_with_data(FinetuningConfig.from_hparams(*place, places))
 
 
-def chosen_tasks(there: Sequence[str], origin: str) -> list[str]:
-    """--tasks, each once; by default all that are there.
-
-    Raises `UserError` for one that is not, saying where it would have to come from.
-    """
-    for task in _TASKS.value:
+def chosen_tasks(there: Sequence[str]) -> list[str]:
+    """--tasks, each once; by default all that are there."""
+    for task in _TASKS.value or [None] * (not there):
         if task not in there:
             raise UserError(
-                f"--tasks: {task!r} has no data in "
-                f"{Path(_DATA_DIR.value) / 'finetuning_data'} (or where data_source "
-                f"says), or is not of {origin}.\n"
-                f"There are: {', '.join(there)}."
+                f"--tasks: {Path(_DATA_DIR.value) / 'finetuning_data'} has no data of "
+                f"{task or 'any'}.\nThere are: {', '.join(there) or 'none'}."
             )
     return list(dict.fromkeys(_TASKS.value or there))
 
@@ -162,7 +157,7 @@ def write(lines: Sequence[str], path: Path, console: Console) -> None:
 def glue(hparams: dict[str, Any], console: Console) -> int:
     """Fine-tunes on GLUE; returns the exit code."""
     there = scales.glue_tasks(originals(hparams), Path(_DATA_DIR.value))
-    tasks = chosen_tasks(there, "GLUE")
+    tasks = chosen_tasks(there)
     rate, note = learning_rate(hparams, shape_of_model(hparams, console))
     runs = [
         TaskRun(task, task, {**hparams, **rate}, _TRIALS.value or 10) for task in tasks
@@ -227,12 +222,7 @@ def against_random(hparams: dict[str, Any], console: Console) -> int:
     """Fine-tunes the model and random weights; returns the exit code."""
     data_dir, model_name = _DATA_DIR.value, _MODEL_NAME.value
     there = sorted({*originals(hparams), *hparams.get("tasks", [])})
-    tasks = chosen_tasks(there, '"tasks"')
-    if not tasks:
-        raise UserError(
-            f"{data_dir}/finetuning_data has no data of a task; docs/fine_tuning.md "
-            "has more."
-        )
+    tasks = chosen_tasks(there)
     model = initial_model(hparams, console)
     if model is None:
         raise UserError(

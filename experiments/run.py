@@ -4,10 +4,10 @@
   python experiments/run.py objectives --scale pocket --seeds 3 --output-dir O
 
 Instead of objectives: generator_size, two_stage_adversarial, sharing, efficiency,
-masking, recipes; or learning_rate, successors, on other data than those that results
-are measured on. docs/experiments.md. --output-dir holds runs of
-one scale, text and set of hparams, listed in runs.json; what two experiments there have
-in common is run once.
+masking, recipes, survivors; or, on other data than those that results are measured on,
+learning_rate and successors. docs/experiments.md. --output-dir holds runs of one scale,
+text and set of hparams, listed in runs.json; what two experiments there have in common
+is run once.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.config.run import RunConfig
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_DAMAGED, EXIT_OK, UserError
-from electra_tf.interop.readers import SHAPE
+from electra_tf.interop.fields import SHAPE
 from electra_tf.processes import Job, run_jobs
+from electra_tf.storage.checkpoints import differences
 from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.lock import RunLock
 
@@ -76,24 +77,15 @@ _DRY_RUN = flags.DEFINE_boolean("dry_run", False, "List the runs; make none.")
 flags.mark_flags_as_required(["output_dir"])
 
 NOVELS = ROOT / "examples" / "corpus"
-# Hparams that are not the user's to set, and what says them.
-_OWN = {
-    "seed": "--seeds says how many",
-    "num_trials": "--trials says how many",
-    "model_dir": "it lies in --output-dir",
-    "results_dir": "it lies in --output-dir",
-    "results_txt": "it lies in --output-dir",
-    "preprocessed_data_dir": "it lies in --output-dir",
-    "do_train": "all that a score needs is done",
-    "do_eval": "all that a score needs is done",
-    "keep_all_models": "of each run one fine-tuned model is kept",
-    "init_checkpoint": "runs start from their variant's model",
-    "task_names": "the scale says by what is measured",
-    "phases": "its steps follow from its FLOPs",
-}
+# Hparams that each run has of its own.
+_OWN = {"seed", "num_trials", "model_dir", "results_dir", "results_txt", "phases"}
+_OWN |= {"preprocessed_data_dir", "do_train", "do_eval", "keep_all_models"}
+_OWN |= {"init_checkpoint", "task_names"}
 # What fine-tuning takes from the pre-trained model.
 _SHAPE = {*SHAPE, "embedding_size", "model_size", "vocab_size"}
-# What may be in an output directory before runs.json is.
+
+
+# What --output-dir may hold before runs.json is written.
 _FIRST_FILES = {"run.lock", "run.lock.lease", "data"}
 
 
@@ -126,13 +118,10 @@ def main(argv: list[str]) -> int:
 def changes(flag: flags.FlagHolder[str], config: type[RunConfig]) -> dict[str, Any]:
     """Hparams that a user gives; `UserError` for one that each run has of its own."""
     name = f"--{flag.name.replace('_', '-')}"
-    found, own = check(config, read_hparams(flag.value), name), _OWN
-    if config is FinetuningConfig:
-        own = own | dict.fromkeys(_SHAPE, "it is the pre-trained model's")
-    for hparam in own.keys() & {*found, *found.get("model_hparam_overrides", {})}:
-        raise UserError(
-            f"{name} has {hparam}, which each run has of its own: {own[hparam]}."
-        )
+    found = check(config, read_hparams(flag.value), name)
+    own = _OWN | (_SHAPE if config is FinetuningConfig else set())
+    if own := sorted(own & {*found, *found.get("model_hparam_overrides", {})}):
+        raise UserError(f"{name} has {own[0]}, which each run has of its own.")
     return found
 
 
@@ -164,21 +153,6 @@ def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) 
     return Run(key, variant, seed, hparams, flops, steps)
 
 
-def check_distinct(planned: Sequence[Run]) -> None:
-    """Raises `UserError` when two variants are one run: rows that differ by name only.
-
-    --hparams may set what a variant sets, or leave too few steps for its part of them.
-    """
-    names: dict[str, str] = {}
-    for run in planned:
-        name = run.variant.name
-        if names.setdefault(run.key, name) != name:
-            raise UserError(
-                f"{names[run.key]} and {name} are the same run with these --hparams.\n"
-                "Change them, or choose variants with --only."
-            )
-
-
 def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """What fine-tuning is told of random weights: their shape, how they are drawn.
 
@@ -189,14 +163,6 @@ def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
     kept = {k: v for k, v in overrides.items() if k in (*SHAPE, "initializer_range")}
     found = {name: recipe[name] for name in names if name in recipe}
     return found | {"model_hparam_overrides": kept}
-
-
-def difference(there: Any, here: Any, name: str = "") -> str:
-    """The first setting that differs, in words; "" if none does."""
-    if not isinstance(there, dict) or not isinstance(here, dict):
-        return "" if there == here else f"{name} is {there!r} there, {here!r} here"
-    found = (difference(there.get(k), here.get(k), k) for k in [*there, *here])
-    return next(filter(None, found), "")
 
 
 class Runs:
@@ -213,28 +179,27 @@ class Runs:
         self.read()
 
     def read(self) -> None:
-        """Takes up what is listed there by now."""
+        """Reads the list as it is on disk."""
         output = self.path.parent
+        if not self.path.exists():
+            if output.is_dir() and {p.name for p in output.iterdir()} - _FIRST_FILES:
+                raise UserError(
+                    f"--output-dir {output} has other files and no runs.json.\n"
+                    "Choose another."
+                )
+            return
         try:
             content = json.loads(self.path.read_text(encoding="utf-8"))
-            there, self.rows = content["settings"], content["runs"]
-        except FileNotFoundError:
-            names = {path.name for path in output.glob("*")}
-            if names and not {"run.lock"} <= names <= _FIRST_FILES:
-                raise UserError(
-                    f"--output-dir {output} is not empty and has no runs.json: it is "
-                    "not one of experiments.\nChoose another."
-                ) from None
-            return
+            stored, self.rows = content["settings"], content["runs"]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(
                 f"{self.path} is damaged: {error!r}\nChoose another --output-dir.",
                 EXIT_DAMAGED,
             ) from None
-        if other := difference(there, self.settings):
+        for name, there, here in differences(stored, self.settings):
             raise UserError(
-                f"--output-dir {output} holds runs of other settings:\n{other}. "
-                "Choose another."
+                f"--output-dir {output} holds runs of other settings:\n"
+                f"{name} is {there!r} there, {here!r} here. Choose another."
             )
 
     def add(self, run: Run, experiment: str) -> None:
@@ -284,7 +249,6 @@ class Experiment:
             for seed in range(1, _SEEDS.value + 1)
             for variant in self.comparison.variants
         ]
-        check_distinct(self.planned)
         for run in self.planned:
             self._check(run)
         self._measures = lambda: scales.measures(

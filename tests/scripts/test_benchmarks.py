@@ -124,7 +124,6 @@ def test_step_of_electric(tmp_path):
     [
         (["--precision=float64"], "--precision float64: it is one of float32"),
         (['--hparams={"uniform_generator": true}'], "plain ELECTRA"),
-        (["--peer=torch", "--peer-python=false"], "cannot import torch"),
     ],
 )
 @pytest.mark.thorough
@@ -138,7 +137,7 @@ def test_finetuning_step(tmp_path):
     found = tmp_path / "all.json"
     hparams = {k: v for k, v in STEP.items() if k != "generator_hidden_size"}
     flags = (f"--hparams={json.dumps(hparams)}", *STEP_FLAGS[1:], f"--json={found}")
-    text = printed("finetuning_step", *flags, "--kind=tagging", "--lengths=8,16")
+    text = printed("finetuning_step", *flags, "--lengths=8,16")
     assert all(cell != "" for cell in cells(text, "16")[0] + cells(text, "8")[0])
     longer, shorter = json.loads(found.read_text())
     assert longer["flops"] > 2 * shorter["flops"] > 0

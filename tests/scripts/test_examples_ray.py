@@ -28,7 +28,7 @@ trial.setup(config)
 row = trial.step()
 while not row["done"]:
     row = trial.step()
-sweep["report"]([types.SimpleNamespace(config=config, metrics=row)], commands)
+sweep["report"]([types.SimpleNamespace(config=config, metrics=row)])
 """
 
 
@@ -51,24 +51,13 @@ def test_score_of_a_trial_is_that_of_the_kept_model(tmp_path):
     path = data / "p" / "rate_0.001_decay_0.9_1" / "evaluations.jsonl"
     scores = [json.loads(line)["score"] for line in path.read_text().splitlines()]
     assert scores[-1] < max(scores) - 1
-    [path] = (data / "p").glob("*_results/sts_results.json")
-    merged = json.loads(path.read_text())["statistics"]["sts"]["pearson"]["mean"]
     [line] = [x for x in done.stdout.splitlines() if x.lstrip().startswith("0.001")]
-    assert line.split()[3:] == [f"{merged:.2f}"] * 2
+    assert line.split()[3:] == [f"{max(scores):.2f}"] * 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "flags", "problem", "code"),
-    [
-        ({"eval_every_steps": None}, (), 'set "eval_every_steps"', 2),
-        ({}, ["--layer-decays=0.8,x"], "--layer-decays: could not convert", 1),
-    ],
-)
-def test_mistakes_are_reported_before_ray_is_needed(
-    tmp_path, changes, flags, problem, code
-):
-    hparams = HPARAMS | {"eval_every_steps": 6} | changes
+def test_evaluations_are_needed(tmp_path):
+    """Said before Ray is imported."""
     place = (f"--data-dir={tmp_path}", "--model-name=m")
-    done = python(SCRIPT, *place, f"--hparams={json.dumps(hparams)}", *flags)
-    assert done.returncode == code and problem in done.stderr
+    done = python(SCRIPT, *place, f"--hparams={json.dumps(HPARAMS)}")
+    assert done.returncode == 2 and 'set "eval_every_steps"' in done.stderr
     assert "Traceback" not in done.stderr
