@@ -418,7 +418,7 @@ class PretrainingConfig(RunConfig):
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
-        # One network's weights become the other's, or there is no other.
+        # Of one size: the weights of one become the other's, or the towers are all.
         shape = self.model_config()
         if self.objective not in ("two_stage", "two_tower"):
             fractions = self.generator_hidden_size, self.generator_layers
@@ -475,7 +475,7 @@ class PretrainingConfig(RunConfig):
         return self.phases_ahead(step)[0]
 
     def phases_ahead(self, step: int) -> list[Phase]:
-        """The phases that are not over after so many steps; the last never is."""
+        """The phases that end after `step`; after all of them, the last."""
         parts = self.run_phases()
         return [phase for phase in parts if phase.end > step or phase is parts[-1]]
 

@@ -129,8 +129,8 @@ class RunConfig(metaclass=_Resolved):
             model_name: the original's --model-name.
             hparams: explicit values, from --hparams.
             config: explicit values, from the --config file.
-            known: what else is known, such as the shape of the model to start from;
-                whoever gives it has compared it with the explicit values.
+            known: what else is known, such as the shape of the model to start from,
+                compared with the explicit values by the caller.
 
         Raises:
             UserError: naming the hparam, its value and what is allowed.

@@ -23,7 +23,7 @@ from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import PLACE, default_of, show
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.task import without_files
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import local_of, shown
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.manifest import read_json
