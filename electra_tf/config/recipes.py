@@ -28,7 +28,7 @@ def read_config(name: str | None) -> dict[str, Any] | None:
     found = recipes()
     if name.isidentifier() and name not in found and not Path(name).exists():
         raise UserError(
-            f"--config {name}: there is no such recipe and no such file.\n"
+            f"--config {name}: neither a recipe nor a file.\n"
             f"Recipes: {', '.join(found)}."
         )
     return read_hparams(str(found.get(name, name)))

@@ -23,11 +23,10 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.finetune import initial_weights, preprocessing, task_names
+from electra_tf.finetune import initial_weights, preprocessing, registry
 from electra_tf.finetune.inputs import Asked, Source, shown
-from electra_tf.finetune.results import finite
+from electra_tf.finetune.results import finite, hparams_in
 from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
-from electra_tf.finetune.trial_folder import hparams_in
 from electra_tf.inference.model import Model
 from electra_tf.interop import compare
 from electra_tf.storage.remote import fetch_once
@@ -191,7 +190,7 @@ def read_trial(
     if (folder / FACTS_FILE).is_file():
         facts = read_facts(folder)
     else:
-        facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
+        facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
     found = initial_weights.find(str(folder), say_nothing)
     compare.check(found, config, vocab, compare.FINETUNE)
     startup.import_tensorflow()
@@ -211,7 +210,7 @@ class TaskPredictor(Predictor):
     """
 
     def __init__(self, trained: FinetunedModel, task: Task, number: int):
-        from electra_tf.finetune.head_outputs import head_outputs
+        from electra_tf.finetune.batches import head_outputs
 
         texts = getattr(task, "num_texts", 1)
         columns = getattr(task, "columns", ()) if task.reads == "texts" else ()

@@ -171,7 +171,26 @@ class ExampleSource:
             )
         # One record of each shard tells whether the shard is of another length or kind.
         firsts = np.cumsum(self.index.counts) - self.index.counts
-        self.read(firsts[self.index.counts > 0])
+        self._check_kind(firsts[self.index.counts > 0])
+
+    def _check_kind(self, indices: np.ndarray) -> None:
+        """Raises a `UserError` for examples of other programs that would be parsed."""
+        first_ids = self.read(indices)[0, :, 0].tolist()
+        records = self.index.read(indices)
+        for index, first_id, record in zip(indices, first_ids, records, strict=True):
+            if b"masked_lm_positions" in record:
+                problem = "has masked_lm_positions, as BERT's masked examples do"
+            elif first_id != self._vocab.cls_id:
+                cls = f"[CLS] (id {self._vocab.cls_id})"
+                problem = f"begins with id {first_id} instead of {cls}"
+            else:
+                continue
+            place = self.index.locate(int(index))
+            raise UserError(
+                f"{place.path}: record {place.record} at byte {place.offset} "
+                f"{problem}.\nBuild the data with build_pretraining_dataset.py.",
+                EXIT_DAMAGED,
+            )
 
     def __len__(self) -> int:
         return len(self.index)
