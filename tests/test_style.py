@@ -62,7 +62,7 @@ def test_the_page_of_hparams_is_current():
     assert TEXTS["docs/hparams.md"] == done.stdout, update
     for cls in (PretrainingConfig, FinetuningConfig, ModelConfig):
         for field in dataclasses.fields(cls):
-            assert f"| `{field.name}` |" in done.stdout
+            assert f"- `{field.name}` (" in done.stdout
 
 
 def anchors(page: str) -> set[str]:
