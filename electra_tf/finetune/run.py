@@ -31,7 +31,7 @@ from electra_tf.finetune.results import DATA, Results
 from electra_tf.finetune.task import Task
 from electra_tf.finetune.trial_folder import check_is_free, check_is_kept
 from electra_tf.interop import compare
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
@@ -144,8 +144,8 @@ def resolve(
     usual = vocabulary_of(*place)
     known = initial_weights.hparams_of(source, explicit, usual, console.log)
     config = FinetuningConfig.from_hparams(*place, explicit, None, known)
-    if source.settings.vocab_file is None:
-        source = source.with_vocabulary(config.vocab_file)
+    if source.vocab_file is None:
+        source = dataclasses.replace(source, vocab_file=config.vocab_file)
     return config, source
 
 

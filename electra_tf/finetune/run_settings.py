@@ -13,7 +13,7 @@ from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import PLACE, default_of, show
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 

@@ -33,7 +33,7 @@ from electra_tf.finetune.results import TrialResult, scores_text
 from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
 from electra_tf.finetune.trial_folder import check_is_kept
 from electra_tf.interop import compare
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest

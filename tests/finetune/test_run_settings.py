@@ -11,7 +11,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import run_settings, trial
 from electra_tf.finetune.results import Results, TrialResult
 from electra_tf.interop import readers
-from electra_tf.interop.checkpoint import Settings
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import write_files
@@ -70,8 +70,7 @@ def test_path_of_the_weights_does_not_count(tmp_path):
         assert ("init_checkpoint" in found) == is_known
         assert found.get("init_checkpoint") is None
     # Of a directory, only the files of the weights count.
-    written = Settings({}, None, None)
-    found = readers.CheckpointInfo(str(tmp_path), written, None, {}, lambda _: None)
+    found = CheckpointInfo(str(tmp_path), {}, None, None, lambda _: None)
     name, hashes = "discriminator/model.safetensors", []
     for file, text in ((name, "a"), ("README.md", "b"), (name, "other")):
         write_files(tmp_path, {file: text})
