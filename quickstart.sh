@@ -55,7 +55,7 @@ for part in corpus:pretrain heldout:heldout; do
 done
 
 heading "3/9  Pre-training" \
-  "A generator replaces some tokens, a discriminator learns which (gen, disc: losses)."
+  "A generator replaces some tokens, a discriminator learns which (gen, disc: losses; recall: share found)."
 run run_pretraining.py --data-dir "$out" --model-name $name \
   --config examples/quickstart.json
 

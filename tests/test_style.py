@@ -16,7 +16,7 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACKED = subprocess.run(
@@ -62,7 +62,7 @@ def test_the_page_of_hparams_is_current():
     assert TEXTS["docs/hparams.md"] == done.stdout, update
     for cls in (PretrainingConfig, FinetuningConfig, ModelConfig):
         for field in dataclasses.fields(cls):
-            assert f"| `{field.name}` |" in done.stdout
+            assert f"- `{field.name}` (" in done.stdout
 
 
 def anchors(page: str) -> set[str]:

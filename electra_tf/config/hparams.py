@@ -253,7 +253,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
 
 
 def allowed(field: dataclasses.Field, hint: Any) -> str:
-    """The values that a field takes, in words."""
+    """The values that a field takes, as text."""
     choices = field.metadata["choices"]
     if choices is not None:
         return " or ".join(show(choice) for choice in choices)
@@ -295,22 +295,22 @@ def show(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def markdown_table(cls: type, without: type | None = None) -> str:
-    """A table of a dataclass's hparams: name, default, allowed values, meaning.
+def markdown_list(cls: type, without: type | None = None) -> str:
+    """A dataclass's hparams, a line each: name, default, meaning, other choices.
 
     Args:
-        cls: the dataclass.
         without: a class whose hparams are left out.
     """
     left_out = {f.name for f in dataclasses.fields(without)} if without else set()
-    hints = typing.get_type_hints(cls)
-    rows = ["| hparam | default | allowed | meaning |", "|---|---|---|---|"]
+    rows = []
     for field in dataclasses.fields(cls):
-        if field.name in left_out:
-            continue
-        words = allowed(field, hints[field.name]).replace("|", "\\|")
-        doc = field.metadata["doc"].replace("|", "\\|")
-        rows.append(
-            f"| `{field.name}` | `{show(default_of(field))}` | {words} | {doc} |"
-        )
+        doc, default = field.metadata["doc"], default_of(field)
+        others = [
+            c for c in field.metadata["choices"] or () if c not in (default, None)
+        ]
+        if missing := [show(c) for c in others if str(c) not in doc]:
+            doc += f" Also {', '.join(missing)}."
+        if field.name not in left_out:
+            text = default if isinstance(default, str) else show(default)
+            rows.append(f"- `{field.name}` (`{text or '-'}`): {doc}")
     return "\n".join(rows)

@@ -18,18 +18,12 @@ from electra_tf.errors import UserError
 class OriginalHparams:
     """The booleans; `translated` gives what they stand for."""
 
-    electra_objective: bool = identity(
-        True, "true: `objective` electra; false: mlm, without the next."
-    )
-    electric_objective: bool = identity(False, "true: `objective` electric.")
-    uniform_generator: bool = identity(False, "true: `generator` uniform.")
-    two_tower_generator: bool = identity(False, "true: `generator` two_tower.")
-    untied_generator: bool = identity(
-        True, "false: `generator` tied; true: the usual one."
-    )
-    untied_generator_embeddings: bool = identity(
-        False, "true: `embedding_sharing` untied; false: shared."
-    )
+    electra_objective: bool = identity(True, "`objective` electra; false: mlm.")
+    electric_objective: bool = identity(False, "`objective` electric.")
+    uniform_generator: bool = identity(False, "`generator` uniform.")
+    two_tower_generator: bool = identity(False, "`generator` two_tower.")
+    untied_generator: bool = identity(True, "The usual `generator`; false: tied.")
+    untied_generator_embeddings: bool = identity(False, "`embedding_sharing` untied.")
 
 
 NAMES = frozenset(field.name for field in dataclasses.fields(OriginalHparams))
@@ -58,42 +52,36 @@ def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises a UserError for objective, generator and booleans that contradict each other.
     """
+    given = {n: v for n, v in hparams.items() if n in NAMES or n in _CHOICES and v}
     found = {name: v for name, v in hparams.items() if name not in NAMES}
-    given = {name: _shown(name, found[name]) for name in _CHOICES if found.get(name)}
     for name, choices in _CHOICES.items():
-        for boolean, value, choice in () if name in given else choices:
-            if hparams.get(boolean) is value:
-                found[name] = choice
-                given[name] = _shown(boolean, value)
-                break
+        fitting = [c for boolean, v, c in choices if hparams.get(boolean) is v]
+        if fitting and not found.get(name):
+            found[name] = fitting[0]
     objective = found.get("objective") or "electra"
     kind = OBJECTIVES[objective]
-    objective_is = given.get("objective", _shown("objective", objective))
     if "generator" in found and found["generator"] is None:
         found["generator"] = kind.generator
     generator = found.get("generator", kind.generator)
-    generator_is = given.get("generator", objective_is)
     if objective not in GENERATORS[generator].objectives:
-        fitting = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
+        takes = [n for n, kind in GENERATORS.items() if objective in kind.objectives]
         raise UserError(
-            f"{generator_is} and {objective_is} exclude each other: with objective "
-            f"{objective} goes generator {' or '.join(fitting)}"
+            f"{_shown(given)} exclude each other: with objective {objective} goes "
+            f"generator {' or '.join(takes)}"
         )
     usual = kind.presets.get("embedding_sharing", found.get("embedding_sharing"))
     sharing = hparams.get("embedding_sharing", usual)
-    is_given = "embedding_sharing" in hparams
-    sharing_is = given["embedding_sharing"] if is_given else objective_is
-    for expected, reason in (
-        (kind.original, objective_is),
-        ({} if objective == "mlm" else GENERATORS[generator].original, generator_is),
-        ({"untied_generator_embeddings": sharing == "untied"}, sharing_is),
-    ):
-        for name, value in expected.items():
-            if hparams.get(name, value) != value:
-                raise UserError(
-                    f"{reason} and {_shown(name, hparams[name])} exclude each other: "
-                    f"leave {name} out"
-                )
+    expected = kind.original | {"untied_generator_embeddings": sharing == "untied"}
+    if objective != "mlm":
+        expected |= GENERATORS[generator].original
+    for name, value in expected.items():
+        if hparams.get(name, value) != value:
+            implied = {"objective": objective, "generator": generator}
+            others = {**implied, **given}
+            wrong = {name: others.pop(name)}
+            raise UserError(
+                f"{_shown(others)} exclude {_shown(wrong)}: leave {name} out"
+            )
     return found
 
 
@@ -121,5 +109,5 @@ def overridden(
     return found
 
 
-def _shown(name: str, value: Any) -> str:
-    return f"{name} {show(value)}"
+def _shown(hparams: Mapping[str, Any]) -> str:
+    return " and ".join(f"{name} {show(value)}" for name, value in hparams.items())

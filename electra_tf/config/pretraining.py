@@ -56,6 +56,7 @@ DEBUG_PRESET = {
     "num_eval_steps": 2,
 }
 
+_SHARE = {"minimum": 0, "maximum": 1}
 # What hparams apply to.
 _MASKING = {
     "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
@@ -63,6 +64,11 @@ _MASKING = {
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
 _LEARNS = {"objective": [*(OBJECTIVES.keys() - {"frozen_generator"})]}
 _TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
+_FROZEN, _CHOICE = {"objective": ["frozen_generator"]}, {"objective": ["multi_choice"]}
+_DISCRIMINATOR = {
+    "objective": [n for n, k in OBJECTIVES.items() if DISCRIMINATOR_HEAD in k.heads]
+}
+_WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
 # Electric's loss is made of the q that its samples are drawn from.
@@ -113,28 +119,14 @@ class PretrainingConfig(RunConfig):
     """All hparams of one pre-training run; make it with `from_hparams`."""
 
     # What is run.
-    debug: bool = setting(
-        False,
-        "A few steps on small batches, to see that it runs; the model keeps its size "
-        "(configs/debug.json has a tiny one).",
-    )
+    debug: bool = setting(False, "A few steps on small batches; same model size.")
     do_train: bool = place(True, "Pre-train.")
     do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
-    seed: int = setting(
-        42,
-        "Key of all random numbers: masking, shuffling, dropout, initialisation.",
-        minimum=0,
-        maximum=2**31 - 1,
-    )
-    init_checkpoint: str | None = setting(
-        None, "Checkpoint whose weights the run starts from; null: random weights."
-    )
+    seed: int = setting(42, "Key of all random numbers.", minimum=0, maximum=2**31 - 1)
+    init_checkpoint: str | None = setting(None, "Weights to start from; null: random.")
 
     init_generator: str | None = identity(
-        None,
-        "frozen_generator: checkpoint of the masked language model that fills the "
-        "masks; or of a run, whose generator it is.",
-        applies_to={"objective": ["frozen_generator"]},
+        None, "Masked language model that fills the masks.", applies_to=_FROZEN
     )
 
     # Objectives.
@@ -142,10 +134,7 @@ class PretrainingConfig(RunConfig):
         "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
     )
     gen_weight: float = setting(
-        1.0,
-        "Weight of the generator's (masked or cloze) loss.",
-        minimum=0,
-        applies_to=_LEARNS,
+        1.0, "Weight of the generator's loss.", minimum=0, applies_to=_LEARNS
     )
     disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
     mask_prob: float = setting(
@@ -153,207 +142,136 @@ class PretrainingConfig(RunConfig):
     )
     repeated_masks: str = setting(
         "original",
-        "A position drawn twice: original gives it the mean of the sampled ids; "
-        "fixed draws without replacement.",
+        "original: a position drawn twice gets the mean id; fixed: none is.",
         choices=("original", "fixed"),
         applies_to=_MASKS_SOME,
     )
     mask_unit: str = setting(
         "token",
-        "What is masked: single tokens, or whole words (docs/recipes.md).",
+        "Mask single tokens or whole words (docs/recipes.md).",
         choices=("token", "word"),
         applies_to=_MASKING,
     )
     word_list: str | None = place(
-        None,
-        "Words of scripts without spaces, one a line (docs/recipes.md).",
-        applies_to={"mask_unit": ["word"]},
+        None, "Words of scripts without spaces.", applies_to={"mask_unit": ["word"]}
     )
     mask_token_share: float = setting(
-        0.85,
-        "Of the masked positions, those whose input becomes [MASK].",
-        minimum=0,
-        maximum=1,
-        applies_to=_MASKING,
+        0.85, "Masked positions that become [MASK].", **_SHARE, applies_to=_MASKING
     )
     random_token_share: float = setting(
         0.0,
-        "The same for a random token; the rest keep theirs. BERT: 0.8 and 0.1.",
+        "Share that becomes a random token; the rest stays. BERT: 0.8 and 0.1.",
         minimum=0,
         maximum=1,
         applies_to=_MASKING,
     )
     rare_mask_power: float = setting(
         0.0,
-        "In training, tokens are masked in proportion to their count in the data to "
-        "the power of minus this; 0: all alike. Needs repeated_masks fixed.",
+        "Mask tokens in proportion to count ** -power, with repeated_masks fixed.",
         minimum=0,
         applies_to={"objective": [*(OBJECTIVES.keys() - {"electric", "two_tower"})]},
         maximum=2,  # Beyond it, draws of rare tokens are equal in float32.
     )
     intact_share: float = setting(
-        0.2,
-        "electra_sentence: of the sequences, those in which nothing is replaced.",
-        minimum=0,
-        maximum=1,
-        applies_to=_SENTENCE,
+        0.2, "Sequences that stay intact.", **_SHARE, applies_to=_SENTENCE
     )
     sentence_weight: float = setting(
-        1.0,
-        "electra_sentence: weight of the loss of the verdict on whole sequences.",
-        minimum=0,
-        applies_to=_SENTENCE,
+        1.0, "Weight of the loss on whole sequences.", minimum=0, applies_to=_SENTENCE
     )
     token_weight: float = setting(
-        1.0,
-        "corrective_lm, multi_choice: weight of the loss of the tokens at the masked "
-        "positions.",
-        above=0,
-        applies_to=_TOKENS,
+        1.0, "Weight of the loss of tokens.", above=0, applies_to=_TOKENS
     )
     num_candidates: int = setting(
-        5,
-        "multi_choice: tokens to choose from, the original one among them.",
-        minimum=2,
-        applies_to={"objective": ["multi_choice"]},
+        5, "Tokens to choose from.", minimum=2, applies_to=_CHOICE
     )
     electra_15_positions: str = setting(
         "masked",
-        "What electra_15 learns from: the masked tokens, or another draw from all.",
+        "Learn from the masked tokens, or from as many other tokens.",
         choices=("masked", "other"),
         applies_to={"objective": ["electra_15"]},
     )
     stage_one_steps: int | None = identity(
-        None,
-        "Steps of two_stage in which the generator alone learns; null: half of "
-        "num_train_steps. Each stage has a learning-rate schedule of its own.",
-        minimum=1,
-        applies_to=_STAGES,
+        None, "Steps of stage one; null: half.", minimum=1, applies_to=_STAGES
     )
     init_discriminator: bool = identity(
-        True,
-        "two_stage: the generator's weights initialise the discriminator; false: it "
-        "starts from random weights, as the paper's control.",
-        applies_to=_STAGES,
+        True, "From the generator's weights; false: random.", applies_to=_STAGES
     )
 
     # Optimization.
     optimizer: str = setting(
         "original",
-        "original: Adam without bias correction, as BERT; adamw: with it; lamb: and "
-        "each variable's update scaled to its norm, for large batches.",
+        "original: Adam without bias correction; adamw: with it; lamb: large batches.",
         choices=("original", "adamw", "lamb"),
     )
-    adam_beta_1: float = setting(
-        0.9, "Share of the gradients' mean that a step keeps.", minimum=0, below=1
-    )
-    adam_beta_2: float = setting(
-        0.999, "The same of the mean of their squares.", minimum=0, below=1
-    )
+    adam_beta_1: float = setting(0.9, "Adam's decay of the mean.", minimum=0, below=1)
+    adam_beta_2: float = setting(0.999, "Decay of squares.", minimum=0, below=1)
     schedule: str = setting(
         "original",
-        "original: warm-up times polynomial decay; after the warm-up: linear and "
-        "polynomial go down to 0, wsd stays and goes down at the end, constant stays.",
+        "original: warm-up times decay; others: after the warm-up. wsd decays at the "
+        "end.",
         choices=("original", "linear", "polynomial", "wsd", "constant"),
     )
     decay_proportion: float = setting(
-        0.1,
-        "Part of the run in which wsd goes down to 0.",
-        above=0,
-        maximum=1,
-        applies_to={"schedule": ["wsd"]},
+        0.1, "Last part, in which wsd decays.", above=0, maximum=1, applies_to=_WSD
     )
-    learning_rate: float = setting(
-        5e-4,
-        "Peak of the schedule; the original's warm-up multiplies a decay from step 0.",
-        above=0,
-    )
+    learning_rate: float = setting(5e-4, "Peak of the schedule.", above=0)
     generator_learning_rate: float | None = setting(
         None,
-        "Peak of the generator's own rate, in phases in the same ratio to "
-        "learning_rate; null: learning_rate.",
+        "The generator's peak, in a fixed ratio to learning_rate; null: the same.",
         above=0,
         applies_to=_OWN_ENCODERS | _LEARNS,
     )
     clip_by: str = setting(
         "all",
-        "Norm that gradients are clipped by: of all, or of each network's own.",
+        "Clip gradients by the norm of all, or of each network.",
         choices=("all", "network"),
         applies_to=_OWN_ENCODERS | _LEARNS,
     )
     lr_decay_power: float = setting(
-        1.0,
-        "Power of the decay, original or polynomial.",
-        minimum=0,
-        applies_to={"schedule": ["original", "polynomial"]},
+        1.0, "Power of the decay.", minimum=0, applies_to=_POLYNOMIAL
     )
     num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", minimum=0)
     on_bad_record: str = setting(
         "stop",
-        "On a damaged record in the data: stop, or leave it out and count it.",
+        "On a damaged record: stop, or skip and count it.",
         choices=("stop", "skip"),
     )
     on_alarm: str = setting(
         "warn",
-        "On a sign that the run goes wrong (docs/metrics.md): warn, or stop (saved, "
-        "exit code 70).",
+        "On an alarm (docs/metrics.md): warn, or save and stop (exit code 70).",
         choices=("warn", "stop"),
     )
 
     # Training.
-    iterations_per_loop: int = setting(
-        200, "Most steps that run without coming back to Python.", minimum=1
-    )
-    save_checkpoints_steps: int = setting(
-        1000, "Steps from one checkpoint to the next.", minimum=1
-    )
-    keep_checkpoint_max: int = setting(
-        5, "Newest checkpoints that are kept; 0 keeps all.", minimum=0
-    )
+    iterations_per_loop: int = setting(200, "Most steps in one graph call.", minimum=1)
+    save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", minimum=1)
+    keep_checkpoint_max: int = setting(5, "Checkpoints kept; 0: all.", minimum=0)
     num_train_steps: int = setting(
         1000000, "Optimizer steps; the schedule ends here.", minimum=1
     )
     phases: list[dict[str, Any]] = setting(
-        [],
-        "Parts of the run, one after the other, each with its num_train_steps and what "
-        "it has of its own (docs/phases.md); [] for one alone.",
+        [], "Parts of the run with settings of their own (docs/phases.md)."
     )
     num_eval_steps: int = setting(100, "Batches of an evaluation.", minimum=1)
     eval_every_steps: int = setting(
-        0,
-        "Steps from one evaluation to the next in training (eval_tfrecords); 0: none.",
-        minimum=0,
+        0, "Steps between evaluations in training; 0: none.", minimum=0
     )
     sample_steps: int = setting(
-        0,
-        "Steps from one look at what the discriminator says of passages of "
-        "eval_tfrecords to the next (docs/metrics.md); 0: none.",
-        minimum=0,
-        applies_to={
-            "objective": [
-                n for n, kind in OBJECTIVES.items() if DISCRIMINATOR_HEAD in kind.heads
-            ]
-        },
+        0, "Steps between samples; 0: none.", minimum=0, applies_to=_DISCRIMINATOR
     )
     peer_timeout: float = place(
-        600.0,
-        "Seconds that a worker waits for the others (TF_CONFIG), at the start and at "
-        "each exchange.",
-        above=0,
+        600.0, "Seconds that a worker waits for the others (TF_CONFIG).", above=0
     )
 
     # Generator.
     generator: str | None = identity(
         None,
-        "Kind of generator; null: tied (to the main network) of mlm, two_tower of "
-        "electric and two_tower, else masked_lm. uniform draws all tokens alike, "
-        "unigram each as often as it is in the data.",
+        "Kind of generator; null: the usual one of the objective (docs/recipes.md).",
         choices=(None, *GENERATORS),
     )
     embedding_sharing: str = identity(
         "shared",
-        "untied: the generator has its own; disentangled: the discriminator's are the "
-        "generator's, without gradient, plus a residual (docs/recipes.md).",
+        "untied: two tables; disentangled: shared without gradient plus a residual.",
         choices=("shared", "untied", "disentangled"),
         applies_to=_OWN_ENCODERS,
         if_idle="note",
@@ -374,74 +292,52 @@ class PretrainingConfig(RunConfig):
     )
     cloze_chunk_size: int | None = setting(
         None,
-        "Positions whose vocabulary scores the towers, or all_tokens_mlm, hold at one "
-        "time; null: 128 on CPUs, 1024 elsewhere.",
+        "Positions scored at one time (towers, all_tokens_mlm); null: 1024, CPU: 128.",
         minimum=1,
     )
     disallow_correct: bool = setting(
-        False,
-        "Never sample the original token, so that every sample is fake.",
-        applies_to=_SAMPLES,
-        if_idle="note",
+        False, "Never sample the original.", applies_to=_SAMPLES, if_idle="note"
     )
     temperature: float = setting(
         1.0,
-        "The generator's logits are divided by it before sampling.",
+        "Divides the generator's logits before sampling.",
         above=0,
         applies_to=_SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]},
         if_idle="note",
     )
     temperature_start: float | None = setting(
-        None,
-        "The temperature at the first step; it falls to temperature (docs/recipes.md).",
-        above=0,
-        applies_to=_CURRICULUM,
+        None, "Temperature at the first step.", above=0, applies_to=_CURRICULUM
     )
     unigram_share: float = setting(
-        0.0,
-        "Share of the samples that come from word frequencies at the first step; it "
-        "falls to 0 (docs/recipes.md).",
-        minimum=0,
-        maximum=1,
-        applies_to=_CURRICULUM,
+        0.0, "Samples by word frequency at first.", **_SHARE, applies_to=_CURRICULUM
     )
     curriculum_decay: str = setting(
         "exponential",
-        "How temperature_start and unigram_share fall over the run, or its phase.",
+        "How temperature_start and unigram_share fall.",
         choices=("exponential", "linear"),
         applies_to=_CURRICULUM,
     )
     generator_dropout: float | None = setting(
-        None,
-        "Dropout of the generator; null: the discriminator's.",
-        minimum=0,
-        below=1,
-        applies_to=_OWN_ENCODERS,
+        None, "null: the discriminator's.", minimum=0, below=1, applies_to=_OWN_ENCODERS
     )
 
     # Batches.
     max_seq_length: int = setting(
         128, "Tokens per sequence, as in the data.", minimum=4
     )
-    train_batch_size: int = setting(
-        128, "Sequences per step, over all devices together.", minimum=1
-    )
+    train_batch_size: int = setting(128, "Sequences per step, in all.", minimum=1)
     eval_batch_size: int = setting(128, "Sequences per evaluation batch.", minimum=1)
 
     # Locations.
     pretrain_tfrecords: str | list | dict = place(
         "<data-dir>/pretrain_tfrecords/pretrain_data.tfrecord*",
-        "Pattern of the training files; a list of several data sets, or an object "
-        "{pattern: weight}, mixes them (docs/recipes.md).",
+        "Training files; a list, or {pattern: weight}, mixes them (docs/recipes.md).",
     )
     eval_tfrecords: str | list | dict = place(
-        "<pretrain_tfrecords>", "Pattern of the files to evaluate on."
+        "<pretrain_tfrecords>", "Files to evaluate on."
     )
     sampling_alpha: float = setting(
-        1.0,
-        "Of a list of data sets, each is seen by its number of examples to this power.",
-        minimum=0,
-        maximum=1,
+        1.0, "Shares of a list of data sets: size ** alpha.", **_SHARE
     )
     model_dir: str = place(
         "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
@@ -450,8 +346,7 @@ class PretrainingConfig(RunConfig):
         "<model_dir>/results/unsup_results.txt", "Evaluation results, as text."
     )
     results_pkl: str = place(
-        "<model_dir>/results/unsup_results.pkl",
-        "Taken but not written: results are JSON, beside results_txt.",
+        "<model_dir>/results/unsup_results.pkl", "Unused: results are JSON."
     )
 
     @property
@@ -475,7 +370,7 @@ class PretrainingConfig(RunConfig):
 
     def generator_config(self) -> ModelConfig:
         """The generator's shape; only meaningful if `uses_generator_config`."""
-        # One network's weights become the other's, or there is no other.
+        # Of one size: the weights of one become the other's, or the towers are all.
         shape = self.model_config()
         if self.objective not in ("two_stage", "two_tower"):
             fractions = self.generator_hidden_size, self.generator_layers
@@ -532,7 +427,7 @@ class PretrainingConfig(RunConfig):
         return self.phases_ahead(step)[0]
 
     def phases_ahead(self, step: int) -> list[Phase]:
-        """The phases that are not over after so many steps; the last never is."""
+        """The phases that end after `step`; after all of them, the last."""
         parts = self.run_phases()
         return [phase for phase in parts if phase.end > step or phase is parts[-1]]
 

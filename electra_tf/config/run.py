@@ -21,6 +21,7 @@ from electra_tf.config.hparams import (
     identity,
     merge,
     place,
+    read_hparams,
     setting,
     values_in_roles,
 )
@@ -61,35 +62,30 @@ class RunConfig(metaclass=_Resolved):
         0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
     )
     gradient_accumulation_steps: int = setting(
-        1, "Parts that a batch is computed in, one after the other.", minimum=1
+        1, "Parts that a batch is computed in, in turn.", minimum=1
     )
     on_nonfinite: str = setting(
         "stop",
-        "On a loss or gradient that is not finite: stop, or skip that step.",
+        "On a loss or gradient that is not finite: stop, or skip the step.",
         choices=("stop", "skip"),
     )
 
     # Running.
-    log_steps: int = setting(
-        100, "Steps from one progress line to the next.", minimum=1
-    )
+    log_steps: int = setting(100, "Steps between progress lines.", minimum=1)
     precision: str = setting(
         "float32",
-        "Type of the computation; weights and losses are always float32.",
+        "Type of the computation; weights and losses stay float32.",
         choices=("float32", "mixed_bfloat16", "mixed_float16"),
     )
     jit_compile: bool | None = setting(
         None, "Compile the step with XLA; null: where it is faster."
     )
-    compilation_cache: bool = place(
-        True,
-        "Accepted but unused: TensorFlow's own cache is a flag (docs/performance.md).",
-    )
+    compilation_cache: bool = place(True, "Unused (docs/performance.md).")
 
     # Model.
     model_size: str = setting(
         "small",
-        "Size of the encoder, and the paper's settings for it.",
+        "Size of the encoder; sets what is listed below.",
         choices=tuple(SIZES),
     )
     model_hparam_overrides: dict[str, Any] = setting(
@@ -97,26 +93,19 @@ class RunConfig(metaclass=_Resolved):
     )
     embedding_size: int | None = identity(
         None,
-        "Width of the embeddings; null: 128 for small, else as wide as the model.",
+        "Width of the embeddings; null: 128 for small, else the model's.",
         minimum=1,
     )
-    vocab_size: int = identity(
-        30522,
-        "Tokens in the vocabulary; by default the lines of vocab_file.",
-        minimum=1,
-    )
+    vocab_size: int = identity(30522, "Tokens; default: as in vocab_file.", minimum=1)
     do_lower_case: bool = identity(True, "The data and its vocabulary are lower-cased.")
     vocab_file: str = place(
         "<data-dir>/vocab.txt",
-        "WordPiece vocabulary; fine-tuning prefers <data-dir>/models/<model-name>/"
-        "vocab.txt, where there is one.",
+        "WordPiece vocabulary; fine-tuning prefers one in the model's directory.",
     )
 
     # TPU.
     use_tpu: bool = setting(False, "Run on a TPU.")
-    num_tpu_cores: int = setting(
-        1, "Cores of the TPU, all of which are used; 1 leaves it open.", minimum=1
-    )
+    num_tpu_cores: int = setting(1, "All cores are used; 1: unchecked.", minimum=1)
     tpu_job_name: str | None = setting(None, "Name of the TPU worker job.")
     tpu_name: str | None = setting(None, "Cloud TPU to use.")
     tpu_zone: str | None = setting(None, "Zone of the Cloud TPU.")
@@ -141,8 +130,8 @@ class RunConfig(metaclass=_Resolved):
             model_name: the original's --model-name.
             hparams: explicit values, from --hparams.
             config: explicit values, from the --config file.
-            known: what else is known, such as the shape of the model to start from;
-                whoever gives it has compared it with the explicit values.
+            known: what else is known, such as the shape of the model to start from,
+                compared with the explicit values by the caller.
 
         Raises:
             UserError: naming the hparam, its value and what is allowed.
@@ -349,3 +338,30 @@ def _count_lines(path: str) -> int | None:
             return content.count(b"\n") + 1 if content else 0
     except (OSError, *JSON_ERRORS):
         return None
+
+
+# Recipes: configs/ of a checkout, or the copy that a wheel holds.
+_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def recipes() -> dict[str, Path]:
+    """Name -> file of each recipe."""
+    paths = (path for folder in _FOLDERS for path in sorted(folder.glob("*.json")))
+    return {path.stem: path for path in paths}
+
+
+def read_config(name: str | None) -> dict[str, Any] | None:
+    """The hparams of a --config: a recipe's name, or a JSON file; None: there is none.
+
+    Raises `UserError` for anything else.
+    """
+    if name is None:
+        return None
+    found = recipes()
+    if name.isidentifier() and name not in found and not Path(name).exists():
+        raise UserError(
+            f"--config {name}: neither a recipe nor a file.\n"
+            f"Recipes: {', '.join(found)}."
+        )
+    return read_hparams(str(found.get(name, name)))

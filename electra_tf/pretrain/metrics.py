@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_tf.pretrain.health import SIGNS
+from electra_tf.pretrain.health import ALARMS
 from electra_tf.train.metrics import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 _ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
@@ -110,7 +110,6 @@ DISCRIMINATOR_METRICS = (
         healthy='above 0.88, which is always "original"',
         evaluation=Ratio("disc_correct", "tokens"),
         training=Ratio("disc_correct", "tokens"),
-        short="acc",
         tag="discriminator/accuracy",
         curve=Curve("Accuracy", "discriminator", _BLUE),
     ),
@@ -130,6 +129,7 @@ DISCRIMINATOR_METRICS = (
         healthy="near 0 for the first thousands of steps, then rises",
         evaluation=Ratio("disc_fake_correct", "disc_fake"),
         training=Ratio("disc_fake_correct", "disc_fake"),
+        short="recall",
         tag="discriminator/recall",
         curve=Curve("Accuracy", "recall of replaced", _BLUE, ":"),
     ),
@@ -257,7 +257,7 @@ def tables() -> str:
     """The tables of docs/metrics.md: all metrics, and all alarms."""
     metrics = (*ALL_METRICS, *STEP_METRICS)
     rows = [f"| `{m.name}` | {m.meaning} | {m.healthy} |" for m in metrics]
-    alarms = [f"| {sign.name} | {sign.meaning} | {sign.advice} |" for sign in SIGNS]
+    alarms = [f"| {a.name} | {a.meaning} | {a.advice} |" for a in ALARMS]
     lines = ["| name | meaning | healthy |", "|---|---|---|", *rows, ""]
     lines += ["| alarm | raised by | what usually helps |", "|---|---|---|", *alarms]
     return "\n".join(lines) + "\n"

@@ -91,7 +91,7 @@ class Checkpoints:
         self.last_saved_step: int | None = None
         self._before_save = before_save
         self._after_save = after_save
-        self._log = log
+        self.log = log
 
     def prefix(self, step: int) -> str:
         """The path TensorFlow knows the checkpoint of `step` by."""
@@ -132,7 +132,7 @@ class Checkpoints:
             parts = split_name(name)
             if parts and parts[1] == PARTIAL:
                 self._discard(parts[0])
-                self._log(f"Cleared {path}, left by an interrupted save.")
+                self.log(f"Cleared {path}, left by an interrupted save.")
 
     def _discard(self, step: int) -> None:
         """Removes an unfinished checkpoint: its folder and what had left it already."""
@@ -169,7 +169,7 @@ class Checkpoints:
             for bad, reason in damaged.items():
                 self._pass_over(bad, f"{reason}; going back to step {step}")
             if self._pointer_step() > max(step, *damaged, -1):
-                self._log(
+                self.log(
                     f"The files of the checkpoint of step {self._pointer_step()} are "
                     f"gone; going back to step {step}."
                 )
@@ -198,7 +198,7 @@ class Checkpoints:
         return parts[0] if parts else -1
 
     def _pass_over(self, step: int, reason: str) -> None:
-        self._log(f"Damaged checkpoint of step {step} passed over: {reason}.")
+        self.log(f"Damaged checkpoint of step {step} passed over: {reason}.")
         if self.read_only:
             return
         for name in sorted(self._groups()[step]):
@@ -225,7 +225,7 @@ class Checkpoints:
         if self.read_only:
             return
         for key, old, new in differences(manifest.settings, self.settings):
-            self._log(f"Changed since step {manifest.step}: {key} {old!r} -> {new!r}")
+            self.log(f"Changed since step {manifest.step}: {key} {old!r} -> {new!r}")
 
     # ------------------------------------------------------- reading, writing
 
@@ -313,7 +313,7 @@ class Checkpoints:
             except OSError as error:
                 # The save has succeeded, so this ends no run. On NFS a folder cannot
                 # go while somebody reads a file of it.
-                self._log(
+                self.log(
                     f"The old checkpoint of step {step} could not be removed: "
                     f"{error.strerror}; the next start clears what is left of it."
                 )
@@ -364,6 +364,7 @@ class BackgroundSaver:
         if step == self._step:
             return
         self._step = step
+        self.checkpoints.log(f"Saving {self.checkpoints.prefix(step)}")
         started = time.monotonic()
         # The host must hold the state twice: the copy lives until it is written.
         with tf.device("CPU:0"):

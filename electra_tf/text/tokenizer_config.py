@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ _SETTINGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(Fa
 
 def strips_accents(config: TokenizerConfig) -> bool:
     """Whether accents are really stripped."""
-    # A cased tokenizer keeps accents whatever it is told, in the original as here.
+    # A cased tokenizer keeps accents whatever the setting, as in the original.
     return config.do_lower_case and config.strip_accents
 
 
@@ -135,7 +136,7 @@ def refused(
 
 
 def of_settings(settings: dict[str, Any], path: str | os.PathLike) -> TokenizerConfig:
-    """The settings in BERT's words; `UserError` for what is not done here."""
+    """The settings from BERT's names for them; `UserError` for unsupported ones."""
     lower = settings.get("do_lower_case", True)
     strip = settings.get("strip_accents")
     strip = lower if strip is None else strip
@@ -181,9 +182,22 @@ def settings_of(content: dict[str, Any], path: str | os.PathLike) -> TokenizerCo
         return of_settings({k: normalizer.get(v) for k, v in names.items()}, path)
     for config in _SETTINGS:
         ours = json.loads(fast(SPECIAL_TOKENS, config).to_str())
-        if (ours["normalizer"], ours["pre_tokenizer"]) == (normalizer, splits):
+        parts = (ours["normalizer"], ours["pre_tokenizer"])
+        if _canonical(parts) == _canonical((normalizer, splits)):
             return config
     raise refused(path, f"normalizer is {normalizer.get('type')}")
+
+
+def _canonical(value: Any) -> str:
+    """JSON in which equal classes of characters are equal, in any order of ranges."""
+
+    def merged(found: re.Match) -> str:
+        pairs = re.findall(r"\{(\w+)\}-\\\\x\{(\w+)\}", found[0])
+        ranges = tuple((int(first, 16), int(last, 16)) for first, last in pairs)
+        return str(unicode_classes.merge(ranges))
+
+    text = json.dumps(value, sort_keys=True)
+    return re.sub(r"\[(?:\\\\x\{\w+\}-\\\\x\{\w+\})+\]", merged, text)
 
 
 def _check_words(content: dict[str, Any], path: str | os.PathLike) -> None:
@@ -198,7 +212,7 @@ def check_added(tokens: Iterable[Any], path: str | os.PathLike) -> None:
     """Refuses tokens that are cut out of a text before it is cut into words.
 
     Args:
-      tokens: each as it is, or an object with its `content`.
+      tokens: strings, or objects with the string as `content`.
     """
     for one in tokens:
         token = one.get("content") if isinstance(one, Mapping) else one
@@ -207,7 +221,7 @@ def check_added(tokens: Iterable[Any], path: str | os.PathLike) -> None:
 
 
 def settings_in_file(path: str | os.PathLike) -> TokenizerConfig | None:
-    """The settings in a vocabulary's own file; None if it is no tokenizer.json."""
+    """The settings in a vocabulary's own file; None unless it is a tokenizer.json."""
     try:
         with open(path, "rb") as f:
             data = f.read()

@@ -260,6 +260,7 @@ class Report:
     ):
         shown = {metric.name: metric.short for metric in metrics if metric.short}
         self._progress = Progress(console, total, start, batch_size, every, shown)
+        self._every, self._is_terminal = every, console.is_terminal
         self._files = None
         if is_chief:
             self._files = (
@@ -285,7 +286,10 @@ class Report:
             for row in rows:
                 events.write(row["step"], {k: v for k, v in row.items() if k != "step"})
             events.flush()
-        self._progress.update(rows[-1]["step"], rows[-1])
+        row = rows[-1]
+        if not self._is_terminal:  # A file gets lines of whole multiples.
+            row = next((r for r in reversed(rows) if r["step"] % self._every == 0), row)
+        self._progress.update(row["step"], row)
 
     def sync(self) -> None:
         """Makes the metrics durable; before a checkpoint, which promises them."""

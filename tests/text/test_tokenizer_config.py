@@ -15,6 +15,7 @@ from electra_tf.text.vocabulary import (
     resolve_settings,
 )
 from tests.helpers.building import VOCAB
+from tests.helpers.runs import ROOT
 
 CONFIGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(False))
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
@@ -31,6 +32,14 @@ def write(path, config, **changes):
         content[name] = value(content[name])
     path.write_text(json.dumps(content))
     return path
+
+
+def test_exported_file_of_an_earlier_version_is_read():
+    """Its classes of characters are the same, their ranges in another order."""
+    pytest.importorskip("tokenizers")
+    path = ROOT / "examples/novels_model/discriminator/tokenizer.json"
+    config = tokenizer_config.settings_of(json.loads(path.read_text()), path)
+    assert config == TokenizerConfig()
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
@@ -94,3 +103,8 @@ def test_other_tokenizers_are_refused(tmp_path, changes, problem):
     path = write(tmp_path / "tokenizer.json", TokenizerConfig(), **changes)
     with pytest.raises(UserError, match=problem):
         resolve_settings(Vocabulary.load(path))
+
+
+def test_files_of_earlier_exports_are_read():
+    path = "examples/novels_model/discriminator/tokenizer.json"
+    assert tokenizer_config.settings_in_file(path) == TokenizerConfig()

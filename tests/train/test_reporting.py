@@ -19,7 +19,7 @@ METRICS = {
     "loss": 12.34567,
     "masked_lm_loss": 6.1,
     "disc_loss": 0.125,
-    "disc_accuracy": 0.93,
+    "disc_recall": 0.93,
 }
 
 
@@ -39,7 +39,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_progress_line_is_the_originals(monkeypatch):
+def test_progress_line(monkeypatch):
     clock, stream = Clock(monkeypatch), io.StringIO()
     progress = Progress(Console(stream), 10000, 1000, 32, 100, SHOWN)
     clock.now += 30  # the graph is built
@@ -47,12 +47,10 @@ def test_the_progress_line_is_the_originals(monkeypatch):
     clock.now += 99.5
     progress.update(1200, METRICS)
     first, second = stream.getvalue().splitlines()
-    shown = " - loss: 12.35 gen: 6.100 disc: 0.1250 acc: 0.9300"
-    assert first == "1001/10000 = 10.0%" + shown
+    shown = " - loss 12.3 gen 6.10 disc 0.125 recall 0.930"
+    assert first == "1001/10000" + shown
     # 199 steps in 99.5 s; the building of the graph does not count.
-    assert second == (
-        "1200/10000 = 12.0%, SPS: 2.0, seq/s: 64, ELAP: 2:10, ETA: 1:13:20" + shown
-    )
+    assert second == "1200/10000 64 seq/s ETA 1:13:20" + shown
 
 
 def test_lines_without_a_terminal_come_at_intervals(monkeypatch):
@@ -85,7 +83,7 @@ def test_a_terminal_line_is_rewritten_and_fits(monkeypatch):
     assert lines[0].split("\r")[-1] == "a message"
     shown = [text for text in re.split(r"\r *", lines[0]) if text]
     assert len(shown) == 4 and all(len(text) < 80 for text in shown)
-    assert re.fullmatch(r"40001/100000, \d+ seq/s, ETA .* acc 0\.930", lines[1])
+    assert re.fullmatch(r"40001/100000 \d+ seq/s ETA .* recall 0\.930", lines[1])
 
 
 def write_steps(path, steps, start=0):
@@ -121,18 +119,21 @@ def test_a_torn_end_is_cut_off(tmp_path, torn):
     assert steps_in(path) == list(range(1, 12))
 
 
-def report(directory, start, metrics):
-    result = Report(
-        directory,
-        Console(io.StringIO()),
-        start=start,
-        total=9,
-        batch_size=2,
-        every=1,
-        metrics=ALL_METRICS,
-    )
-    result.add(start + 1, metrics)
+def report(directory, start, metrics, stream=None, total=9, every=1):
+    console = Console(stream or io.StringIO())
+    known = {"metrics": ALL_METRICS, "batch_size": 2, "every": every}
+    result = Report(directory, console, start=start, total=total, **known)
+    while start < total:
+        result.add(start + 1, metrics)
+        start += len(metrics["loss"])
     result.close()
+
+
+def test_lines_in_a_file_are_at_multiples_of_log_steps(tmp_path):
+    stream, metrics = io.StringIO(), {k: np.full(7, v) for k, v in METRICS.items()}
+    report(tmp_path, 0, metrics, stream, total=70, every=20)
+    steps = [int(line.split("/")[0]) for line in stream.getvalue().splitlines()]
+    assert steps[1:] == [20, 40, 60, 70]
 
 
 def test_a_report_writes_metrics_and_tensorboard(tmp_path):
@@ -141,8 +142,8 @@ def test_a_report_writes_metrics_and_tensorboard(tmp_path):
 
     metrics = {k: np.array([v, 2 * v, 4 * v]) for k, v in METRICS.items()}
     metrics["learning_rate"] = np.array([1e-4, 2e-4, np.inf])
-    report(tmp_path, 0, metrics)
-    report(tmp_path, 2, metrics)
+    report(tmp_path, 0, metrics, total=3)
+    report(tmp_path, 2, metrics, total=5)
     assert steps_in(tmp_path / "metrics.jsonl") == [1, 2, 3, 4, 5]
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["learning_rate"] is None and last["disc_loss"] == 0.5
@@ -150,7 +151,7 @@ def test_a_report_writes_metrics_and_tensorboard(tmp_path):
     shown = event_accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     for tag, value in (
         ("generator/loss", 6.1),
-        ("discriminator/accuracy", 0.93),
+        ("discriminator/recall", 0.93),
         ("training/learning_rate", 1e-4),
     ):
         found = [(e.step, e.value) for e in shown.Scalars(tag)]
