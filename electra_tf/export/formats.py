@@ -15,8 +15,7 @@ from electra_tf import startup
 from electra_tf.config.run import run_directory
 from electra_tf.errors import UserError
 from electra_tf.interop import readers
-from electra_tf.interop.checkpoint import StoredModel
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.paths import shown
 from electra_tf.storage.new_folder import check_free
 from electra_tf.storage.remote_run import bring_model

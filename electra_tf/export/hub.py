@@ -31,7 +31,7 @@ from electra_tf import startup
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.export.formats import ExportRequest, check_model
 from electra_tf.interop import huggingface, readers
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.storage.checkpoint_manifest import split_name
 from electra_tf.storage.manifest import (
     MANIFEST,

@@ -25,7 +25,6 @@ from electra_tf.interop import (
     tf1,
     verification,
 )
-from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import (
     CLASSIFIER,
     EMBEDDINGS,
@@ -50,26 +49,18 @@ def export_tf1(request: ExportRequest) -> Path:
 def export_keras_hub(request: ExportRequest) -> Path:
     """Preset directories of KerasHub, one for each encoder."""
     what = request.what or "all"
-    stored = _with_encoder(request.read_model())
-    return keras_hub.write_keras_hub(stored, what, request.output_dir)
+    return keras_hub.write_keras_hub(request.read_model(), what, request.output_dir)
 
 
 def export_huggingface(request: ExportRequest) -> Path:
     """Directories of transformers, one for each network, or that of a task."""
     what = request.what or "all"
     if what in networks.WHAT:
-        stored = _with_encoder(request.read_model())
+        stored = request.read_model()
         return huggingface.write_huggingface(stored, what, request.output_dir)
     folder = finetuned_task.trial_dir_of(request)
     task = finetuned_task.read_task(folder, what, vocab_file=request.vocab_file)
     return write_task(task, folder, request.output_dir)
-
-
-def _with_encoder(stored: StoredModel) -> StoredModel:
-    """The model, unless it is nothing but two towers: then the error that says so."""
-    if not networks.has_encoder(stored):
-        networks.split(stored, "encoder")
-    return stored
 
 
 def write_task(

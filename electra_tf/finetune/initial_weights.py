@@ -8,17 +8,13 @@ tell their shape.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from electra_tf.config.model import SIZES
 from electra_tf.errors import UserError
-from electra_tf.interop import compare, readers, shapes
-from electra_tf.interop.checkpoint import check_casing
-from electra_tf.interop.readers import CheckpointInfo
-from electra_tf.storage.checkpoints import as_text, differences
+from electra_tf.interop import compare, fields, readers
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.stored_tensors import StoredTensors
 from electra_tf.text.vocabulary import Vocabulary
@@ -55,37 +51,18 @@ def hparams_of(
 
     Raises `UserError` for hparams of another shape.
     """
-    shape = model.shape()
-    given = explicit.get("model_hparam_overrides", {})
-    size = explicit.get("model_size")
-    here = {**(SIZES[size] if size else {}), **given}
-    if explicit.get("embedding_size"):
-        here["embedding_size"] = explicit["embedding_size"]
-    here = {name: value for name, value in here.items() if name in shape}
-    if found := differences({name: shape[name] for name in here}, here):
-        raise UserError(
-            f"{model.origin} is another model: {as_text(found)}.\nLeave the shape out: "
-            "the checkpoint decides it. These hparams fit it: "
-            f"{json.dumps(compare.shape_hparams(shape))}"
-        )
-    found = compare.shape_hparams(shape, size)
-    others = {k: v for k, v in given.items() if k not in shape}
-    overrides = found.get("model_hparam_overrides", {}) | others
-    found["model_hparam_overrides"] = overrides
-    if "num_attention_heads" not in {*shape, *given}:
-        log(shapes.note_of_heads(shape["hidden_size"], model.origin))
-    is_lower = compare.lower_cases(model)
-    if "do_lower_case" not in explicit and is_lower is not None:
-        found["do_lower_case"] = is_lower
-    theirs = model.settings.vocab_file
+    found = compare.finetuning_hparams(model, explicit)
+    if "num_attention_heads" not in {*found["model_hparam_overrides"], *model.shape}:
+        log(fields.note_of_heads(model.shape["hidden_size"], model.origin))
+    theirs = model.vocab_file
     if "vocab_file" not in explicit and theirs and not os.path.isfile(vocab_file):
-        # A trial says it to whoever reads it, from whatever directory.
+        # A trial stores it, and is read from any directory.
         found["vocab_file"] = os.path.abspath(theirs)
         log(f"Note: {vocab_file} does not exist; the vocabulary is {theirs}.")
     words = explicit.get("vocab_file") or found.get("vocab_file") or vocab_file
     words = fetch_once(words)
     if "do_lower_case" not in explicit and os.path.isfile(words):
-        check_casing(model.settings, Vocabulary.load(words), model.origin)
+        model.check_casing(Vocabulary.load(words))
     return found
 
 

@@ -17,15 +17,15 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import own_tasks
+from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Columns, shown
-from electra_tf.finetune.multilabel import Multilabel
+from electra_tf.finetune.multilabel import OwnMultilabelTask
 from electra_tf.finetune.task import HeadSpec, TaskFacts
 from electra_tf.inference.finetuned_model import FinetunedModel
 from electra_tf.inference.predictor import TaskPredictor
-from electra_tf.interop import huggingface, huggingface_tokenizer
+from electra_tf.interop import huggingface, huggingface_files
 from electra_tf.interop.checkpoint import fit_rows
-from electra_tf.interop.huggingface_config import ARCHITECTURES
+from electra_tf.interop.huggingface import ARCHITECTURES
 from electra_tf.interop.networks import (
     CLASSIFIER,
     EMBEDDINGS,
@@ -49,22 +49,21 @@ PROBLEMS = {
 # Settings that predictions follow from, beside the weights.
 _QA_HPARAMS = ("max_query_length", "doc_stride", "max_answer_length", "n_best_size")
 _QA_HPARAMS += ("qa_na_threshold",)
-_SHORTEST = 8  # of the hparam max_seq_length
 _LONGEST = 512  # tokens, whatever the tokenizer's settings say
 
 
 def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
-    """What a manifest says of a task, so that it is predicted for as by its trial."""
+    """What a manifest says of a task, so that predictions are those of its trial."""
     found: dict[str, Any] = {"hparams": {"max_seq_length": config.max_seq_length}}
     if facts.kind != "qa":
-        return found | own_tasks.table_of(facts, config)
+        return found | registry.table_of(facts, config)
     usual = "offsets" if facts.name in config.tasks else "original"
     found["hparams"] |= {name: getattr(config, name) for name in _QA_HPARAMS}
     found["hparams"]["answer_text"] = config.answer_text or usual
     return found | {"has_impossible": facts.has_impossible}
 
 
-class _Texts(own_tasks.OwnTextTask):
+class _Texts(registry.OwnTextTask):
     """Texts, or pairs where the input has them and the model does not say.
 
     Attributes:
@@ -79,13 +78,13 @@ class _Texts(own_tasks.OwnTextTask):
         return list(self.choices) or [("text", "text_b"), ("text",)]
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """A label's name; a number as it is, since the head has the task's scale."""
+        """A label's name; or the number, since the head has the task's scale."""
         if self.labels:
             return super().answer(row, form)
         return format(float(row["predictions"]), form)
 
 
-class _Topics(Multilabel, _Texts):
+class _Topics(_Texts, OwnMultilabelTask):
     """Texts with any number of classes."""
 
 
@@ -93,8 +92,8 @@ _TASKS = {
     "classification": _Texts,
     "multilabel": _Topics,
     "regression": _Texts,
-    "tagging": own_tasks.OwnTaggingTask,
-    "qa": own_tasks.OwnQATask,
+    "tagging": registry.OwnTaggingTask,
+    "qa": registry.OwnQATask,
 }
 
 
@@ -125,7 +124,7 @@ def read(folder: Path) -> TaskPredictor | None:
 
 
 def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
-    found = huggingface.settings_of(folder, say_nothing)
+    found = huggingface.info(folder, say_nothing)
     if found.vocab_file is None or found.tokenizer_config is None:
         raise UserError(f"{folder} comes without the files of its tokenizer.")
     vocab = Vocabulary.load(found.vocab_file)
@@ -136,7 +135,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     manifest = folder / MANIFEST
     said = read_json(manifest).get("task", {}) if manifest.is_file() else {}
     choices = [tuple(columns) for columns in said.get("columns", ())]
-    length = min(_max_length(folder), network.shape.max_position_embeddings)
+    length = huggingface_files.max_length(folder) or _LONGEST
+    length = min(length, _LONGEST, network.shape.max_position_embeddings)
     hparams = {
         "task_names": [kind],
         "tasks": {kind: _description(kind, said, choices)},
@@ -165,7 +165,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     head = _Named(kind, facts.head, kind in PROBLEMS)
     model = build_finetuning_model(config, [head], dtype="float32")
     weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
-    weights = fit_rows(weights, vocab, say_nothing)
+    weights = fit_rows(weights, vocab)
     weights.assign_to({v.path: v.value for v in model.variables})
     return TaskPredictor(
         FinetunedModel(config, vocab, [facts], model, str(folder)), task, 0
@@ -219,20 +219,6 @@ def _description(kind: str, said, choices: Sequence[Columns]) -> dict[str, Any]:
     if kind == "qa":
         return found | {"has_impossible": said.get("has_impossible", True)}
     return found | {"scheme": "plain"}
-
-
-def _max_length(folder: Path) -> int:
-    """What the tokenizer's settings say, which may be a very large number."""
-    path = folder / huggingface_tokenizer.CONFIG
-    settings = read_json(path) if path.is_file() else {}
-    said = settings.get("model_max_length")
-    said = said if isinstance(said, int | float) else _LONGEST
-    if not said >= _SHORTEST:  # nor NaN
-        raise UserError(
-            f"{path}: model_max_length is {said}; it is {_SHORTEST} or more.",
-            EXIT_DAMAGED,
-        )
-    return int(min(said, _LONGEST))
 
 
 def _tensors(network: Network, kind: str) -> dict[str, np.ndarray]:

@@ -1,33 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model at rest: its weights under the original's names, and what they mean."""
+"""One description of a checkpoint, whatever its format, and the model read from it."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import hashlib
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from electra_tf import startup
 from electra_tf.config import objectives
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import shapes
+from electra_tf.interop import fields
+from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoint_manifest import split_name
-from electra_tf.storage.checkpoints import as_text, differences
-from electra_tf.storage.manifest import MANIFEST, read_json
+from electra_tf.storage.manifest import MANIFEST, read_json, sha256
 from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_arrays
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
     read_settings,
-    recorded_settings,
     resolve_settings,
 )
 
@@ -36,103 +39,269 @@ if TYPE_CHECKING:
 
 DISCRIMINATOR_HEAD = f"{objectives.DISCRIMINATOR_HEAD}/"
 GENERATOR_HEAD = f"{MASKED_LM_HEAD}/"
-TRAINED_LENGTH = "trained_length"  # in manifests
-_FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 HEADS = (
     *{f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads},
     *{f"{kind.head}/" for kind in GENERATORS.values() if kind.head},
 )
-
-
 # Tables with a row for each token.
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
-_WORDS = "electra/embeddings/word_embeddings"
+TRAINED_LENGTH = "trained_length"  # in manifests
+_FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
+# Files of weights: of directories, and of a checkpoint behind its prefix.
+_WEIGHTS = (".safetensors", ".h5")
+_OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
-def as_float32(array: np.ndarray) -> np.ndarray:
-    """The same in float32, where it is of another width; whole numbers as they are."""
-    is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
-    return array.astype(np.float32) if is_float else array
+class Weights(NamedTuple):
+    """The tensors of a checkpoint, by the original's names."""
 
-
-def fit_rows(
-    stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None]
-) -> StoredTensors:
-    """Without the rows of ids that a model's vocabulary does not have, with a note.
-
-    Raises `UserError` where there are more tokens than rows.
-    """
-    size, [rows, *_] = len(vocab), stored.shapes.get(_WORDS, [len(vocab)])
-    if rows < size:
-        raise UserError(
-            f"{stored.origin} has {rows} word embeddings, {vocab.path} has {size} "
-            "tokens.\nGive the vocabulary the model was trained with (vocab_file)."
-        )
-    if rows == size:
-        return stored
-    log(
-        f"Note: {stored.origin}: left out: {rows - size} rows of the embeddings beyond "
-        f"the {size} tokens of {vocab.path}."
-    )
-    slots = ("", *SLOTS)
-    tables = tuple(f"{name}{slot}" for name in BY_TOKEN for slot in slots)
-    cut = {name for name in stored.shapes if name.endswith(tables)}
-    shapes = {k: [size, *v[1:]] if k in cut else v for k, v in stored.shapes.items()}
-
-    def get(name: str) -> np.ndarray:
-        return stored.get(name)[:size] if name in cut else stored.get(name)
-
-    return StoredTensors(stored.origin, shapes, get)
-
-
-class Settings(NamedTuple):
-    """What the files beside a model's weights say; read without TensorFlow."""
-
-    hparams: dict[str, Any]  # what they say beyond the shapes of the weights
-    tokenizer_config: TokenizerConfig | None
-    vocab_file: str | None
-
-    def as_recorded(self, manifest: Mapping[str, Any], prefix: str) -> Settings:
-        """The same with what a run's checkpoint has recorded of its tokenizer.
-
-        The file beside the vocabulary may be lost where the vocabulary was copied.
-        """
-        found = self.tokenizer_config, self.vocab_file
-        told = recorded_settings(manifest.get("settings", {}), *found, prefix)
-        return self._replace(tokenizer_config=told)
-
-
-class Contents(NamedTuple):
-    """What one reader found in one place."""
-
-    origin: str  # the checkpoint's prefix or the directory, for messages
-    tensors: dict[str, np.ndarray]  # weights by the original's names
+    tensors: dict[str, np.ndarray]
     slots: dict[str, np.ndarray]  # `<weight>/adam_m`, `<weight>/adam_v`
     step: int
-    settings: Settings
-    notes: list[str]
-    # Compares with the library that the files are of, once they are known to be whole;
-    # says how far it is, `UserError` (65) if too far.
+    notes: tuple[str, ...]
+    # Runs the library that wrote the files and returns a note on the difference;
+    # `UserError` (65) if that is too large. None: nothing to compare with.
     compare: Callable[[], str] | None = None
 
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointInfo:
+    """What lies at a path, by its files; weights are read on request.
+
+    Attributes:
+      origin: the checkpoint's prefix, or the directory.
+      known: the config fields that its files state, as `fields.of_hparams` has them.
+      tokenizer_config, vocab_file: None where no file says it.
+      read_weights: whether the optimizer's slots are wanted -> Weights.
+      open_tensors: those of a TensorFlow checkpoint, read one at a time; None for the
+        directories of other libraries.
+      run: the directory of the run of this project that it belongs to.
+      recorded_sha256: of the vocabulary of that run.
+    """
+
+    origin: str
+    known: dict[str, Any]
+    tokenizer_config: TokenizerConfig | None
+    vocab_file: str | None
+    read_weights: Callable[[bool], Weights]
+    open_tensors: Callable[[], StoredTensors] | None = None
+    run: Path | None = None
+    recorded_sha256: str | None = None
+
+    @functools.cached_property
+    def vocab_sha256(self) -> str | None:
+        """The hash of its vocabulary, if that is known."""
+        if self.recorded_sha256 or self.vocab_file is None:
+            return self.recorded_sha256
+        return Vocabulary.load(self.vocab_file).sha256
+
+    @functools.cached_property
+    def do_lower_case(self) -> bool | None:
+        """None where no file says it."""
+        stored = self.tokenizer_config and self.tokenizer_config.do_lower_case
+        return self.known.get("do_lower_case", stored)
+
+    @functools.cached_property
+    def shape(self) -> dict[str, Any]:
+        """The fields of `fields.SHAPE` that are known or can be inferred.
+
+        The original's checkpoints are opened for it, which needs TensorFlow.
+        """
+        found = self.known
+        if "embedding_size" not in found and self.open_tensors is not None:
+            startup.import_tensorflow()
+            found = fields.of_shapes(self.open_tensors().shapes, self.origin) | found
+        return {name: found[name] for name in fields.SHAPE if name in found}
+
+    def weights_sha256(self) -> str:
+        """A hash of the files of its weights, of a run as the manifest has theirs."""
+        if self.open_tensors is None:
+            files = Path(self.origin).rglob("*")
+            paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
+        else:
+            manifest = Path(self.origin + checkpoint_manifest.MANIFEST)
+            files = read_json(manifest).get("files") if manifest.is_file() else None
+            if files:
+                return _hash_of(one["sha256"] for _, one in sorted(files.items()))
+            folder, start = os.path.split(self.origin)
+            names = [n for n in os.listdir(folder or ".") if n.startswith(f"{start}.")]
+            paths = [Path(folder, n) for n in names if _OF_CHECKPOINT.search(n)]
+        return _hash_of(_file_sha256(p, p.stat().st_mtime_ns) for p in sorted(paths))
+
+    def tensors(self, log: Callable[[str], None]) -> StoredTensors:
+        """Its weights by the original's names; of a fine-tuned run also its heads."""
+        if self.open_tensors is not None:
+            stored = self.open_tensors()
+        else:
+            weights = self.weights(log)
+            self.compare_with_library(weights, log)
+            stored = of_arrays(self.origin, weights.tensors)
+        if self.run is not None or self.vocab_file is None:
+            return stored
+        return fit_rows(stored, Vocabulary.load(self.vocab_file), log)
+
+    def weights(self, log: Callable[[str], None], slots: bool = True) -> Weights:
+        """All that it holds, not yet checked for completeness.
+
+        Args:
+          slots: whether the optimizer's are wanted, twice as large as the weights.
+        """
+        found = self.read_weights(slots)
+        for note in found.notes:
+            log(f"Note: {self.origin}: {note}.")
+        return found
+
     def compare_with_library(
-        self, log: Callable[[str], None], strict: bool = False
+        self, weights: Weights, log: Callable[[str], None], strict: bool = False
     ) -> None:
-        """Notes how far that library is, if there is one.
+        """Notes how far the library that wrote the files is, if there is one.
 
         Args:
           strict: raise `UserError` (65) if it is far, as before an export.
         """
-        if self.compare is None:
+        if weights.compare is None:
             return
         try:
-            note = self.compare()
+            note = weights.compare()
         except UserError as error:
             if strict:
                 raise
             note = str(error).splitlines()[0].removesuffix(".")
         log(f"Note: {self.origin}: {note}.")
+
+    def unknown_casing(self, vocab: Vocabulary) -> str | None:
+        """What to ask for where nothing says whether text is lower-cased.
+
+        And it matters: the original's default, lower case, would make tokens with
+        capitals unused.
+        """
+        if self.do_lower_case is not None or read_settings(vocab.path):
+            return None
+        capitals = sum(t != t.lower() and not t.startswith("[") for t in vocab.tokens)
+        if capitals <= _FEW_CAPITALS * len(vocab):
+            return None
+        return (
+            f"{self.origin} does not say whether it lower-cases text, and {capitals:,} "
+            f"tokens of {vocab.path} have capitals.\nSet the hparam do_lower_case, or "
+            f'write {{"do_lower_case": false}} (or true) into {vocab.path}.json.'
+        )
+
+    def check_casing(self, vocab: Vocabulary) -> None:
+        """Raises a `UserError` if `unknown_casing` asks something."""
+        if question := self.unknown_casing(vocab):
+            raise UserError(question)
+
+    def check_trained(self, step: int | None) -> None:
+        """Raises `UserError` for a main network that has not learned anything yet.
+
+        Args:
+          step: None where it is unknown.
+        """
+        first = self.known.get("stage_one_steps")
+        if first is not None and step is not None and step <= first:
+            raise UserError(
+                f"{self.origin} is of step {step} of a two-stage run, whose "
+                f"discriminator learns after step {first}.\nTrain on; for a masked "
+                'language model alone set objective "mlm".'
+            )
+
+    def read(
+        self,
+        vocab_file: str | None = None,
+        hparams: Mapping[str, Any] | None = None,
+        log: Callable[[str], None] = print,
+        slots: bool = True,
+        strict: bool = True,
+    ) -> StoredModel:
+        """The whole model: complete, and as its files, its weights and the user say.
+
+        Args:
+          vocab_file: the vocabulary; None: the one beside the weights.
+          hparams: what the files do not say; must agree with them.
+          slots: see `weights`.
+          strict: whether a library that computes something else is an error.
+
+        Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
+        unexpected or of a wrong shape.
+        """
+        vocab = self._vocabulary(vocab_file)
+        weights = self.weights(log, slots)
+        every = of_arrays(self.origin, weights.tensors | weights.slots)
+        every = fit_rows(every, vocab, log)
+        tensors, slots_of = (
+            {name: every.get(name) for name in names}
+            for names in (weights.tensors, weights.slots)
+        )
+        shapes = {name: every.shapes[name] for name in tensors}
+        given = fields.of_hparams(hparams or {}, defaults=False)
+        if "vocab_size" in (hparams or {}):
+            vocab.check_size((hparams or {})["vocab_size"])
+        known, merged = self._merged(shapes, given)
+        if "num_attention_heads" not in known:
+            log(fields.note_of_heads(merged["hidden_size"], self.origin))
+        tokenizer = self.tokenizer_config or resolve_settings(
+            vocab, do_lower_case=merged.get("do_lower_case")
+        )
+        path = Path(os.path.abspath(self.origin))  # "." has a name, too.
+        name = path.parent.name if split_name(path.name) else path.name
+        name = merged.pop("model_name", None) or name
+        merged |= {"do_lower_case": tokenizer.do_lower_case, "vocab_file": vocab.path}
+        config = PretrainingConfig.from_hparams(
+            str(path.parent), name, fields.as_hparams(merged.items())
+        )
+        stored = StoredModel(
+            *(config, vocab, tokenizer, tensors, slots_of, weights.step),
+            *(self.origin, known),
+        )
+        _check_complete(stored)
+        self.check_trained(stored.step)
+        if "do_lower_case" not in given:
+            self.check_casing(vocab)
+        self.compare_with_library(weights, log, strict)
+        return stored
+
+    def _vocabulary(self, vocab_file: str | None) -> Vocabulary:
+        path = vocab_file or self.vocab_file
+        if path is None:
+            raise UserError(
+                f"{self.origin} comes without a vocabulary.\nPut its vocab.txt beside "
+                "the weights; export_model.py takes --vocab-file, too."
+            )
+        vocab = Vocabulary.load(path)
+        advice = "Give its own vocabulary."
+        vocab.check_same(self.vocab_sha256, f"{self.origin} was trained", advice)
+        return vocab
+
+    def _merged(
+        self, shapes: fields.Shapes, given: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(known fields, all fields) of the model with weights of these shapes.
+
+        Raises a `UserError` with all contradictions between shapes, files and user.
+        """
+        inferred = fields.of_shapes(shapes, self.origin)
+        files = dict(self.known)
+        if self.tokenizer_config:
+            files["do_lower_case"] = self.tokenizer_config.do_lower_case
+        weights, beside = self.origin, "the config beside it"
+        contradictions = [
+            f"{name} is {there!r} in {one}, {here!r} in {other}"
+            for found, one, other in (
+                (fields.contradictions(inferred, files), weights, beside),
+                (fields.contradictions(inferred, given), weights, "the hparams"),
+                (fields.differences(files, given), beside, "the hparams"),
+            )
+            for name, there, here in found
+        ]
+        if contradictions:
+            raise UserError(
+                f"{'; '.join(contradictions)}.\nHparams can add what weights and files "
+                "do not say, and change nothing that they do."
+            )
+        known = {k: v for k, v in inferred.items() if k not in fields.assumed(shapes)}
+        known |= files | given
+        return known, inferred | known
 
 
 class StoredModel(NamedTuple):
@@ -149,7 +318,8 @@ class StoredModel(NamedTuple):
     slots: dict[str, np.ndarray]
     step: int
     origin: str  # where it was read
-    # What files, user and weights say of `config`; the rest of it is assumed.
+    # What files, user and weights say of `config`, as `fields.of_hparams` has it; the
+    # rest of it is assumed.
     known: Mapping[str, Any] = MappingProxyType({})
 
     @property
@@ -159,7 +329,7 @@ class StoredModel(NamedTuple):
 
     @property
     def trained_length(self) -> int | None:
-        """Tokens of the sequences that it was trained on; None: not known.
+        """Tokens of the sequences that it was trained on; None if unknown.
 
         Positions behind them have learned nothing.
         """
@@ -172,138 +342,49 @@ def trained_length_in(folder: Path) -> int | None:
     return read_json(manifest).get(TRAINED_LENGTH) if manifest.is_file() else None
 
 
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """The same in float32, where it has another width; integers unchanged."""
+    is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    return array.astype(np.float32) if is_float else array
+
+
+def fit_rows(
+    stored: StoredTensors, vocab: Vocabulary, log: Callable[[str], None] = say_nothing
+) -> StoredTensors:
+    """Without the rows of ids that a model's vocabulary does not have, with a note.
+
+    Raises `UserError` where there are more tokens than rows.
+    """
+    size, [rows, *_] = len(vocab), stored.shapes.get(fields.WORDS, [len(vocab)])
+    if rows < size:
+        raise UserError(
+            f"{stored.origin} has {rows} word embeddings, {vocab.path} has {size} "
+            "tokens.\nGive the vocabulary the model was trained with (vocab_file)."
+        )
+    if rows == size:
+        return stored
+    log(
+        f"Note: {stored.origin}: left out: {rows - size} rows of the embeddings beyond "
+        f"the {size} tokens of {vocab.path}."
+    )
+    tables = tuple(f"{name}{slot}" for name in BY_TOKEN for slot in ("", *SLOTS))
+    cut = {name for name in stored.shapes if name.endswith(tables)}
+    shapes = {k: [size, *v[1:]] if k in cut else v for k, v in stored.shapes.items()}
+
+    def get(name: str) -> np.ndarray:
+        return stored.get(name)[:size] if name in cut else stored.get(name)
+
+    return StoredTensors(stored.origin, shapes, get)
+
+
 def empty_pretrainer(
     config: PretrainingConfig, vocab: Vocabulary, dtype: str = "float32"
 ) -> ElectraPretrainer:
-    """The model of a config, as it is stored, with weights of no meaning."""
+    """The model of a config, as files store it, with arbitrary weights."""
     from electra_tf.pretrain.pretraining import build_pretrainer
 
     ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
     return build_pretrainer(config, ids, dtype, at_rest=True)
-
-
-def assemble(
-    contents: Contents,
-    vocab_file: str | None,
-    hparams: Mapping | None = None,
-    log: Callable[[str], None] = say_nothing,
-) -> StoredModel:
-    """A StoredModel from what was read, checked from all sides.
-
-    Args:
-      vocab_file: overrides the vocabulary that lies beside the weights.
-      hparams: what the user says of the model; must agree with its shapes.
-
-    Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
-    unexpected or of a wrong shape.
-    """
-    origin = contents.origin
-    settings = contents.settings
-    vocab_file = vocab_file or settings.vocab_file
-    if vocab_file is None:
-        raise UserError(
-            f"{origin} comes without a vocabulary.\nPut its vocab.txt beside the "
-            "weights; export_model.py takes --vocab-file, too."
-        )
-    vocab = Vocabulary.load(vocab_file)
-    fitted = fit_rows(of_arrays(origin, contents.tensors | contents.slots), vocab, log)
-    tensors, slots = (
-        {name: fitted.get(name) for name in names}
-        for names in (contents.tensors, contents.slots)
-    )
-    found = {name: fitted.shapes[name] for name in tensors}
-    derived = shapes.hparams_of(found, origin)
-    given = translated(hparams or {})
-    # How many rows count is for the vocabulary to decide.
-    from_files = {k: v for k, v in settings.hparams.items() if k != "vocab_size"}
-    merged = shapes.merge(derived, from_files, given, origin)
-    said = {**from_files, **given}
-    guesses = shapes.guessed(found) - said.keys()
-    known = {name: value for name, value in merged.items() if name not in guesses}
-    tokenizer = _tokenizer_config(vocab, settings.tokenizer_config, said)
-    merged |= {"vocab_file": vocab_file, "do_lower_case": tokenizer.do_lower_case}
-    path = Path(os.path.abspath(origin))  # "." has a name, too.
-    name = path.parent.name if split_name(path.name) else path.name
-    name = merged.pop("model_name", None) or name
-    config = PretrainingConfig.from_hparams(str(path.parent), name, merged)
-    _check_as_said(config, from_files, origin)
-    stored = StoredModel(
-        config,
-        vocab,
-        tokenizer,
-        tensors,
-        slots,
-        contents.step,
-        origin,
-        known,
-    )
-    _check_complete(stored)
-    check_trained(origin, config.stage_one_steps, stored.step)
-    return stored
-
-
-def _check_as_said(config, from_files: Mapping[str, Any], origin: str) -> None:
-    """Refuses a model that is another one than its files say.
-
-    No shape shows heads, activation or casing, so nothing else would notice.
-    """
-    told = shapes.identity_by(config, from_files, f"the files of {origin}")
-    if found := differences(told, config.identity()):
-        raise UserError(
-            f"the files of {origin} are of another model: {as_text(found)}."
-            "\nWhat they say, no hparams can change: leave it out."
-        )
-
-
-def _tokenizer_config(vocab, found, given) -> TokenizerConfig:
-    """What the user says, else what lies beside weights or vocabulary."""
-    lower = given.get("do_lower_case")
-    if found is None:
-        return resolve_settings(vocab, do_lower_case=lower)
-    if lower is not None and lower != found.do_lower_case:
-        raise UserError(
-            f"do_lower_case is {lower} in the hparams, {found.do_lower_case} in the "
-            "files of the model."
-        )
-    return found
-
-
-def check_casing(settings: Settings, vocab: Vocabulary, origin: str) -> None:
-    """Raises a `UserError` if `unknown_casing` says something."""
-    if question := unknown_casing(settings, vocab, origin):
-        raise UserError(question)
-
-
-def unknown_casing(settings: Settings, vocab: Vocabulary, origin: str) -> str | None:
-    """What to ask for where nothing says whether text is lower-cased, and it matters.
-
-    The original's default, lower case, would make tokens with capitals unused.
-    """
-    if settings.tokenizer_config or read_settings(vocab.path):
-        return None
-    capitals = sum(t != t.lower() and not t.startswith("[") for t in vocab.tokens)
-    if "do_lower_case" in settings.hparams or capitals <= _FEW_CAPITALS * len(vocab):
-        return None
-    return (
-        f"{origin} does not say whether it lower-cases text, and {capitals:,} tokens "
-        f"of {vocab.path} have capitals.\nSet the hparam do_lower_case, or write "
-        f'{{"do_lower_case": false}} (or true) into {vocab.path}.json.'
-    )
-
-
-def check_trained(origin: str, stage_one_steps: int | None, step: int | None) -> None:
-    """Raises `UserError` for a model whose main network has not learned anything yet.
-
-    Args:
-      stage_one_steps: None where there are no stages.
-      step: None where it is not known.
-    """
-    if stage_one_steps is not None and step is not None and step <= stage_one_steps:
-        raise UserError(
-            f"{origin} is of step {step} of a two-stage run, whose discriminator "
-            f"learns after step {stage_one_steps}.\nTrain on; for a masked language "
-            'model alone set objective "mlm".'
-        )
 
 
 def _check_complete(stored: StoredModel) -> None:
@@ -313,23 +394,17 @@ def _check_complete(stored: StoredModel) -> None:
     with tf.Graph().as_default():  # Its names and shapes; no weight is ever made.
         model = empty_pretrainer(stored.config, stored.vocab)
         expected = {v.path: tuple(v.shape) for v in model.variables}
-    has_heads = any(name.startswith(HEADS) for name in stored.tensors)
-    if not has_heads:
+    if not any(name.startswith(HEADS) for name in stored.tensors):
         expected = {k: v for k, v in expected.items() if not k.startswith(HEADS)}
-    problems = [f"{k} is missing" for k in sorted(set(expected) - set(stored.tensors))]
-    problems += [
-        f"{k} is unexpected" for k in sorted(set(stored.tensors) - set(expected))
-    ]
-    problems += [
-        f"{k} has shape {list(stored.tensors[k].shape)}, its place has {list(shape)}"
-        for k, shape in expected.items()
-        if k in stored.tensors and stored.tensors[k].shape != shape
-    ]
-    problems += [
-        f"{k} is not finite"
-        for k, array in stored.tensors.items()
-        if not np.isfinite(array).all()
-    ]
+    problems = [f"{k} is missing" for k in sorted(expected.keys() - stored.tensors)]
+    for name, array in sorted(stored.tensors.items()):
+        if name not in expected:
+            problems.append(f"{name} is unexpected")
+        elif array.shape != expected[name]:
+            there, here = list(array.shape), list(expected[name])
+            problems.append(f"{name} has shape {there}, its place has {here}")
+        elif not np.isfinite(array).all():
+            problems.append(f"{name} is not finite")
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise UserError(
@@ -337,3 +412,13 @@ def _check_complete(stored: StoredModel) -> None:
             "Is it the right file, and of the ELECTRA family?",
             EXIT_DAMAGED,
         )
+
+
+def _hash_of(texts: Iterable[str]) -> str:
+    return hashlib.sha256(" ".join(texts).encode()).hexdigest()
+
+
+@functools.cache
+def _file_sha256(path: Path, changed: int) -> str:
+    del changed  # part of the key
+    return sha256(path)

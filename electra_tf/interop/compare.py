@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does a model fit a run? One rule for every purpose; all differences in one error.
+"""Does a checkpoint fit a run? One rule for every purpose, all differences at once.
 
 Compared is what the files of the model say, without TensorFlow; only the original's
 checkpoints have to be opened for their shape.
@@ -14,106 +14,105 @@ from collections.abc import Mapping
 from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.config.model import SIZES, model_config
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.interop import shapes
-from electra_tf.interop.readers import SHAPE, CheckpointInfo
-from electra_tf.storage.checkpoints import differences
+from electra_tf.interop import fields
+from electra_tf.interop.checkpoint import CheckpointInfo
+from electra_tf.interop.fields import SHAPE, Difference
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 RESUME, EVALUATE, WARM_START, FINETUNE = "resume", "evaluate", "warm start", "fine-tune"
-# How a model came about, which does not matter to its evaluation.
-_COURSE = {"stage_one_steps", "init_discriminator", "init_generator"}
-# A longer table of positions can be filled.
-_FILLED = {"max_position_embeddings"}
-
-_OF_TEXT = ("embedding_size", "do_lower_case")  # hparams beside the encoder's shape
-
-Difference = tuple[str, Any, Any]  # hparam, there, here
+# Fields that do not count: how a model was trained, which does not matter to its
+# evaluation; a longer table of positions can be filled.
+_IGNORED = {
+    EVALUATE: {"stage_one_steps", "init_discriminator", "init_generator"},
+    WARM_START: {"max_position_embeddings"},
+}
 
 
 def compare(
-    model: CheckpointInfo, config: PretrainingConfig | FinetuningConfig, purpose: str
+    info: CheckpointInfo, config: PretrainingConfig | FinetuningConfig, purpose: str
 ) -> list[Difference]:
-    """Where the files of a model say something else than the config of a run.
+    """Where a checkpoint and the config of a run differ, as far as its files say it.
 
     Args:
-      purpose: RESUME or EVALUATE, as it is; WARM_START, from weights whose objective,
-        vocabulary and length may be others; FINETUNE, from its encoder.
+      purpose: RESUME or EVALUATE: the same model; WARM_START: weights whose objective,
+        vocabulary and length may differ; FINETUNE: the encoder.
     """
-    if isinstance(config, FinetuningConfig):
-        here = dataclasses.asdict(config.model_config())
-        here |= {name: getattr(config, name) for name in _OF_TEXT}
-        there = model.shape()
-        if (cased := lower_cases(model)) is not None:
-            there = there | {"do_lower_case": cased}
-        return differences(there, {name: here[name] for name in there})
-    if "objective" in model.identity:  # a run of pre-training
-        there = {k: v for k, v in model.identity.items() if k != "vocab_sha256"}
-    else:
-        source = f"the files of {model.origin}"
-        there = shapes.identity_by(config, model.settings.hparams, source)
-    found = differences(there, config.identity())
+    there = info.shape if purpose == FINETUNE else info.known
     if purpose == WARM_START:
-        return [one for one in found if one[0] in {*SHAPE} - _FILLED]
-    return [one for one in found if purpose != EVALUATE or one[0] not in _COURSE]
+        there = {name: there[name] for name in SHAPE if name in there}
+    elif info.do_lower_case is not None:
+        there = there | {"do_lower_case": info.do_lower_case}
+    here = dataclasses.asdict(config.model_config()) | config.identity()
+    here |= {
+        name: getattr(config, name) for name in ("embedding_size", "do_lower_case")
+    }
+    ignored = _IGNORED.get(purpose, ())
+    return [d for d in fields.differences(there, here) if d[0] not in ignored]
 
 
 def check(
-    model: CheckpointInfo,
+    info: CheckpointInfo,
     config: PretrainingConfig | FinetuningConfig,
     vocab: Vocabulary,
     purpose: str,
 ) -> None:
     """Raises a `UserError` with all differences and the hparams that fit."""
-    if purpose != WARM_START:
-        _check_vocabulary(model, vocab)
-    if found := compare(model, config, purpose):
-        fitting = shapes.as_hparams((name, there) for name, there, _ in found)
-        if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
-            fitting = fitting | shape_hparams(model.shape())
-        text = "; ".join(f"{k} is {old!r} there, {new!r} here" for k, old, new in found)
-        raise UserError(
-            f"{model.origin} is another model than this run's: {text}.\n"
-            f"These hparams fit it: {json.dumps(fitting)}"
+    found = compare(info, config, purpose)
+    fitting = fields.as_hparams((name, there) for name, there, _ in found)
+    if purpose == FINETUNE and any(name in SHAPE for name, _, _ in found):
+        fitting |= fields.size_hparams(info.shape)
+    reasons, remedies = [text_of(found)] if found else [], []
+    sha256, theirs = info.vocab_sha256, info.vocab_file
+    if purpose != WARM_START and sha256 not in (None, vocab.sha256):
+        reasons.append(
+            f"it was trained with another vocabulary than {vocab.path}: sha256 "
+            f"{sha256:.16}... there, {vocab.sha256:.16}... here"
         )
+        is_file = theirs and os.path.isfile(theirs)
+        if is_file and Vocabulary.load(theirs).sha256 == sha256:
+            fitting["vocab_file"] = theirs
+        else:
+            remedies.append("Set vocab_file to its vocabulary.")
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    theirs = model.settings.tokenizer_config
-    if purpose == FINETUNE and theirs and not theirs.equivalent(ours):
+    stored = info.tokenizer_config
+    same_case = stored and stored.do_lower_case == ours.do_lower_case
+    if purpose == FINETUNE and same_case and not stored.equivalent(ours):
+        reasons.append(f"its text is {stored} there, {ours} here")
+        remedies.append(f"Set strip_accents in {vocab.path}.json as it was there.")
+    if fitting:
+        remedies.append(f"These hparams fit it: {json.dumps(fitting)}")
+    if reasons:
         raise UserError(
-            f"{model.origin} reads text that is {theirs}, {vocab.path} text that is "
-            f"{ours}.\nSet strip_accents in {vocab.path}.json as it was there."
+            f"{info.origin} is another model than this run's: {'; '.join(reasons)}.\n"
+            f"{' '.join(remedies)}"
         )
 
 
-def _check_vocabulary(model: CheckpointInfo, vocab: Vocabulary) -> None:
-    """Raises a `UserError` if the weights are not those of this vocabulary."""
-    sha256, theirs = model.vocab_sha256, model.settings.vocab_file
-    advice = "Set vocab_file."
-    if theirs and os.path.isfile(theirs) and Vocabulary.load(theirs).sha256 == sha256:
-        advice = f"These hparams fit it: {json.dumps({'vocab_file': theirs})}"
-    vocab.check_same(sha256, f"{model.origin} was trained", advice)
+def text_of(found: list[Difference]) -> str:
+    """Differences for a message."""
+    return "; ".join(f"{k} is {old!r} there, {new!r} here" for k, old, new in found)
 
 
-def lower_cases(model: CheckpointInfo) -> bool | None:
-    """do_lower_case as far as a model says it."""
-    tokenizer = model.settings.tokenizer_config
-    stored = tokenizer.do_lower_case if tokenizer else None
-    return model.identity.get("do_lower_case", stored)
+def finetuning_hparams(
+    info: CheckpointInfo, explicit: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a checkpoint says of shape and casing, as hparams of a fine-tuning run.
 
-
-def shape_hparams(shape: Mapping[str, Any], size: str | None = None) -> dict[str, Any]:
-    """The hparams with the fewest overrides that give a shape."""
-    width = shape["hidden_size"]
-    found = []
-    for name in [size] if size else SIZES:
-        preset = SIZES[name]
-        usual = dataclasses.asdict(model_config(name, 1, {"hidden_size": width}))
-        usual["hidden_size"] = preset["hidden_size"]
-        overrides = {k: v for k, v in shape.items() if v != usual.get(k, v)}
-        hparams = {"model_size": name, "embedding_size": shape["embedding_size"]}
-        if overrides:
-            hparams["model_hparam_overrides"] = overrides
-        found.append((len(overrides), hparams))
-    return min(found, key=lambda pair: pair[0])[1]
+    Raises a `UserError` with all hparams of `explicit` that give another shape.
+    """
+    shape = info.shape
+    size, given = explicit.get("model_size"), fields.of_hparams(explicit, False)
+    if found := fields.differences(shape, given):
+        raise UserError(
+            f"{info.origin} is another model: {text_of(found)}.\nLeave the shape out: "
+            "the checkpoint decides it. These hparams fit it: "
+            f"{json.dumps(fields.size_hparams(shape))}"
+        )
+    found = fields.size_hparams(shape, size)
+    more = explicit.get("model_hparam_overrides", {})
+    found["model_hparam_overrides"] = more | found.get("model_hparam_overrides", {})
+    if "do_lower_case" not in explicit and info.do_lower_case is not None:
+        found["do_lower_case"] = info.do_lower_case
+    return found

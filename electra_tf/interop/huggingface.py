@@ -11,136 +11,184 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
 from electra_tf import startup
+from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import (
-    huggingface_card,
-    huggingface_tokenizer,
-    huggingface_weights,
-    networks,
-    verification,
-)
+from electra_tf.interop import huggingface_card, networks, verification
 from electra_tf.interop.checkpoint import (
     DISCRIMINATOR_HEAD,
     GENERATOR_HEAD,
-    Contents,
-    Settings,
+    CheckpointInfo,
     StoredModel,
+    Weights,
     trained_length_in,
 )
-from electra_tf.interop.huggingface_config import (
-    ARCHITECTURES,
-    CONFIG,
-    UNDERSTOOD,
-    check_representable,
-    config_of,
-    shape_of,
+from electra_tf.interop.huggingface_files import (
+    BUFFERS,
+    WEIGHTS,
+    files_in,
+    max_length,
+    read_tensors,
+    read_tokenizer,
+    words_tokenized_otherwise,
+    write_json,
+    write_tokenizer,
 )
-from electra_tf.interop.huggingface_weights import BUFFERS, WEIGHTS
 from electra_tf.interop.networks import (
+    CLASSIFIER,
     DISCRIMINATOR,
     EMBEDDINGS,
     GENERATOR,
+    SPANS,
     TASK_HEADS,
-    Entry,
+    TEXT_CLASSIFIER,
     Network,
 )
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
-from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import Vocabulary
 
 FORMAT = "huggingface"
+CONFIG = "config.json"
 PREFIX = "electra."  # before the names of an encoder, except in an ElectraModel
 TIED = "generator_lm_head.weight"  # some files repeat the word embeddings
 _ENCODER_PARTS = ("embeddings.", "embeddings_project.", "encoder.")
 _HEADS = ("discriminator_predictions.", "generator_predictions.", "generator_lm_head.")
 # The weights of each head of a task.
-_TASK_WEIGHTS = [
-    {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
-    for layers in (
-        ["classifier"],
-        ["classifier.dense", "classifier.out_proj"],
-        ["qa_outputs"],
-    )
-]
-_KINDS = {DISCRIMINATOR_HEAD: "discriminator", GENERATOR_HEAD: "generator"}
-_MAIN = {"discriminator", "encoder"}
+_TASK_LAYERS = ({"classifier"}, {"classifier.dense", "classifier.out_proj"})
+_TASK_LAYERS += ({"qa_outputs"},)
 
-# Our names of the weights; `name_table` has theirs.
-_TABLES = (
-    "electra/embeddings/word_embeddings",
-    "electra/embeddings/position_embeddings",
-    "electra/embeddings/token_type_embeddings",
-)
-_DENSE = (
-    "electra/embeddings_project",
-    "discriminator_predictions/dense",
-    "discriminator_predictions/dense_1",
-    "generator_predictions/dense",
-    "classifier",
-    "classifier/dense",
-    "classifier/out_proj",
-    "qa_outputs",
-)
-_NORMS = ("electra/embeddings/LayerNorm", "generator_predictions/LayerNorm")
-_LAYER_DENSE = (
-    "attention/self/query",
-    "attention/self/key",
-    "attention/self/value",
-    "attention/output/dense",
-    "intermediate/dense",
-    "output/dense",
-)
-_LAYER_NORMS = ("attention/output/LayerNorm", "output/LayerNorm")
-# The scores of the vocabulary are the word embeddings transposed, plus this bias.
-_OUTPUT_BIAS = Entry("generator_predictions/output_bias", "generator_lm_head.bias")
+ARCHITECTURES = {
+    DISCRIMINATOR_HEAD: "ElectraForPreTraining",
+    GENERATOR_HEAD: "ElectraForMaskedLM",
+    CLASSIFIER: "ElectraForTokenClassification",
+    TEXT_CLASSIFIER: "ElectraForSequenceClassification",
+    SPANS: "ElectraForQuestionAnswering",
+    None: "ElectraModel",
+}
+# Names of activations there -> here; of several for one of ours, the last is written.
+_ACTIVATIONS = {name: name for name in ("gelu", "relu", "tanh", "linear")}
+_ACTIVATIONS |= dict.fromkeys(("gelu_new", "gelu_pytorch_tanh"), "gelu_tanh")
+# What changes the computation there and has one value here.
+_ALWAYS = {
+    "layer_norm_eps": 1e-12,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+    "pruned_heads": {},
+    "quantization_config": None,
+    "auto_map": None,  # a program of its own
+}
+# Keys of config.json that are read, or that change nothing that is computed.
+UNDERSTOOD = {
+    *(field.name for field in dataclasses.fields(ModelConfig)),
+    *_ALWAYS,
+    *"_name_or_path architectures bos_token_id classifier_dropout dtype "
+    "embedding_size eos_token_id gradient_checkpointing id2label label2id model_type "
+    "pad_token_id problem_type summary_activation summary_last_dropout summary_type "
+    "summary_use_proj tie_word_embeddings torch_dtype transformers_version "
+    "use_cache".split(),
+}
 
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
     if said := format_of(folder):
         return said == FORMAT
-    if huggingface_weights.files_in(folder):
+    if files_in(folder):
         return True
     config = folder / CONFIG
     return config.is_file() and "model_type" in read_json(config)
 
 
-def name_table(num_layers: int) -> list[Entry]:
-    """Every weight that a network of `num_layers` can have.
+def _transposed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our weights with the kernels of dense layers transposed, as they are there."""
+    return {
+        name: np.ascontiguousarray(array.T) if name.endswith("/kernel") else array
+        for name, array in tensors.items()
+    }
 
-    Kernels of dense layers are transposed.
+
+# What config.json can state: the one place for reading and for writing.
+
+
+def check_representable(network: Network, origin: str) -> None:
+    """Raises `UserError` for a network that means something else here and there.
+
+    Their masked language model has gelu in its head whatever its layers have; here
+    the head has what the layers have.
     """
-    layers = [f"electra/encoder/layer_{i}/" for i in range(num_layers)]
-    dense = [*_DENSE, *(layer + name for layer in layers for name in _LAYER_DENSE)]
-    norms = [*_NORMS, *(layer + name for layer in layers for name in _LAYER_NORMS)]
-    table = [Entry(ours, f"{_their_name(ours)}.weight") for ours in _TABLES]
-    table.append(_OUTPUT_BIAS)
-    flip = np.transpose
-    for ours in dense:
-        theirs = _their_name(ours)
-        table.append(Entry(f"{ours}/kernel", f"{theirs}.weight", flip, flip))
-        table.append(Entry(f"{ours}/bias", f"{theirs}.bias"))
-    for ours in norms:
-        theirs = _their_name(ours)
-        table.append(Entry(f"{ours}/gamma", f"{theirs}.weight"))
-        table.append(Entry(f"{ours}/beta", f"{theirs}.bias"))
-    return table
+    act = network.shape.hidden_act
+    if act != "gelu" and network.head() == GENERATOR_HEAD:
+        raise UserError(
+            f"{origin}: hidden_act is {act}; the head of ElectraForMaskedLM always has "
+            "gelu, generators here have one activation throughout.\n"
+            "Of a whole model, its discriminator or encoder alone can be converted."
+        )
 
 
-def _their_name(ours: str) -> str:
-    theirs = ours.replace("/layer_", "/layer/").replace("dense_1", "dense_prediction")
-    return theirs.replace("/", ".")
+def config_of(network: Network, pad_id: int) -> dict[str, Any]:
+    """The config.json of a network."""
+    shape = dataclasses.asdict(network.shape)
+    names = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    shape["hidden_act"] = names[network.shape.hidden_act]
+    config = {
+        "architectures": [ARCHITECTURES[network.head()]],
+        "model_type": "electra",
+        "embedding_size": network.embedding_size,
+        "layer_norm_eps": _ALWAYS["layer_norm_eps"],
+        "pad_token_id": pad_id,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+        "summary_last_dropout": 0.1,
+    }
+    if network.labels:
+        config["id2label"] = {str(i): label for i, label in enumerate(network.labels)}
+        config["label2id"] = {label: i for i, label in enumerate(network.labels)}
+    if network.problem_type:
+        config["problem_type"] = network.problem_type
+    return shape | config
+
+
+def shape_of(config: dict[str, Any], folder: Path) -> tuple[ModelConfig, int]:
+    """(shape, embedding size) by a config.json; `UserError` for other families."""
+    place = folder / CONFIG
+    family = config.get("model_type")
+    if family != "electra":
+        raise UserError(
+            f"{place} is of the model family {family!r}, not 'electra'.\n"
+            "Only ELECTRA models can be read."
+        )
+    for name, only in _ALWAYS.items():
+        if (value := config.get(name, only)) != only:
+            raise UserError(
+                f"{place}: {name} is {value!r}; this project, like the original, "
+                f"computes with {only!r} alone."
+            )
+    fields = {field.name: field.default for field in dataclasses.fields(ModelConfig)}
+    values = {name: config.get(name, default) for name, default in fields.items()}
+    act = str(values["hidden_act"])
+    if act not in _ACTIVATIONS:
+        raise UserError(
+            f"{place}: hidden_act {act} is not known here.\nKnown are "
+            f"{', '.join(_ACTIVATIONS)}."
+        )
+    values["hidden_act"] = _ACTIVATIONS[act]
+    values = check(ModelConfig, values, str(place))
+    return ModelConfig(**values), config.get("embedding_size", 128)
 
 
 # ------------------------------------------------------------------------- writing
@@ -180,19 +228,13 @@ def write_networks(
     """
     for network in found.values():
         check_representable(network, stored.origin)
-    huggingface_weights.safetensors_library()
-    words = huggingface_tokenizer.words_tokenized_otherwise(stored)
+    words = words_tokenized_otherwise(stored)
     facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
-    with new_folder(output_dir) as parent:
-        shown = []
-        for name, network in found.items():
-            folder = parent / name
-            folder.mkdir()
-            require_room(folder, network.tensors)
-            results = [*checked, *_write_network(network, stored, folder)]
-            verification.write_manifest(folder, stored, FORMAT, name, results, facts)
-            shown += verification.below(name, results)
-    verification.show(shown, log)
+
+    def write(network: Network, folder: Path):
+        return [*checked, *_write_network(network, stored, folder)], facts
+
+    verification.write_networks(found, stored, output_dir, FORMAT, write, log)
     log(f"measured with the package tokenizers: {words}")
     if not _peer_installed():
         log("transformers and torch are not installed: read again by electra_tf only.")
@@ -202,12 +244,9 @@ def write_networks(
 def _write_network(
     network: Network, stored: StoredModel, folder: Path
 ) -> list[verification.Result]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    theirs = networks.to_theirs(
-        name_table(network.shape.num_hidden_layers), network.tensors
-    )
+    known = networks.weight_names(network.shape.num_hidden_layers)
+    theirs = {name.ours: name.huggingface for name in known}
+    theirs = networks.renamed(_transposed(network.tensors), theirs, stored.origin)
     if network.head() is None:
         theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
     try:
@@ -215,19 +254,25 @@ def _write_network(
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
     config = config_of(network, stored.vocab.pad_id)
-    text = json.dumps(config, indent=2, sort_keys=True) + "\n"
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    write_json(folder / CONFIG, dict(sorted(config.items())))
     limit = stored.trained_length or network.shape.max_position_embeddings
-    vocab, settings = stored.vocab, stored.tokenizer_config
-    huggingface_tokenizer.write_tokenizer(folder, vocab, settings, limit)
-    card = huggingface_card.model_card(network, stored, config["architectures"][0])
+    write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
+    architecture = ARCHITECTURES[network.head()]
+    card = huggingface_card.model_card(network, stored, architecture)
     (folder / "README.md").write_text(card, encoding="utf-8")
-
     found = verification.reread(network, read_network(folder), stored.vocab.pad_id)
     if not _peer_installed():
         return found.results
-    peer = _peer(folder, config["architectures"][0], found.batch)
-    return found.results + verification.compare_with("transformers", found.ours, peer)
+    run = _peer(folder, architecture, found.batch)
+    return found.results + _compare_with(run, found.ours)
+
+
+def _compare_with(
+    run: Callable[[bool], dict[str, np.ndarray]], ours: dict[str, np.ndarray]
+) -> list[verification.Result]:
+    """The outputs of transformers, see `_peer`, beside ours."""
+    in_float64 = functools.partial(run, True)
+    return verification.compare("transformers", ours, run(False), None, in_float64)
 
 
 def _peer_installed() -> bool:
@@ -297,7 +342,7 @@ def read_network(
     """The network in a directory, complete with its head.
 
     Args:
-      note: told of what is left out.
+      note: called with a line on what is left out.
 
     Raises `UserError`: 2 for another model family or what cannot be represented here,
     65 for damaged or incomplete files.
@@ -305,15 +350,16 @@ def read_network(
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
     place = folder / WEIGHTS
-    tensors = huggingface_weights.read(folder, allow_pytorch_bin)
+    tensors = read_tensors(folder, allow_pytorch_bin)
     if not any(name.startswith(PREFIX) for name in tensors):
         tensors = {
             PREFIX + name if name.startswith(_ENCODER_PARTS) else name: array
             for name, array in tensors.items()
         }
-    table = name_table(shape.num_hidden_layers)
     tensors = _known(_without_repetition(tensors, place), note)
-    found = networks.to_ours(table, tensors, str(place))
+    known = networks.weight_names(shape.num_hidden_layers)
+    ours = {name.huggingface: name.ours for name in known}
+    found = _transposed(networks.renamed(tensors, ours, str(place)))
     words = found.get(f"{EMBEDDINGS}word_embeddings")
     if words is not None:
         if (said := config.get("vocab_size", len(words))) != len(words):
@@ -334,10 +380,11 @@ def _known(
     """Without heads that have no equivalent, are not whole or stand beside another."""
     others = {name for name in tensors if not name.startswith((PREFIX, *_HEADS))}
     has_head = any(name.startswith(_HEADS) for name in tensors)
-    if not has_head and others in _TASK_WEIGHTS:
+    layers = {name.rpartition(".")[0] for name in others}
+    if not has_head and layers in _TASK_LAYERS and len(others) == 2 * len(layers):
         return tensors
     for head in sorted({name.partition(".")[0] for name in others}):
-        note(f"left out: the head {head}, which is no part of a pre-trained model")
+        note(f"left out: the head {head}, which does not belong to a pre-trained model")
     return {name: array for name, array in tensors.items() if name not in others}
 
 
@@ -369,27 +416,34 @@ def _parts(folder: Path) -> list[Path]:
     return [part for part in parts if is_directory_of(part)] or [folder]
 
 
-def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
-    """What the JSON files of a directory say, once all its files are verified."""
+def info(
+    folder: Path, log: Callable[[str], None], allow_pytorch_bin: bool = False
+) -> CheckpointInfo:
+    """A directory, by its JSON files, once all its files are verified."""
     first, *others = _parts(folder)
     for part in (first, *others):
         verify_folder(part, log)
     shape, embedding_size = shape_of(read_json(first / CONFIG), first)
-    hparams: dict[str, Any] = {"embedding_size": embedding_size}
-    hparams["model_hparam_overrides"] = shape.overrides()
+    known = {"embedding_size": embedding_size} | shape.overrides()
     lengths = [_trained_length(part, shape) for part in (first, *others)]
     if any(lengths):
-        hparams["max_seq_length"] = min(filter(None, lengths))
-    tokenizer, vocab_file = huggingface_tokenizer.read(first)
+        known["max_seq_length"] = min(filter(None, lengths))
+    tokenizer, vocab_file = read_tokenizer(first)
     for part in others:
-        other, file = huggingface_tokenizer.read(part)
+        other, file = read_tokenizer(part)
         if vocab_file and file:
             vocab, advice = Vocabulary.load(file), "Give the folder of one of the two."
             sha256 = Vocabulary.load(vocab_file).sha256
             vocab.check_same(sha256, f"{first} was trained", advice)
         if tokenizer and other and not tokenizer.equivalent(other):
             raise UserError(f"text is {tokenizer} in {first}, {other} in {part}.")
-    return Settings(hparams, tokenizer, vocab_file)
+    return CheckpointInfo(
+        origin=str(folder),
+        known=known,
+        tokenizer_config=tokenizer,
+        vocab_file=vocab_file,
+        read_weights=lambda slots: read(folder, allow_pytorch_bin),
+    )
 
 
 def _trained_length(folder: Path, shape: ModelConfig) -> int | None:
@@ -398,12 +452,12 @@ def _trained_length(folder: Path, shape: ModelConfig) -> int | None:
     What others write there is the number of positions, or a very large one, whatever
     was trained.
     """
-    said = huggingface_tokenizer.max_length(folder)
+    said = max_length(folder)
     said = said if said and said < shape.max_position_embeddings else None
     return trained_length_in(folder) or said
 
 
-def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> Contents:
+def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
     """A directory, or one with directories `discriminator` and `generator`.
 
     What others wrote is compared with what transformers computes of it.
@@ -418,27 +472,19 @@ def read(folder: Path, settings: Settings, allow_pytorch_bin: bool = False) -> C
         if network.head() in TASK_HEADS:
             notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
-        kind = _KINDS.get(network.head(), "encoder")
         # An encoder and a discriminator are the same part of a model.
-        for other in found.keys() & (_MAIN if kind in _MAIN else {kind}):
+        kind = GENERATOR if network.head() == GENERATOR_HEAD else DISCRIMINATOR
+        if kind in found:
             raise UserError(
-                f"{part} holds the weights of a model's {kind}, a folder beside it "
-                f"those of its {other}: one of them is too many.\nGive the folder of "
-                "the one that is meant."
+                f"{part} is not the only folder with the weights of a {kind} in "
+                f"{folder}.\nGive the folder of the one that is meant."
             )
         found[kind] = network
     tensors = networks.join(found, str(folder))
     if any(name.startswith("generator/embeddings/") for name in tensors):
         notes.append("generator and discriminator have embeddings of their own")
-    return Contents(
-        origin=str(folder),
-        tensors=tensors,
-        slots={},
-        step=0,
-        settings=settings,
-        notes=notes,
-        compare=functools.partial(_compare_all, foreign) if foreign else None,
-    )
+    compare = functools.partial(_compare_all, foreign) if foreign else None
+    return Weights(tensors, {}, 0, tuple(notes), compare)
 
 
 def _compare_all(found: Mapping[Path, Network]) -> str:
@@ -457,8 +503,7 @@ def _compared(folder: Path, network: Network) -> str:
     [ours] = networks.outputs([network], batch)
     architecture = ARCHITECTURES[network.head()]
     try:
-        peer = _peer(folder, architecture, batch, whole=False)
-        results = verification.compare_with("transformers", ours, peer)
+        results = _compare_with(_peer(folder, architecture, batch, whole=False), ours)
     except UserError:
         raise
     except Exception as error:  # What it does not check, it fails with in many ways.

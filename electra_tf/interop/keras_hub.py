@@ -16,7 +16,6 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,19 +24,18 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks, verification
 from electra_tf.interop.checkpoint import (
-    Contents,
-    Settings,
+    CheckpointInfo,
     StoredModel,
+    Weights,
     trained_length_in,
 )
-from electra_tf.interop.networks import Entry, Network
+from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import (
     MANIFEST,
     format_of,
     read_json,
     verify_folder,
 )
-from electra_tf.storage.new_folder import new_folder, require_room
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 FORMAT = "keras_hub"
@@ -87,28 +85,6 @@ _FIELDS = {
     "num_segments": "type_vocab_size",
 }
 
-# Our names of the weights and theirs; a layer's attention is in `name_table`.
-_EMBEDDINGS = (
-    ("embeddings/word_embeddings", "token_embedding/embeddings"),
-    ("embeddings/position_embeddings", "position_embedding/embeddings"),
-    ("embeddings/token_type_embeddings", "segment_embedding/embeddings"),
-    ("embeddings/LayerNorm/gamma", "embeddings_layer_norm/gamma"),
-    ("embeddings/LayerNorm/beta", "embeddings_layer_norm/beta"),
-    ("embeddings_project/kernel", "embeddings_projection/kernel"),
-    ("embeddings_project/bias", "embeddings_projection/bias"),
-)
-_LAYER = (
-    ("attention/output/dense/bias", "self_attention_layer/attention_output/bias"),
-    ("attention/output/LayerNorm/gamma", "self_attention_layer_norm/gamma"),
-    ("attention/output/LayerNorm/beta", "self_attention_layer_norm/beta"),
-    ("intermediate/dense/kernel", "feedforward_intermediate_dense/kernel"),
-    ("intermediate/dense/bias", "feedforward_intermediate_dense/bias"),
-    ("output/dense/kernel", "feedforward_output_dense/kernel"),
-    ("output/dense/bias", "feedforward_output_dense/bias"),
-    ("output/LayerNorm/gamma", "feedforward_layer_norm/gamma"),
-    ("output/LayerNorm/beta", "feedforward_layer_norm/beta"),
-)
-
 
 def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like a preset."""
@@ -118,30 +94,10 @@ def is_directory_of(folder: Path) -> bool:
     return config.is_file() and "class_name" in read_json(config)
 
 
-def name_table(shape: ModelConfig) -> list[Entry]:
-    """Every weight that an encoder of a shape can have; kernels are split by head."""
-    table = [Entry(f"electra/{ours}", theirs) for ours, theirs in _EMBEDDINGS]
-    width, heads = shape.hidden_size, shape.num_attention_heads
-    each, square = width // heads, (width, width)
-    for i in range(shape.num_hidden_layers):
-        layer, their_layer = f"electra/encoder/layer_{i}", f"transformer_layer_{i}"
-        table += [Entry(f"{layer}/{o}", f"{their_layer}/{t}") for o, t in _LAYER]
-        attention = f"{their_layer}/self_attention_layer"
-        for name in ("query", "key", "value"):
-            ours, theirs = f"{layer}/attention/self/{name}/", f"{attention}/{name}/"
-            split = width, heads, each
-            table.append(_reshaped(ours + "kernel", theirs + "kernel", square, split))
-            table.append(_reshaped(ours + "bias", theirs + "bias", (width,), split[1:]))
-        ours, theirs = "attention/output/dense/kernel", "attention_output/kernel"
-        ours, theirs = f"{layer}/{ours}", f"{attention}/{theirs}"
-        table.append(_reshaped(ours, theirs, square, (heads, each, width)))
-    return table
-
-
-def _reshaped(ours: str, theirs: str, shape: tuple, their_shape: tuple) -> Entry:
-    return Entry(
-        ours, theirs, lambda a: a.reshape(their_shape), lambda a: a.reshape(shape)
-    )
+def _names(shape: ModelConfig) -> dict[str, str]:
+    """Our names of an encoder's weights -> KerasHub's."""
+    known = networks.weight_names(shape.num_hidden_layers)
+    return {name.ours: name.keras_hub for name in known if name.keras_hub}
 
 
 # ------------------------------------------------------------------------- writing
@@ -163,28 +119,29 @@ def write_keras_hub(
     """
     found = networks.split(stored, what)
     for network in found.values():
-        check_representable(network.shape)
+        if network.shape.hidden_act not in ("gelu", "gelu_tanh"):
+            raise UserError(
+                f"hidden_act is {network.shape.hidden_act}; KerasHub's {CLASS} always "
+                "has gelu."
+            )
     _check_tokens(stored.vocab)
     heads = [network.head() for network in found.values() if network.head()]
     if heads:
         log(f"Left out, KerasHub has no place for them: {', '.join(heads)}")
-    shown = []
-    with new_folder(output_dir) as parent:
-        for name, network in found.items():
-            folder = parent / name
-            folder.mkdir()
-            require_room(folder, network.tensors)
-            results, words = _write_encoder(network.encoder(), stored, folder)
-            facts = {
-                "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
-                _SHAPE: dataclasses.asdict(network.shape),
-                "pooler": "identity",
-                "words_tokenized_otherwise": words._asdict(),
-            }
-            verification.write_manifest(folder, stored, FORMAT, name, results, facts)
-            shown += verification.below(name, results)
-    verification.show(shown, log)
-    log(f"measured with keras_hub's tokenizer: {words}")
+    shown: list[verification.Words] = []
+
+    def write(network: Network, folder: Path):
+        results, words = _write_encoder(network.encoder(), stored, folder)
+        shown.append(words)
+        return results, {
+            "gelu": f"tanh in KerasHub, {network.shape.hidden_act} in the source",
+            _SHAPE: dataclasses.asdict(network.shape),
+            "pooler": "identity",
+            "words_tokenized_otherwise": words._asdict(),
+        }
+
+    verification.write_networks(found, stored, output_dir, FORMAT, write, log)
+    log(f"measured with keras_hub's tokenizer: {shown[-1]}")
     return Path(output_dir)
 
 
@@ -201,27 +158,19 @@ def _check_tokens(vocab: Vocabulary) -> None:
             )
 
 
-def check_representable(shape: ModelConfig) -> None:
-    """Raises `UserError` for a shape that no ElectraBackbone has."""
-    if shape.hidden_act not in ("gelu", "gelu_tanh"):
-        raise UserError(
-            f"hidden_act is {shape.hidden_act}; KerasHub's ElectraBackbone always has "
-            "gelu."
-        )
-
-
 def _write_encoder(
     network: Network, stored: StoredModel, folder: Path
 ) -> tuple[list[verification.Result], verification.Words]:
     import keras_hub
 
     backbone = _backbone(network)
-    theirs = networks.to_theirs(name_table(network.shape), network.tensors)
-    width = network.shape.hidden_size
+    width, names = network.shape.hidden_size, _names(network.shape)
+    theirs = networks.renamed(network.tensors, names, stored.origin)
     theirs[_POOLER + "kernel"] = np.eye(width, dtype=np.float32)
     theirs[_POOLER + "bias"] = np.zeros(width, np.float32)
     for weight in backbone.weights:
-        weight.assign(theirs.pop(weight.path))
+        # Weights of attention are split by head there.
+        weight.assign(theirs.pop(weight.path).reshape(weight.shape))
     if theirs:
         raise UserError(f"KerasHub's {CLASS} has no {sorted(theirs)[0]}.")
     backbone.save_to_preset(str(folder))
@@ -247,7 +196,7 @@ def _write_encoder(
 
 
 def _backbone(network: Network):
-    """KerasHub's model for a network, with weights of no meaning."""
+    """KerasHub's model for a network, with arbitrary weights."""
     import keras_hub
 
     fields = {theirs: getattr(network.shape, ours) for theirs, ours in _FIELDS.items()}
@@ -266,20 +215,19 @@ def _verify(
 
     again = read_network(folder, network.shape)
     batch, ours, results = verification.reread(network, again, stored.vocab.pad_id)
-    is_exact = network.shape.hidden_act == "gelu_tanh"
     backbone = keras_hub.models.ElectraBackbone.from_preset(str(folder))
-    as_it_is = _run(backbone, batch)
-    # Their states at padding depend on how padding is masked; nobody reads those.
+    unchanged = _run(backbone, batch)
+    # Their states at padding depend on how padding is masked, and are not used.
     real = batch["input_mask"]
-    if is_exact:
-        return results + verification.compare("keras_hub", ours, as_it_is, real)
+    if network.shape.hidden_act == "gelu_tanh":
+        return results + verification.compare("keras_hub", ours, unchanged, real)
     for layer in backbone.transformer_layers:
         layer._feedforward_intermediate_dense.activation = _exact_gelu
     results += verification.compare(
         "keras_hub with exact GELU", ours, _run(backbone, batch), real
     )
-    gap = verification.difference(ours["hidden"], as_it_is["hidden"], real)
-    results.append(verification.Result("hidden", "keras_hub as it is", gap, None))
+    gap = verification.difference(ours["hidden"], unchanged["hidden"], real)
+    results.append(verification.Result("hidden", "keras_hub, its own GELU", gap, None))
     return results
 
 
@@ -308,8 +256,8 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
     """The encoder in a preset directory; the pooler is left out.
 
     Args:
-      shape: as it is known otherwise, since a preset has no activation; None: as the
-        manifest says, else gelu_tanh.
+      shape: since a preset does not state the activation; None: as the manifest says,
+        else gelu_tanh.
 
     Raises `UserError`: 2 for another model family, 65 for damaged files.
     """
@@ -321,7 +269,13 @@ def read_network(folder: Path, shape: ModelConfig | None = None) -> Network:
         for weight in backbone.weights
         if not weight.path.startswith(_POOLER)
     }
-    ours = networks.to_ours(name_table(shape), tensors, str(folder / WEIGHTS))
+    names = {theirs: ours for ours, theirs in _names(shape).items()}
+    ours = networks.renamed(tensors, names, str(folder / WEIGHTS))
+    width = shape.hidden_size
+    for name, array in ours.items():
+        if "/attention/" in name:  # split by head
+            size = (-1,) if array.size == width else (width, width)
+            ours[name] = array.reshape(size)
     return Network(shape, embedding_size, ours)
 
 
@@ -376,36 +330,32 @@ def _shape_in(folder: Path) -> tuple[ModelConfig, int]:
         ) from None
 
 
-def settings_of(folder: Path, log: Callable[[str], None]) -> Settings:
-    """What the JSON files of a preset say, once all its files are verified."""
+def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
+    """A preset, by its JSON files, once all its files are verified."""
     verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
-    hparams: dict[str, Any] = {"embedding_size": embedding_size}
-    hparams["model_hparam_overrides"] = shape.overrides()
+    known = {"embedding_size": embedding_size} | shape.overrides()
     if length := trained_length_in(folder):  # Presets have no place for it.
-        hparams["max_seq_length"] = length
+        known["max_seq_length"] = length
     vocab_file = folder / VOCABULARY
-    vocab_file = str(vocab_file) if vocab_file.is_file() else None
-    return Settings(hparams, _tokenizer_config(folder), vocab_file)
-
-
-def read(folder: Path, settings: Settings) -> Contents:
-    """An encoder with its tokenizer.
-
-    What others wrote is compared with what KerasHub computes of it.
-    """
-    network, is_foreign = read_network(folder), format_of(folder) is None
-    return Contents(
+    return CheckpointInfo(
         origin=str(folder),
-        tensors=network.tensors,
-        slots={},
-        step=0,
-        settings=settings,
-        notes=["left out: the pooler, which the original does not have"]
-        + ["its gelu is the approximation by tanh, hidden_act gelu_tanh here"]
-        * is_foreign,
-        compare=functools.partial(_compared, folder, network) if is_foreign else None,
+        known=known,
+        tokenizer_config=_tokenizer_config(folder),
+        vocab_file=str(vocab_file) if vocab_file.is_file() else None,
+        read_weights=lambda slots: read(folder),
     )
+
+
+def read(folder: Path) -> Weights:
+    """An encoder; what others wrote is compared with what KerasHub computes of it."""
+    network = read_network(folder)
+    notes = ["left out: the pooler, which the original does not have"]
+    if format_of(folder) is not None:
+        return Weights(network.tensors, {}, 0, tuple(notes))
+    notes.append("its gelu is the approximation by tanh, hidden_act gelu_tanh here")
+    compare = functools.partial(_compared, folder, network)
+    return Weights(network.tensors, {}, 0, tuple(notes), compare)
 
 
 def _tokenizer_config(folder: Path) -> TokenizerConfig | None:

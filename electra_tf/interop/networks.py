@@ -9,12 +9,14 @@ names of its weights begin with `electra/`, `discriminator_predictions/`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from electra_tf.config.generators import GENERATORS, MASKED_LM_HEAD
+from electra_tf.config.hparams import IDENTITY, values_in_roles
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop.checkpoint import (
@@ -69,18 +71,18 @@ def split(stored: StoredModel, what: str = "all") -> dict[str, Network]:
     and for a network that the model does not have.
     """
     if what not in WHAT:
-        raise UserError(f"--what {what} is none of {', '.join(WHAT)}.")
+        raise UserError(f"--what is {what}; it is one of {', '.join(WHAT)}.")
+    if not has_encoder(stored):
+        raise UserError(
+            f"{stored.origin} consists of two towers: it has no encoder that reads a "
+            "whole text.\n--format tf1 exports the whole model."
+        )
     if what in ("all", GENERATOR) and not is_representable(stored):
         kind = stored.config.generator.replace("_", "-")
         raise UserError(
             f"{stored.origin} has a {kind} generator, which no other library can "
             "represent.\n--what discriminator exports the discriminator alone, "
             "--format tf1 the whole model."
-        )
-    if not has_encoder(stored):
-        raise UserError(
-            f"{stored.origin} consists of two towers: it has no encoder that reads a "
-            "whole text.\n--format tf1 exports the whole model."
         )
     found = {}
     if any(k.startswith(DISCRIMINATOR_HEAD) for k in stored.tensors):
@@ -178,16 +180,13 @@ def _same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 def _check_generator_shape(ours: ModelConfig, theirs: ModelConfig, origin) -> None:
     """A generator's heads follow from its width, in the original as here."""
-    heads = max(1, theirs.hidden_size // 64)
-    expected = {
-        "vocab_size": ours.vocab_size,
-        "max_position_embeddings": ours.max_position_embeddings,
-        "num_attention_heads": heads,
-        "intermediate_size": 4 * theirs.hidden_size,
-        "hidden_act": ours.hidden_act,
-    }
-    for name, value in expected.items():
-        if getattr(theirs, name) != value:
+    width = theirs.hidden_size
+    expected = dataclasses.replace(
+        ours, num_attention_heads=max(1, width // 64), intermediate_size=4 * width
+    )
+    free = {"hidden_size", "num_hidden_layers", "type_vocab_size"}
+    for name, value in values_in_roles(expected, IDENTITY).items():
+        if name not in free and getattr(theirs, name) != value:
             raise UserError(
                 f"{origin}: the generator's {name} is {getattr(theirs, name)}; beside "
                 f"this discriminator it must be {value}.\nGive the folder of one of "
@@ -267,50 +266,96 @@ def _layers(shape: ModelConfig, embedding_size: int, head: str | None):
     return encoder, layer
 
 
-# Tables of names: ours beside those of another library, used in both directions.
+# The one table of names: ours beside those of the other libraries.
 
 
-class Entry(NamedTuple):
-    """One weight here and there."""
+class WeightName(NamedTuple):
+    """A weight here and there."""
 
     ours: str
-    theirs: str
-    to_theirs: Callable[[np.ndarray], np.ndarray] | None = None  # None: as it is
-    to_ours: Callable[[np.ndarray], np.ndarray] | None = None
+    huggingface: str
+    keras_hub: str | None  # None: of a head, which KerasHub does not have
 
 
-def to_theirs(
-    table: Iterable[Entry], tensors: Mapping[str, np.ndarray]
+# Modules of the encoder with weights, and of one layer, and their names in KerasHub.
+_TABLES = {
+    "word_embeddings": "token_embedding",
+    "position_embeddings": "position_embedding",
+    "token_type_embeddings": "segment_embedding",
+}
+_MODULES = {
+    "embeddings/LayerNorm": "embeddings_layer_norm",
+    "embeddings_project": "embeddings_projection",
+}
+_MODULES_OF_LAYER = {
+    "attention/self/query": "self_attention_layer/query",
+    "attention/self/key": "self_attention_layer/key",
+    "attention/self/value": "self_attention_layer/value",
+    "attention/output/dense": "self_attention_layer/attention_output",
+    "attention/output/LayerNorm": "self_attention_layer_norm",
+    "intermediate/dense": "feedforward_intermediate_dense",
+    "output/dense": "feedforward_output_dense",
+    "output/LayerNorm": "feedforward_layer_norm",
+}
+_MODULES_OF_HEADS = (
+    "discriminator_predictions/dense",
+    "discriminator_predictions/dense_1",
+    "generator_predictions/dense",
+    "generator_predictions/LayerNorm",
+    "classifier",
+    "classifier/dense",
+    "classifier/out_proj",
+    "qa_outputs",
+)
+# Ours and Hugging Face's names of what a module holds.
+_DENSE = {"kernel": "weight", "bias": "bias"}
+_LAYER_NORM = {"gamma": "weight", "beta": "bias"}
+
+
+def weight_names(num_layers: int) -> list[WeightName]:
+    """Every weight that a network of `num_layers` can have.
+
+    Kernels are transposed in Hugging Face; KerasHub splits those of attention by head.
+    """
+    modules = {f"{ENCODER}{ours}": theirs for ours, theirs in _MODULES.items()}
+    for i in range(num_layers):
+        for ours, theirs in _MODULES_OF_LAYER.items():
+            ours = f"{ENCODER}encoder/layer_{i}/{ours}"
+            modules[ours] = f"transformer_layer_{i}/{theirs}"
+    # The scores of the vocabulary are the word embeddings transposed, plus this bias.
+    bias = "generator_predictions/output_bias", "generator_lm_head.bias"
+    found = [WeightName(*bias, None)]
+    for ours, theirs in _TABLES.items():
+        ours = EMBEDDINGS + ours
+        there = f"{_huggingface(ours)}.weight"
+        found.append(WeightName(ours, there, f"{theirs}/embeddings"))
+    for ours, theirs in {**modules, **dict.fromkeys(_MODULES_OF_HEADS)}.items():
+        parts = _LAYER_NORM if ours.endswith("LayerNorm") else _DENSE
+        for part, there in parts.items():
+            in_keras_hub = f"{theirs}/{part}" if theirs else None
+            there = f"{_huggingface(ours)}.{there}"
+            found.append(WeightName(f"{ours}/{part}", there, in_keras_hub))
+    return found
+
+
+def _huggingface(ours: str) -> str:
+    theirs = ours.replace("/layer_", "/layer/").replace("dense_1", "dense_prediction")
+    return theirs.replace("/", ".")
+
+
+def renamed(
+    tensors: Mapping[str, np.ndarray],
+    names: Mapping[str, str],
+    origin: str,
 ) -> dict[str, np.ndarray]:
-    """Weights under the other library's names; every weight must be in the table."""
-    entries = {entry.ours: entry for entry in table}
-    result = {}
-    for name, array in tensors.items():
-        entry = entries.get(name)
-        if entry is None:
-            raise UserError(f"{name} has no equivalent in the format to write.")
-        array = entry.to_theirs(array) if entry.to_theirs else array
-        result[entry.theirs] = np.ascontiguousarray(array)
-    return result
-
-
-def to_ours(
-    table: Iterable[Entry], tensors: Mapping[str, np.ndarray], origin: str
-) -> dict[str, np.ndarray]:
-    """Weights under our names; `UserError` (65) for a name that is not in the table.
+    """Weights under other names; `UserError` (65) for one whose name is unknown.
 
     Whether all are there is for the caller to check.
     """
-    entries = {entry.theirs: entry for entry in table}
-    result = {}
-    for name, array in tensors.items():
-        entry = entries.get(name)
-        if entry is None:
-            raise UserError(
-                f"{origin} holds {name}, which no ELECTRA model of its configuration "
-                "has.",
-                EXIT_DAMAGED,
-            )
-        array = entry.to_ours(array) if entry.to_ours else array
-        result[entry.ours] = np.ascontiguousarray(array)
-    return result
+    if unknown := sorted(tensors.keys() - names):
+        raise UserError(
+            f"{origin} holds {unknown[0]}, which an ELECTRA model of its configuration "
+            "does not have.",
+            EXIT_DAMAGED,
+        )
+    return {names[name]: array for name, array in tensors.items()}

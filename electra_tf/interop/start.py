@@ -16,27 +16,22 @@ an error.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from electra_tf.config.generators import ENCODER, GENERATORS
+from electra_tf.config.generators import ENCODER
 from electra_tf.config.hparams import applicable
-from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import token_counts
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import compare, readers, tf1
-from electra_tf.interop.checkpoint import (
-    BY_TOKEN,
-    check_trained,
-    fit_rows,
-    unknown_casing,
-)
-from electra_tf.interop.readers import CheckpointInfo
+from electra_tf.interop import compare, fields, networks, readers, tf1
+from electra_tf.interop.checkpoint import BY_TOKEN, CheckpointInfo, fit_rows
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
@@ -48,26 +43,13 @@ from electra_tf.text.vocabulary import (
     resolve_settings,
 )
 
-# A model has such a part wholly or not at all; the first match counts.
 _ENCODER = f"{ENCODER}/"
-_KINDS = GENERATORS.values()
-PARTS = (
-    _ENCODER,
-    *(
-        f"{scope}/{part}"
-        for scope in sorted({scope for kind in _KINDS for scope in kind.encoders})
-        for part in ("embeddings/", "")
-        if scope != ENCODER
-    ),
-    *sorted({f"{kind.head}/" for kind in _KINDS if kind.head}),
-    *sorted({f"{head}/" for kind in OBJECTIVES.values() for head in kind.heads}),
-)
 _BY_POSITION = ("/position_embeddings", "/position_embeddings_residual")
 _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 
 
 class Start(NamedTuple):
-    """What a run begins with: one of the first three, or random weights."""
+    """What a run starts from: one of the first three, or random weights."""
 
     saved: Manifest | None = None  # the newest checkpoint
     original: CheckpointInfo | None = None  # to continue from or to evaluate
@@ -114,7 +96,7 @@ class Start(NamedTuple):
     def evaluate(
         self, weights: Mapping[str, Any], log: Callable[[str], None]
     ) -> int | None:
-        """Assigns the weights of `original`, which is evaluated as it is.
+        """Assigns the weights of `original`, which is evaluated unchanged.
 
         Returns: its step, None where it does not say it.
 
@@ -123,8 +105,7 @@ class Start(NamedTuple):
         model = self.original
         tensors = model.tensors(log)
         step = int(tensors.get(tf1.STEP)) if tf1.STEP in tensors.shapes else None
-        stages = {**model.settings.hparams, **model.identity}
-        check_trained(model.origin, stages.get("stage_one_steps"), step)
+        model.check_trained(step)
         tf1.as_residuals(tensors, weights).assign_to(weights)
         return step
 
@@ -209,7 +190,7 @@ def _check_saved(
 def _keep_init_checkpoint(
     start: Start, config: PretrainingConfig, checkpoints: Checkpoints
 ) -> None:
-    """A run that has begun keeps what it began with; UserError for something else."""
+    """A started run keeps its first weights; UserError for others."""
     here, there = config.init_checkpoint, None
     if saved := start.saved:
         there = saved.settings.get("init_checkpoint")
@@ -261,16 +242,18 @@ class WeightReport(NamedTuple):
 
     def lines(self) -> list[str]:
         """For the log: parts with their numbers of weights, changes one by one."""
+        kinds = {
+            "Loaded": self.loaded,
+            "Initialised": self.initialised,
+            "Left out": self.left_out,
+        }
         found = []
-        for title, names in (
-            ("Loaded", self.loaded),
-            ("Initialised", self.initialised),
-            ("Left out", self.left_out),
-        ):
+        for title, names in kinds.items():
+            counts = collections.Counter(map(_part, names)).items()
             if names:
-                found.append(f"{title}: {_count_by_part(names)}")
-        found += [f"Changed: {name}: {how}" for name, how in self.changed.items()]
-        return found
+                text = ", ".join(f"{part} {count}" for part, count in counts)
+                found.append(f"{title}: {text}")
+        return found + [f"Changed: {name}: {how}" for name, how in self.changed.items()]
 
 
 def load_initial(
@@ -290,27 +273,25 @@ def load_initial(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    contents = model.contents(log, slots=False)
-    path = contents.origin
-    theirs = _vocabulary(contents, path, vocab, log)
+    weights, path = model.weights(log, slots=False), model.origin
+    theirs = _vocabulary(model, weights.tensors, vocab, log)
     if config.do_lower_case:
-        if question := unknown_casing(contents.settings, theirs, path):
+        if question := model.unknown_casing(theirs):
             log(f"Note: {question.splitlines()[0]} This run lower-cases it.")
-    if "num_attention_heads" not in dict(model.shape()):
+    if "num_attention_heads" not in model.shape:
         heads = config.model_config().num_attention_heads
         log(
             f"Note: {path} does not say its number of attention heads: {heads} "
             "assumed, as in this run."
         )
-    tokenizer = contents.settings.tokenizer_config
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
-    if tokenizer and not tokenizer.equivalent(ours):
-        log(f"Changed: text is {ours} here, {tokenizer} in {path}")
-    stored = fit_rows(of_arrays(path, contents.tensors), theirs, log)
+    if model.tokenizer_config and not model.tokenizer_config.equivalent(ours):
+        log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
+    stored = fit_rows(of_arrays(path, weights.tensors), theirs, log)
     stored = tf1.as_residuals(stored, variables)
     tensors = {name: stored.get(name) for name in stored.shapes}
     values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
-    contents.compare_with_library(log)
+    model.compare_with_library(weights, log)
     for name, value in values.items():
         variables[name].assign(value)
     log(f"Weights initialised from {path}; the optimizer starts anew.")
@@ -330,55 +311,45 @@ def load_generator(
 
     Raises `UserError` unless it is the same network with the same vocabulary.
     """
-    stored = model.read(None, {}, log)
+    stored = model.read(log=log)
     path = f"init_generator {stored.origin}"
-    theirs, ours = stored.config, config.generator_config()
-    own = any(name.startswith("generator/") for name in stored.tensors)
-    shape = theirs.generator_config() if own else theirs.model_config()
-    fields = "hidden_size", "num_hidden_layers", "num_attention_heads", "hidden_act"
-    there, here = ([getattr(s, name) for name in fields] for s in (shape, ours))
-    if there != here:
-        told = ", ".join(f"{n} {v}" for n, v in zip(fields, there, strict=True))
-        raise UserError(
-            f"{path} has {told}; this run's generator has {here}.\nSet "
-            "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
-        )
     if stored.vocab.tokens != vocab.tokens:
         raise UserError(
             f"{path} has another vocabulary than {vocab.path}.\nBuild the data with "
             "it, and set vocab_file."
         )
+    if not networks.is_representable(stored):
+        raise UserError(f"{path} has a generator that is not a masked language model.")
+    [network] = networks.split(stored, networks.GENERATOR).values()
+    shapes = network.shape, config.generator_config()
+    if found := fields.differences(*map(dataclasses.asdict, shapes)):
+        raise UserError(
+            f"{path}: {compare.text_of(found)}, of the generator.\nSet "
+            "generator_hidden_size, generator_layers and model_hparam_overrides to fit."
+        )
     needed = {k: v for k, v in variables.items() if k.startswith("generator")}
-    # Shared embeddings, or the only network, have the main network's name.
-    shared = f"{ENCODER}/embeddings/" if own else _ENCODER
     tensors = {
         name.replace(_ENCODER, "generator/", 1): value
-        for name, value in stored.tensors.items()
-        if name.startswith(shared)
+        for name, value in network.tensors.items()
     }
-    tensors |= {k: v for k, v in stored.tensors.items() if k in needed}
     values, report = _plan(tensors, needed, vocab, vocab, path)
-    if report.initialised:
-        raise UserError(
-            f"{path} has no {report.initialised[0]}: it is not a masked language model."
-        )
     for name, value in values.items():
         needed[name].assign(value)
     log(f"Generator from {stored.origin}; it does not learn.")
 
 
-def _vocabulary(contents, path: str, vocab: Vocabulary, log) -> Vocabulary:
-    """The other model's vocabulary; this run's where none is known and sizes agree."""
-    if vocab_file := contents.settings.vocab_file:
-        return Vocabulary.load(vocab_file)
-    words = contents.tensors.get(_ENCODER + "embeddings/word_embeddings")
+def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocabulary:
+    """The other model's vocabulary; this run's where it is unknown and sizes agree."""
+    if model.vocab_file:
+        return Vocabulary.load(model.vocab_file)
+    words = tensors.get(fields.WORDS)
     if words is not None and len(words) != len(vocab):
         raise UserError(
-            f"init_checkpoint {path} has {len(words)} word embeddings, {vocab.path} "
-            f"has {len(vocab)} tokens, and no vocabulary lies beside it.\nPut its own "
-            "there as vocab.txt, so that rows can be matched by token."
+            f"init_checkpoint {model.origin} has {len(words)} word embeddings, "
+            f"{vocab.path} has {len(vocab)} tokens, and no vocabulary lies beside it."
+            "\nPut its own there as vocab.txt, so that rows can be matched by token."
         )
-    log(f"No vocabulary lies beside {path}: it is taken to be {vocab.path}.")
+    log(f"No vocabulary lies beside {model.origin}: it is taken to be {vocab.path}.")
     return vocab
 
 
@@ -460,11 +431,10 @@ def _by_position(array: np.ndarray, rows: int):
 
 
 def _part(name: str) -> str:
-    return next((part for part in PARTS if name.startswith(part)), name)
+    """The part of a weight: a scope, or the embeddings of a generator's own.
 
-
-def _count_by_part(names: Sequence[str]) -> str:
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[_part(name)] = counts.get(_part(name), 0) + 1
-    return ", ".join(f"{part} {count}" for part, count in counts.items())
+    A model has a part completely or not at all.
+    """
+    scope, _, rest = name.partition("/")
+    own = scope != ENCODER and rest.startswith("embeddings/")
+    return f"{scope}/embeddings/" if own else f"{scope}/"

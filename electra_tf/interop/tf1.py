@@ -7,6 +7,8 @@ weights a checkpoint has `global_step` and two Adam slots per weight.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
 import os
 import re
@@ -17,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.generators import GENERATORS
+from electra_tf.config.hparams import PLACE
 from electra_tf.config.objectives import OBJECTIVES
-from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
+from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.interop import verification
+from electra_tf.interop import fields, verification
 from electra_tf.interop.checkpoint import (
-    Contents,
-    Settings,
+    CheckpointInfo,
     StoredModel,
+    Weights,
     as_float32,
-    assemble,
 )
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.manifest import format_of, read_json
@@ -44,7 +46,11 @@ HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
 STEP = "global_step"
 _ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by default
-_PLACES = ("vocab_file", "model_dir", "init_checkpoint", "word_list")
+_PLACES = {
+    field.name
+    for field in dataclasses.fields(PretrainingConfig)
+    if field.metadata["role"] is PLACE
+}
 # Ours alone (mixed precision), heads of fine-tuned models: not the pre-trained model.
 _OURS = re.compile(r"loss_scale(/good_steps)?$")
 # What optimizers and loss scalers of other programs leave beside the weights.
@@ -93,19 +99,24 @@ def is_ours_alone(name: str) -> bool:
     return _OURS.match(name) is not None
 
 
-def settings_of(prefix: str) -> Settings:
-    """What lies beside a checkpoint."""
+def info(prefix: str) -> CheckpointInfo:
+    """A checkpoint, by what lies beside it."""
     folder = Path(prefix).parent
-    path = folder / HPARAMS
+    path, vocab_file = folder / HPARAMS, str(folder / VOCABULARY)
     hparams = read_json(path) if path.is_file() else {}
-    hparams = translated(PretrainingConfig.checked(hparams, str(path)))
-    vocab_file = str(folder / VOCABULARY)
-    if not os.path.isfile(vocab_file):
-        return Settings(hparams, None, None)
-    return Settings(hparams, read_settings(vocab_file), vocab_file)
+    hparams = PretrainingConfig.checked(hparams, str(path))
+    has_vocabulary = os.path.isfile(vocab_file)
+    return CheckpointInfo(
+        origin=prefix,
+        known=fields.of_hparams(hparams),
+        tokenizer_config=read_settings(vocab_file) if has_vocabulary else None,
+        vocab_file=vocab_file if has_vocabulary else None,
+        read_weights=functools.partial(read, prefix),
+        open_tensors=functools.partial(tensors_of, prefix),
+    )
 
 
-def read(prefix: str, slots: bool = True) -> Contents:
+def read(prefix: str, slots: bool = True) -> Weights:
     """Reads the tensors of a checkpoint, checksums included.
 
     Args:
@@ -116,20 +127,16 @@ def read(prefix: str, slots: bool = True) -> Contents:
     tensors = read_tensors(prefix, () if slots else SLOTS)
     step = int(tensors.pop(STEP, 0))
     moments = {k: tensors.pop(k) for k in list(tensors) if k.endswith(SLOTS)}
-    notes = []
     tasks = sorted(k for k in tensors if k.startswith(_TASKS))
-    if tasks:
-        # An export of a task reads them by itself: "left out" would be wrong there.
-        notes.append(
-            f"{tasks[0]} and the other fine-tuned heads are no part of the pre-trained "
-            "model"
-        )
+    # An export of a task reads them by itself: "left out" would be wrong there.
+    note = "and the other fine-tuned heads do not belong to the pre-trained model"
     weights = {
         k: v
         for k, v in tensors.items()
         if not k.startswith(_TASKS) and not _OPTIMIZERS.match(k)
     }
-    return Contents(prefix, weights, moments, step, settings_of(prefix), notes)
+    notes = (f"{tasks[0]} {note}",) if tasks else ()
+    return Weights(weights, moments, step, notes)
 
 
 def read_tensors(prefix: str, without: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
@@ -160,7 +167,7 @@ def tensors_of(prefix: str) -> StoredTensors:
     """The tensors of a checkpoint, as all programs but the run itself know them.
 
     What a run learns as a residual (`embedding_sharing` disentangled) is the sum, under
-    the usual name. The optimizer knows no sum: then there are no slots.
+    the usual name. The optimizer does not know the sum, so its slots are left out.
     """
     stored = of_checkpoint(prefix)
     terms = {
@@ -223,7 +230,9 @@ def write_tf1(
     """Writes the whole model as the original would: checkpoint, vocabulary, pointer.
 
     Beside it `hparams.json`, a `--config` for this project. A model that the original
-    does not have is written all the same, no other format holds it whole; that is said.
+    does not have is written all the same, since no other format holds
+    it whole, and logged.
+
     Raises `UserError` when the directory is in use or cannot be written, 65 when what
     was written differs.
     """
@@ -238,19 +247,18 @@ def write_tf1(
         pointer = checkpoint_manifest.pointer_to([prefix.name])
         (folder / checkpoint_manifest.POINTER).write_text(pointer)
         _write_hparams(folder, stored)
-        again = assemble(read(str(prefix)), None)
-        results = verification.tensors(stored, again)
-        results += verification.outputs(stored, again)
-        told, cannot = _hparams_for_original(stored), _not_in_original(stored)
-        facts = {"original": {"model_hparam_overrides": told, "cannot": cannot}}
+        again = info(str(prefix)).read(log=say_nothing)
+        results = verification.identical(stored, again)
+        needed, cannot = _hparams_for_original(stored), _not_in_original(stored)
+        facts = {"original": {"model_hparam_overrides": needed, "cannot": cannot}}
         verification.write_manifest(folder, stored, FORMAT, "all", results, facts)
     verification.show(results, log)
     for reason in cannot:
         log(f"electra_tf alone computes what this model does: {reason}.")
-    if told:
+    if needed:
         log(
             "No weight shows it, so the original needs it in its hparams: "
-            f'{{"model_hparam_overrides": {json.dumps(told)}}}'
+            f'{{"model_hparam_overrides": {json.dumps(needed)}}}'
         )
     if not stored.slots:
         log(
@@ -263,15 +271,13 @@ def write_tf1(
 def _write_hparams(folder: Path, stored: StoredModel) -> None:
     """Vocabulary, tokenizer settings and hparams, as our own readers want them.
 
-    Of the hparams those that are known: what is assumed in reading is no fact.
+    Of the hparams those that are known: what reading assumes is left out.
     """
     vocab = write_tokens(folder / VOCABULARY, stored.vocab.tokens)
     write_settings(vocab, stored.tokenizer_config)
-    stored.config.save(str(folder / HPARAMS))
-    names = {*stored.known, "do_lower_case"} - set(_PLACES)
-    saved = read_json(folder / HPARAMS)
-    hparams = {name: value for name, value in saved.items() if name in names}
-    text = json.dumps(hparams, indent=2) + "\n"
+    known = {k: v for k, v in stored.known.items() if k not in _PLACES}
+    known["do_lower_case"] = stored.tokenizer_config.do_lower_case
+    text = json.dumps(fields.as_hparams(known.items()), indent=2) + "\n"
     (folder / HPARAMS).write_text(text, encoding="utf-8")
 
 

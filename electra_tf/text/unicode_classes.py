@@ -11,6 +11,7 @@ Each class is a tuple of inclusive (first, last) code point ranges in rising ord
 large ones are in unicode_14.txt.
 """
 
+import itertools
 import re
 from pathlib import Path
 
@@ -44,10 +45,11 @@ def code_points(ranges: Ranges) -> frozenset[str]:
 def pattern(*classes: Ranges, without: Ranges = ()) -> str:
     """A regular expression for one character of the classes, for RE2 and Oniguruma.
 
-    Surrogates, which these do not know, are left out.
+    Surrogates, which these do not know, are left out. Ranges stay in the order of the
+    classes: the tokenizer.json of exported models is compared as text.
     """
     parts = []
-    for first, last in merge(*classes):
+    for first, last in itertools.chain(*classes):
         for start, end in merge(without, ((0xD800, 0xDFFF),)):
             if first <= end and start <= last:
                 if first < start:
@@ -84,7 +86,7 @@ CASE_IGNORABLE = _TABLES["CASE_IGNORABLE"]
 WHITE_SPACE = merge(_TABLES["SPACES"], _parse("9-a d 2028-2029"))
 
 # What is removed: with the replacement character, but without white space.
-VANISHING = pattern(OTHER, ((0xFFFD, 0xFFFD),), without=WHITE_SPACE)
+VANISHING = pattern(((0xFFFD, 0xFFFD),), OTHER, without=WHITE_SPACE)
 
 # CJK ideographs, each of which is a word of its own. Hangul, kana and the symbols of
 # these scripts are not among them.

@@ -117,7 +117,7 @@ def test_main_network_of_a_model_without_discriminator(runs, tmp_path):
     data, weights = runs("replace_mlm")
     out = export(data, tmp_path / "out", "huggingface")
     run = readers.find(data / "models" / "tiny", print)
-    assert readers.find(out, print).shape() == run.shape()
+    assert readers.find(out, print).shape == run.shape
     config = run.read().config
     assert config.generator_config().hidden_size < config.model_config().hidden_size
     encoder = {k: v for k, v in weights.items() if k.startswith("electra/")}

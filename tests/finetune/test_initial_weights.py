@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """init_checkpoint of run_finetuning.py: models of any format, and refusals."""
 
+import dataclasses
 import functools
 import json
 import shutil
@@ -17,7 +18,6 @@ from electra_tf.finetune import initial_weights
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import HeadSpec
 from electra_tf.interop import compare, huggingface, readers
-from electra_tf.interop.checkpoint import Settings
 from electra_tf.text.vocabulary import Vocabulary, write_tokens
 from tests.helpers import forked_runs, tiny_finetuning
 from tests.helpers.exporting import tiny_source, write_run
@@ -65,8 +65,8 @@ def run_from(data, path, vocab=None, **explicit):
     known = initial_weights.hparams_of(found, explicit, usual, log.append)
     explicit |= {"max_seq_length": 24}
     config = FinetuningConfig.from_hparams(str(data), "m", explicit, None, known)
-    if found.settings.vocab_file is None:
-        found = found.with_vocabulary(config.vocab_file)
+    if found.vocab_file is None:
+        found = dataclasses.replace(found, vocab_file=config.vocab_file)
     vocab = Vocabulary.load(config.vocab_file)
     compare.check(found, config, vocab, compare.FINETUNE)
     return found, config, log
@@ -118,7 +118,8 @@ def test_weights_and_shape_are_those_of_any_format(data, model, tmp_path, name):
 def test_checkpoint_without_settings(data, model, tmp_path):
     """As the original writes it: it stores neither heads nor case."""
     found = readers.find(str(model("tf1")), print)
-    found = found._replace(settings=Settings({}, None, None))
+    unknown = {"known": {}, "tokenizer_config": None, "vocab_file": None}
+    found = dataclasses.replace(found, **unknown)
     with pytest.raises(UserError, match="does not say its number of attention heads"):
         initial_weights.hparams_of(found, {}, "none", print)
     words = (data / "vocab.txt").read_text().split()

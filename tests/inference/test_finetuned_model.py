@@ -18,5 +18,5 @@ def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
     config, _, _ = write_run(data, {"task_names": ["cola"]})
     assert (config.vocab_file, config.vocab_size) == (str(own), 60)
     folder = Path(config.trial_dir(1))
-    assert readers.find(folder, print).settings.vocab_file == str(own)
+    assert readers.find(folder, print).vocab_file == str(own)
     assert finetuned_model.read(folder, "cola").vocab.path == str(own)

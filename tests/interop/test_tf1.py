@@ -129,10 +129,9 @@ def test_tensorflow_1_restores_weights_slots_and_step(tmp_path):
 
 def shaped(stored, **overrides):
     """The same weights with other hparams that no weight shows."""
-    before = stored.config.model_hparam_overrides
-    changed = {"model_hparam_overrides": before | overrides}
-    config = dataclasses.replace(stored.config, **changed)
-    return stored._replace(config=config, known={**stored.known, **changed})
+    changed = {**stored.config.model_hparam_overrides, **overrides}
+    config = dataclasses.replace(stored.config, model_hparam_overrides=changed)
+    return stored._replace(config=config, known={**stored.known, **overrides})
 
 
 RELU = {"hidden_act": "relu"}
@@ -181,7 +180,10 @@ def test_log_says_what_the_original_needs_to_be_given(name, tmp_path):
 
 def test_heads_are_asked_for_where_the_width_gives_no_whole_number(copy):
     """Other heads compute something else, which no other check would notice."""
-    question = "does not say its number of attention heads", "32, is no multiple of 64"
+    question = (
+        "does not say its number of attention heads",
+        "32, is not a multiple of 64",
+    )
     refused(copy, 2, *question, hparams={"do_lower_case": True})
     assert read(copy, VOCAB, HEADS)[0].config.model_config().num_attention_heads == 2
     shutil.copy(VOCAB, copy.parent / "vocab.txt")
@@ -221,16 +223,16 @@ def test_half_precision_and_the_rest_of_other_optimizers(tmp_path):
             {"model_hparam_overrides": {"hidden_size": 128}},
             ("hidden_size is 64", "128"),
         ),
-        ({"model_size": "base"}, ("hidden_size is 64", "768", "'base'")),
+        ({"model_size": "base"}, ("hidden_size is 64", "768", "num_hidden_layers is")),
         (
             {"generator_hidden_size": 0.25},
-            ("hidden_size is 32", "generator_hidden_size 0.25"),
+            ("generator_hidden_size is 0.5 in", "0.25 in the hparams"),
         ),
         (
             {"untied_generator_embeddings": True},
-            ("embedding_sharing is shared", "untied"),
+            ("embedding_sharing is 'shared'", "'untied'"),
         ),
-        ({"electra_objective": False}, ("objective is electra", "mlm")),
+        ({"electra_objective": False}, ("objective is 'electra'", "'mlm'")),
     ],
 )
 def test_hparam_that_disagrees_is_an_error_naming_both(hparams, texts):

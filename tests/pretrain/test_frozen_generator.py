@@ -52,8 +52,8 @@ def test_the_loaded_generator_predicts_as_the_other_model(tmp_path, variant, of_
 @pytest.mark.parametrize(
     "hparams, words",
     [
-        ({"generator_hidden_size": 1.0}, "hidden_size 8"),
-        ({"generator_layers": 2.0}, "num_hidden_layers 1"),
+        ({"generator_hidden_size": 1.0}, "hidden_size is 8 there"),
+        ({"generator_layers": 2.0}, "num_hidden_layers is 1 there"),
         ({"vocab": tiny_vocabulary(96)}, "another vocabulary"),
         ({"variant": "unigram", "of_run": ALONE}, "not a masked language model"),
     ],

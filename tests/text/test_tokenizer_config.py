@@ -103,3 +103,8 @@ def test_other_tokenizers_are_refused(tmp_path, changes, problem):
     path = write(tmp_path / "tokenizer.json", TokenizerConfig(), **changes)
     with pytest.raises(UserError, match=problem):
         resolve_settings(Vocabulary.load(path))
+
+
+def test_files_of_earlier_exports_are_read():
+    path = "examples/novels_model/discriminator/tokenizer.json"
+    assert tokenizer_config.settings_in_file(path) == TokenizerConfig()

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.interop import huggingface_tokenizer
+from electra_tf.interop import huggingface_files
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.vocabulary import SPECIAL_TOKENS, TokenizerConfig, Vocabulary
 from tests.helpers.interop_models import edit_json
@@ -23,7 +23,7 @@ KNOWN = {"\U00011938"}
 
 
 def write(folder, config=CONFIGS[0], **changes):
-    huggingface_tokenizer.write_tokenizer(folder, VOCAB, config, 128)
+    huggingface_files.write_tokenizer(folder, VOCAB, config, 128)
     (folder / "config.json").write_text('{"model_type": "electra"}')
     edit_json(folder / "tokenizer_config.json", **changes)
 
@@ -58,7 +58,7 @@ def test_every_character_is_split_as_transformers_does(tmp_path, config):
 def test_settings_are_read_back_from_either_file(tmp_path, config):
     write(tmp_path, config)
     for name in ("vocab.txt", "tokenizer_config.json"):
-        read, file = huggingface_tokenizer.read(tmp_path)
+        read, file = huggingface_files.read_tokenizer(tmp_path)
         assert read.equivalent(config) and Vocabulary.load(file).tokens == VOCAB.tokens
         (tmp_path / name).unlink()
 
@@ -78,7 +78,7 @@ def test_settings_are_read_back_from_either_file(tmp_path, config):
 def test_settings_of_other_tokenizers_are_refused(tmp_path, changes, text):
     write(tmp_path, **({"tokenizer_class": "ElectraTokenizer"} | changes))
     with pytest.raises(UserError, match=text):
-        huggingface_tokenizer.read(tmp_path)
+        huggingface_files.read_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_settings_of_other_tokenizers_are_refused(tmp_path, changes, text):
 )
 def test_settings_of_older_versions_are_read(tmp_path, changes):
     write(tmp_path, CONFIGS[2], **({"tokenizer_class": "BertTokenizer"} | changes))
-    assert huggingface_tokenizer.read(tmp_path)[0] == CONFIGS[2]
+    assert huggingface_files.read_tokenizer(tmp_path)[0] == CONFIGS[2]
 
 
 def test_settings_without_a_casing_say_none(tmp_path):
@@ -97,14 +97,14 @@ def test_settings_without_a_casing_say_none(tmp_path):
         write(tmp_path)
         (tmp_path / "tokenizer.json").unlink()
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
-        assert huggingface_tokenizer.read(tmp_path)[0] is None
+        assert huggingface_files.read_tokenizer(tmp_path)[0] is None
 
 
 def test_two_vocabularies_that_differ_are_refused(tmp_path):
     write(tmp_path)
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "y", "##x"]))
     with pytest.raises(UserError, match="another vocabulary"):
-        huggingface_tokenizer.read(tmp_path)
+        huggingface_files.read_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_added_tokens_are_refused_in_every_file(tmp_path, name, content):
     known = {"5": {"content": "[CLS]", "special": True}}
     write(tmp_path, added_tokens_decoder=known)
     (tmp_path / "tokenizer.json").unlink()
-    assert huggingface_tokenizer.read(tmp_path)[0] == TokenizerConfig()
+    assert huggingface_files.read_tokenizer(tmp_path)[0] == TokenizerConfig()
     path = tmp_path / name
     usual = json.loads(path.read_text()) if path.is_file() else {}
     path.write_text(json.dumps(usual | content))
     with pytest.raises(UserError, match=f"{name}: its added token"):
-        huggingface_tokenizer.read(tmp_path)
+        huggingface_files.read_tokenizer(tmp_path)

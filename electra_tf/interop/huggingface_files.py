@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of a Hugging Face directory: those of the tensors and of the tokenizer.
+
+One safetensors file or several with an index; PyTorch's pickles only on request, and
+then by the reader that takes nothing but tensors from them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from electra_tf import startup
+from electra_tf.errors import EXIT_DAMAGED, UserError
+from electra_tf.interop import verification
+from electra_tf.interop.checkpoint import StoredModel, as_float32
+from electra_tf.storage.manifest import read_json
+from electra_tf.text import tokenizer_config
+from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary, write_tokens
+
+WEIGHTS = "model.safetensors"
+PICKLED = "pytorch_model.bin"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+_INDEX = ".index.json"  # of a file in parts
+# As safetensors names them; integers are in buffers.
+_FLOATS = ("F64", "F32", "F16", "BF16")
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")
+# Old checkpoints name gain and bias of a layer norm as TensorFlow does.
+_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+TOKENIZER_CONFIG, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
+VOCABULARY = "vocab.txt"
+ADDED, SPECIAL_TOKENS = "added_tokens.json", "special_tokens_map.json"
+SHORTEST = 8  # tokens; a model_max_length below is not a real limit
+_ADDED_KEYS = ("added_tokens_decoder", "additional_special_tokens")
+_ADDED_KEYS += ("extra_special_tokens",)
+# Classes that take tokenizer.json unchanged. ElectraTokenizer and its predecessors
+# build another from vocab.txt: words end at 100 characters there, and its tables of
+# characters are those of another version of Unicode.
+_UNCHANGED = ("PreTrainedTokenizerFast", "TokenizersBackend")
+_BERTS = tuple(
+    f"{name}Tokenizer{fast}" for name in ("Electra", "Bert") for fast in ("", "Fast")
+)
+_BERTS += ("AutoTokenizer",)  # names none: the family decides
+
+
+def files_in(folder: Path, name: str = WEIGHTS) -> list[Path]:
+    """The files that hold the weights; [] if there are none.
+
+    Args:
+      name: WEIGHTS or PICKLED.
+    """
+    if (folder / name).is_file():
+        return [folder / name]
+    index = folder / f"{name}{_INDEX}"
+    if not index.is_file():
+        return []
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not places:
+        raise UserError(f"{index} has no weight_map.", EXIT_DAMAGED)
+    return [folder / Path(str(name)).name for name in sorted(set(places.values()))]
+
+
+def pickle_refused(path: Path) -> UserError:
+    """Loading a pickle runs the program that is in it."""
+    return UserError(
+        f"{path} is a PyTorch pickle, which can run any code when it is loaded; it is "
+        "not read.\nexport_model.py --allow-pytorch-bin converts all but the head of a "
+        "task, reading nothing but weights.\nsave_pretrained of transformers converts "
+        "that as well (model.safetensors)."
+    )
+
+
+def read_tensors(
+    folder: Path, allow_pytorch_bin: bool = False
+) -> dict[str, np.ndarray]:
+    """Every tensor by today's name, numbers with a point as float32.
+
+    Raises `UserError` (65) for files that are missing or damaged.
+    """
+    files, read_file = files_in(folder), _of_safetensors
+    if not files and allow_pytorch_bin:
+        files, read_file = files_in(folder, PICKLED), _of_pickle
+    tensors: dict[str, np.ndarray] = {}
+    for path in files or [folder / WEIGHTS]:
+        if not path.is_file():
+            raise UserError(
+                f"{path} is missing.\nWeights are read from safetensors; "
+                "save_pretrained of a current transformers writes it.",
+                EXIT_DAMAGED,
+            )
+        tensors |= read_file(path)
+    return {_name_today(k): as_float32(array) for k, array in tensors.items()}
+
+
+def _name_today(name: str) -> str:
+    for old, new in _OLD_NAMES.items():
+        name = name.replace(old, new)
+    return name
+
+
+def _of_safetensors(path: Path) -> dict[str, np.ndarray]:
+    tensors = {}
+    try:
+        # NumPy lacks bfloat16.
+        with safe_open(path, framework="tf", device="cpu") as file:
+            for name in file.keys():
+                kind = file.get_slice(name).get_dtype()
+                if kind not in _FLOATS and not name.endswith(BUFFERS):
+                    raise ValueError(f"{name} has numbers of the type {kind}")
+                tensors[name] = file.get_tensor(name).numpy()
+    except (SafetensorError, TypeError, ValueError, OSError) as error:
+        raise UserError(
+            f"{path} cannot be read: {str(error).splitlines()[0][:120]}\nIt is "
+            "damaged, cut off or of an unknown type; copy it again.",
+            EXIT_DAMAGED,
+        ) from None
+    return tensors
+
+
+def _of_pickle(path: Path) -> dict[str, np.ndarray]:
+    startup.keep_triton_out()
+    try:
+        import torch
+    except ImportError:
+        raise UserError(
+            f"--allow-pytorch-bin: {path} needs the package torch.\npip install torch"
+        ) from None
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: tensor.float().numpy() for name, tensor in found.items()}
+    except Exception as error:  # whatever a damaged pickle makes it raise
+        raise UserError(
+            f"{path} cannot be read as weights alone: "
+            f"{str(error).strip().splitlines()[0][:120]}",
+            EXIT_DAMAGED,
+        ) from None
+
+
+# The tokenizer.
+
+
+def write_tokenizer(
+    folder: Path, vocab: Vocabulary, config: TokenizerConfig, max_length: int
+) -> None:
+    """Writes vocab.txt, tokenizer.json and the two files of settings."""
+    write_tokens(folder / VOCABULARY, vocab.tokens)
+    tokenizer_config.fast(vocab.distinct, config).save(str(folder / TOKENIZER))
+    settings = {
+        "tokenizer_class": _UNCHANGED[0],
+        "do_lower_case": config.do_lower_case,
+        "strip_accents": tokenizer_config.strips_accents(config),
+        "tokenize_chinese_chars": True,
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        **tokenizer_config.SPECIAL,
+    }
+    write_json(folder / TOKENIZER_CONFIG, settings)
+    write_json(folder / SPECIAL_TOKENS, tokenizer_config.SPECIAL)
+
+
+def words_tokenized_otherwise(stored: StoredModel) -> verification.Words:
+    """How `tokenizer_config.fast` does on the words of the vocabulary."""
+    tokenizer = tokenizer_config.fast(stored.vocab.distinct, stored.tokenizer_config)
+
+    def encode(texts):
+        return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    return verification.words_tokenized_otherwise(stored, encode)
+
+
+def read_tokenizer(folder: Path) -> tuple[TokenizerConfig | None, str | None]:
+    """(settings, vocabulary) of a directory, each None if it is missing.
+
+    Raises `UserError`: 2 for a tokenizer that does something else than those here, or
+    for files that contradict each other, 65 for damaged ones.
+    """
+    said, fixed = folder / TOKENIZER_CONFIG, folder / TOKENIZER
+    settings = _json_of(said)
+    kind = settings.get("tokenizer_class") or _BERTS[0]
+    if kind not in (*_BERTS, *_UNCHANGED):
+        remedy = f"If it splits words as BERT does, write {_BERTS[0]!r} there."
+        raise tokenizer_config.refused(said, f"tokenizer_class is {kind!r}", remedy)
+    _check_added(folder, settings)
+    by_config = by_json = None
+    if settings and (kind in _BERTS or "do_lower_case" in settings):
+        checked = tokenizer_config.of_settings(settings, said)
+        if settings.keys() & {*TokenizerConfig._fields}:  # else it says no casing
+            by_config = checked
+    if fixed.is_file():
+        by_json = tokenizer_config.settings_of(read_json(fixed), fixed)
+    if by_config and by_json and not by_config.equivalent(by_json):
+        raise UserError(
+            f"{said} says {by_config}, {fixed.name} beside it {by_json}.\nRemove the "
+            "one that the model was not trained with."
+        )
+    found = [folder / name for name in (VOCABULARY, TOKENIZER)]
+    found = [path for path in found if path.is_file()]
+    if len(found) == 2:
+        vocab, other = map(Vocabulary.load, found)
+        if vocab.distinct != other.distinct:
+            user, advice = f"{found[1]} was made", "Remove one of the two."
+            vocab.check_same(other.sha256, user, advice)
+    return by_config or by_json, str(found[0]) if found else None
+
+
+def max_length(folder: Path) -> int | None:
+    """The longest sequence that the settings allow; None where they say nothing."""
+    said = _json_of(folder / TOKENIZER_CONFIG).get("model_max_length")
+    is_length = isinstance(said, int) and said >= SHORTEST
+    return said if is_length else None
+
+
+def _check_added(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuses tokens beside the vocabulary, wherever versions of transformers put them.
+
+    Only a tokenizer.json says them itself.
+    """
+    tokenizer_config.check_added(_json_of(folder / ADDED), folder / ADDED)
+    for path, said in (
+        (folder / TOKENIZER_CONFIG, settings),
+        (folder / SPECIAL_TOKENS, _json_of(folder / SPECIAL_TOKENS)),
+    ):
+        for name in _ADDED_KEYS:
+            added = said.get(name) or ()
+            added = added.values() if isinstance(added, Mapping) else added
+            tokenizer_config.check_added(added, path)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a file of settings."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
