@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from electra_tf.config import original, recipes
+from electra_tf.config import original
+from electra_tf.config import run as recipes
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
