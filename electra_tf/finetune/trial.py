@@ -55,7 +55,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
-from electra_tf.train.stopping import StopRequest
+from electra_tf.train.supervisor import StopRequest
 
 # In a trial's directory, what a training goes on from where the best weights stay.
 TRAINING = "training"
