@@ -327,7 +327,7 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
 
 
 def _remove_others(path: str, there, state, scope) -> None:
-    """Removes the copies of removed objects, and a run's files that were not uploaded."""
+    """Removes copies of removed objects, and a run's files that were not uploaded."""
     names = {name for name in state if scope(name)}
     with contextlib.suppress(OSError):
         names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
