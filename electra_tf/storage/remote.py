@@ -25,7 +25,7 @@ from typing import Any
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, EXIT_DAMAGED, UserError
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import PARTIAL, atomic_write, flock
+from electra_tf.storage.files import PARTIAL, atomic_write, flock, replacing
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
 # Fail fast on the first connection. A cached listing would hide what others write.
@@ -264,12 +264,8 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
     with contextlib.ExitStack() as held:
         try:
             place.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(place / ".lock", "wb"))
-            if flock(lock, waits=True) is None:
-                from filelock import SoftFileLease
-
-                lease = SoftFileLease(place / ".lock.lease", lease_duration=60)
-                held.enter_context(lease)
+            # Without flock two processes may both download a file, each whole.
+            flock(held.enter_context(open(place / ".lock", "wb")), waits=True)
         except OSError as error:
             raise _no_cache(error) from None
         try:
@@ -305,24 +301,20 @@ def _is_current(path: str, name: str, facts, state) -> bool:
 
 def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
     place = _place_of(path, name)
-    partial = place + PARTIAL
     store, key = open_store(place)
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        try:
-            with store_errors(place):
-                store.get_file(key, partial)
-        except FileNotFoundError:
-            gone = f"{url_of(place)} is gone since it was listed; try again."
-            raise UserError(gone) from None
-        if os.path.getsize(partial) != facts["size"]:
-            raise UserError(f"{url_of(place)} is being changed; try again.")
-        os.replace(partial, place)
+        with replacing(place) as f:
+            try:
+                with store_errors(place):
+                    store.get_file(key, f.name)
+            except FileNotFoundError:
+                gone = f"{url_of(place)} is gone since it was listed; try again."
+                raise UserError(gone) from None
+            if os.path.getsize(f.name) != facts["size"]:
+                raise UserError(f"{url_of(place)} is being changed; try again.")
     except OSError as error:
         raise _no_cache(error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
     state[name] = [facts["size"], version_of(facts), os.stat(place).st_mtime_ns]
 
 
