@@ -28,7 +28,7 @@ shared_flags.define_run(
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,
-    "Check everything and print what would be run; write nothing of it. Data without "
+    "Check everything and print what would be run; write nothing. Data without "
     "an index of their records get one, as whenever they are read.",
 )
 _MAX_WALL_TIME = flags.DEFINE_string(

@@ -28,7 +28,6 @@ def read_config(name: str | None) -> dict[str, Any] | None:
     found = recipes()
     if name.isidentifier() and name not in found and not Path(name).exists():
         raise UserError(
-            f"--config {name}: there is no such recipe and no such file.\n"
-            f"Recipes: {', '.join(found)}."
+            f"--config {name}: no such recipe or file.\nRecipes: {', '.join(found)}."
         )
     return read_hparams(str(found.get(name, name)))

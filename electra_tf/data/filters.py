@@ -58,7 +58,7 @@ class Filters(NamedTuple):
 
     Attributes:
         min_chars: of a document, white space at the ends of lines not counted.
-        min_letters: share of letters among the characters that are no white space.
+        min_letters: share of letters among the characters other than white space.
         languages: codes of ISO 639 of which a document's must be one.
         duplicate_documents: of equal documents the first stays.
         near_duplicates: of documents that are nearly the same the first stays.

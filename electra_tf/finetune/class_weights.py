@@ -64,8 +64,8 @@ def _balanced(name: str, labels: Sequence[str], given: Sequence[Any]) -> list[fl
     counts = collections.Counter(each)
     if missing := next((label for label in labels if not counts[label]), None):
         raise UserError(
-            f"task {name}: class_weights is {BALANCED!r}, but there is no training "
-            f"example of {missing}.\nGive the weights as numbers."
+            f"task {name}: class_weights is {BALANCED!r}, but no training "
+            f"example is {missing}.\nGive the weights as numbers."
         )
     if has_one:
         return [len(given) / (len(labels) * counts[label]) for label in labels]

@@ -12,7 +12,7 @@ from electra_tf.finetune import qa_decoding, qa_metrics
 from electra_tf.finetune.task import Scorer
 
 WINDOWS_PER_EXAMPLE = 1000
-# The score of "no answer" where there is no text that could have one.
+# The score of "no answer" where no text could have an answer.
 _SURELY_NONE = 1e4
 
 

@@ -93,7 +93,7 @@ def differences(
 
 
 def said(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    """What `differences` found, in words: the first, and the names of all.
+    """The text of what `differences` found: the first, and the names of all.
 
     Values are written as in --hparams.
     """

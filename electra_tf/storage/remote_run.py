@@ -6,8 +6,8 @@ files go up. A checkpoint is in the bucket when its manifest is, which goes up l
 when a checkpoint is removed, goes first. In between there is an object
 `model.ckpt-N.partial`: the rest of a kill, which the next writer clears.
 
-Whoever starts, brings down the newest intact checkpoint of the bucket. What was not yet
-up when a writer was killed is computed again, to the same bits.
+A start downloads the newest intact checkpoint of the bucket. What was not uploaded when
+a writer was killed is computed again, to the same bits.
 """
 
 from __future__ import annotations
@@ -141,8 +141,8 @@ def remove_run(directory: str) -> None:
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
-    Entering brings down what is there; a writer is the only one while it is entered,
-    and brings everything up in the end. For a local directory nothing happens.
+    Entering downloads the run; a writer holds a lock while it is entered, and uploads
+    everything at the end. For a local directory nothing happens.
 
     Args:
       directory: where the run's files are, or their copies.
@@ -197,7 +197,7 @@ class RunFolder:
             self._lock.__exit__()
 
     def upload(self) -> None:
-        """Brings up what has changed; raises `UserError` (73, 75) if that fails."""
+        """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
         if self._lock is None:
             return
         for wait in (*_WAITS, None):

@@ -258,7 +258,7 @@ def _texts(
                 values = pc.struct_field(values, name)
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
-            # As bytes, because nobody has checked yet that they are UTF-8.
+            # As bytes: they are not yet known to be UTF-8.
             texts = values.cast(pa.large_binary()).to_pylist()
         for text in texts:
             where = f"{place} row {row}"

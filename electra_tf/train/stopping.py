@@ -126,7 +126,7 @@ class _Handler(abc.ABC):
         self._handle(signal.Signals(number))
 
     def _listen(self, read: int) -> None:
-        # Other signals, such as SIGCHLD, are no affair of ours.
+        # Other signals, such as SIGCHLD, do not count.
         while (heard := os.read(read, 1)) and heard[0] not in self._before:
             pass
         since = time.monotonic()

@@ -54,7 +54,7 @@ MINE |= {"train": "train.tsv", "dev": "train.tsv"}
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "more", "words"),
+    ("make", "given", "more", "expected"),
     [
         (weights, {"yy": 2}, {}, ["'yy'", "x, y"]),
         (weights, [1, 2, 3], {}, ["[1, 2, 3]", "x, y"]),
@@ -65,17 +65,17 @@ MINE |= {"train": "train.tsv", "dev": "train.tsv"}
         (glue, {"cola": {"yes": 2}}, {}, ["task cola", "'yes'", "0, 1"]),
         (glue, {"kola": "balanced"}, {}, ["kola", "task_names (cola)"]),
         (glue, {"sts": "balanced"}, {"name": "sts"}, ["sts", "regression"]),
-        (glue, {"cola": "balanced"}, {"labels": (1, 1)}, ["no training example of 0"]),
+        (glue, {"cola": "balanced"}, {"labels": (1, 1)}, ["no training example is 0"]),
         (
             *(glue, {"mine": [1, 2]}, {"name": "mine", "tasks": {"mine": MINE}}),
             ["description of mine"],
         ),
     ],
 )
-def test_wrong_weights_are_refused(tmp_path, make, given, more, words):
+def test_wrong_weights_are_refused(tmp_path, make, given, more, expected):
     with pytest.raises(UserError) as caught:
         make(tmp_path, given, **more)
-    assert all(word in str(caught.value) for word in words), caught.value
+    assert all(part in str(caught.value) for part in expected), caught.value
 
 
 def test_label_smoothing_is_for_labels(tmp_path):

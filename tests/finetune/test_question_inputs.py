@@ -31,10 +31,10 @@ def task_on(folder, content, name="train.json", **more):
     return task
 
 
-def refused(function, *words):
+def refused(function, *expected):
     with pytest.raises(UserError) as caught:
         function()
-    for word in words:
+    for word in expected:
         assert word in str(caught.value), caught.value
     for name in ("KeyError", "TypeError", "IndexError"):
         assert name not in str(caught.value)

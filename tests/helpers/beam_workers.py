@@ -60,7 +60,7 @@ def wait_for_port(port):
             socket.create_connection(("localhost", port)),
         ):
             return
-        assert time.monotonic() < deadline, f"nobody listens on {port}"
+        assert time.monotonic() < deadline, f"port {port} does not answer"
         time.sleep(0.2)
 
 
@@ -70,7 +70,7 @@ def workers_below(pid):
     for child in children_of(pid):
         program, *words = command_of(child) or [""]
         is_python = re.search(r"python[\d.]*$", program)
-        if is_python and any("sdk_worker" in word for word in words):
+        if is_python and "sdk_worker" in " ".join(words):
             found.append(child)
         found += workers_below(child)
     return found

@@ -35,7 +35,7 @@ def succeed(*args, **kwargs):
 
 
 def fail(*args, **kwargs):
-    """Runs a build that ends with an error in words; returns it and the exit code."""
+    """Runs a build that ends with an error; returns its message and the exit code."""
     result = build(*args, **kwargs)
     error = result.stderr[result.stderr.find("error: ") :]
     assert error.startswith("error: "), result.stderr
@@ -72,7 +72,7 @@ WORDS = Path(VOCAB).read_text().split()
 def write_corpus(folder, files=6, lines=300, seed=0):
     """Random sentences of the vocabulary's words, with blank lines here and there."""
     rng = random.Random(seed)
-    words = [word for word in WORDS if word.isalpha()]
+    words = [*filter(str.isalpha, WORDS)]
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(files):
         text = [
