@@ -36,7 +36,7 @@ from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
-from electra_tf.finetune.task_names import originals_with_data
+from electra_tf.finetune.registry import originals_with_data
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import atomic_write

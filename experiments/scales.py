@@ -13,9 +13,9 @@ from report import Comparison
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.model import SIZES
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
-from electra_tf.finetune.task_names import originals_with_data
+from electra_tf.finetune.registry import originals_with_data
 from electra_tf.processes import Job
 from electra_tf.storage.manifest import sha256
 

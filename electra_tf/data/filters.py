@@ -111,7 +111,7 @@ class Filters(NamedTuple):
             near_duplicate_bands(["text"])
 
     def problem_of(self, lines: Sequence[str], is_continued: bool) -> str | None:
-        """Why a document is not used, in the words of the manifest; None: it is.
+        """Why a document is left out, as the manifest names it; None: it is used.
 
         `is_continued`: it is a later piece of a long document.
         """

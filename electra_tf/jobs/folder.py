@@ -24,7 +24,7 @@ from electra_tf.storage.lock import NAME, RunLock
 from electra_tf.storage.manifest import MANIFEST, read_json
 
 STATE = "job.json"  # until there is a manifest
-OWN = ".job"  # the folder, in that of the job, for files that go at the end
+OWN = ".job"  # a folder inside the job's, removed at the end
 
 
 class JobFolder:

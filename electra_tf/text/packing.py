@@ -30,7 +30,7 @@ class PackedTexts(NamedTuple):
 
 
 def room(length: int, second: Sequence[int] = ()) -> int:
-    """The room that `join` has for tokens of two texts in a length."""
+    """How many tokens of the texts `join` can put into `length` tokens."""
     return length - (3 if second else 2)
 
 

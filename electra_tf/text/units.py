@@ -151,7 +151,7 @@ class Reader(NamedTuple):
 def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     """Yields a reader for each text of a unit, to be read before the next one.
 
-    Raises UserError, naming the file and the place in it, for damaged data.
+    Raises UserError, naming the file and the place in it, for damaged files.
     """
     return READERS[unit.kind].read(unit, reading)
 

@@ -82,7 +82,7 @@ class Vocabulary:
         A tokenizer.json of the package tokenizers with WordPiece will do as well. White
         space around a token is stripped, as in the original, unless there is nothing
         else: a blank line keeps its id. Raises UserError, naming the file and the
-        line, for anything but a vocabulary.
+        line, for other files.
         """
         path = os.fspath(path)
         return cls(tuple(_read_tokens(path)), path)
@@ -219,7 +219,7 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
             raise ValueError("another model than WordPiece")
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("ids with gaps")
-        "".join(tokens).encode()  # Half a pair of surrogates is not a character.
+        "".join(tokens).encode()  # Half a pair of surrogates cannot be encoded.
         if any(t.strip() not in ("", t) or {*"\r\n"} & {*t} for t in tokens):
             raise ValueError("a token that has line ends, or blanks around it")
         if not tokens[-1].strip():
