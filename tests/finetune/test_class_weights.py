@@ -65,7 +65,7 @@ MINE |= {"train": "train.tsv", "dev": "train.tsv"}
         (glue, {"cola": {"yes": 2}}, {}, ["task cola", "'yes'", "0, 1"]),
         (glue, {"kola": "balanced"}, {}, ["kola", "task_names (cola)"]),
         (glue, {"sts": "balanced"}, {"name": "sts"}, ["sts", "regression"]),
-        (glue, {"cola": "balanced"}, {"labels": (1, 1)}, ["no training example is 0"]),
+        (glue, {"cola": "balanced"}, {"labels": (1, 1)}, ["no training example of 0"]),
         (
             *(glue, {"mine": [1, 2]}, {"name": "mine", "tasks": {"mine": MINE}}),
             ["description of mine"],
