@@ -47,7 +47,7 @@ from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote import fetch, put_folder
 from electra_tf.storage.remote_run import RunFolder, remove_run
 from electra_tf.storage.stored_tensors import StoredTensors
@@ -112,10 +112,7 @@ def run_trial(run: Run, trial: int) -> TrialResult:
     keras.backend.clear_session()
     if config.do_train:
         place, log = config.trial_dir(trial), run.console.log
-        with (
-            RunLock(place) as lock,
-            RunFolder(place, writes=True, keep=1, log=log) as folder,
-        ):
+        with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
     else:
         (model, origin), steps, seconds = _load(run, trial, run.source), 0, 0.0
@@ -307,7 +304,7 @@ def _check_settings(checkpoints: Checkpoints, saved: Manifest) -> None:
         )
 
 
-def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
+def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     """Trains up to the end: (model, steps, seconds)."""
     config, console = run.config, run.console
     store = preprocessing.features(config, run.tasks, "train", True)

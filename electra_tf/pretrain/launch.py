@@ -21,7 +21,7 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.pretrain import flops, history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.storage.remote import check_writable, put
 from electra_tf.storage.remote_run import RunFolder
@@ -65,8 +65,10 @@ def main(
     chief = cluster.is_chief
     console = Console(silent=not chief)
     writes = config.do_train and chief and not dry_run
-    lock = RunLock(config.model_dir)
-    folder = RunFolder(config.model_dir, writes=writes, keep=config.keep_checkpoint_max)
+    lock = Lock(config.model_dir)
+    folder = RunFolder(
+        config.model_dir, lock if writes else None, keep=config.keep_checkpoint_max
+    )
 
     def before_save() -> None:
         lock.check()

@@ -12,7 +12,6 @@ a writer was killed is computed again, to the same bits.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
@@ -22,7 +21,6 @@ from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.storage import checkpoint_manifest, remote
-from electra_tf.storage.bucket_lock import BucketLock
 from electra_tf.storage.checkpoint_manifest import (
     MANIFEST,
     POINTER,
@@ -32,6 +30,7 @@ from electra_tf.storage.checkpoint_manifest import (
 )
 from electra_tf.storage.checkpoints import CORRUPT
 from electra_tf.storage.files import PARTIAL
+from electra_tf.storage.lock import Lock
 
 # What else lies below a run's directory, and is not the run's.
 _OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
@@ -141,24 +140,24 @@ def remove_run(directory: str) -> None:
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
-    Entering downloads the run; a writer holds a lock while it is entered, and uploads
-    everything at the end. For a local directory nothing happens.
+    Entering brings down what is there; a writer brings everything up in the end. For a
+    local directory nothing happens.
 
     Args:
       directory: where the run's files are, or their copies.
-      writes: whether this process trains.
+      lock: that of the directory, held by a process that trains; None for others.
       keep: how many checkpoints stay in the bucket; 0 keeps all.
       log: called with one line of text.
 
     Entering raises `UserError`: 2 when the store cannot be reached, 73 when it cannot
-    be written, 75 when another process writes there.
+    be written.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike,
+        lock: Lock | None = None,
         *,
-        writes: bool,
         keep: int = 0,
         log: Callable[[str], None] = print,
     ):
@@ -167,20 +166,15 @@ class RunFolder:
         self._folders = [os.path.join(self.directory, name) for name in _FOLDERS]
         self._keep = keep
         self._log = log
-        self._lock = None
-        if writes and self.is_remote:
-            self._lock = BucketLock(self.directory)
+        self._lock = lock if self.is_remote else None
 
     def __enter__(self) -> RunFolder:
         if not self.is_remote:
             return self
-        with contextlib.ExitStack() as undo:
-            if self._lock:
-                undo.enter_context(self._lock)
-                self._clear_rests()
-            for folder in self._folders:
-                _bring_run(folder, is_writer=self._lock is not None)
-            undo.pop_all()  # entered
+        if self._lock:
+            self._clear_rests()
+        for folder in self._folders:
+            _bring_run(folder, is_writer=self._lock is not None)
         return self
 
     def __exit__(self, kind, error, _) -> None:
@@ -193,8 +187,6 @@ class RunFolder:
         except UserError:
             if error is None:
                 raise
-        finally:
-            self._lock.__exit__()
 
     def upload(self) -> None:
         """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
