@@ -175,7 +175,7 @@ def squad(context, *answers):
 @pytest.mark.parametrize(
     ("answers", "word"),
     [
-        ([], "no answer"),
+        ([], "answer is missing"),
         ([{"text": "", "answer_start": 0}], "empty"),
         ([{"text": "dog", "answer_start": -1}], "'dog'"),
         ([{"text": "dog", "answer_start": 40}], "beyond"),
