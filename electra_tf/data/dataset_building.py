@@ -182,7 +182,7 @@ def _identity(
 
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     estimate = sample_output(text, settings)
-    small = min(_SMALL_SHARDS, int(estimate / _SMALL_SHARD_BYTES))
+    small = min(_SMALL_SHARDS, len(text.units), int(estimate / _SMALL_SHARD_BYTES))
     return min(_MAX_SHARDS, max(1, round(estimate / _SHARD_BYTES), small))
 
 
