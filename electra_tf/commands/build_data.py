@@ -36,5 +36,6 @@ flags.mark_flags_as_required(["vocab_file", "output_dir"])
 def main(_):
     """Builds the data as the flags say."""
     place = {"vocab_file": FLAGS.vocab_file, "output_dir": FLAGS.output_dir}
-    _corpus.check(**place)
+    _corpus.check()
+    _corpus.check_outside(**place)
     _build(_corpus.read, **place, blanks_separate_docs=FLAGS.blanks_separate_docs)

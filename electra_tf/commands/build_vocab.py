@@ -146,7 +146,7 @@ def _count_words(config: TokenizerConfig):
 
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
-    _CORPUS.check(EXIT_FLAGS, output_file=_OUTPUT_FILE.value)
+    _CORPUS.check(EXIT_FLAGS)
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -160,6 +160,7 @@ def _check_flags() -> str:
     folder = os.path.dirname(output) or "."
     check_writable(folder)
     check_place(folder)
+    _CORPUS.check_outside(output_file=output)
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:

@@ -30,10 +30,13 @@ class CorpusFlags(NamedTuple):
     tfds: flags.FlagHolder
     tfds_data_dir: flags.FlagHolder
 
-    def check(self, exit_code: int = EXIT_CONFIG, **others: str) -> None:
-        """Raises `UserError` unless there is one corpus, with `others` outside."""
+    def check(self, exit_code: int = EXIT_CONFIG) -> None:
+        """Raises `UserError` unless there is one corpus."""
         if bool(self.directory.value) == bool(self.tfds.value):
             raise UserError("give either --corpus-dir or --tfds.", exit_code)
+
+    def check_outside(self, **others: str) -> None:
+        """Raises `UserError` if the path of another flag is in the corpus."""
         if self.directory.value:
             for name, path in others.items():
                 flag = f"--{name.replace('_', '-')}"

@@ -32,7 +32,8 @@ def write(path: str, counts: np.ndarray) -> None:
 def read(path: str, vocab_size: int) -> np.ndarray:
     """The counts in a file, int64 [vocab_size]; `UserError` (65) for other content."""
     try:
-        counts = np.loadtxt(path, np.int64, ndmin=1)
+        with open(path, encoding="ascii") as f:
+            counts = np.array(f.read().split(), np.int64)
         if len(counts) != vocab_size:
             raise ValueError(f"{len(counts)} lines for {vocab_size} tokens")
     except (OSError, ValueError) as error:
