@@ -9,11 +9,11 @@ from electra_tf.config.hparams import show
 from electra_tf.config.phases import INSTEAD, SETTINGS
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.storage.checkpoint_manifest import Manifest
+from electra_tf.storage.manifest import CheckpointManifest
 
 
 def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
-    """What a run had done at a step: the hparams of each phase that had begun.
+    """The hparams of each phase of a run that started before a step.
 
     Args:
       hparams: the saved config of the run.
@@ -76,7 +76,7 @@ def check_passed(
 def batch_size_note(
     stored: Mapping[str, Any], config: PretrainingConfig, step: int
 ) -> str | None:
-    """What another `train_batch_size` in a phase that has begun does to its reading.
+    """What another `train_batch_size` in a started phase does to its reading.
 
     None where it is what it was. Batch k is a function of the settings and k, so the
     data are read as if the phase had always had it.
@@ -139,7 +139,7 @@ def _alpha(settings: Mapping[str, Any], phase: int) -> float | None:
     return part.get("sampling_alpha", settings.get("sampling_alpha"))
 
 
-def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
+def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) -> int:
     """The step, from 0, whose stage and phase a model is evaluated in.
 
     The steps of another run say nothing of the stages and phases here: its model is

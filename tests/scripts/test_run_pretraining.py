@@ -9,7 +9,7 @@ import pytest
 
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers import forked_runs
@@ -108,7 +108,7 @@ def test_tpus_of_several_workers_are_refused(data):
 
 
 def test_a_directory_in_use_is_refused(data):
-    with RunLock(str(data / "models" / "busy")):
+    with Lock(str(data / "models" / "busy")):
         run = pretrain(data, "busy", TINY)
     refused(run, 75, f"in use by process {os.getpid()}")
 
@@ -275,7 +275,7 @@ def test_the_debug_run_of_the_original(data):
     hparams |= {"model_hparam_overrides": {"num_hidden_layers": 1}}
     done = pretrain_eagerly(data, "debug", hparams)
     assert "train_batch_size: 8\n" in done.stdout
-    assert "2/2 = 100.0%" in done.stdout
+    assert "\n2/2 " in done.stdout
 
 
 def test_a_rate_that_is_too_high_ends_the_run(data):
