@@ -226,7 +226,7 @@ def _die_after(seconds: float) -> None:
 
 
 def kill_when(run: Run, metrics: Path, rows: int, delay: float = 0.0) -> None:
-    """kill -9 of a run when its metrics have that many rows, if it has not ended."""
+    """kill -9 of a run once its metrics have that many rows, if it has not ended."""
     deadline = time.monotonic() + 200
     # Before that, the metrics are those of an earlier start.
     while "Running training" not in run.stdout.read_text() and run.process.is_alive():
