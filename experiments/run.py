@@ -106,7 +106,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The text shown."""
+        """For logs and tables."""
         return f"{self.variant.name}, seed {self.seed}"
 
 
@@ -154,7 +154,7 @@ def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) 
 
 
 def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Hparams of fine-tuning from random weights: their shape, how they are drawn.
+    """The hparams of random weights for fine-tuning: their shape, how they are drawn.
 
     That is what it finds in a checkpoint; dropout is the same for both, its own.
     """

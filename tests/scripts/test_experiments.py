@@ -98,7 +98,7 @@ def test_finished_runs_survive_a_kill(tmp_path):
     output, flags = tmp_path / "out", small_runs(tmp_path)
     plan = run("objectives", output, *flags, "--dry-run").stdout.splitlines()
     keys = [line.split()[0] for line in plan]
-    # Killed when one run is finished and the next runs.
+    # Killed after one run has finished and the next was started.
     script = ("experiments/run.py", "objectives", f"--output-dir={output}", *flags)
     first = forked_runs.Run(tmp_path / "logs", *script).process
     wait_for(lambda: (output / "logs" / f"{keys[1]}.log").exists())
