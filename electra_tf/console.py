@@ -67,11 +67,11 @@ def silence(stream: TextIO) -> None:
 
 
 def say_nothing(message: str) -> None:
-    """A log of what nobody needs to read."""
+    """A log that drops its messages."""
 
 
 def say(message: str, stream: TextIO) -> None:
-    """Prints a process's last words, if there is somebody who reads them.
+    """Prints the last message of a process, if its stream is read.
 
     What was printed before comes before them: the process may end at once.
     """
@@ -163,7 +163,7 @@ class Progress:
       total: steps of the whole run.
       start: steps made before this process; speed is measured from here.
       batch_size: sequences per step.
-      every: steps between two lines where there is no terminal.
+      every: steps between two lines without a terminal.
       shown: metrics on the line: name -> what it is called there.
     """
 

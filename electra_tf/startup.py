@@ -63,7 +63,7 @@ def absent(modules: Iterable[str]) -> Iterator[None]:
 def filtered_stderr():
     """Sends file descriptor 2 through this file, run as a process of its own.
 
-    That process outlives an abort of this one and passes on its last words.
+    That process outlives an abort of this one and passes on its last output.
     """
     import subprocess
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What lies in a bucket, and its copies in a cache on this machine.
 
-Everywhere else such a path is that of its copy (`paths.local_of`); here it is brought
-down before it is read (`fetch`) and up after it was written (`put`). The bucket is
+Everywhere else such a path is that of its copy (`paths.local_of`); here it is
+downloaded before reading (`fetch`) and uploaded after writing (`put`). The bucket is
 always right: a copy that differs from it is replaced. Paths that are not in the cache
 pass untouched, at the cost of comparing a prefix.
 """
@@ -26,8 +26,7 @@ from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, flock
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
-# Whoever waits for an answer wants it in seconds. A listing that is kept would hide
-# what others write.
+# Fail fast on the first connection. A cached listing would hide what others write.
 _BOTO = {
     "connect_timeout": 5,
     "read_timeout": 20,
@@ -185,11 +184,11 @@ def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     return result
 
 
-# ------------------------------------------------------------------- bringing down
+# -------------------------------------------------------------------- downloading
 
 
 def fetch(path: str | os.PathLike) -> str:
-    """Brings the file or folder at a path to its place in the cache; returns that.
+    """Downloads the file or folder at a path to its place in the cache; returns that.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
@@ -211,10 +210,11 @@ def bring(
     wanted: Callable[[dict[str, Any]], Iterable[str]] = lambda there: there,
     is_writer: bool = False,
 ) -> list[str]:
-    """Brings objects to their places in the cache; returns the names in the bucket.
+    """Downloads objects to their places in the cache; returns the names in the bucket.
 
-    A copy of what is no longer in the bucket goes. A run's directory into which another
-    process of this machine writes stays as it is: it is newer; the result is empty.
+    Copies of objects that were deleted in the bucket are removed. A run's directory
+    into which another process of this machine writes is left alone: it is newer; the
+    result is empty.
 
     Args:
       scope: which names, relative to a folder, are looked at at all.
@@ -324,7 +324,7 @@ def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
 
 
 def _remove_others(path: str, there, state, scope) -> None:
-    """Removes the copies of what is no longer there, and a run's own unsent files."""
+    """Removes copies of deleted objects, and a run's own unsent files."""
     names = {name for name in state if scope(name)}
     with contextlib.suppress(OSError):
         names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
@@ -335,7 +335,7 @@ def _remove_others(path: str, there, state, scope) -> None:
                 os.unlink(_place_of(path, name))
 
 
-# -------------------------------------------------------------------- bringing up
+# ---------------------------------------------------------------------- uploading
 
 
 def put(
@@ -344,14 +344,14 @@ def put(
     all_of_them: bool = False,
     may_grow: bool = False,
 ) -> None:
-    """Brings copies up to their bucket, one after the other; nothing for local paths.
+    """Uploads copies to their bucket, one after the other; a no-op for local paths.
 
-    Unless it is `all_of_them`, those that have not changed since they were brought up
-    or down are left out.
+    Unless it is `all_of_them`, those that have not changed since their upload or
+    download are left out.
 
     Args:
-      may_grow: whether somebody may append to them meanwhile; what they are now goes
-        up, by way of this process's memory.
+      may_grow: whether another thread may append to them meanwhile; their present
+        content is uploaded from memory.
 
     Raises `UserError` (73).
     """
@@ -380,7 +380,7 @@ def put(
 
 
 def put_folder(path: str | os.PathLike, last: str = "") -> None:
-    """Brings all files below a folder up, those named `last` at the end.
+    """Uploads all files below a folder, those named `last` at the end.
 
     Raises `UserError` (73).
     """
@@ -400,13 +400,13 @@ def names_below(folder: str | os.PathLike) -> list[str]:
 
 
 def has_changed(path: str, name: str) -> bool:
-    """Whether a copy has been written to since it was brought up or down."""
+    """Whether a copy has changed since its upload or download."""
     with _state_of(path) as state:
         return state.get(name, [0, 0, 0])[2] != os.stat(f"{path}/{name}").st_mtime_ns
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes an object of which there is no copy; raises `UserError` (73)."""
+    """Writes an object without a copy; raises `UserError` (73)."""
     store, key = open_store(path)
     with in_words(path, writes=True):
         store.pipe_file(key, data)

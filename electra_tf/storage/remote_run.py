@@ -6,8 +6,8 @@ files go up. A checkpoint is in the bucket when its manifest is, which goes up l
 when a checkpoint is removed, goes first. In between there is an object
 `model.ckpt-N.partial`: the rest of a kill, which the next writer clears.
 
-Whoever starts, brings down the newest intact checkpoint of the bucket. What was not yet
-up when a writer was killed is computed again, to the same bits.
+A start downloads the newest intact checkpoint of the bucket. What was not uploaded when
+a writer was killed is computed again, to the same bits.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
-from electra_tf.storage import checkpoint_manifest, remote
-from electra_tf.storage.checkpoint_manifest import (
-    MANIFEST,
+from electra_tf.storage import remote
+from electra_tf.storage.checkpoints import CORRUPT
+from electra_tf.storage.files import PARTIAL
+from electra_tf.storage.lock import Lock
+from electra_tf.storage.manifest import (
+    CHECKPOINT_MANIFEST,
     POINTER,
     DamagedCheckpointError,
     name_of,
     split_name,
+    verify_checkpoint,
 )
-from electra_tf.storage.checkpoints import CORRUPT
-from electra_tf.storage.files import PARTIAL
-from electra_tf.storage.lock import Lock
 
 # What else lies below a run's directory, and is not the run's.
 _OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
@@ -86,8 +87,7 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
             path, _is_ours, lambda there, s=step: _files_of(s, there), is_writer
         )
         try:
-            manifest = checkpoint_manifest.read(Path(path), step)
-            checkpoint_manifest.verify_files(Path(path), manifest)
+            verify_checkpoint(Path(path), step)
             return
         except DamagedCheckpointError:
             continue  # `Checkpoints` finds it damaged, too, and says so
@@ -103,7 +103,7 @@ def _step_of(name: str) -> int | None:
 
 def _files_of(step: int, names: Iterable[str]) -> list[str]:
     """The files of a checkpoint, its manifest last."""
-    manifest = name_of(step) + MANIFEST
+    manifest = name_of(step) + CHECKPOINT_MANIFEST
     own = [n for n in names if _step_of(n) == step and not n.endswith(PARTIAL)]
     return sorted(own, key=lambda name: (name == manifest, name))
 
@@ -111,7 +111,7 @@ def _files_of(step: int, names: Iterable[str]) -> list[str]:
 def _complete(names: Iterable[str]) -> list[int]:
     """The steps whose manifest is among the names, ascending."""
     parts = filter(None, map(split_name, names))
-    return sorted(step for step, suffix in parts if suffix == MANIFEST)
+    return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
 
 
 def _mark(folder: str, step: int) -> None:
@@ -132,7 +132,7 @@ def remove_run(directory: str) -> None:
     """Removes a run's directory, in a bucket as well: the manifests first."""
     if remote.is_remote(directory):
         names = sorted(remote.listing(directory))
-        names.sort(key=lambda name: not name.endswith(MANIFEST))
+        names.sort(key=lambda name: not name.endswith(CHECKPOINT_MANIFEST))
         remote.remove(directory, names)
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -189,7 +189,7 @@ class RunFolder:
                 raise
 
     def upload(self) -> None:
-        """Brings up what has changed; raises `UserError` (73, 75) if that fails."""
+        """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
         if self._lock is None:
             return
         for wait in (*_WAITS, None):

@@ -16,7 +16,7 @@ from electra_tf.train.distribution import Placement
 from electra_tf.train.metrics import overflowed
 from electra_tf.train.reporting import Report
 
-# With on_nonfinite "skip": so many steps in a row that had to be left out are no
+# With on_nonfinite "skip": this many steps in a row that had to be left out are no
 # accident any more.
 MAX_SKIPPED_IN_A_ROW = 20
 

@@ -10,8 +10,8 @@ import s3fs
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote, remote_ranges
+from electra_tf.storage.atomic_folder import check_free
 from electra_tf.storage.lock import Lock
-from electra_tf.storage.new_folder import check_free
 from electra_tf.storage.remote_run import RunFolder
 from tests.helpers import memory_bucket
 from tests.helpers.object_store import object_store
