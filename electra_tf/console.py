@@ -155,7 +155,7 @@ class Progress:
       total: steps of the whole run.
       start: steps made before this process; speed is measured from here.
       batch_size: sequences per step.
-      every: steps between two lines where there is no terminal.
+      every: steps between two lines without a terminal.
       shown: metrics on the line: name -> what it is called there.
     """
 
