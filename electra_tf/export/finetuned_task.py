@@ -18,7 +18,7 @@ from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.predictor import read_trial
 from electra_tf.paths import escape
-from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.manifest import split_name
 from electra_tf.storage.remote import expand
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import resolve_settings

@@ -24,14 +24,14 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.export.formats import ExportRequest, check_model
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.manifest import (
     MANIFEST,
     format_of,
     read_json,
+    split_name,
     verify_folder,
 )
-from electra_tf.storage.new_folder import new_folder
 from electra_tf.storage.remote import fetch_once, names_below
 from electra_tf.storage.remote_run import bring_model
 
@@ -99,7 +99,7 @@ def export_hub(request: ExportRequest) -> str:
     source = saved_model.source_of(request.read_model(found))
     facts = hub_card.facts_of(source, found.run)
     licence = request.license or hub_card.LICENCE
-    with new_folder(request.output_dir) as folder:
+    with atomic_folder(request.output_dir) as folder:
         differences = {}
         for kind in hub_card.kinds_of(source):
             (folder / kind).mkdir()
@@ -222,7 +222,13 @@ def _licence(request: ExportRequest, directory: Path) -> str | None:
     from huggingface_hub import metadata_load
 
     card_in(directory)
-    there = (metadata_load(directory / CARD) or {}).get("license")
+    try:
+        there = (metadata_load(directory / CARD) or {}).get("license")
+    except Exception as error:  # PyYAML's or ValueError
+        raise UserError(
+            f"{directory / CARD}: its front matter is not YAML.\nCorrect the lines "
+            "between ---, or export again."
+        ) from error
     if request.license not in (None, there) and there:
         raise UserError(
             f"{directory / CARD} says license: {there}, --license is "

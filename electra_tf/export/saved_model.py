@@ -31,8 +31,8 @@ from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.storage import remote
+from electra_tf.storage.atomic_folder import atomic_folders
 from electra_tf.storage.manifest import verify_folder, write_manifest
-from electra_tf.storage.new_folder import new_folders
 
 WHAT = {
     "encoder": encoder.encoder,
@@ -168,7 +168,7 @@ def write_saved_models(
     when one does not compute what the model does.
     """
     finals = _next_version([Path(output_dir) / what for what in servables])
-    with new_folders(finals) as folders:
+    with atomic_folders(finals) as folders:
         for (what, servable), folder in zip(servables.items(), folders, strict=True):
             fill_folder(folder, servable, source, what, exact.get(what))
     return finals
