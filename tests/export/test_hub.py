@@ -286,6 +286,9 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
     (copy / "README.md").write_text(text.partition("# ")[2])
     with pytest.raises(UserError, match="names no licence"):
         formats.export(request)
+    (copy / "README.md").write_text(text.replace("license: ", "license: ["))
+    with pytest.raises(UserError, match="front matter is not YAML"):
+        formats.export(request)
 
 
 def test_handle_must_be_that_of_the_card(copy):
