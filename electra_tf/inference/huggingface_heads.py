@@ -102,7 +102,6 @@ class _Named(NamedTuple):
 
     name: str
     head: HeadSpec
-    has_hidden_layer: bool
 
 
 def read(folder: Path) -> TaskPredictor | None:
@@ -162,7 +161,7 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    head = _Named(kind, facts.head, kind in PROBLEMS)
+    head = _Named(kind, facts.head._replace(has_hidden_layer=kind in PROBLEMS))
     model = build_finetuning_model(config, [head], dtype="float32")
     weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
     weights = fit_rows(weights, vocab)

@@ -63,7 +63,7 @@ def test_path_of_the_weights_does_not_count(tmp_path):
     theirs = ours | {"init_checkpoint": "/abs/data/m"}
     assert changed(theirs, ours) == []
     assert changed(theirs | {"init_sha256": "b"}, ours) == ["init_sha256"]
-    assert changed(settings(tmp_path), ours) == ["init_checkpoint"]
+    assert changed(settings(tmp_path), ours) == ["init_checkpoint", "init_sha256"]
     # Without training, the weights are those of the trials.
     for hparams, is_known in (({"do_train": False}, False), ({}, True)):
         found = settings(tmp_path, **hparams)
