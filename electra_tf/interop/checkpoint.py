@@ -25,7 +25,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoint_manifest import split_name
-from electra_tf.storage.manifest import MANIFEST, read_json, sha256
+from electra_tf.storage.manifest import read_json, sha256
 from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_arrays
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
@@ -46,7 +46,6 @@ HEADS = (
 # Tables with a row for each token.
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
-TRAINED_LENGTH = "trained_length"  # in manifests
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
@@ -334,12 +333,6 @@ class StoredModel(NamedTuple):
         Positions behind them have learned nothing.
         """
         return self.known.get("max_seq_length")
-
-
-def trained_length_in(folder: Path) -> int | None:
-    """`StoredModel.trained_length` by the manifest of a folder that we have written."""
-    manifest = folder / MANIFEST
-    return read_json(manifest).get(TRAINED_LENGTH) if manifest.is_file() else None
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

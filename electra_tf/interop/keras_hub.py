@@ -23,12 +23,7 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks, verification
-from electra_tf.interop.checkpoint import (
-    CheckpointInfo,
-    StoredModel,
-    Weights,
-    trained_length_in,
-)
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, Weights
 from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import (
     MANIFEST,
@@ -335,7 +330,9 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
     verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
     known = {"embedding_size": embedding_size} | shape.overrides()
-    if length := trained_length_in(folder):  # Presets have no place for it.
+    if length := verification.trained_length_in(
+        folder
+    ):  # Presets have no place for it.
         known["max_seq_length"] = length
     vocab_file = folder / VOCABULARY
     return CheckpointInfo(
