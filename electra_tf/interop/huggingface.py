@@ -27,9 +27,10 @@ from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import huggingface_card, networks, verification
 from electra_tf.interop import huggingface_files as files
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, Weights
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary
 
 FORMAT = "huggingface"
@@ -418,7 +419,7 @@ def info(
         known=known,
         tokenizer_config=tokenizer,
         vocab_file=vocab_file,
-        read_weights=lambda slots: read(folder, allow_pytorch_bin),
+        open=lambda: read(folder, allow_pytorch_bin),
     )
 
 
@@ -433,7 +434,7 @@ def _trained_length(folder: Path, shape: ModelConfig) -> int | None:
     return verification.trained_length_in(folder) or said
 
 
-def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
+def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
     """A directory, or one with directories `discriminator` and `generator`.
 
     What others wrote is compared with what transformers computes of it.
@@ -464,7 +465,7 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
     if any(name.startswith("generator/embeddings/") for name in tensors):
         notes.append("generator and discriminator have embeddings of their own")
     compare = functools.partial(_compare_all, foreign) if foreign else None
-    return Weights(tensors, {}, 0, tuple(notes), compare)
+    return Opened(of_arrays(str(folder), tensors), tuple(notes), compare)
 
 
 def _compare_all(found: Mapping[Path, Network]) -> str:

@@ -21,7 +21,7 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields, huggingface, huggingface_files, keras_hub, tf1
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, Weights
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
@@ -195,20 +195,20 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     tokenizer = recorded_settings(settings, tokenizer, vocab_file, prefix)
     sha256 = identity.get("vocab_sha256")
 
-    def read_weights(slots: bool) -> Weights:
+    def open_checked() -> Opened:
         read_json(run / _CONFIG)  # Without it, too much is open.
         if vocab_file is not None:
             Vocabulary.load(vocab_file).check_same(
                 sha256, f"{prefix} was trained", "Put its own vocabulary there."
             )
-        return found.read_weights(slots)
+        return found.open()
 
     return dataclasses.replace(
         found,
         known=known,
         tokenizer_config=tokenizer,
         vocab_file=vocab_file,
-        read_weights=read_weights,
+        open=open_checked,
         run=run,
         recorded_sha256=sha256,
     )
