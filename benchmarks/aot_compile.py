@@ -32,8 +32,7 @@ from preparation import numbers, place_pretraining
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import read_config
-from electra_tf.config.run import NO_DATA
+from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
 from electra_tf.storage.new_folder import new_folder
 

@@ -24,8 +24,7 @@ from preparation import make_device, make_loop, write_data
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import read_config
-from electra_tf.config.run import NO_DATA
+from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import read_json

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every command starts: absl flags in the original's spellings, errors in words.
+"""How every command starts: absl flags in the original's spellings, and error messages.
 
 A command defines its flags with `absl.flags` (and `define_pair`), has `main(argv)`, and
 ends with
@@ -111,7 +111,7 @@ def define_path(
     """Defines the flag `--name` of a file or directory; returns absl's FlagHolder.
 
     `kwargs` are those of `flags.DEFINE`. Where it may be in a bucket (`in_bucket`), the
-    value is then its place in the cache, for `storage.remote` to bring down or up. A
+    value is then its place in the cache, for `storage.remote` to download or upload. A
     path that this program could not open, or would take for another, is refused.
     """
     return flags.DEFINE(_PathParser(not in_bucket), name, default, help, **kwargs)
@@ -180,8 +180,8 @@ def _out_of_memory(error: Exception) -> str:
 def _leave(code: int) -> NoReturn:
     """Ends the process without Python's and TensorFlow's own clearing up.
 
-    That takes two seconds in a run of ELECTRA-Small, and whoever asked it to stop may
-    not wait. With several workers TensorFlow has to take leave of the others.
+    That takes two seconds in a run of ELECTRA-Small, and a scheduler may not
+    wait. With several workers TensorFlow has to take leave of the others.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):  # A closed terminal changes no exit code.

@@ -36,7 +36,7 @@ from electra_tf.config.run import run_directory
 from electra_tf.console import Console
 from electra_tf.errors import UserError
 from electra_tf.finetune import initial_weights
-from electra_tf.finetune.task_names import originals_with_data
+from electra_tf.finetune.registry import originals_with_data
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import atomic_write
@@ -211,10 +211,6 @@ def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str
     names = ", ".join(medians) or "nothing"
     name = "GLUE" if whole else f"mean of {names}; not the paper's"
     lines.append(f"| **{name}** | | **{mean}** | |")
-    left_out = [task for task in found if task not in medians]
-    if left_out:
-        names = ", ".join(left_out)
-        lines += ["", f"Without a defined score, and left out of the mean: {names}."]
     return lines
 
 

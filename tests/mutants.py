@@ -33,7 +33,7 @@ CORE = {
     "text/tokenization.py": "text/test_tok* parity",
     "storage/checkpoints.py": "storage/test_check* faults/test_check* faults/test_res*",
     "train/loop.py": "train/test_loop* pretrain/test_run* train/test_stop*",
-    "finetune/qa_metrics.py": "finetune/test_qa* parity",
+    "finetune/qa_answers.py": "finetune/test_qa* parity",
     "interop/huggingface_files.py": "interop/test_hugg* interop/test_readers.py",
 }
 SWAPS = {

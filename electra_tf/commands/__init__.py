@@ -45,5 +45,5 @@ def main() -> None:
     if name in ("-h", "--help"):
         print(_USAGE)
         sys.exit(EXIT_OK)
-    print(f"error: there is no command {name!r}.\n{_USAGE}", file=sys.stderr)
+    print(f"error: unknown command {name!r}.\n{_USAGE}", file=sys.stderr)
     sys.exit(EXIT_FLAGS)

@@ -95,7 +95,7 @@ def main(argv: list[str]) -> None:
     """Trains a vocabulary as the flags say."""
     del argv
     output = _check_flags()
-    # Imported late, so that a wrong flag is told at once.
+    # Imported late, so that wrong flags are reported first.
     from electra_tf.text import vocabulary_training
 
     config = TokenizerConfig(_LOWER.value, _ACCENTS.value)

@@ -15,7 +15,7 @@ from electra_tf import cli, processes
 from electra_tf.commands import shared_flags
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 from electra_tf.finetune import run
 
 shared_flags.define_run(

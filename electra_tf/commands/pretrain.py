@@ -16,7 +16,7 @@ from absl import flags
 from electra_tf import cli, processes
 from electra_tf.commands import shared_flags
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 from electra_tf.interop import start
 from electra_tf.pretrain import launch
 from electra_tf.train.stopping import parse_duration
@@ -28,7 +28,7 @@ shared_flags.define_run(
 _DRY_RUN = flags.DEFINE_boolean(
     "dry_run",
     False,
-    "Check everything and print what would be run; write nothing of it. Data without "
+    "Check everything and print what would be run; write nothing. Data without "
     "an index of their records get one, as whenever they are read.",
 )
 _MAX_WALL_TIME = flags.DEFINE_string(

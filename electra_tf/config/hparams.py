@@ -253,7 +253,7 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
 
 
 def allowed(field: dataclasses.Field, hint: Any) -> str:
-    """The values that a field takes, in words."""
+    """The values that a field takes, as text."""
     choices = field.metadata["choices"]
     if choices is not None:
         return " or ".join(show(choice) for choice in choices)

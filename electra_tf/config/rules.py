@@ -53,7 +53,7 @@ RULES = (
     ),
     Rule(
         ("mask_token_share", "random_token_share"),
-        # 0.7 and 0.3 are no more than 1, whatever their rounding.
+        # 0.7 and 0.3 pass, whatever their rounding.
         lambda c: c.mask_token_share + c.random_token_share > 1 + 1e-9,
         "they are shares of one whole, together at most 1",
     ),
@@ -250,7 +250,7 @@ def _check_sizes(config) -> None:
 
 
 def notes(config) -> list[str]:
-    """Hparams that work together, but not well; what the original takes is no error."""
+    """Hparams that the original accepts and that have no effect or a bad one."""
     found = [
         f"{field.name} is {show(value)}, without effect with {name} "
         f"{getattr(config, name)}"
@@ -262,7 +262,7 @@ def notes(config) -> list[str]:
         if config.objective == "electric" and value != getattr(type(config), name):
             found.append(
                 f"{name} is {show(value)}: Electric's samples are not of the q that "
-                "its loss is made of, as in the original; its scores are no log p"
+                "its loss is made of, as in the original; its scores are not log p"
             )
     parts = config.run_phases()
     for phase in parts:

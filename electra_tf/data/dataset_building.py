@@ -90,7 +90,7 @@ def build(
     """Builds the shards of a corpus and their manifest; returns the manifest.
 
     An unfinished build of the same corpus and settings is resumed; a finished one is
-    left as it is.
+    left unchanged.
 
     Args:
       num_processes: has no influence on the result.

@@ -58,7 +58,7 @@ class Filters(NamedTuple):
 
     Attributes:
         min_chars: of a document, white space at the ends of lines not counted.
-        min_letters: share of letters among the characters that are no white space.
+        min_letters: share of letters among the characters other than white space.
         languages: codes of ISO 639 of which a document's must be one.
         duplicate_documents: of equal documents the first stays.
         near_duplicates: of documents that are nearly the same the first stays.
@@ -111,7 +111,7 @@ class Filters(NamedTuple):
             near_duplicate_bands(["text"])
 
     def problem_of(self, lines: Sequence[str], is_continued: bool) -> str | None:
-        """Why a document is not used, in the words of the manifest; None: it is.
+        """Why a document is left out, as the manifest names it; None: it is used.
 
         `is_continued`: it is a later piece of a long document.
         """

@@ -146,7 +146,7 @@ class RecordIndex:
                 if room < 0 or not os.path.exists(remote.fetch(self.paths[file])):
                     return
             except UserError:
-                return  # Whoever needs a record of it will hear of it.
+                return  # Reading a record of it raises the error again.
             self._copied.add(file)
 
     def _sound_record(self, index: int, framed: bytes) -> bytes:

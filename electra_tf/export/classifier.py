@@ -29,7 +29,7 @@ from electra_tf.export.signatures import (
     windows_of,
 )
 from electra_tf.finetune.classification import truncate_pair
-from electra_tf.finetune.own_tasks import table_of
+from electra_tf.finetune.registry import table_of
 from electra_tf.text import packing
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
 

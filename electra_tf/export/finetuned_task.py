@@ -14,8 +14,8 @@ from electra_tf.errors import UserError
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import EncoderInputs, ExportedModel
 from electra_tf.finetune.model import FinetuningModel
+from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.finetune.task import TaskFacts
-from electra_tf.finetune.trial_folder import CONFIG, hparams_in
 from electra_tf.inference import finetuned_model
 from electra_tf.paths import escape
 from electra_tf.storage.checkpoint_manifest import split_name

@@ -2,7 +2,7 @@
 """Question answering as a SavedModel: where in a text does the answer stand?
 
 A text is read through the windows of `finetune.qa`, and spans are chosen by the rules
-of `finetune.qa_decoding`.
+of `finetune.qa_answers`.
 
 Shapes: B questions, W windows of all texts, K spans of a window, L length.
 """
@@ -26,13 +26,13 @@ from electra_tf.export.signatures import (
     require,
     servable,
 )
-from electra_tf.finetune import qa, qa_decoding, qa_scorer
-from electra_tf.finetune.qa_scorer import Answers, decode
+from electra_tf.finetune import qa, qa_answers
+from electra_tf.finetune.qa_answers import Answers, decode
 from electra_tf.text import packing
 from electra_tf.text.tf_tokenization import TokensInText, tokenize_with_offsets
 
 _NEAR_TIE = 1e-4
-_NOTHING = qa_decoding.Answer(qa_decoding.NO_SPAN, 0.0, 0.0)
+_NOTHING = qa_answers.Answer(qa_answers.NO_SPAN, 0.0, 0.0)
 _QUESTIONS = ("who wrote the book ?", "", "where does the fox jump ?")
 _CONTEXTS = (
     "the book was written by a doctor . " * 30,
@@ -105,7 +105,7 @@ def question_answering(task: ExportedTask) -> Servable:
             return found
         lowest = tf.math.unsorted_segment_min(null[:, 0], windows.row, rows[0])
         odds = lowest if config.answerable_classifier else lowest - found["score"]
-        surely_none = qa_scorer.null_odds(config, [], _NOTHING)
+        surely_none = qa_answers.null_odds(config, [], _NOTHING)
         odds = tf.where(document.ids.row_lengths() > 0, odds, surely_none)
         has_answer = odds <= config.qa_na_threshold
         return found | {"null_odds": odds, "has_answer": has_answer}
@@ -273,7 +273,7 @@ def _has_null(task: ExportedTask) -> bool:
     )
 
 
-def _score(answer: qa_decoding.Answer) -> float:
+def _score(answer: qa_answers.Answer) -> float:
     return answer.start_logit + answer.end_logit
 
 

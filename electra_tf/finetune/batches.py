@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features -> batches, each padded to the shortest length that holds it.
+"""Features -> batches, each padded to the shortest length that holds it -> outputs.
 
 As in pre-training, batch k is a function of (seed, k): a run that is taken up again
 reads what it would have read. Which examples form a batch does not depend on the
@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.data.batch_order import batch_indices
+from electra_tf.errors import as_user_error
+from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
 
 _ENDLESS = 1 << 62
@@ -198,3 +201,27 @@ def _rounded(length: int, config: FinetuningConfig) -> int:
     """Up to a multiple; long enough for the beam of question answering."""
     length = max(length, min(config.beam_size, config.max_seq_length))
     return min(math.ceil(length / _MULTIPLE) * _MULTIPLE, config.max_seq_length)
+
+
+def head_outputs(
+    model: FinetuningModel,
+    task_name: str,
+    config: FinetuningConfig,
+    store: FeatureStore,
+) -> Iterator[list[dict[str, Any]]]:
+    """The outputs of a task's head for each example of each batch.
+
+    The head and the encoder below it work on one device.
+    """
+    buckets = evaluation_buckets(config, store.lengths)
+    # For batches of all lengths.
+    specs = specs_of(store, config.eval_batch_size)
+    outputs = model.traced(task_name, specs)
+    try:
+        for batch in in_order(store, config.eval_batch_size, buckets):
+            tensors = {name: tf.constant(x) for name, x in batch.items()}
+            arrays = {k: v.numpy() for k, v in outputs(tensors).items()}
+            real = np.flatnonzero(batch["task_id"] != len(model.heads))
+            yield [{k: v[row] for k, v in arrays.items()} for row in real]
+    except tf.errors.OpError as error:
+        raise as_user_error(error) or error from error

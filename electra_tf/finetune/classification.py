@@ -1,82 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GLUE's tasks: one or two sentences, a class or a number."""
+"""One or two texts, and a class or a number."""
 
 from __future__ import annotations
 
+import collections
 import functools
-import io
+import itertools
 import math
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import class_weights, inputs
-from electra_tf.finetune.inputs import Asked, Columns, Source, read_text, shown
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Asked, Columns, Source, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
+    OwnFiles,
     Scorer,
     Task,
     class_details,
+    reasons,
     rounded,
     write_jsonl,
 )
-from electra_tf.storage.files import atomic_write
 from electra_tf.text import packing
-
-
-class Glue(NamedTuple):
-    """Columns of a task's files, and how GLUE wants its predictions."""
-
-    text: tuple[int, ...]
-    label: int
-    labels: tuple[str, ...]  # () for regression
-    submission: dict[str, str]  # split -> file name
-    test_text: tuple[int, ...] = ()  # where it is not `text`
-    has_header: bool = True
-    is_unordered: bool = False
-    metric: str = "accuracy"
-    columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
-    more_metrics: tuple[str, ...] = ()  # which the original does not have
-
-
-_NLI = ("entailment", "not_entailment")
-_SENTENCE = (("sentence",),)
-GLUE = {
-    "cola": Glue(
-        *((3,), 1, ("0", "1"), {"test": "CoLA"}, (1,)),
-        **{"has_header": False, "metric": "mcc", "columns": _SENTENCE},
-    ),
-    "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,), columns=_SENTENCE),
-    "mrpc": Glue(
-        *((3, 4), 0, ("0", "1"), {"test": "MRPC"}),
-        is_unordered=True,
-        columns=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
-        more_metrics=("f1",),
-    ),
-    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True, metric="pearson"),
-    "qqp": Glue(
-        *((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
-        columns=(("question1", "question2"),),
-        more_metrics=("f1",),
-    ),
-    "mnli": Glue(
-        (8, 9),
-        -1,
-        ("contradiction", "entailment", "neutral"),
-        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
-        columns=(("sentence1", "sentence2"), ("premise", "hypothesis")),
-    ),
-    "qnli": Glue(
-        *((1, 2), 3, _NLI, {"test": "QNLI"}), columns=(("question", "sentence"),)
-    ),
-    "rte": Glue((1, 2), 3, _NLI, {"test": "RTE"}),
-}
-HIGHEST_SCORE = 5.0  # of sts
 
 
 class InputExample(NamedTuple):
@@ -94,14 +46,12 @@ def example_of(eid: int, given: dict[str, Any], label: Any) -> InputExample:
     return InputExample(eid, given["text"], given.get("text_b"), label, given.get("id"))
 
 
-def columns_of(name: str, config, num_texts: int) -> list[Columns]:
+def columns_of(
+    description: Mapping[str, Any], usual: Sequence[Columns], num_texts: int
+) -> list[Columns]:
     """Where the texts of a task may stand in a table: the first that are there."""
-    said = config.tasks.get(name, {})
-    own = tuple(said[key] for key in ("text_a", "text_b") if said.get(key))
-    others = GLUE[name].columns if name in GLUE and not own else ()
-    return [columns for columns in (own, *others) if columns] + [
-        ("text", "text_b")[:num_texts]
-    ]
+    own = tuple(description[k] for k in ("text_a", "text_b") if description.get(k))
+    return [*([own] if own else usual), ("text", "text_b")[:num_texts]]
 
 
 class ClassificationScorer(Scorer):
@@ -193,12 +143,14 @@ class TextTask(Task):
     metric = "accuracy"
     more_metrics: Sequence[str] = ()
     lowest, highest = 0.0, 1.0
+    usual_columns: Sequence[Columns] = ()
     identity: Columns = ("id", "index")  # the user's own, in a table
 
     @property
     def columns(self) -> list[Columns]:
         """Where texts may stand in a table."""
-        return columns_of(self.name, self.config, self.num_texts)
+        description = self.config.tasks.get(self.name, {})
+        return columns_of(description, self.usual_columns, self.num_texts)
 
     def asked(
         self, source: Source, bad: Callable[[str, str], None] = inputs.refuse
@@ -243,7 +195,7 @@ class TextTask(Task):
         if said is None or not self.config.do_train or self.stored:
             return None
         examples = self.read("train")
-        return class_weights.weights_of(self.name, said, self.labels, examples)
+        return weights_of(self.name, said, self.labels, examples)
 
     def wrong_label(self, label: str) -> str | None:
         """What is wrong with a label or a number."""
@@ -327,132 +279,273 @@ class TextTask(Task):
         return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
 
 
-class GlueTask(TextTask):
-    """A task of GLUE, in the files of its download."""
-
-    def __init__(self, name, config, tokenizer):
-        super().__init__(name, config, tokenizer)
-        self.glue = GLUE[name]
-        self.num_texts = len(self.glue.text)
-        self.labels = self.glue.labels
-        self.metric, self.more_metrics = self.glue.metric, self.glue.more_metrics
-        self.highest = HIGHEST_SCORE
-
-    def splits(self, kind: str) -> list[str]:
-        """mnli has two dev sets and three test sets."""
-        if kind == "test":
-            return list(self.glue.submission)
-        mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
-        return ["dev", "dev_mismatched"] if mismatched else ["dev"]
-
-    def notes(self, kinds: Sequence[str]) -> list[str]:
-        """Which of mnli's sets is not there."""
-        found = super().notes(kinds)
-        if self.name == "mnli" and "dev" in kinds and len(self.splits("dev")) < 2:
-            name = self.path("dev_mismatched").name
-            found.append(f"mnli has no {name}: only the matched set counts")
-        return found
-
-    def path(self, split: str) -> Path:
-        """The file of a split."""
-        file = "dev_matched" if (self.name, split) == ("mnli", "dev") else split
-        return Path(self.config.raw_data_dir(self.name)) / f"{file}.tsv"
-
-    def examples(self, split: str) -> list[InputExample]:
-        """All lines; in training both orders of pairs that have none."""
-        path = self.required(split)
-        is_test = split in self.glue.submission
-        lines = read_text(path).split("\n")
-        first_line = 1
-        if self.glue.has_header or is_test:
-            self._check_header(path, lines[0], is_test)
-            lines, first_line = lines[1:], 2
-        found = []
-        for eid, line in enumerate(lines):
-            if line.strip():
-                where = f"{path}, line {eid + first_line}"
-                example = self._example(eid, line, split, where)
-                if example:
-                    found.append(example)
-        return self.in_both_orders(found) if split == "train" else found
-
-    def _check_header(self, path: Path, line: str, is_test: bool) -> None:
-        """Refuses a first line that is an example: nothing would be left of it."""
-        cells = line.rstrip("\r").split("\t")
-        if is_test:
-            is_example = len(cells) > 1 and cells[0].strip().isdecimal()
-        else:
-            wanted = max(*self.glue.text, self.glue.label)
-            label = cells[self.glue.label] if len(cells) > wanted else ""
-            is_example = bool(label) and self.wrong_label(label) is None
-        if is_example:
-            raise UserError(
-                f"{path} has no header: its first line is an example.\n"
-                "Put the line with the names of the columns above it, as GLUE has it."
-            )
-
-    def in_both_orders(self, found: list[InputExample]) -> list[InputExample]:
-        """With the turned pairs behind them, where pairs have no order."""
-        if not (self.glue.is_unordered and self.config.double_unordered):
-            return found
-        return found + [
-            InputExample(e.eid + len(found), e.text_b, e.text_a, e.label) for e in found
-        ]
-
-    def _example(self, eid, line, split, where) -> InputExample | None:
-        is_test = split in self.glue.submission
-        cells = line.rstrip("\r").split("\t")
-        columns = self.glue.text
-        if split == "diagnostic":
-            columns = (1, 2)
-        elif is_test:
-            columns = self.glue.test_text or columns
-        wanted = max(*columns, 0 if is_test else self.glue.label) + 1
-        if len(cells) < wanted:
-            what = f"{len(cells)} columns instead of {wanted} or more"
-            return self.bad(split, where, what)
-        if is_test and cells[0].strip() != str(eid):
-            raise UserError(
-                f"{where}: the index is {shown(cells[0])}, the line's place {eid}.\n"
-                "GLUE's test files count their lines from 0 below the header, and what "
-                "is submitted is known by these numbers."
-            )
-        texts = [cells[column] for column in columns] + [None]
-        label = self.unknown_label()
-        if not is_test:
-            label = cells[self.glue.label]
-        wrong = self.wrong_label(label)
-        if wrong:
-            return self.bad(split, where, wrong)
-        return InputExample(eid, texts[0], texts[1], label)
-
-    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """For test sets also the file that GLUE takes, alone and zipped."""
-        paths = super().write_predictions(split, scorer, directory, trial)
-        if split not in self.glue.submission:
-            return paths
-        rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
-        lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
-        name = self.glue.submission[split]
-        tsv, archive = (Path(directory) / f"{name}.{end}" for end in ("tsv", "zip"))
-        content = "".join(["index\tprediction\n", *lines]).encode()
-        atomic_write(tsv, content)
-        atomic_write(archive, zipped({tsv.name: content}))
-        return [*paths, str(tsv), str(archive)]
-
-
-def zipped(files: dict[str, bytes]) -> bytes:
-    """An archive of files by their names."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in files.items():
-            archive.writestr(name, data)
-    return content.getvalue()
-
-
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
     """Drops from the end of the longer one until both fit; b where they are equal."""
     a, b = list(a), list(b)
     while len(a) + len(b) > length:
         (a if len(a) > len(b) else b).pop()
     return a, b
+
+
+BALANCED = "balanced"
+
+
+def weights_of(
+    name: str, said: Any, labels: Sequence[str], examples: Iterable[Any]
+) -> list[float]:
+    """The weight of each label.
+
+    Args:
+      name: of the task, for messages.
+      said: "balanced"; or numbers, in the order of the labels or by their names, where
+        one that is left out is 1.
+      labels: in the order of the head's outputs.
+      examples: the training set's, with a `label`, or a tuple of labels.
+
+    Raises `UserError` for anything else.
+    """
+    if said == BALANCED:
+        return _balanced(name, labels, [example.label for example in examples])
+    listed = ", ".join(labels)
+    if isinstance(said, Mapping):
+        if unknown := [label for label in said if label not in labels]:
+            raise UserError(
+                f"task {name}: class_weights has {shown(unknown[0])}, which is no "
+                f"class.\nClasses: {listed}."
+            )
+        said = [said.get(label, 1.0) for label in labels]
+    if not isinstance(said, list) or len(said) != len(labels):
+        raise UserError(
+            f"task {name}: class_weights is {shown(said)}; it is {BALANCED!r}, or a "
+            f"list or object with a number for each class: {listed}."
+        )
+    wrong = [x for x in said if type(x) not in (int, float) or not 0 <= x < math.inf]
+    if wrong:
+        raise UserError(
+            f"task {name}: class_weights has {shown(wrong[0])}; a weight is a number "
+            "of at least 0."
+        )
+    return [float(weight) for weight in said]
+
+
+def _balanced(name: str, labels: Sequence[str], given: Sequence[Any]) -> list[float]:
+    """So that each class has the same part in the loss, the mean weight being 1.
+
+    Where a text has any number of classes: so that it weighs as much to have one as
+    not to have it.
+    """
+    has_one = all(isinstance(label, str) for label in given)
+    each = given if has_one else itertools.chain.from_iterable(given)
+    counts = collections.Counter(each)
+    if missing := next((label for label in labels if not counts[label]), None):
+        raise UserError(
+            f"task {name}: class_weights is {BALANCED!r}, but there is no training "
+            f"example of {missing}.\nGive the weights as numbers."
+        )
+    if has_one:
+        return [len(given) / (len(labels) * counts[label]) for label in labels]
+    return [max(len(given) - counts[x], 1) / counts[x] for x in labels]
+
+
+METRICS = ("accuracy", "mcc", "f1")
+
+
+def metrics_of(description: dict[str, Any]) -> list[Any]:
+    """The metrics of a description, the main one first."""
+    found = description.get("metric", "accuracy")
+    return found if isinstance(found, list) else [found]
+
+
+def _number(label: Any) -> float | None:
+    try:
+        found = float(label)
+    except (ValueError, TypeError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+class OwnTextTask(OwnFiles, TextTask):
+    """Classes or numbers for texts in columns."""
+
+    fewest_labels = 2
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.num_texts = 2 if self.description.get("text_b") else 1
+        self.identity = (self.description.get("id", "id"),)
+        self.metric, *self.more_metrics = metrics_of(self.description)
+        self._has_classes = self.description["type"] != "regression"
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Those that the model was trained for, else those of the training file."""
+        if self.stored:
+            return self.stored.labels
+        found = {e.label for e in self.read("train")} if self._has_classes else ()
+        return tuple(sorted(found))
+
+    @property
+    def said_weights(self) -> Any:
+        """The class weights of the description."""
+        return self.description.get("class_weights")
+
+    @property
+    def lowest(self) -> float:
+        """The low end of the scale."""
+        return self._scale[0]
+
+    @property
+    def highest(self) -> float:
+        """The high end of the scale."""
+        return self._scale[1]
+
+    @functools.cached_property
+    def _scale(self) -> tuple[float, float]:
+        """What the description says, else the model, else the training file."""
+        known = self.stored
+        if self._has_classes:
+            return 0.0, 1.0
+        if known:
+            found = known.lowest, known.highest
+        elif {"lowest", "highest"} <= set(self.description):
+            found = 0.0, 1.0
+        else:
+            found = _range(self.read("train"))
+        keys = zip(("lowest", "highest"), found, strict=True)
+        low, high = (float(self.description.get(key, value)) for key, value in keys)
+        return low, high
+
+    def check(self) -> None:
+        """Classes or numbers to tell apart, and a scale that holds the dev set's."""
+        if self._has_classes and len(self.labels) < self.fewest_labels:
+            raise UserError(
+                f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
+                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
+                f"{reasons(self.skipped.get('train', ()))}."
+            )
+        if self._has_classes:
+            _ = self.class_weights  # What is wrong with them is said now.
+            given = () if self.stored else self.read("train")
+            texts = {(e.text_a, e.text_b) for e in given}
+            if given and len(texts) < len({e.label for e in given}):
+                raise UserError(
+                    f"task {self.name}: {self.path('train')} has {len(texts)} texts "
+                    f"and more labels, as {shown(given[0].label)}.\nAre the columns of "
+                    "text and label swapped? text_a and label of the task name them."
+                )
+            return
+        if self.highest <= self.lowest:
+            raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
+        if not self.config.scores_dev or self._is_scale_given:
+            return
+        low, high = _range(self.read("dev"))
+        if low < self.lowest or high > self.highest:
+            low, high = min(low, self.lowest), max(high, self.highest)
+            raise UserError(
+                f"{self.path('dev')} has scores from {low:g} to {high:g}, the training "
+                f"file from {self.lowest:g} to {self.highest:g}.\nSay in the task what "
+                f'the scale is, such as "lowest": {low:g}, "highest": {high:g}.'
+            )
+
+    @property
+    def _is_scale_given(self) -> bool:
+        """By a model or both keys; else the training file's scores are the scale."""
+        return bool(self.stored) or {"lowest", "highest"} <= set(self.description)
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """One; of classes in columns of their own, all."""
+        label = self.description["label"]
+        return (label,) if isinstance(label, str) else tuple(label)
+
+    def _labelled(self, split: str) -> Iterator[tuple[str, dict[str | None, Any]]]:
+        """Lines that have all columns; `bad` has been told of the others."""
+        columns = (*self.columns[0], *self.label_columns)
+        bad = functools.partial(self.bad, split)
+        source = self.source(split)
+        for where, row, _ in inputs.whole_rows(source, [columns], bad):
+            if wrong := inputs.no_text(row, self.columns[0]):
+                bad(where, wrong)
+            elif wrong := self.wrong_cells(row):
+                bad(where, wrong)
+            else:
+                yield where, row
+
+    def examples(self, split: str) -> list[InputExample]:
+        """All lines, counted by the example ids; spaces around labels do not count."""
+        if split == "test":
+            # In the described columns alone: those of other files are looked for.
+            bad = functools.partial(self.bad, split)
+            found = self.columns[:1], self.identity, bad
+            asked = inputs.texts(self.source(split), *found)
+            return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
+        found = []
+        rows = list(self._labelled(split))
+        labels = [self.label_of(row) for _, row in rows]
+        labels = self.one_spelling(split, labels)
+        for eid, ((where, row), label) in enumerate(zip(rows, labels, strict=True)):
+            if wrong := self._wrong(split, label):
+                self.bad(split, where, wrong)
+                continue
+            given = inputs.given_of(row, self.columns[0], self.identity)
+            found.append(example_of(eid, given, label))
+        return found
+
+    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
+        """What is wrong with the cell of the label, as far as its type goes."""
+        [column] = self.label_columns
+        if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
+            hint = "; type multilabel reads lists" * self._has_classes
+            return f"{column} is {shown(row[column])}{hint}"
+        return None if self.label_of(row) else f"the column {column!r} is empty"
+
+    def label_of(self, row: dict[str | None, Any]) -> str:
+        """The label of a line, without the spaces around it."""
+        [column] = self.label_columns
+        return str(row[column]).strip()
+
+    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
+        """Labels in one spelling for equal numbers, such as 0 and 0.0."""
+        if not self._has_classes:
+            found = [inputs.with_decimal_point(label) for label in labels]
+            if count := sum(map(str.__ne__, labels, found)):
+                self.remark(split, "numbers have a decimal comma", count)
+            return found
+        is_known = split != "train" or self.stored
+        spellings = inputs.spellings(self.labels if is_known else labels)
+        known = {*self.labels} if is_known else set()
+        found = [
+            label if label in known else spellings.get(inputs.number_of(label), label)
+            for label in labels
+        ]
+        if not is_known and (count := len({*labels}) - len({*found})):
+            what = "spellings of a number that another class has, as 0.0 beside 0"
+            self.remark(split, what, count)
+        return found
+
+    def _wrong(self, split: str, label: str) -> str | None:
+        """What is wrong with a label, as far as the file can tell by itself."""
+        if not self._has_classes and not self._is_scale_given:
+            return self._wrong_number(label)
+        if self._has_classes and split == "train" and not self.stored:
+            return None
+        return self.wrong_label(label)
+
+    def _wrong_number(self, label: str) -> str | None:
+        """What is wrong with a score, where one end of the scale at most is given."""
+        value = _number(label)
+        if value is None:
+            either = f"; {label.replace(',', '.')} or {label.replace(',', '')}?"
+            is_thousands = re.fullmatch(r"-?\d{1,3}(,\d{3})+", label)
+            return f"{shown(label)} is not a number{either if is_thousands else ''}"
+        low, high = (self.description.get(key) for key in ("lowest", "highest"))
+        if low is not None and value < float(low):
+            return f"the score is {label}, lowest is {low}"
+        if high is not None and value > float(high):
+            return f"the score is {label}, highest is {high}"
+        return None
+
+
+def _range(examples: Sequence[InputExample]) -> tuple[float, float]:
+    numbers = [float(example.label) for example in examples]
+    return min(numbers, default=0.0), max(numbers, default=1.0)

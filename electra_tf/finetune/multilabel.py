@@ -16,6 +16,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs
+from electra_tf.finetune.classification import OwnTextTask
 from electra_tf.finetune.inputs import shown
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, rounded
 
@@ -112,9 +113,10 @@ class MultilabelScorer(Scorer):
         return len({row.tobytes() for row in self._arrays()[1]}) == 1
 
 
-class Multilabel:
-    """What an `OwnTextTask` does otherwise where texts have several classes."""
+class OwnMultilabelTask(OwnTextTask):
+    """Any number of classes for texts in columns."""
 
+    fewest_labels = 1  # Which a text may have or not.
     main_metric = "f1"
 
     @property

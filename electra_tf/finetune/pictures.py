@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune import evaluations
 from electra_tf.finetune.results import TrialResult
+from electra_tf.finetune.trial import read_evaluations
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import read_metrics
@@ -127,7 +127,7 @@ def _losses(trial: Path) -> Curves:
 def _scores(trial: Path) -> dict[str, Curves]:
     """Panel -> of each metric of a data set."""
     found = {}
-    for row in evaluations.read(trial):
+    for row in read_evaluations(trial):
         for name, scores in row["scores"].items():
             for metric, value in scores.items():
                 if metric == "mse":  # the loss of a regression, and not in percent

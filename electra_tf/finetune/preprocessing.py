@@ -24,8 +24,7 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.run_settings import FILES, without_files
-from electra_tf.finetune.task import reasons
+from electra_tf.finetune.task import FILES, reasons, without_files
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.storage.new_folder import sync_folder

@@ -17,9 +17,9 @@ import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs, qa_decoding, question_inputs
+from electra_tf.finetune import inputs, qa_answers, question_inputs
 from electra_tf.finetune.inputs import Asked, Source, shown
-from electra_tf.finetune.qa_scorer import (
+from electra_tf.finetune.qa_answers import (
     WINDOWS_PER_EXAMPLE,
     Answers,
     QAScorer,
@@ -29,6 +29,7 @@ from electra_tf.finetune.question_inputs import Paragraph, Question
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
+    OwnFiles,
     Task,
     rounded,
     write_jsonl,
@@ -371,7 +372,7 @@ class QATask(Task):
             return (there[0], there[-1]) if there else None
         start, end = int(splits[example.start]), int(splits[example.end + 1]) - 1
         answer = self.tokenizer.encode(example.answer)
-        return qa_decoding.improve_span(document.tokens, start, end, answer)
+        return qa_answers.improve_span(document.tokens, start, end, answer)
 
     def _characters(self, document: _Document, token: int) -> tuple[int, int]:
         """Where a token stands in the context: its first character and its end."""
@@ -401,7 +402,7 @@ class QATask(Task):
             )
         return spans
 
-    def windows(self, example: QAExample) -> list[qa_decoding.Window]:
+    def windows(self, example: QAExample) -> list[qa_answers.Window]:
         """What decoding must know of each window."""
         vocab = self.tokenizer.vocab
         query, document, spans = self._layout(example)
@@ -413,11 +414,11 @@ class QATask(Task):
             places = range(first, first + length)
             row = packing.join(vocab, query, document.tokens[places].tolist())
             found.append(
-                qa_decoding.Window(
+                qa_answers.Window(
                     [vocab.tokens[i] for i in row.input_ids],
                     {p + shift: owners[p] for p in places},
                     {
-                        p + shift: qa_decoding.is_max_context(spans, number, p)
+                        p + shift: qa_answers.is_max_context(spans, number, p)
                         for p in places
                     },
                     shift,
@@ -425,13 +426,13 @@ class QATask(Task):
             )
         return found
 
-    def text_of(self, example: QAExample) -> qa_decoding.TextOf:
+    def text_of(self, example: QAExample) -> qa_answers.TextOf:
         """What finds the text of a span of a window on this example's document."""
         if self.answer_text == "original":
-            return qa_decoding.original_text(example.words, self.tokenizer.config)
+            return qa_answers.original_text(example.words, self.tokenizer.config)
         document = self._document(example)
 
-        def by_offsets(window: qa_decoding.Window, start: int, end: int) -> str:
+        def by_offsets(window: qa_answers.Window, start: int, end: int) -> str:
             first, _ = self._characters(document, start - window.shift)
             _, last = self._characters(document, end - window.shift)
             return example.context[first:last]
@@ -474,7 +475,7 @@ class QATask(Task):
             "start": start,
             "end": end,
             "score": rounded(scores[best]),
-            "probability": rounded(qa_decoding.softmax(scores)[best]),
+            "probability": rounded(qa_answers.softmax(scores)[best]),
         }
         if self.is_v2:
             has = found.null_odds <= self.config.qa_na_threshold
@@ -493,7 +494,7 @@ class QATask(Task):
                  "end_logit": a.end_logit}
                 for a, p in zip(
                     found,
-                    qa_decoding.softmax([a.start_logit + a.end_logit for a in found]),
+                    qa_answers.softmax([a.start_logit + a.end_logit for a in found]),
                     strict=True,
                 )
             ]
@@ -515,3 +516,13 @@ class QATask(Task):
             told = self._told(example, scorer.decoded[example.question_id])
             rows.append({"id": example.question_id} | asked | told | right)
         return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
+
+
+class OwnQATask(OwnFiles, QATask):
+    """Questions in a file of SQuAD's form."""
+
+    answer_text = "offsets"
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.is_v2 = bool(self.description.get("has_impossible", False))

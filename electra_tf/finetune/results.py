@@ -1,28 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a fine-tuning run: one JSON file that a re-run continues, text, a table.
+"""What a fine-tuning run leaves on disk: settings, results, the folders of its trials.
 
-The text beside the JSON is the original's: a line per trial and task, such as
-`rte: accuracy: 66.43 - loss: 0.62`.
+Results are one JSON file that a re-run continues. The text beside it is the original's:
+a line per trial and task, such as `rte: accuracy: 66.43 - loss: 0.62`. Results and a
+trial's checkpoints both store what they follow from and are compared by the same rule:
+hparams that change no number may differ, and a fact that one side lacks is unknown.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import os
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from electra_tf.config.finetuning import FinetuningConfig
+from electra_tf.config.hparams import PLACE, default_of, show
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
-from electra_tf.finetune import run_settings
+from electra_tf.finetune.task import without_files
+from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import local_of, shown
-from electra_tf.storage.files import atomic_write
-from electra_tf.storage.remote import fetch, names_in, put
+from electra_tf.storage.files import PARTIAL, atomic_write
+from electra_tf.storage.manifest import read_json
+from electra_tf.storage.remote import fetch, fetch_once, names_in, put
+from electra_tf.storage.remote_run import bring_model
+from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
 DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
+
+
+# Beside the hparams; earlier versions did not store all of them.
+_FACTS = ("init_checkpoint", "init_sha256", "vocab_sha256", "tokenizer")
+_HASHES = {
+    "init_sha256": "the hash of the weights of init_checkpoint",
+    "vocab_sha256": "the hash of the vocabulary",
+}
+_DIGITS = 12  # of a hash that a message shows
+# Hparams that say where the work is done, or nothing.
+_WITHOUT_INFLUENCE = (
+    *("debug", "write_distill_outputs", "use_tpu", "num_tpu_cores"),
+    *("tpu_job_name", "tpu_name", "tpu_zone", "gcp_project"),
+)
+
+
+def settings_of(
+    config: FinetuningConfig, source: CheckpointInfo | None, vocab: Vocabulary | None
+) -> dict[str, Any]:
+    """All that is stored of a run.
+
+    Args:
+      source: where the weights come from; None: they are random, or, where nothing is
+        trained, each trial has its own, which its result names.
+      vocab: None where the vocabulary is not to be looked at.
+    """
+    found = _without_places(config.settings())
+    if source or config.do_train:
+        found["init_checkpoint"] = shown(source.origin) if source else None
+    if source:
+        found["init_sha256"] = source.weights_sha256()
+    if vocab:
+        found["vocab_sha256"] = vocab.sha256
+        tokenizer = resolve_settings(vocab, do_lower_case=config.do_lower_case)
+        found["tokenizer"] = tokenizer._asdict()
+    return found
+
+
+def differences(
+    stored: Mapping[str, Any], ours: Mapping[str, Any], ignored: Collection[str] = ()
+) -> list[tuple[str, Any, Any]]:
+    """(name, value there, value here) of all that differs and counts.
+
+    Args:
+      stored: what `settings_of` once returned, perhaps that of an earlier version:
+        hparams that it did not have were as they are by default.
+      ours: the same of this run, out of JSON as well.
+      ignored: names that are not compared.
+    """
+    fields = dataclasses.fields(FinetuningConfig)
+    defaults = {
+        f.name: default_of(f)
+        for f in fields
+        if f.name in ours and f.metadata["role"] is not PLACE
+    }
+    stored, ours = (_without_places(x) for x in (defaults | dict(stored), ours))
+    if "init_sha256" in stored and "init_sha256" in ours:
+        ignored = {*ignored, "init_checkpoint"}  # The weights count, not their place.
+    found = []
+    for name in sorted({*stored, *ours} - {*ignored, *_WITHOUT_INFLUENCE}):
+        if name in _FACTS and not (name in stored and name in ours):
+            continue
+        there, here = stored.get(name), ours.get(name)
+        if there != here:
+            found.append((name, there, here))
+    return found
+
+
+def changes_text(changed: Sequence[tuple[str, Any, Any]]) -> str:
+    """What `differences` found, in words: the first, and the names of all.
+
+    Values are written as in --hparams.
+    """
+
+    def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
+        keys = sorted({*a, *b})
+        return next(k for k in keys if (k in a, a.get(k)) != (k in b, b.get(k)))
+
+    name, there, here = changed[0]
+    while isinstance(there, Mapping) and isinstance(here, Mapping):
+        inner = differing(there, here)
+        name, there, here = f"{name}: {inner}", there.get(inner), here.get(inner)
+    if name in _HASHES:
+        there, here = str(there)[:_DIGITS], str(here)[:_DIGITS]
+    name = _HASHES.get(name, name)
+    count = f"{len(changed)} in all"
+    if len(changed) > 1:
+        names = [_HASHES.get(name, name) for name, _, _ in changed]
+        count += f": {', '.join(names)}"
+    return f"{name} is {show(there)} there, {show(here)} here ({count})"
+
+
+def taken_over(stored: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts that are stored and that this run does not know."""
+    return {k: stored[k] for k in _FACTS if k in stored and k not in ours}
+
+
+def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with the descriptions of the tasks that are trained, without files."""
+    names, described = settings.get("task_names", ()), settings.get("tasks", {})
+    tasks = {n: without_files(described[n]) for n in names if n in described}
+    return {**settings, "tasks": tasks}
 
 
 class TrialResult(NamedTuple):
@@ -102,15 +214,15 @@ class Results:
                 EXIT_DAMAGED,
             ) from None
         data = stored.pop(DATA, {})
-        changed = run_settings.differences(stored, self.settings, {DATA})
+        changed = differences(stored, self.settings, {DATA})
         if changed:
             raise UserError(
-                f"{path} holds results of other settings: {run_settings.said(changed)}"
+                f"{path} holds results of other settings: {changes_text(changed)}"
                 ".\n"
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
         self._check_data(path, data)
-        self.settings |= run_settings.taken_over(stored, self.settings)
+        self.settings |= taken_over(stored, self.settings)
         return {result.trial: result for result in trials}
 
     def _check_data(self, path: Path, stored: dict[str, dict[str, str]]) -> None:
@@ -243,3 +355,55 @@ def summary(values: list[float]) -> Statistics:
         max=max(known),
         trials=len(known),
     )
+
+
+CONFIG = "config.json"
+
+
+def hparams_in(folder: Path) -> dict[str, Any]:
+    """The hparams of a trial; {} for a folder that is none.
+
+    Raises `UserError`: 65 for a file that cannot be read, 2 naming what is no hparam.
+    """
+    path = Path(fetch_once(str(folder / CONFIG)))
+    content = read_json(path) if path.is_file() else {}
+    if not content.get("task_names"):
+        return {}
+    FinetuningConfig.checked(content, str(path))
+    return content
+
+
+def check_is_free(folder: str) -> None:
+    """Raises a `UserError` where a trial is to go into a folder of something else.
+
+    A trial's folder is written into, and removed as a whole where it is not to stay.
+    """
+    left = ("run.lock", PARTIAL)  # by one that did not come as far as its hparams
+    others = [n for n in names_in(folder) if not any(sign in n for sign in left)]
+    if others and not hparams_in(Path(folder)):
+        raise UserError(
+            f"{folder} is to be the folder of a trial, but holds {others[0]!r} and no "
+            f"{CONFIG} of a trial.\n"
+            'Set "model_dir" to another place, or move the folder away.'
+        )
+
+
+def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
+    """Raises a `UserError` where the model of a trial is not there.
+
+    Args:
+      purpose: what it cannot do then.
+      hparam: what limits the trials that do this.
+    """
+    bring_model(folder)
+    if not os.path.isdir(folder):
+        advice = "Train it first."
+        if trial > 1:
+            advice = (
+                "Train it, with keep_all_models true, or set "
+                f"{hparam} to 1: the first trial's model always stays."
+            )
+        raise UserError(
+            f"the model of trial {trial}, {folder}, is not there, so it cannot "
+            f"{purpose}.\n{advice}"
+        )

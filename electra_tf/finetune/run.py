@@ -18,18 +18,21 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import Console
 from electra_tf.errors import EXIT_FLAGS, EXIT_OK, EXIT_PREEMPTED, UserError
 from electra_tf.finetune import (
-    classification,
     data_summary,
-    glue_zip,
+    glue,
     initial_weights,
     preprocessing,
-    run_settings,
+    registry,
     sweep,
-    task_names,
 )
-from electra_tf.finetune.results import DATA, Results
+from electra_tf.finetune.results import (
+    DATA,
+    Results,
+    check_is_free,
+    check_is_kept,
+    settings_of,
+)
 from electra_tf.finetune.task import Task
-from electra_tf.finetune.trial_folder import check_is_free, check_is_kept
 from electra_tf.interop import compare
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
@@ -41,7 +44,6 @@ from electra_tf.train.stopping import LeaveAtOnce, StopRequest
 if TYPE_CHECKING:
     from electra_tf.finetune.trial import Run
 
-# Examples that were left out and are listed on the console.
 # Examples of each task that log_examples shows.
 _SHOWN = 5
 
@@ -196,7 +198,7 @@ def make_tasks(
     trained: Path | None = None,
 ) -> list[Task]:
     """The tasks, with all data that they need read, so that bad data are found now."""
-    tasks = task_names.make_tasks(config, vocab, trained)
+    tasks = registry.make_tasks(config, vocab, trained)
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
     if "test" in kinds:
         check_test_sets(tasks)
@@ -252,7 +254,7 @@ def results_of(
 
     `vocab`, `tasks`: None and () where their files are not to be looked at.
     """
-    settings = run_settings.settings_of(config, source, vocab)
+    settings = settings_of(config, source, vocab)
     if tasks:
         settings[DATA] = preprocessing.data_facts(config, tasks)
     places = config.results_json, config.results_txt
@@ -345,9 +347,9 @@ def run_trials(
             return EXIT_PREEMPTED
         if config.do_eval:
             results.add(result)
-        of_glue = any(task.name in classification.GLUE for task in run.tasks)
+        of_glue = any(task.name in glue.GLUE for task in run.tasks)
         if result.test_outputs and of_glue and for_glue:
-            glue_zip.write(folder, trial, log)
+            glue.write_archive(folder, trial, log)
         if config.write_pictures and not done:
             pictures.write(config, result, log)
         put(folder, [name for name in names_below(folder) if name.startswith(own)])
@@ -366,7 +368,7 @@ def run_sweep(
     for name in config.task_names:
         hparams = {**flags.hparams, "task_names": [name]}
         singles[name], _ = resolve(flags, hparams, Console(silent=True))
-    runs, all_tasks = [], task_names.make_tasks(config, vocab, own=singles)
+    runs, all_tasks = [], registry.make_tasks(config, vocab, own=singles)
     if config.write_test_outputs:
         check_test_sets(all_tasks)
     # All data are read, and found right, before the first task is trained.

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import conll
+from electra_tf.finetune import conll, inputs, tag_schemes
 from electra_tf.finetune.inputs import Asked, Columns, Source, shown
-from electra_tf.finetune.tag_schemes import Notation, Span, tags_of
+from electra_tf.finetune.tag_schemes import PLAIN, Notation, Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
+    OwnFiles,
     Scorer,
     Task,
     class_details,
@@ -451,3 +452,157 @@ class TaggingTask(Task):
 def _class_of(tag: str) -> str:
     """The class in a tag; of a plain tag, and of O, itself."""
     return tag[2:] if _TAG.fullmatch(tag) and tag != "O" else tag
+
+
+class OwnTaggingTask(OwnFiles, TaggingTask):
+    """Tags for words, from CoNLL lines or JSONL lists."""
+
+    is_frugal = False
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        said = self.description.get("scheme")
+        self._said = Notation.named(said) if said else None
+        self.is_plain = self._said is not None and self._said.scheme == PLAIN
+        self.word_column = self.description.get("words")
+        self.identity = (self.description.get("id", "id"),)
+
+    def reading(self, tags: Sequence[str]) -> list[tag_schemes.Span]:
+        """The spans in tags, as far as the scheme can tell them apart."""
+        spans = tag_schemes.spans_in(tags)
+        if self.notation.scheme == "IO":
+            io = tag_schemes.tags_of(spans, len(tags), "IO")
+            spans = tag_schemes.spans_in(io)
+        return spans
+
+    @functools.cached_property
+    def notation(self) -> Notation:
+        """How tags are written: as the description, the model or the tags say."""
+        if self.is_plain or not self._said and self.stored and self.stored.scheme:
+            return self._said or Notation.named(self.stored.scheme)
+        split = "train" if self.path("train").is_file() else "dev"
+        self._kept[split] = list(self.sentences(split))
+        written = [one.tags for one in self._kept[split] if one.tags]
+        classes = {tag for tags in written for tag in tags} - {"O"}
+        if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
+            raise UserError(
+                f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
+                '.\n"tag_names" of the task lists their names in order, such as ["O", '
+                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
+            )
+        try:
+            found = tag_schemes.notation_of(written, self._said)
+        except UserError as error:
+            raise UserError(f"{self.path(split)} has {error}.") from None
+        self.remark(split, f"tags are read as {found}", 0)
+        return found
+
+    @property
+    def scheme(self) -> str:
+        """The name of the notation."""
+        return str(self.notation)
+
+    def notation_on(self, split: str | None) -> Notation:
+        """How predictions are written."""
+        return self.notation
+
+    def read_tag(self, tag: str) -> str | None:
+        """A tag with its letter in front; of plain tags, itself."""
+        return self.notation.read(tag)
+
+    def wrong_tag(self, tag: str) -> str:
+        """Why `read_tag` gives None."""
+        hint = "" if self._said else '; "scheme": "plain" takes any tag'
+        return self.notation.wrong() + hint * ("-" not in tag)
+
+    def data_labels(self) -> list[str]:
+        """All tags of the training file."""
+        return sorted({tag for e in self.read("train") for tag in e.tags})
+
+    def check(self) -> None:
+        """The tags are in one scheme."""
+        super().check()
+        if self.path("train").is_file() and self.scheme:
+            self.data_labels()
+
+    def _is_lists(self, split: str) -> bool:
+        forms = ("json", "jsonl", "parquet", "csv")
+        return inputs.form_of(self.path(split)) in forms
+
+    def separator(self, split: str) -> str:
+        """That of the file; a tab where a word or a class has a blank in it."""
+        is_tabbed = not self._is_lists(split) and self.layout(split).is_tabbed
+        named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
+        return "\t" if is_tabbed or any(" " in one for one in named) else " "
+
+    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
+        """The layout of a file with these lines; the description names columns."""
+        name, words = str(self.path(split)), self.description.get("words")
+        if split == "test":
+            found = conll.untagged_layout(name, lines, words)
+            is_whole = self.is_there("train") and not self._is_lists("train")
+            width = self.layout("train").width if is_whole else 2
+            if found.is_running or found.width < width:
+                return found
+        tags = self.description.get("tags")
+        return conll.tagged_layout(name, lines, words, tags, self.is_plain)
+
+    def sentences(self, split: str) -> Iterator[Sentence]:
+        """All sentences; in a bad one a tag is missing."""
+        if self._is_lists(split):
+            found = self._of_lists(split)
+        elif self.layout(split).is_running:
+            path = self.path(split)
+            rows = (
+                (n, line.split()) for n, line in enumerate(Source.of(path).lines, 1)
+            )
+            found = (Sentence(f"{path}, line {n}", row, None) for n, row in rows if row)
+        else:
+            found = super().sentences(split)
+        names = self.description.get("tag_names")
+        for one in found:
+            if names and one.tags:
+                tags = [_named(tag, names) for tag in one.tags]
+                one = one._replace(tags=[str(tag) for tag in tags if tag is not None])
+            yield one
+
+    def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
+        """Where a row has its words or tags: as described, or by a usual name."""
+        names = [self.description[key]] if key in self.description else names
+        there = [name for name in names if row.get(name) is not None]
+        if len(there) > 1:
+            raise UserError(
+                f"task {self.name}: {' and '.join(there)} are both there: "
+                f"{', '.join(shown(row[name]) for name in there)}.\n"
+                f'Name one in the task, such as "{key}": "{there[0]}".'
+            )
+        return there[0] if there else names[0]
+
+    def _of_lists(self, split: str) -> Iterator[Sentence]:
+        [identity] = self.identity
+        usual = {"words": conll.WORDS, "tags": conll.TAGS}
+        columns = [(self.description.get(k), *names) for k, names in usual.items()]
+        rows = conll.sentence_rows(self.source(split), columns, identity)
+        for where, row in rows:
+            words = self._key(row, "words", conll.WORDS)
+            tags = self._key(row, "tags", conll.TAGS)
+            found = [row.get(key) for key in (words, tags)]
+            lists = [x for x in found if isinstance(x, list)]
+            if wrong := next(filter(None, map(conll.no_words, lists)), None):
+                self.bad(split, where, f"{words} or {tags} has {wrong} in it")
+            elif split == "test" and isinstance(found[0], list) and found[1] is None:
+                yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
+            elif all(isinstance(x, list) for x in found) and found[0]:
+                both = (list(map(str, x)) for x in found)
+                yield Sentence(where, *both, row.get(identity))
+            else:
+                there = ", ".join(map(str, row))
+                what = f"{words} and {tags} are not two lists; there are {there}"
+                self.bad(split, where, what)
+
+
+def _named(tag: str, names: Sequence[str]) -> str | None:
+    """The name of a tag that is a number."""
+    if not tag.isdecimal():
+        return tag
+    return names[int(tag)] if int(tag) < len(names) else None

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
+from electra_tf.storage.remote import fetch_once
 from electra_tf.text.json_lines import json_line
 from electra_tf.text.tokenization import Tokenizer
 
@@ -30,6 +31,8 @@ FACTS_FILE = "tasks.json"
 SMOOTHED = ("classification", "tagging")
 # Characters of the data that a message shows.
 _SHOWN = 200
+# The keys of a task's description that name files.
+FILES = ("train", "dev", "test")
 
 
 class FeatureSpec(NamedTuple):
@@ -248,6 +251,36 @@ class Task(ABC):
                 f"task into {path.parent}."
             )
         return path
+
+
+class OwnFiles(Task):
+    """Where the files are that a description names."""
+
+    @property
+    def description(self) -> dict[str, Any]:
+        return self.config.tasks[self.name]
+
+    def path(self, split: str) -> Path:
+        """The file of a split."""
+        path = Path(self.config.data_dir) / self.description[split]
+        return Path(fetch_once(str(path)))
+
+    def source(self, split: str) -> Source:
+        """As `Task.source`, with the separator and the quotes of the description."""
+        keys = ("delimiter", "quoted")
+        delimiter, is_quoted = (self.description.get(key) for key in keys)
+        return super().source(split)._replace(delimiter=delimiter, is_quoted=is_quoted)
+
+    def splits(self, kind: str) -> list[str]:
+        """Those that the description names."""
+        return [kind] if kind in self.description else []
+
+
+def without_files(description: Any, files: Collection[str] = FILES) -> Any:
+    """The description of a task without its files: what is in them has hashes."""
+    if not isinstance(description, Mapping):
+        return description
+    return {key: value for key, value in description.items() if key not in files}
 
 
 def _source_hash(cls: type) -> str:

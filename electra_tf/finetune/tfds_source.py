@@ -10,7 +10,7 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import question_inputs
-from electra_tf.finetune.glue_rows import CONFIGS, GlueRowsTask, place_of
+from electra_tf.finetune.glue import CONFIGS, GlueRowsTask, place_of
 from electra_tf.finetune.qa import SQUAD, QATask
 
 _SQUAD = {"squad": "squad/v2.0", "squadv1": "squad/v1.1"}

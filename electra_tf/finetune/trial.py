@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import math
 import os
+import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -21,23 +24,29 @@ import keras
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import Console, Progress
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import batches, initial_weights, preprocessing, run_settings
-from electra_tf.finetune.evaluations import Evaluations, main_score
-from electra_tf.finetune.head_outputs import head_outputs
+from electra_tf.finetune import batches, initial_weights, preprocessing
 from electra_tf.finetune.model import (
     TrainableFinetuningModel,
     build_finetuning_model,
     freeze,
 )
-from electra_tf.finetune.results import TrialResult, scores_text
-from electra_tf.finetune.task import Scorer, check_trained_for, write_facts
-from electra_tf.finetune.trial_folder import check_is_kept
+from electra_tf.finetune.results import (
+    TrialResult,
+    changes_text,
+    check_is_kept,
+    differences,
+    finite,
+    scores_text,
+    settings_of,
+)
+from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_facts
 from electra_tf.interop import compare
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import shown
 from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.files import atomic_write
 from electra_tf.storage.lock import RunLock
 from electra_tf.storage.remote import fetch, put_folder
 from electra_tf.storage.remote_run import RunFolder, remove_run
@@ -225,7 +234,7 @@ def score(run: Run, model, task, split: str):
     size = config.eval_batch_size
     progress = Progress(run.console, count, 0, size, count)
     try:
-        found = head_outputs(model, task.name, config, store)
+        found = batches.head_outputs(model, task.name, config, store)
         for number, rows in enumerate(found, start=1):
             run.check_stop()
             for row in rows:
@@ -290,11 +299,11 @@ def _check_is_same(checkpoints: Checkpoints, saved: Manifest) -> None:
 
 def _check_settings(checkpoints: Checkpoints, saved: Manifest) -> None:
     stored = saved.settings or checkpoints.settings  # Who says none is not compared.
-    changed = run_settings.differences(stored, checkpoints.settings, _CHANGEABLE)
+    changed = differences(stored, checkpoints.settings, _CHANGEABLE)
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "
-            f"{run_settings.said(changed)}.\nSet it back, or {checkpoints.advice}."
+            f"{changes_text(changed)}.\nSet it back, or {checkpoints.advice}."
         )
 
 
@@ -309,7 +318,7 @@ def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
         os.path.join(folder, TRAINING) if config.keep == "best" else folder,
         keep=1,
         identity=_identity(run, store),
-        settings=run_settings.settings_of(config, run.source, run.vocab),
+        settings=settings_of(config, run.source, run.vocab),
         advice=f'set "model_dir" to a new place, or remove {folder}',
         before_save=lock.check,
         after_save=bucket.upload,
@@ -471,3 +480,74 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
     )
     if not finished:
         raise Interrupted
+
+
+_EVALUATIONS = "evaluations.jsonl"
+
+
+def read_evaluations(directory: str | os.PathLike) -> list[dict[str, Any]]:
+    """What was scored in the trial of a directory."""
+    path = Path(directory) / _EVALUATIONS
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
+    return [json.loads(line) for line in lines]
+
+
+class Evaluations:
+    """What was scored in a trial, a line per evaluation; a resumed trial goes on.
+
+    Args:
+      directory: the trial's.
+      step: that the trial is at; what comes later is made again.
+    """
+
+    def __init__(self, directory: str | os.PathLike, step: int):
+        self._path = Path(directory) / _EVALUATIONS
+        self.rows = [row for row in read_evaluations(directory) if row["step"] <= step]
+
+    def is_better(self, score: float, scores: Mapping[str, Any]) -> bool:
+        """Whether a score is higher than all before; see `best`."""
+        row = finite({"score": score, "scores": scores})
+        return not self.rows or _rank(row) > _rank(self.best())
+
+    def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
+        """Keeps what was scored at a step."""
+        row = {"step": step, "score": score, "scores": scores}
+        self.rows.append(finite(row))
+        text = "".join(json.dumps(row) + "\n" for row in self.rows)
+        atomic_write(self._path, text)
+
+    def has(self, step: int) -> bool:
+        """Whether a step was scored."""
+        return any(row["step"] == step for row in self.rows)
+
+    def best(self) -> dict[str, Any]:
+        """The evaluation with the highest score, the first of equals.
+
+        Where no score is defined, such as a correlation with equal numbers, that with
+        the lowest loss.
+        """
+        return max(self.rows, key=_rank)
+
+    def is_over(self, patience: int) -> bool:
+        """Whether as many evaluations as this have brought nothing better; 0: never."""
+        if not patience or not self.rows:
+            return False
+        return len(self.rows) - 1 - self.rows.index(self.best()) >= patience
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[bool, float]:
+    if row["score"] is not None:
+        return True, row["score"]
+    losses = [found.get("loss") for found in row["scores"].values()]
+    return False, -sum(math.inf if loss is None else loss for loss in losses)
+
+
+def main_score(
+    tasks: Sequence[Task], scores: Mapping[str, Mapping[str, float]]
+) -> float:
+    """The mean of the tasks' main metrics on their (first) dev sets."""
+    of_tasks = (scores[task.name] for task in tasks)
+    return statistics.fmean(
+        found[task.main_metric or next(iter(found))]
+        for task, found in zip(tasks, of_tasks, strict=True)
+    )

@@ -11,9 +11,9 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
-from electra_tf.finetune import initial_weights, task_names
+from electra_tf.finetune import initial_weights, registry
+from electra_tf.finetune.results import hparams_in
 from electra_tf.finetune.task import FACTS_FILE, TaskFacts, facts_of, read_facts
-from electra_tf.finetune.trial_folder import hparams_in
 from electra_tf.interop import compare
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
@@ -83,7 +83,7 @@ def read(
     if (folder / FACTS_FILE).is_file():
         facts = read_facts(folder)
     else:
-        facts = [facts_of(t) for t in task_names.make_tasks(config, vocab)]
+        facts = [facts_of(t) for t in registry.make_tasks(config, vocab)]
     found = initial_weights.find(str(folder), say_nothing)
     compare.check(found, config, vocab, compare.FINETUNE)
     startup.import_tensorflow()

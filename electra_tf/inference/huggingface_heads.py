@@ -18,9 +18,9 @@ from electra_tf import startup
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.finetune import own_tasks
+from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Columns, shown
-from electra_tf.finetune.multilabel import Multilabel
+from electra_tf.finetune.multilabel import OwnMultilabelTask
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.finetuned_model import FinetunedModel
 from electra_tf.inference.predictor import TaskPredictor
@@ -57,14 +57,14 @@ def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
     """What a manifest says of a task, so that predictions are those of its trial."""
     found: dict[str, Any] = {"hparams": {"max_seq_length": config.max_seq_length}}
     if facts.kind != "qa":
-        return found | own_tasks.table_of(facts, config)
+        return found | registry.table_of(facts, config)
     usual = "offsets" if facts.name in config.tasks else "original"
     found["hparams"] |= {name: getattr(config, name) for name in _QA_HPARAMS}
     found["hparams"]["answer_text"] = config.answer_text or usual
     return found | {"has_impossible": facts.has_impossible}
 
 
-class _Texts(own_tasks.OwnTextTask):
+class _Texts(registry.OwnTextTask):
     """Texts, or pairs where the input has them and the model does not say.
 
     Attributes:
@@ -85,7 +85,7 @@ class _Texts(own_tasks.OwnTextTask):
         return format(float(row["predictions"]), form)
 
 
-class _Topics(Multilabel, _Texts):
+class _Topics(_Texts, OwnMultilabelTask):
     """Texts with any number of classes."""
 
 
@@ -93,8 +93,8 @@ _TASKS = {
     "classification": _Texts,
     "multilabel": _Topics,
     "regression": _Texts,
-    "tagging": own_tasks.OwnTaggingTask,
-    "qa": own_tasks.OwnQATask,
+    "tagging": registry.OwnTaggingTask,
+    "qa": registry.OwnQATask,
 }
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from electra_tf.console import Console, duration
 from electra_tf.errors import UserError
-from electra_tf.finetune import task_names
+from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Asked
-from electra_tf.finetune.trial_folder import CONFIG, hparams_in
+from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.inference import (
     corpus_run,
     finetuned_model,
@@ -116,7 +116,7 @@ def _check_task(folder: Path, key: str, name: str | None) -> None:
 
 def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:
     found = finetuned_model.read(folder, name, data_dir=data_dir)
-    tasks = task_names.make_tasks(found.config, found.vocab, folder, reads_data=False)
+    tasks = registry.make_tasks(found.config, found.vocab, folder, reads_data=False)
     number = found.config.task_names.index(name) if name else 0
     return TaskPredictor(found, tasks[number], number)
 

@@ -127,7 +127,7 @@ class TaskPredictor(Predictor):
     """
 
     def __init__(self, trained: FinetunedModel, task: Task, number: int):
-        from electra_tf.finetune.head_outputs import head_outputs
+        from electra_tf.finetune.batches import head_outputs
 
         texts = getattr(task, "num_texts", 1)
         columns = getattr(task, "columns", ()) if task.reads == "texts" else ()

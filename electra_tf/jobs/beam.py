@@ -146,16 +146,8 @@ def _options(beam_args: str) -> tuple[str, Any]:
         args = shlex.split(beam_args)
         options = pipeline_options.PipelineOptions(args)
         standard = options.view_as(pipeline_options.StandardOptions)
-        unknown = [arg for arg in args if not arg.startswith("-")]
     except (ValueError, SystemExit) as e:
         raise UserError(f"--beam-args cannot be read: {e}", EXIT_FLAGS) from None
-    if unknown and not any(arg.startswith("--") and "=" not in arg for arg in args):
-        raise UserError(
-            f"--beam-args: {unknown[0]!r} is not an option.\nGive options of Beam in "
-            "one pair of quotes, as --beam-args='--runner=FlinkRunner "
-            "--parallelism=8'.",
-            EXIT_FLAGS,
-        )
     if standard.runner in _LOCAL_NAMES:
         standard.runner = _LOCAL_RUNNER
     return standard.runner, options

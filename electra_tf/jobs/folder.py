@@ -24,7 +24,7 @@ from electra_tf.storage.lock import NAME, RunLock
 from electra_tf.storage.manifest import MANIFEST, read_json
 
 STATE = "job.json"  # until there is a manifest
-OWN = ".job"  # the folder, in that of the job, for what nobody needs at the end
+OWN = ".job"  # a folder inside the job's, removed at the end
 
 
 class JobFolder:
@@ -97,7 +97,7 @@ def opened(
 ) -> Iterator[JobFolder]:
     """Makes a folder, looks at what it holds, and keeps other processes out of it.
 
-    A finished one is left as it is, and may be read-only.
+    A finished one is left unchanged, and may be read-only.
 
     Args:
       settings: all that makes two jobs the same, in JSON.

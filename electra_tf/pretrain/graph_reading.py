@@ -65,7 +65,7 @@ def examples(
         )
         text = tf.TensorSpec([], tf.string)
         found = tf.data.experimental.from_variant(variant, text)
-        # For what is damaged or missing comes "", which `parse` refuses by its place;
+        # A damaged or missing record gives "", which `parse` refuses by its place;
         # else nothing would come, and all others move up.
         found = found.ignore_errors(log_warning=True)
         found = found.concatenate(tf.data.Dataset.from_tensors("")).take(1)

@@ -32,26 +32,29 @@ MAX_EPOCHS = 40
 CLOCK_SECONDS = 60.0
 
 
-class Sign(NamedTuple):
+class Alarm(NamedTuple):
     """Something that can be wrong.
 
     Attributes:
-      name: of the sign.
+      name: of the alarm.
       meaning: when it is raised, for docs/metrics.md.
       advice: what usually helps.
-      look: what was found, from the monitor; None if all is well.
+      look: what is wrong, from the monitor and the last `steps` values of `metrics`;
+        None if all is well, or where there are not as many values.
     """
 
     name: str
     meaning: str
     advice: str
-    look: Callable[[HealthMonitor], str | None]
+    look: Callable[..., str | None]
+    steps: int = 0
+    metrics: tuple[str, ...] = ()
 
 
 class HealthMonitor:
     """Looks at the metrics of all steps; logs a warning, or ends the run.
 
-    A sign is reported once, and again only after it was gone.
+    An alarm is logged once, and again if it clears and returns.
 
     Args:
       policy: "warn", or "stop" for a UserError (70), after which the loop saves.
@@ -59,7 +62,7 @@ class HealthMonitor:
       total: the step at which the run, or its phase, ends.
       warmup: the step at which the learning rate's warm-up ends.
       first: the step at which the phase begins.
-      epochs: how often the data of the phase have been seen after so many steps; of
+      epochs: how often the data of the phase have been seen at a step; of
         several data sets the one that is seen most often.
       judges_all: whether the discriminator's loss counts all tokens, as its accuracy.
       clock: seconds.
@@ -80,11 +83,11 @@ class HealthMonitor:
         self.total, self.warmup, self.first = total, warmup, first
         self.epochs, self.judges_all = epochs, judges_all
         self.step = 0
-        self.best: dict[str, float] = {}  # lowest mean loss and norm, highest speed
+        self.best: dict[str, float] = {}  # lowest mean loss and norm, highest rate
         self._policy, self._console, self._clock = policy, console, clock
         self._rows: dict[str, deque[float]] = {}
         self._since_look = 0
-        self._shown: set[str] = set()
+        self._raised: set[str] = set()
         self._timed = clock(), 0  # when, at which step
         self.speeds: list[float] = []  # steps per second, of each minute
 
@@ -103,14 +106,20 @@ class HealthMonitor:
         if self._since_look < SPIKE:
             return
         self._since_look = 0
-        found = {sign: text for sign in SIGNS if (text := sign.look(self))}
-        new = [sign for sign in found if sign.name not in self._shown]
-        self._shown = {sign.name for sign in found}
-        for sign in new:
-            self._report(found[sign], sign.advice)
+        found = {alarm: text for alarm in ALARMS if (text := self._look(alarm))}
+        new = [alarm for alarm in found if alarm.name not in self._raised]
+        self._raised = {alarm.name for alarm in found}
+        for alarm in new:
+            self._report(found[alarm], alarm.advice)
 
-    def _report(self, found: str, advice: str) -> None:
-        text = f"up to step {self.step:,}: {found}.\nWhat usually helps: {advice}."
+    def _look(self, alarm: Alarm) -> str | None:
+        rows = [self._rows.get(name, ()) for name in alarm.metrics]
+        if any(len(row) < alarm.steps for row in rows):
+            return None
+        return alarm.look(self, *(np.array(row)[-alarm.steps :] for row in rows))
+
+    def _report(self, problem: str, advice: str) -> None:
+        text = f"up to step {self.step:,}: {problem}.\nWhat usually helps: {advice}."
         if self._policy == "stop":
             raise UserError(
                 f'stopped by "on_alarm", {text} The state is saved; '
@@ -125,61 +134,46 @@ class HealthMonitor:
             self.speeds.append((self.step - at) / (self._clock() - since))
             self._timed = self._clock(), self.step
 
-    def last(self, count: int, *names: str) -> list[np.ndarray] | None:
-        """The last values of metrics; None where there are not so many."""
-        rows = [self._rows.get(name, ()) for name in names]
-        if any(len(row) < count for row in rows):
-            return None
-        return [np.array(row)[-count:] for row in rows]
-
 
 def _binary_entropy(share: float) -> float:
     share = min(max(share, 1e-9), 1 - 1e-9)
     return float(-share * np.log(share) - (1 - share) * np.log1p(-share))
 
 
-def _discriminator(run: HealthMonitor) -> str | None:
-    rows = run.last(WINDOW, "disc_recall", "disc_accuracy", "disc_loss")
+def _discriminator(run: HealthMonitor, *rows: np.ndarray) -> str | None:
     # The loss of guessing is known for the tokens that the accuracy is of.
-    if not run.judges_all or rows is None or run.step < run.warmup + WINDOW:
+    if not run.judges_all or run.step < run.warmup + WINDOW:
         return None
     recall, accuracy, loss = (float(row.mean()) for row in rows)
     says_all = recall > ALWAYS and accuracy < 0.5
     if not says_all and recall > NEVER:
         return None
-    # Where all tokens are told the same, accuracy is the share of one kind.
+    # With one answer for all tokens, accuracy is the share of one kind.
     if loss < AT_CHANCE * _binary_entropy(accuracy):
         return None
-    said = "every token" if says_all else "no token"
+    which = "every token" if says_all else "no token"
     return (
-        f"the discriminator calls {said} replaced, for {WINDOW:,} steps (recall "
+        f"the discriminator calls {which} replaced, for {WINDOW:,} steps (recall "
         f"{recall:.3f}), and its loss of {loss:.3f} is that of guessing"
     )
 
 
-def _generator(run: HealthMonitor) -> str | None:
-    rows = run.last(SHORT, "masked_lm_loss")
-    if rows is None:
-        return None
-    loss = float(rows[0].mean())
+def _generator(run: HealthMonitor, row: np.ndarray) -> str | None:
+    loss = float(row.mean())
     best = run.best["generator"] = min(loss, run.best.get("generator", np.inf))
     if loss < best + WORSE_NATS:
         return None
     return f"the generator's loss rose from {best:.2f} to {loss:.2f}"
 
 
-def _entropy(run: HealthMonitor) -> str | None:
-    rows = run.last(SHORT, "generator_entropy")
-    if rows is None or rows[0].mean() > LEAST_ENTROPY:
+def _entropy(run: HealthMonitor, row: np.ndarray) -> str | None:
+    if row.mean() > LEAST_ENTROPY:
         return None
-    return f"the generator's samples have an entropy of {rows[0].mean():.3f} nats"
+    return f"the generator's samples have an entropy of {row.mean():.3f} nats"
 
 
-def _spike(run: HealthMonitor) -> str | None:
-    rows = run.last(SHORT + SPIKE, "loss")
-    if rows is None:
-        return None
-    before, now = rows[0][:-SPIKE], float(rows[0][-SPIKE:].mean())
+def _spike(run: HealthMonitor, row: np.ndarray) -> str | None:
+    before, now = row[:-SPIKE], float(row[-SPIKE:].mean())
     usual = float(np.median(before))
     sigma = 1.4826 * float(np.median(np.abs(before - usual)))
     if now < usual + SPIKE_SIGMAS * max(sigma, 0.01 * abs(usual)):
@@ -187,27 +181,23 @@ def _spike(run: HealthMonitor) -> str | None:
     return f"the loss jumped from {usual:.4g} to {now:.4g}"
 
 
-def _norm(run: HealthMonitor) -> str | None:
-    rows = run.last(SHORT, "global_norm")
-    if rows is None or run.step < run.warmup + SHORT:
+def _norm(run: HealthMonitor, row: np.ndarray) -> str | None:
+    if run.step < run.warmup + SHORT:
         return None
-    norm = float(np.median(rows[0]))
+    norm = float(np.median(row))
     least = run.best["norm"] = min(norm, run.best.get("norm", np.inf))
     if norm < NORM_FACTOR * least:
         return None
     return f"the gradients' norm grew from {least:.3g} to {norm:.3g}"
 
 
-def _rate(run: HealthMonitor) -> str | None:
-    rows = run.last(WINDOW, "learning_rate")
-    if rows is None:
-        return None
-    highest = run.best["rate"] = max(rows[0].max(), run.best.get("rate", 0.0))
+def _rate(run: HealthMonitor, row: np.ndarray) -> str | None:
+    highest = run.best["rate"] = max(row.max(), run.best.get("rate", 0.0))
     left = run.total - run.step
-    if rows[0].max() > NO_RATE * highest > 0 or left < 0.1 * (run.total - run.first):
+    if row.max() > NO_RATE * highest > 0 or left < 0.1 * (run.total - run.first):
         return None
     return (
-        f"the learning rate is {rows[0][-1]:.2g}, with {left:,} steps to go, in which "
+        f"the learning rate is {row[-1]:.2g}, with {left:,} steps to go, in which "
         "nothing more is learned"
     )
 
@@ -221,63 +211,75 @@ def _epochs(run: HealthMonitor) -> str | None:
 def _speed(run: HealthMonitor) -> str | None:
     if len(run.speeds) < 3:
         return None
-    best, now = max(run.speeds), run.speeds[-2:]
-    if max(now) > best / 2:
-        return None
-    return f"{max(now):.3g} steps a second, where it was {best:.3g}"
+    best, now = max(run.speeds), max(run.speeds[-2:])
+    return (
+        f"{now:.3g} steps a second, down from {best:.3g}" if now <= best / 2 else None
+    )
 
 
-SIGNS = (
-    Sign(
+ALARMS = (
+    Alarm(
         "discriminator collapse",
         f"recall below {NEVER} (or all tokens called replaced) over {WINDOW:,} steps "
         "after the warm-up, with the loss of guessing (not of `electra_15`, whose loss "
         "counts other tokens than its metrics)",
         "a smaller generator, a lower learning_rate, more num_warmup_steps",
         _discriminator,
+        WINDOW,
+        ("disc_recall", "disc_accuracy", "disc_loss"),
     ),
-    Sign(
+    Alarm(
         "generator collapse",
         f"`masked_lm_loss`, mean of {SHORT} steps, {WORSE_NATS} above its lowest",
         "a lower learning_rate, starting again from an earlier checkpoint",
         _generator,
+        SHORT,
+        ("masked_lm_loss",),
     ),
-    Sign(
+    Alarm(
         "generator with one answer",
         f"`generator_entropy` (`adversarial`), mean of {SHORT} steps, below "
         f"{LEAST_ENTROPY}",
         "a smaller gen_weight, a lower learning_rate",
         _entropy,
+        SHORT,
+        ("generator_entropy",),
     ),
-    Sign(
+    Alarm(
         "loss spike",
         f"`loss`, mean of {SPIKE} steps, {SPIKE_SIGMAS:g} robust standard deviations "
         f"above the {SHORT} steps before",
         "a lower learning_rate, more num_warmup_steps, a look at the data of these "
         "steps",
         _spike,
+        SHORT + SPIKE,
+        ("loss",),
     ),
-    Sign(
+    Alarm(
         "growing gradients",
         f"`global_norm`, median of {SHORT} steps, {NORM_FACTOR:g} times its lowest "
         "after the warm-up",
         "a lower learning_rate",
         _norm,
+        SHORT,
+        ("global_norm",),
     ),
-    Sign(
+    Alarm(
         "no learning rate",
         f"`learning_rate` below {NO_RATE:g} of its highest for {WINDOW:,} steps, with "
         "more than a tenth of the run to go",
         "a larger num_train_steps or a smaller lr_decay_power, in a new run",
         _rate,
+        WINDOW,
+        ("learning_rate",),
     ),
-    Sign(
-        "circles",
+    Alarm(
+        "many_epochs",
         f"more than {MAX_EPOCHS} epochs of the data set that is seen most often",
         "more text; or fewer steps, which may do as well",
         _epochs,
     ),
-    Sign(
+    Alarm(
         "slow",
         "two minutes in a row at less than half of the highest speed",
         "a look at what else runs on the machine and at the storage of the data",

@@ -13,7 +13,7 @@ from electra_tf.storage.checkpoint_manifest import Manifest
 
 
 def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
-    """What a run had done at a step: the hparams of each phase that had begun.
+    """The hparams of each phase of a run that started before a step.
 
     Args:
       hparams: the saved config of the run.
@@ -76,7 +76,7 @@ def check_passed(
 def batch_size_note(
     stored: Mapping[str, Any], config: PretrainingConfig, step: int
 ) -> str | None:
-    """What another `train_batch_size` in a phase that has begun does to its reading.
+    """What another `train_batch_size` in a started phase does to its reading.
 
     None where it is what it was. Batch k is a function of the settings and k, so the
     data are read as if the phase had always had it.

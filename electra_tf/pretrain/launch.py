@@ -332,7 +332,7 @@ def describe(run: Run) -> int:
             f"Compute: {total:.2e} FLOPs, {total / config.num_train_steps:.2e} a step"
         )
     comes = what_comes(run)
-    console.log(f"Dry run: this command would {comes}. Nothing of it was written.")
+    console.log(f"Dry run: this command would {comes}. Nothing was written.")
     return EXIT_OK
 
 

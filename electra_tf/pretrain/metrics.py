@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from electra_tf.pretrain.health import SIGNS
+from electra_tf.pretrain.health import ALARMS
 from electra_tf.train.metrics import STEP_METRICS, Curve, Metric, Ratio, Sums
 
 _ORANGE, _BLUE = "#c0582b", "#2b6cb0"  # of generator and discriminator
@@ -257,7 +257,7 @@ def tables() -> str:
     """The tables of docs/metrics.md: all metrics, and all alarms."""
     metrics = (*ALL_METRICS, *STEP_METRICS)
     rows = [f"| `{m.name}` | {m.meaning} | {m.healthy} |" for m in metrics]
-    alarms = [f"| {sign.name} | {sign.meaning} | {sign.advice} |" for sign in SIGNS]
+    alarms = [f"| {a.name} | {a.meaning} | {a.advice} |" for a in ALARMS]
     lines = ["| name | meaning | healthy |", "|---|---|---|", *rows, ""]
     lines += ["| alarm | raised by | what usually helps |", "|---|---|---|", *alarms]
     return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import batch_order, record_index, tfrecord, token_counts
 from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.pretrain import graph_reading, masking, rare_masking, shards
+from electra_tf.pretrain import graph_reading, masking, shards
 from electra_tf.pretrain.curriculum import Curriculum
 from electra_tf.pretrain.masking import MaskingSettings
 from electra_tf.pretrain.word_masking import WordTables
@@ -171,7 +171,26 @@ class ExampleSource:
             )
         # One record of each shard tells whether the shard is of another length or kind.
         firsts = np.cumsum(self.index.counts) - self.index.counts
-        self.read(firsts[self.index.counts > 0])
+        self._check_kind(firsts[self.index.counts > 0])
+
+    def _check_kind(self, indices: np.ndarray) -> None:
+        """Raises a `UserError` for examples of other programs that would be parsed."""
+        first_ids = self.read(indices)[0, :, 0].tolist()
+        records = self.index.read(indices)
+        for index, first_id, record in zip(indices, first_ids, records, strict=True):
+            if b"masked_lm_positions" in record:
+                problem = "has masked_lm_positions, as BERT's masked examples do"
+            elif first_id != self._vocab.cls_id:
+                cls = f"[CLS] (id {self._vocab.cls_id})"
+                problem = f"begins with id {first_id} instead of {cls}"
+            else:
+                continue
+            place = self.index.locate(int(index))
+            raise UserError(
+                f"{place.path}: record {place.record} at byte {place.offset} "
+                f"{problem}.\nBuild the data with build_pretraining_dataset.py.",
+                EXIT_DAMAGED,
+            )
 
     def __len__(self) -> int:
         return len(self.index)
@@ -440,7 +459,7 @@ class RunData:
             curriculum = Curriculum.of(part, first_step, counts)
         if training and part.rare_mask_power:
             counts = self.token_counts(part)
-            token_weights = rare_masking.token_weights(counts, part.rare_mask_power)
+            token_weights = masking.token_weights(counts, part.rare_mask_power)
         if part.word_list is not None:
             found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
             words = WordTables.of(found)

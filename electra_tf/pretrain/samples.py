@@ -36,7 +36,7 @@ class Samples:
       task: a TrainablePretrainer, whose weights are those of the step.
       batch: makes a masked batch of the passages; asked once.
       directory: of the run.
-      console: is told when there is a sample.
+      console: logs each sample.
       journal: step and is_chief of `Journal`; only the chief computes anything.
     """
 

@@ -2,7 +2,7 @@
 """ELECTRA that also tells whether a text was corrupted at all.
 
 The sentence-level objective among the negative results of the ELECTRA paper (appendix
-H): a share of the inputs is left as it is, and a head at [CLS] says which those are.
+H): a share of the inputs stays intact, and a head at [CLS] says which those are.
 As with tokens, samples that are the original corrupt nothing.
 
 Shapes: B batch, L length.

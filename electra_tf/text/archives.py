@@ -220,8 +220,8 @@ def read_packed(
     Args:
       must_be: the file must be an archive.
 
-    Raises UserError (65) for such archives and for what is damaged, cut short or of
-    absurd size.
+    Raises UserError (65) for such archives, and for damaged, truncated or absurdly
+    large files.
     """
     path = os.fspath(path)
     with open_text(path) as raw:
@@ -274,7 +274,7 @@ def _decompressed(raw: Any, path: str, limit: _Limit | None = None) -> Content:
 
 
 def _decompressor(content: Content, path: str) -> Any:
-    """The decompressed stream; None for what is not compressed."""
+    """The decompressed stream; None if it is not compressed."""
     head = content.head
     if head.startswith(b"\x1f\x8b"):
         return gzip.open(content)

@@ -34,7 +34,7 @@ CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 DAMAGED += (zstd.ZstdError,) if zstd else ()
 _BOM = b"\xef\xbb\xbf"
-# What is no text in UTF-8, by its first bytes, and what to do about it.
+# First bytes of other things than text in UTF-8, and the remedy.
 _OTHERS = {
     b"PK\x03\x04": ("a zip archive", "unpack it"),
     b"\xff\xfe": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
@@ -272,7 +272,7 @@ def record(
 
 
 def lines_before(path: str, start: int) -> int:
-    """How many lines of a file begin before a byte; 0 for what is no file."""
+    """How many lines of a file begin before a byte; 0 unless it is a regular file."""
     number, last = 0, b"\n"
     if start and os.path.isfile(path):
         with open(path, "rb") as f:

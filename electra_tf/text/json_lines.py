@@ -27,9 +27,9 @@ def read_json_lines(
 
     Args:
       reader: of the lines that begin at or after byte `start` of a file.
-      key: of the text; "a/b" is b inside a. A null there is no text.
+      key: of the text; "a/b" is b inside a. A null is an empty text.
 
-    Raises UserError (65), naming file and line, for what is no such object.
+    Raises UserError (65), naming file and line, for anything else.
     """
     number = replaced = 0
     for lines in reader:
@@ -69,7 +69,7 @@ def _text_of(line: str, key: str, place: Callable[[], str]) -> bytes:
         value = value[part]
     if not isinstance(value, str | None):
         raise _broken(place(), f"has no text under {key!r} but {value!r:.40}")
-    # Half a surrogate pair is no character: what is left of it is found as such bytes.
+    # Half a surrogate pair cannot be encoded; decoding finds its bytes.
     return (value or "").encode("utf-8", "surrogatepass")
 
 

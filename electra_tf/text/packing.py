@@ -30,7 +30,7 @@ class PackedTexts(NamedTuple):
 
 
 def room(length: int, second: Sequence[int] = ()) -> int:
-    """How many tokens of two texts `join` has a place for in so many."""
+    """How many tokens of the texts `join` can put into `length` tokens."""
     return length - (3 if second else 2)
 
 

@@ -130,12 +130,9 @@ class _Parquet:
         self._column = _find(path, self._file.schema_arrow, key)
 
     def part_sizes(self) -> list[int]:
-        dotted = ".".join(self._column)
         metadata = self._file.metadata
-        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         groups = map(metadata.row_group, range(metadata.num_row_groups))
-        index = names.index(dotted)
-        return [group.column(index).total_uncompressed_size for group in groups]
+        return [group.total_byte_size for group in groups]
 
     def read(
         self, start: int, end: int, encoding_errors: str = "strict"
@@ -212,18 +209,12 @@ def _find(path: str, schema: Any, key: str) -> list[str]:
     import pyarrow as pa
 
     names = [key] if key in schema.names else key.split("/")
-    fields: Any = schema
-    kind = None
-    for name in names:
-        is_there = (
-            fields.names.count(name) == 1
-            if fields is schema
-            else pa.types.is_struct(fields) and fields.get_field_index(name) >= 0
-        )
-        if not is_there:
-            kind = None
-            break
-        fields = kind = fields.field(name).type
+    kind: Any = schema
+    try:
+        for name in names:
+            kind = kind.field(name).type
+    except (AttributeError, KeyError, TypeError):  # none, several, or not a struct
+        kind = None
     if kind is not None and pa.types.is_dictionary(kind):
         kind = kind.value_type
     texts = (pa.string(), pa.large_string(), pa.string_view())
@@ -258,7 +249,7 @@ def _texts(
                 values = pc.struct_field(values, name)
             if pa.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
-            # As bytes, because nobody has checked yet that they are UTF-8.
+            # As bytes, because it is not yet checked that they are UTF-8.
             texts = values.cast(pa.large_binary()).to_pylist()
         for text in texts:
             where = f"{place} row {row}"

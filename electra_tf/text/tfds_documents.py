@@ -46,7 +46,7 @@ def open_tfds(spec: str, data_dir: str | os.PathLike | None = None) -> TfdsSourc
         )
     if not _is_text(info.features, field.split("/")):
         raise UserError(
-            f"--tfds {spec}: {field!r} is no text feature of {info.full_name}.\n"
+            f"--tfds {spec}: {info.full_name} has no text feature {field!r}.\n"
             f"Its features: {', '.join(map(str, info.features))}."
         )
     split = info.splits["train"]

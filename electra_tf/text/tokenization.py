@@ -238,14 +238,14 @@ class Tokenizer:
 def each_text(texts: Any) -> Iterator[str]:
     """Yields texts as str, whether one or several, str or bytes, or tensors of them.
 
-    Raises UserError, with its number, for what is no text.
+    Raises UserError, with its number, for anything else.
     """
     texts = texts.numpy() if hasattr(texts, "numpy") else texts
     texts = texts.ravel() if isinstance(texts, np.ndarray) else texts
     for number, text in enumerate([texts] if isinstance(texts, str | bytes) else texts):
         text = text.numpy() if hasattr(text, "numpy") else text
         if not isinstance(text, str | bytes):
-            raise UserError(f"text {number} is {text!r:.40}, which is no str.")
+            raise UserError(f"text {number} is {text!r:.40}, which is not a str.")
         yield _to_text(text)
 
 
@@ -259,7 +259,7 @@ def raw_words(text: str) -> list[str]:
     """Splits a text, uncleaned, into parts that can be tokenised one by one.
 
     The tokens of the text are those of the parts in turn. The parts repeat, so that
-    whoever has seen one need not tokenise it again.
+    tokens of a part can be remembered.
     """
     for char in _CONTROLS_THAT_SPLIT:
         if char in text:
@@ -281,8 +281,8 @@ def _split_word(word: str, config: TokenizerConfig) -> list[str]:
 def encoded(text: str) -> bytes:
     """A text as graphs take it, which say places in it by its characters.
 
-    Half a pair of surrogates, which JSON may hold, is no character of UTF-8. U+FFFD in
-    its place vanishes as it does in `Tokenizer`.
+    Half a pair of surrogates, which JSON may hold, cannot be encoded. U+FFFD in its
+    place vanishes as it does in `Tokenizer`.
     """
     return _SURROGATES.sub("\ufffd", text).encode()
 

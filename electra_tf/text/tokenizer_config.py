@@ -66,7 +66,7 @@ _SETTINGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(Fa
 
 def strips_accents(config: TokenizerConfig) -> bool:
     """Whether accents are really stripped."""
-    # A cased tokenizer keeps accents whatever it is told, in the original as here.
+    # A cased tokenizer keeps accents whatever the setting, as in the original.
     return config.do_lower_case and config.strip_accents
 
 
@@ -136,7 +136,7 @@ def refused(
 
 
 def of_settings(settings: dict[str, Any], path: str | os.PathLike) -> TokenizerConfig:
-    """The settings in BERT's words; `UserError` for what is not done here."""
+    """The settings from BERT's names for them; `UserError` for unsupported ones."""
     lower = settings.get("do_lower_case", True)
     strip = settings.get("strip_accents")
     strip = lower if strip is None else strip
@@ -212,7 +212,7 @@ def check_added(tokens: Iterable[Any], path: str | os.PathLike) -> None:
     """Refuses tokens that are cut out of a text before it is cut into words.
 
     Args:
-      tokens: each as it is, or an object with its `content`.
+      tokens: strings, or objects with the string as `content`.
     """
     for one in tokens:
         token = one.get("content") if isinstance(one, Mapping) else one
@@ -221,7 +221,7 @@ def check_added(tokens: Iterable[Any], path: str | os.PathLike) -> None:
 
 
 def settings_in_file(path: str | os.PathLike) -> TokenizerConfig | None:
-    """The settings in a vocabulary's own file; None if it is no tokenizer.json."""
+    """The settings in a vocabulary's own file; None unless it is a tokenizer.json."""
     try:
         with open(path, "rb") as f:
             data = f.read()

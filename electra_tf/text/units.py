@@ -151,7 +151,7 @@ class Reader(NamedTuple):
 def read_unit(unit: Unit, reading: Reading) -> Iterator[TextReader]:
     """Yields a reader for each text of a unit, to be read before the next one.
 
-    Raises UserError, naming the file and the place in it, for what is damaged.
+    Raises UserError, naming the file and the place in it, for damaged files.
     """
     return READERS[unit.kind].read(unit, reading)
 
@@ -223,9 +223,7 @@ def of_files(
         for start, end, weight in pieces(kind, path, size):
             units.append(Unit(kind, path, name, start, end, weight, len(units)))
     if not units:
-        raise UserError(
-            f"the {len(paths)} files in {root} are empty: there is no text."
-        )
+        raise UserError(f"the {len(paths)} files in {root} are empty.")
     return Corpus(units, len(paths), total, listing.hexdigest())
 
 

@@ -82,7 +82,7 @@ class Vocabulary:
         A tokenizer.json of the package tokenizers with WordPiece will do as well. White
         space around a token is stripped, as in the original, unless there is nothing
         else: a blank line keeps its id. Raises UserError, naming the file and the
-        line, for anything that is no vocabulary.
+        line, for other files.
         """
         path = os.fspath(path)
         return cls(tuple(_read_tokens(path)), path)
@@ -198,7 +198,7 @@ def _read_tokens(path: str) -> list[str]:
 
 
 def stripped_line(line: bytes, where: str) -> str:
-    """A line without white space around it; UserError for what is not UTF-8."""
+    """A line without white space around it; UserError unless it is UTF-8."""
     try:
         return line.decode("utf-8").strip()
     except UnicodeDecodeError as e:
@@ -219,7 +219,7 @@ def _tokens_of_json(path: str, data: bytes) -> list[str]:
             raise ValueError("another model than WordPiece")
         if [ids[token] for token in tokens] != list(range(len(tokens))):
             raise ValueError("ids with gaps")
-        "".join(tokens).encode()  # Half a pair of surrogates is no character.
+        "".join(tokens).encode()  # Half a pair of surrogates cannot be encoded.
         if any(t.strip() not in ("", t) or {*"\r\n"} & {*t} for t in tokens):
             raise ValueError("a token that has line ends, or blanks around it")
         if not tokens[-1].strip():
@@ -254,7 +254,7 @@ def write_settings(
         "vocab_sha256": vocab.sha256,
         **provenance,
     }
-    # ASCII: the name of a corpus may be bytes that are no characters.
+    # ASCII: the name of a corpus may have bytes that are not UTF-8.
     text = json.dumps(settings, indent=2) + "\n"
     atomic_write(settings_path(vocab.path), text)
 

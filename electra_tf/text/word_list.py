@@ -55,8 +55,8 @@ class WordList(NamedTuple):
 def load(path: str, vocab: Vocabulary, do_lower_case: bool) -> WordList:
     """Reads a list of words, UTF-8, one a line; blank lines count for nothing.
 
-    Words are normalised as text is. Raises UserError, naming file and line, for what is
-    no such list, and for one without a word that several tokens spell.
+    Words are normalised as text is. Raises UserError, naming file and line, for
+    other files, and for a list without a word that several tokens spell.
     """
     lines, sha256 = _read(path)
     config = resolve_settings(vocab, do_lower_case)

@@ -7,7 +7,8 @@ import os
 
 import pytest
 
-from electra_tf.config import original, recipes
+from electra_tf.config import original
+from electra_tf.config import run as recipes
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
@@ -282,7 +283,7 @@ def test_recipes_are_found_by_name():
     assert sorted(recipes.recipes()) == RECIPES
     by_path = recipes.read_config(str(CONFIGS / "electra_small.json"))
     assert recipes.read_config("electra_small") == by_path == recipe("electra_small")
-    with pytest.raises(UserError, match="no such recipe and no such file"):
+    with pytest.raises(UserError, match="neither a recipe nor a file"):
         recipes.read_config("electra_smal")
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune.task_names import make_tasks
+from electra_tf.finetune.registry import make_tasks
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files
 

@@ -5,8 +5,8 @@ import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
+from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.task import write_jsonl
-from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import write_files
 

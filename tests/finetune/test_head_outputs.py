@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.head_outputs import head_outputs
+from electra_tf.finetune.batches import head_outputs
 from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.preprocessing import FeatureStore
 from tests.helpers.tiny_finetuning import TINY

@@ -13,7 +13,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
 from electra_tf.finetune.inputs import open_source
 from electra_tf.finetune.question_inputs import questions
-from electra_tf.finetune.task_names import make_tasks, originals_with_data
+from electra_tf.finetune.registry import make_tasks, originals_with_data
 from electra_tf.text import tables
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.own_task import own_tasks, write_files

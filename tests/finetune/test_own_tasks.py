@@ -12,7 +12,7 @@ import pytest
 from electra_tf.errors import UserError
 from electra_tf.export import litert, onnx, saved_model
 from electra_tf.finetune import data_summary, inputs, preprocessing
-from electra_tf.finetune.own_tasks import check_description
+from electra_tf.finetune.registry import check_description
 from electra_tf.finetune.task import write_facts
 from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer

@@ -12,7 +12,7 @@ import tensorflow as tf
 from electra_tf.errors import UserError
 from electra_tf.export.question_answering import windows_on
 from electra_tf.finetune import qa
-from electra_tf.finetune.qa_scorer import WINDOWS_PER_EXAMPLE
+from electra_tf.finetune.qa_answers import WINDOWS_PER_EXAMPLE
 from electra_tf.text import tokenization, vocabulary
 from tests.helpers.own_task import own_tasks
 

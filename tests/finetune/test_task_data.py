@@ -11,7 +11,7 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import batches, preprocessing
-from electra_tf.finetune.task_names import make_tasks
+from electra_tf.finetune.registry import make_tasks
 from electra_tf.text.vocabulary import Vocabulary
 from tests.helpers.runs import SPECIAL
 

@@ -35,7 +35,7 @@ def succeed(*args, **kwargs):
 
 
 def fail(*args, **kwargs):
-    """Runs a build that ends with an error in words; returns it and the exit code."""
+    """Runs a build that ends with a UserError; returns its message and exit code."""
     result = build(*args, **kwargs)
     error = result.stderr[result.stderr.find("error: ") :]
     assert error.startswith("error: "), result.stderr

@@ -5,8 +5,7 @@ import json
 from pathlib import Path
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.own_tasks import KEYS
-from electra_tf.finetune.task_names import make_tasks
+from electra_tf.finetune.registry import KEYS, make_tasks
 from electra_tf.text.vocabulary import Vocabulary, write_settings, write_tokens
 from tests.helpers.runs import SPECIAL
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.export import saved_model
 from electra_tf.export.signatures import NAMES
-from electra_tf.finetune import task_names
+from electra_tf.finetune import registry
 from electra_tf.finetune.model import build_finetuning_model
 from electra_tf.finetune.task import write_facts
 from electra_tf.storage.checkpoints import Checkpoints
@@ -65,7 +65,7 @@ def write_run(data, hparams):
         values["model_dir"] = str(folder)
     config = FinetuningConfig.from_hparams(str(data), "m", values)
     vocab = Vocabulary.load(config.vocab_file)
-    tasks = task_names.make_tasks(config, vocab)
+    tasks = registry.make_tasks(config, vocab)
     model = build_finetuning_model(config, tasks, dtype="float32")
     rng = np.random.default_rng(7)
     for v in model.variables:

@@ -60,7 +60,7 @@ def test_texts_may_be_bytes_or_tensors(model):
         assert found[1:] == expected[1:]
         assert model.tokenizer(given)["input_ids"].shape == (4, 72)
     assert model.tokenizer(TEXTS, max_seq_length=8)["input_mask"].sum() == 7 + 2 + 3 + 8
-    with pytest.raises(electra_tf.UserError, match="text 1 is 5, which is no str"):
+    with pytest.raises(electra_tf.UserError, match="text 1 is 5, which is not a str"):
         model.encode(["w1", 5])
 
 

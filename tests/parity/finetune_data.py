@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune import classification, qa, qa_decoding, qa_metrics, tagging
+from electra_tf.finetune import classification, qa, qa_answers, tagging
+from electra_tf.finetune.registry import make_tasks
 from electra_tf.finetune.tag_schemes import tags_of
-from electra_tf.finetune.task_names import make_tasks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary
 from tests.parity.rows import Row, compare, equal, read_json, vocabulary
@@ -201,11 +201,11 @@ def _tagging_scores(golden) -> Iterator[Row]:
 
 
 def _text_metrics(golden) -> Iterator[Row]:
-    v1, v2 = (functools.partial(qa_metrics.f1, empty_counts=x) for x in (False, True))
+    v1, v2 = (functools.partial(qa_answers.f1, empty_counts=x) for x in (False, True))
     functions = {"v2_f1": v2, "v1_f1": v1, "mrqa_f1": v1}
-    functions |= {f"{name}_exact": qa_metrics.exact for name in ("v2", "v1", "mrqa")}
+    functions |= {f"{name}_exact": qa_answers.exact for name in ("v2", "v1", "mrqa")}
     for number, pair in enumerate(golden["pairs"]):
-        ours = qa_metrics.normalize(pair["gold"])
+        ours = qa_answers.normalize(pair["gold"])
         yield equal(f"text/{number}/normalized", ours, pair["normalized_gold"])
         for name, function in functions.items():
             ours = function(pair["gold"], pair["pred"])
@@ -220,14 +220,14 @@ def _text_metrics(golden) -> Iterator[Row]:
             }
             if kind == "v2":
                 threshold = case["na_prob_thresh"]
-                ours = qa_metrics.evaluate_v2(
+                ours = qa_answers.evaluate_v2(
                     answers, case["predictions"], case["na_probs"], threshold
                 )
             else:
-                ours = qa_metrics.evaluate_v1(answers, case["predictions"])
+                ours = qa_answers.evaluate_v1(answers, case["predictions"])
             yield from _official(f"{kind}/{number}", ours, case["results"])
     for number, case in enumerate(golden["mrqa"]):
-        ours = qa_metrics.evaluate_v1(
+        ours = qa_answers.evaluate_v1(
             case["answers"], case["predictions"], case["skip_no_answer"]
         )
         yield from _official(f"mrqa/{number}", ours, case["results"])
@@ -251,19 +251,19 @@ def _qa_helpers(directory: str) -> Iterator[Row]:
 
     yield from rows(
         "get_final_text",
-        lambda c: qa_decoding.final_text(
+        lambda c: qa_answers.final_text(
             c["pred_text"], c["orig_text"], c["do_lower_case"]
         ),
     )
     yield from rows(
         "get_best_indexes",
-        lambda c: qa_decoding.best_indexes(c["logits"], c["n_best_size"]),
+        lambda c: qa_answers.best_indexes(c["logits"], c["n_best_size"]),
     )
     yield from rows(
         "check_is_max_context",
         lambda c: [
             [
-                qa_decoding.is_max_context(c["doc_spans"], i, place)
+                qa_answers.is_max_context(c["doc_spans"], i, place)
                 for place in range(len(row))
             ]
             for i, row in enumerate(c["result"])
@@ -272,7 +272,7 @@ def _qa_helpers(directory: str) -> Iterator[Row]:
     yield from rows(
         "improve_answer_span",
         lambda c: list(
-            qa_decoding.improve_span(
+            qa_answers.improve_span(
                 c["doc_tokens"],
                 c["input_start"],
                 c["input_end"],
@@ -281,7 +281,7 @@ def _qa_helpers(directory: str) -> Iterator[Row]:
         ),
     )
     for number, case in enumerate(golden["compute_softmax"]):
-        ours = qa_decoding.softmax(case["scores"])
+        ours = qa_answers.softmax(case["scores"])
         yield compare(f"softmax/{number}", ours, case["probs"], atol=1e-12)
     for number, (character, is_space) in enumerate(golden["is_whitespace"]):
         words, _ = qa.split_words(f"a{character}b")
@@ -316,6 +316,6 @@ def _qa_decoding(directory: str) -> Iterator[Row]:
                 [a.text for a in found],
             )
             yield equal(name, texts, [b["text"] for b in theirs])
-            ours = qa_decoding.softmax([a.start_logit + a.end_logit for a in found])
+            ours = qa_answers.softmax([a.start_logit + a.end_logit for a in found])
             golden = [b["probability"] for b in theirs]
             yield compare(f"decoding/{variant}/probability", ours, golden, atol=1e-6)

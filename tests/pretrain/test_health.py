@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signs that a run goes wrong: in made-up metrics, and in a run that diverges."""
+"""Alarms of a run that goes wrong: in made-up metrics, and in a run that diverges."""
 
 import types
 
@@ -142,7 +142,7 @@ def test_many_epochs_and_half_the_speed():
     assert "seen all of a data set 40 times" in line
     times = np.cumsum([0.1] * 3000 + [0.25] * 3000)
     (line,) = watch(healthy(6000), times=times)
-    assert "4 steps a second, where it was 10" in line
+    assert "4 steps a second, down from 10" in line
 
 
 def test_a_fault_that_returns_is_reported_again():

@@ -291,6 +291,31 @@ def test_other_features(tmp_path):
         assert words in text and code == 65
 
 
+@pytest.mark.parametrize(
+    ("first_id", "more", "words"),
+    [
+        (2, "masked_lm_positions", "has masked_lm_positions, as BERT's"),
+        (7, None, "begins with id 7 instead of [CLS] (id 2)"),
+    ],
+)
+def test_examples_of_other_programs_are_refused(tmp_path, first_id, more, words):
+    """They would be parsed, and trained on, without an error."""
+    rows = dict(zip(NAMES, example_arrays([3]), strict=True))
+    rows["input_ids"][0, 0] = first_id
+    if more:
+        rows[more] = [[1, 2]]
+    features = {
+        name: tf.train.Feature(int64_list=tf.train.Int64List(value=values[0]))
+        for name, values in rows.items()
+    }
+    example = tf.train.Example(features=tf.train.Features(feature=features))
+    path = tmp_path / "tf_examples.tfrecord"
+    path.write_bytes(tfrecord.frame(example.SerializeToString()))
+    text, code = error_of(dataset, str(path))
+    assert f"{path}: record 0 at byte 0 {words}" in text and code == 65
+    assert text.count("\n") <= 2
+
+
 # Data sets that are mixed.
 
 

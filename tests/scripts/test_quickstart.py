@@ -7,7 +7,7 @@ import json
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.own_tasks import make_own_task
+from electra_tf.finetune.registry import make_own_task
 from tests.helpers.runs import ROOT, run_script
 
 pytestmark = pytest.mark.thorough

@@ -38,7 +38,7 @@ def test_tfds_documents(tfds_dir):
     [
         ("tiny_texts", "text feature are needed"),
         ("tiny_texts:body", "Its features: .*text"),
-        ("tiny_texts:more", "no text feature"),
+        ("tiny_texts:more", "has no text feature 'more'"),
         ("no_such_data_set:text", "cannot open no_such_data_set"),
         ("wikipedia/20230601.en:text", "has not been prepared"),
     ],

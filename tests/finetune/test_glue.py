@@ -3,20 +3,20 @@
 
 import zipfile
 
-from electra_tf.finetune import glue_zip
+from electra_tf.finetune import glue
 
 
 def test_archive_of_all_eleven_files(tmp_path):
     log = []
-    for name in glue_zip.NAMES[:-1]:
+    for name in glue.NAMES[:-1]:
         folder = tmp_path / f"{name.lower()}_test_predictions" / "trial_1"
         folder.mkdir(parents=True)
         (folder / f"{name}.tsv").write_text(f"index\tprediction\n0\t{name}\n")
-    last = glue_zip.NAMES[-1]
-    assert glue_zip.write(tmp_path, 1, log.append) is None
+    last = glue.NAMES[-1]
+    assert glue.write_archive(tmp_path, 1, log.append) is None
     assert log == [f"No GLUE.zip of trial 1 yet: {last} missing."]
     (folder / f"{last}.tsv").write_text("index\tprediction\n0\tx\n")
-    path = glue_zip.write(tmp_path, 1, log.append)
+    path = glue.write_archive(tmp_path, 1, log.append)
     with zipfile.ZipFile(path) as archive:
         names = "AX CoLA MNLI-m MNLI-mm MRPC QNLI QQP RTE SST-2 STS-B WNLI"
         assert sorted(archive.namelist()) == [f"{name}.tsv" for name in names.split()]
@@ -24,4 +24,4 @@ def test_archive_of_all_eleven_files(tmp_path):
         rows = archive.read("WNLI.tsv").decode().splitlines()
     assert rows[0] == "index\tprediction" and len(rows) == 147
     assert {row.split("\t")[1] for row in rows[1:]} == {"0"}
-    assert glue_zip.write(tmp_path, 2, log.append) is None
+    assert glue.write_archive(tmp_path, 2, log.append) is None

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from electra_tf.finetune.classification import RegressionScorer
-from electra_tf.finetune.evaluations import Evaluations, main_score
+from electra_tf.finetune.trial import Evaluations, main_score
 
 
 def test_best_step_and_patience(tmp_path):

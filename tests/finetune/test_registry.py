@@ -4,7 +4,7 @@
 import pytest
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.task_names import originals_with_data
+from electra_tf.finetune.registry import originals_with_data
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tasks that hparams can name: the original's, one's own, those of a module."""
+"""The tasks that hparams can name: the original's, described ones, those of a module.
+
+    "tasks": {"mytask": {"type": "classification", "train": "train.tsv", "dev":
+              "dev.tsv", "text_a": "sentence", "label": "class", "metric": "mcc"}}
+
+Types: classification, multilabel, regression (of one text, or two with text_b), tagging
+(words and tags on lines as CoNLL has them, or lists in JSONL; spans or plain tags), qa
+(files in SQuAD's form). Texts come from TSV or CSV with a header, from JSONL or from
+Parquet; paths are relative to --data-dir.
+"""
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import (
-    classification,
-    glue_rows,
-    own_tasks,
+    glue,
     qa,
     tagging,
     tfds_source,
 )
+from electra_tf.finetune.classification import (
+    METRICS,
+    OwnTextTask,
+    TextTask,
+    columns_of,
+    metrics_of,
+)
+from electra_tf.finetune.multilabel import OwnMultilabelTask
+from electra_tf.finetune.qa import OwnQATask
+from electra_tf.finetune.tag_schemes import Notation
+from electra_tf.finetune.tagging import OwnTaggingTask, TaggingTask
 from electra_tf.finetune.task import (
     FACTS_FILE,
+    FILES,
     SMOOTHED,
     Task,
     TaskFacts,
     check_facts,
     read_facts,
 )
+from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 
@@ -89,8 +111,8 @@ def _originals(reads_data: bool) -> dict[str, Callable[..., Task]]:
     """The original's tasks by their names."""
     known: dict[str, Callable[..., Task]] = {"chunk": tagging.TaggingTask}
     # Which files there are is not asked for, perhaps of a bucket, where none is read.
-    glue = glue_rows.glue_task if reads_data else classification.GlueTask
-    known |= dict.fromkeys(classification.GLUE, glue)
+    of_glue = glue.glue_task if reads_data else glue.GlueTask
+    known |= dict.fromkeys(glue.GLUE, of_glue)
     return known | {name: qa.QATask for name in (*qa.SQUAD, *qa.MRQA)}
 
 
@@ -99,7 +121,7 @@ def _make_task(
 ) -> Task:
     known = _originals(reads_data)
     if name in config.tasks:
-        return own_tasks.make_own_task(name, config, tokenizer)
+        return make_own_task(name, config, tokenizer)
     if ":" in name:
         return _from_module(name)(config, tokenizer)
     if name in known and config.data_source == "tfds":
@@ -160,3 +182,114 @@ def _from_module(name: str) -> type[Task]:
     if missing := sorted(found.__abstractmethods__):
         raise UserError(f"{name} does not define {', '.join(missing)}.")
     return found
+
+
+_TYPES = {
+    "metric": ((str, list), "text, or a list of it"),
+    "class_weights": ((str, list, dict), 'a list, an object {...} or "balanced"'),
+    "lowest": ((int, float), "a number"),
+    "highest": ((int, float), "a number"),
+    "has_impossible": (bool, "true or false"),
+    "quoted": (bool, "true or false"),
+    "delimiter": (str, "one character"),
+    "words": ((str, int), "a column's name, or its number from 1"),
+    "tags": ((str, int), "a column's name, or its number from 1"),
+    "tag_names": (list, "a list of names"),
+    "label_names": (list, "a list of names"),
+    "multilabel label": ((str, list), "a column, or a list of one for each class"),
+}
+_TABLE_KEYS = ("delimiter", "quoted")  # of a table in text
+# Names go into those of files and variables.
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+# Type -> the keys that a description may have beside the files; * must be there.
+KEYS = {
+    "classification": (
+        *("text_a*", "text_b", "label*", "id", "metric", "class_weights"),
+    ),
+    "multilabel": (
+        *("text_a*", "text_b", "label*", "id", "separator", "label_names"),
+        "class_weights",
+    ),
+    "regression": ("text_a*", "text_b", "label*", "id", "lowest", "highest"),
+    "tagging": ("words", "tags", "id", "scheme", "tag_names"),
+    "qa": ("has_impossible",),
+}
+
+
+def make_own_task(name: str, config, tokenizer) -> Task:
+    """The task that `config.tasks` describes under this name.
+
+    Raises `UserError` for a description that is wrong, naming the key.
+    """
+    description = config.tasks[name]
+    check_description(name, description)
+    kinds = {"tagging": OwnTaggingTask, "qa": OwnQATask}
+    kinds["multilabel"] = OwnMultilabelTask
+    return kinds.get(description["type"], OwnTextTask)(name, config, tokenizer)
+
+
+def check_description(name: str, description: dict[str, Any]) -> None:
+    """Raises a UserError that names the key that is wrong or missing."""
+    if not _NAME.fullmatch(name):
+        raise UserError(
+            f"task {name!r}: a name has letters, digits and the signs _ . - only."
+        )
+    if name in networks.PARTS:
+        raise UserError(
+            f"task {name!r}: export_model.py has that name for a part of a pre-trained "
+            f"model, as it has {', '.join(p for p in networks.PARTS if p != name)}.\n"
+            "Give the task another name."
+        )
+    kind = description.get("type")
+    if not isinstance(kind, str) or kind not in KEYS:
+        raise UserError(
+            f"task {name}: type is {kind!r}; it is one of {', '.join(KEYS)}."
+        )
+    keys = [key.rstrip("*") for key in KEYS[kind]]
+    known = ["type", *FILES, *keys, *_TABLE_KEYS * (kind != "tagging")]
+    for key in description:
+        if key not in known:
+            raise UserError(
+                f"task {name}: unknown key {key!r}; {kind} has {', '.join(known)}."
+            )
+    needed = ["train", "dev"] + [k[:-1] for k in KEYS[kind] if k.endswith("*")]
+    for key in needed:
+        if key not in description:
+            raise UserError(f"task {name}: {key!r} is missing; {kind} needs it.")
+    for key, value in description.items():
+        usual = _TYPES.get(key, (str, "text"))
+        types, what = _TYPES.get(f"{kind} {key}", usual)
+        is_other_bool = isinstance(value, bool) and types is not bool
+        if is_other_bool or not isinstance(value, types):
+            raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
+    low, high = (description.get(key) for key in ("lowest", "highest"))
+    if low is not None and high is not None and not low < high:
+        raise UserError(
+            f"task {name}: lowest is {low}, highest is {high}; lowest must be below "
+            "highest."
+        )
+    if len(description.get("delimiter", ",")) != 1:
+        raise UserError(f"task {name}: delimiter is one character, such as ;.")
+    if description.get("separator") == "":
+        raise UserError(f"task {name}: separator is empty; it parts the labels.")
+    metrics = metrics_of(description)
+    if not metrics or not all(metric in METRICS for metric in metrics):
+        raise UserError(
+            f"task {name}: metric is {description['metric']!r}; it is one of "
+            f"{', '.join(METRICS)}, or a list of them, the main one first."
+        )
+    if "scheme" in description:
+        Notation.named(description["scheme"])
+
+
+def table_of(facts: TaskFacts, config) -> dict[str, Any]:
+    """Where a table has a task's texts or words, and ids: for an export's manifest."""
+    if facts.kind == "qa":
+        return {}
+    said = config.tasks.get(facts.name, {})
+    usual = TaggingTask if facts.kind == "tagging" else TextTask
+    found = {"identity": (said.get("id", "id"),) if said else usual.identity}
+    if facts.kind == "tagging":
+        return found | {"words": said.get("words", usual.word_column)}
+    of_glue = glue.GLUE[facts.name].columns if facts.name in glue.GLUE else ()
+    return found | {"columns": columns_of(said, of_glue, facts.num_texts)}

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import run_settings, trial
+from electra_tf.finetune import results, trial
 from electra_tf.finetune.results import Results, TrialResult
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import CheckpointInfo
@@ -21,11 +21,11 @@ DESCRIPTION = {"type": "classification", "train": "a", "dev": "b", "text_a": "t"
 
 def settings(folder, **hparams):
     config = FinetuningConfig.from_hparams(str(folder), "m", hparams)
-    return json.loads(json.dumps(run_settings.settings_of(config, None, None)))
+    return json.loads(json.dumps(results.settings_of(config, None, None)))
 
 
 def changed(there, here, **ignored):
-    return [name for name, *_ in run_settings.differences(there, here, **ignored)]
+    return [name for name, *_ in results.differences(there, here, **ignored)]
 
 
 def test_settings_that_influence_results(tmp_path):
@@ -51,10 +51,10 @@ def test_files_of_tasks_are_identified_by_their_hashes(tmp_path):
     for there in (first, added, moved, more):
         assert changed(there, first) == changed(first, there) == []
     assert changed(first, other) == ["tasks"]
-    text = run_settings.said(run_settings.differences(added, other))
+    text = results.changes_text(results.differences(added, other))
     assert text == 'tasks: x: text_a is "t" there, "s" here (1 in all)'
     several = [("keep", "last", "best"), ("init_sha256", "a", "b"), ("seed", 1, None)]
-    text = run_settings.said(several)
+    text = results.changes_text(several)
     assert text.startswith('keep is "last" there, "best" here (3 in all: keep, the')
 
 
@@ -95,7 +95,7 @@ def test_replaced_weights_differ(tmp_path, is_run):
         source = saved_model(tmp_path / name, value)
         if not is_run:
             (tmp_path / name / "model.ckpt-5.json").unlink()
-        said = run_settings.settings_of(config, source, vocab)
+        said = results.settings_of(config, source, vocab)
         found.append(said | {"init_checkpoint": "the same path"})
     assert changed(found[0], found[1]) == []
     assert changed(found[0], found[2]) == ["init_sha256"]

@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GLUE: its tasks, in its own files or in rows as others distribute it; GLUE.zip.
+
+Rows have columns by name and classes as numbers. Examples come in the order of GLUE's
+files and with their ids, so features and submissions are the same from either form.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import zipfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_tf.errors import UserError
+from electra_tf.finetune.classification import InputExample, TextTask
+from electra_tf.finetune.inputs import (
+    Columns,
+    parquet_name,
+    read_text,
+    shown,
+)
+from electra_tf.finetune.task import (
+    rounded,
+)
+from electra_tf.paths import escape
+from electra_tf.storage.files import atomic_write
+from electra_tf.storage.remote import expand, fetch
+from electra_tf.text import tables
+
+
+class Glue(NamedTuple):
+    """Columns of a task's files, and how GLUE wants its predictions."""
+
+    text: tuple[int, ...]
+    label: int
+    labels: tuple[str, ...]  # () for regression
+    submission: dict[str, str]  # split -> file name
+    test_text: tuple[int, ...] = ()  # where it is not `text`
+    has_header: bool = True
+    is_unordered: bool = False
+    metric: str = "accuracy"
+    columns: tuple[Columns, ...] = (("sentence1", "sentence2"),)  # by their names
+    more_metrics: tuple[str, ...] = ()  # which the original does not have
+
+
+_NLI = ("entailment", "not_entailment")
+_SENTENCE = (("sentence",),)
+GLUE = {
+    "cola": Glue(
+        *((3,), 1, ("0", "1"), {"test": "CoLA"}, (1,)),
+        **{"has_header": False, "metric": "mcc", "columns": _SENTENCE},
+    ),
+    "sst": Glue((0,), 1, ("0", "1"), {"test": "SST-2"}, (1,), columns=_SENTENCE),
+    "mrpc": Glue(
+        *((3, 4), 0, ("0", "1"), {"test": "MRPC"}),
+        is_unordered=True,
+        columns=(("#1 String", "#2 String"), ("sentence1", "sentence2")),
+        more_metrics=("f1",),
+    ),
+    "sts": Glue((7, 8), -1, (), {"test": "STS-B"}, is_unordered=True, metric="pearson"),
+    "qqp": Glue(
+        *((3, 4), 5, ("0", "1"), {"test": "QQP"}, (1, 2)),
+        columns=(("question1", "question2"),),
+        more_metrics=("f1",),
+    ),
+    "mnli": Glue(
+        (8, 9),
+        -1,
+        ("contradiction", "entailment", "neutral"),
+        {"test_matched": "MNLI-m", "test_mismatched": "MNLI-mm", "diagnostic": "AX"},
+        columns=(("sentence1", "sentence2"), ("premise", "hypothesis")),
+    ),
+    "qnli": Glue(
+        *((1, 2), 3, _NLI, {"test": "QNLI"}), columns=(("question", "sentence"),)
+    ),
+    "rte": Glue((1, 2), 3, _NLI, {"test": "RTE"}),
+}
+HIGHEST_SCORE = 5.0  # of sts
+
+
+class GlueTask(TextTask):
+    """A task of GLUE, in the files of its download."""
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.glue = GLUE[name]
+        self.num_texts = len(self.glue.text)
+        self.labels = self.glue.labels
+        self.metric, self.more_metrics = self.glue.metric, self.glue.more_metrics
+        self.usual_columns = self.glue.columns
+        self.highest = HIGHEST_SCORE
+
+    def splits(self, kind: str) -> list[str]:
+        """mnli has two dev sets and three test sets."""
+        if kind == "test":
+            return list(self.glue.submission)
+        mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
+        return ["dev", "dev_mismatched"] if mismatched else ["dev"]
+
+    def notes(self, kinds: Sequence[str]) -> list[str]:
+        """Which of mnli's sets is not there."""
+        found = super().notes(kinds)
+        if self.name == "mnli" and "dev" in kinds and len(self.splits("dev")) < 2:
+            name = self.path("dev_mismatched").name
+            found.append(f"mnli has no {name}: only the matched set counts")
+        return found
+
+    def path(self, split: str) -> Path:
+        """The file of a split."""
+        file = "dev_matched" if (self.name, split) == ("mnli", "dev") else split
+        return Path(self.config.raw_data_dir(self.name)) / f"{file}.tsv"
+
+    def examples(self, split: str) -> list[InputExample]:
+        """All lines; in training both orders of pairs that have none."""
+        path = self.required(split)
+        is_test = split in self.glue.submission
+        lines = read_text(path).split("\n")
+        first_line = 1
+        if self.glue.has_header or is_test:
+            self._check_header(path, lines[0], is_test)
+            lines, first_line = lines[1:], 2
+        found = []
+        for eid, line in enumerate(lines):
+            if line.strip():
+                where = f"{path}, line {eid + first_line}"
+                example = self._example(eid, line, split, where)
+                if example:
+                    found.append(example)
+        return self.in_both_orders(found) if split == "train" else found
+
+    def _check_header(self, path: Path, line: str, is_test: bool) -> None:
+        """Refuses a first line that is an example: nothing would be left of it."""
+        cells = line.rstrip("\r").split("\t")
+        if is_test:
+            is_example = len(cells) > 1 and cells[0].strip().isdecimal()
+        else:
+            wanted = max(*self.glue.text, self.glue.label)
+            label = cells[self.glue.label] if len(cells) > wanted else ""
+            is_example = bool(label) and self.wrong_label(label) is None
+        if is_example:
+            raise UserError(
+                f"{path} has no header: its first line is an example.\n"
+                "Put the line with the names of the columns above it, as GLUE has it."
+            )
+
+    def in_both_orders(self, found: list[InputExample]) -> list[InputExample]:
+        """With the turned pairs behind them, where pairs have no order."""
+        if not (self.glue.is_unordered and self.config.double_unordered):
+            return found
+        return found + [
+            InputExample(e.eid + len(found), e.text_b, e.text_a, e.label) for e in found
+        ]
+
+    def _example(self, eid, line, split, where) -> InputExample | None:
+        is_test = split in self.glue.submission
+        cells = line.rstrip("\r").split("\t")
+        columns = self.glue.text
+        if split == "diagnostic":
+            columns = (1, 2)
+        elif is_test:
+            columns = self.glue.test_text or columns
+        wanted = max(*columns, 0 if is_test else self.glue.label) + 1
+        if len(cells) < wanted:
+            what = f"{len(cells)} columns instead of {wanted} or more"
+            return self.bad(split, where, what)
+        if is_test and cells[0].strip() != str(eid):
+            raise UserError(
+                f"{where}: the index is {shown(cells[0])}, the line's place {eid}.\n"
+                "GLUE's test files count their lines from 0 below the header, and what "
+                "is submitted is known by these numbers."
+            )
+        texts = [cells[column] for column in columns] + [None]
+        label = self.unknown_label()
+        if not is_test:
+            label = cells[self.glue.label]
+        wrong = self.wrong_label(label)
+        if wrong:
+            return self.bad(split, where, wrong)
+        return InputExample(eid, texts[0], texts[1], label)
+
+    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
+        """For test sets also the file that GLUE takes, alone and zipped."""
+        paths = super().write_predictions(split, scorer, directory, trial)
+        if split not in self.glue.submission:
+            return paths
+        rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
+        lines = [f"{int(row['eid'])}\t{self.answer(row)}\n" for row in rows]
+        name = self.glue.submission[split]
+        tsv, archive = (Path(directory) / f"{name}.{end}" for end in ("tsv", "zip"))
+        content = "".join(["index\tprediction\n", *lines]).encode()
+        atomic_write(tsv, content)
+        atomic_write(archive, zipped({tsv.name: content}))
+        return [*paths, str(tsv), str(archive)]
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    """An archive of files by their names."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return content.getvalue()
+
+
+CONFIGS = {name: name for name in GLUE} | {"sst": "sst2", "sts": "stsb"}
+_CLASSES = {"mnli": ("entailment", "neutral", "contradiction")}
+_CLASSES |= {"qnli": _NLI, "rte": _NLI}
+
+
+def place_of(name: str, split: str) -> tuple[str, str]:
+    """What others call a task and one of its splits."""
+    if split == "diagnostic":
+        return "ax", "test"
+    if (name, split) == ("mnli", "dev"):
+        split = "dev_matched"
+    return CONFIGS[name], split.replace("dev", "validation")
+
+
+class GlueRowsTask(GlueTask):
+    """A task of GLUE, from rows."""
+
+    @abstractmethod
+    def rows(
+        self, split: str
+    ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
+        """(names of the classes, if known; where each row stands, and the row)."""
+
+    def examples(self, split: str) -> list[InputExample]:
+        """All rows in order; in training both orders of pairs without one."""
+        names, rows = self.rows(split)
+        found = []
+        for number, (where, row) in enumerate(rows):
+            example = self._of_row(split, number, where, row, names)
+            if example:
+                found.append(example)
+        return self.in_both_orders(found) if split == "train" else found
+
+    def _of_row(self, split, number, where, row, names) -> InputExample | None:
+        texts, label = [], self.unknown_label()
+        for column in self.glue.columns[-1]:
+            text = row.get(column)
+            text = text.decode("utf-8") if isinstance(text, bytes) else text
+            if not isinstance(text, str):
+                what = f"column {column!r} is {shown(text)}, not a text"
+                return self.bad(split, where, what)
+            texts.append(text)
+        if split in self.glue.submission:
+            # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
+            number = row.get("idx", number)
+            if not isinstance(number, int | np.integer):
+                what = f"column 'idx' is {shown(number)}, not a whole number"
+                return self.bad(split, where, what)
+            number = int(number)
+        else:
+            label = self._label(row.get("label"), names or _CLASSES.get(self.name, ()))
+        if wrong := self.wrong_label(label):
+            return self.bad(split, where, f"column 'label': {wrong}")
+        return InputExample(number, texts[0], (*texts, None)[1], label)
+
+    def _label(self, value: Any, names: Sequence[str]) -> str:
+        """As GLUE's files have it: its name, or the number of a class or a score."""
+        if not isinstance(value, int | float | np.number):
+            return str(value)
+        if not self.labels:
+            return str(rounded(value))
+        is_known = set(names) == set(self.labels) and 0 <= value < len(names)
+        return names[int(value)] if is_known else f"{value:g}"
+
+
+class ParquetGlueTask(GlueRowsTask):
+    """A task of GLUE in Hugging Face's Parquet files."""
+
+    def path(self, split: str) -> Path:
+        """The file of a split, in the folder of the task or of their name for it."""
+        theirs, name = place_of(self.name, split)
+        names = [theirs] if split == "diagnostic" else [self.name, theirs]
+        folders = [Path(self.config.raw_data_dir(name)) for name in names]
+        paths = [folder / parquet_name(folder, name) for folder in folders]
+        return next((path for path in paths if path.is_file()), paths[0])
+
+    def rows(self, split):
+        """As they stand in the file."""
+        path = str(self.required(split))
+        table = tables.Rows(path)
+        rows = ((f"{path}, row {number}", row) for number, row in enumerate(table))
+        return table.classes.get("label", ()), rows
+
+
+def glue_task(name: str, config, tokenizer) -> GlueTask:
+    """The task in the files that its directory holds: GLUE's own, else Parquet."""
+    own, parquet = (t(name, config, tokenizer) for t in (GlueTask, ParquetGlueTask))
+    places = itertools.product(("train", "dev", *own.glue.submission), (own, parquet))
+    return next((task for split, task in places if task.path(split).is_file()), own)
+
+
+NAMES = tuple(name for task in GLUE.values() for name in task.submission.values())
+# Nothing here learns WNLI, as in the original: the more frequent of its classes.
+WNLI, _WNLI_ROWS, _WNLI_CLASS = "WNLI", 146, "0"
+
+
+def write_archive(results: Path, trial: int, log: Callable[[str], None]) -> Path | None:
+    """Writes GLUE.zip of the predictions that the runs of a model have left.
+
+    Args:
+      results: the directory with the runs' `<tasks>_test_predictions`.
+      trial: of each run; of a task in several runs the newest file counts.
+
+    Returns: its path; None, saying what is missing, where a file is.
+    """
+    files = {}
+    for name in NAMES:
+        pattern = f"*_test_predictions/trial_{trial}/{name}.tsv"
+        found = map(Path, map(fetch, expand(f"{escape(str(results))}/{pattern}")))
+        newest = max(found, key=lambda path: path.stat().st_mtime, default=None)
+        if newest:
+            files[f"{name}.tsv"] = newest.read_bytes()
+    missing = [name for name in NAMES if f"{name}.tsv" not in files]
+    if missing:
+        log(f"No GLUE.zip of trial {trial} yet: {', '.join(missing)} missing.")
+        return None
+    rows = "".join(f"{row}\t{_WNLI_CLASS}\n" for row in range(_WNLI_ROWS))
+    files[f"{WNLI}.tsv"] = f"index\tprediction\n{rows}".encode()
+    path = results / f"GLUE_trial_{trial}.zip"
+    atomic_write(path, zipped(files))
+    log(f"All files of GLUE (WNLI by its majority): {path}")
+    return path

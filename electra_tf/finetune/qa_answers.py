@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the outputs of windows to answers, and to their official scores.
+
+Exact match and F1 are those of the scripts of SQuAD and MRQA, which differ where an
+answer is empty after normalisation, and in questions without a prediction.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from electra_tf.finetune.task import Scorer
+from electra_tf.text.tokenization import basic_tokenize
+from electra_tf.text.vocabulary import TokenizerConfig
+
+# What is answered where no span of a document is possible, as in the original.
+NO_SPAN = "empty"
+
+
+class Answer(NamedTuple):
+    """A possible answer to one question."""
+
+    text: str
+    start_logit: float
+    end_logit: float
+    tokens: tuple[int, int] | None = None  # first and last one, of the document
+
+
+class Window(NamedTuple):
+    """What decoding must know of one window on a document."""
+
+    tokens: list[str]
+    words: dict[int, int]  # token -> word of the document
+    max_context: dict[int, bool]  # token -> whether no other window shows more around
+    shift: int = 0  # from a token's place in the document to that in the window
+
+
+# (window, first token of a span in it, last token) -> the span's text
+TextOf = Callable[[Window, int, int], str]
+
+
+def best_indexes(scores: np.ndarray, count: int) -> list[int]:
+    """The indices of the highest scores, the first of equals first."""
+    return np.argsort(-np.asarray(scores), kind="stable")[:count].tolist()
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    """Probabilities; [] for []."""
+    if not scores:
+        return []
+    shifted = [math.exp(score - max(scores)) for score in scores]
+    return [value / sum(shifted) for value in shifted]
+
+
+def nbest(
+    windows: Sequence[Window],
+    outputs: Sequence[dict[str, Any]],
+    text_of: TextOf,
+    *,
+    joint: bool,
+    n_best_size: int,
+    max_answer_length: int,
+) -> list[Answer]:
+    """The best different answers to a question, best first; at least one.
+
+    Args:
+      windows: the windows on its document.
+      outputs: the head's outputs for each.
+      text_of: what finds the text of a span.
+    """
+    spans = []
+    for number, (window, output) in enumerate(zip(windows, outputs, strict=True)):
+        for start, end, start_logit, end_logit in _spans(output, joint, n_best_size):
+            possible = (
+                start in window.words
+                and end in window.words
+                and window.max_context[start]
+                and 0 <= end - start < max_answer_length
+            )
+            if possible:
+                spans.append((number, start, end, start_logit, end_logit))
+    spans.sort(key=lambda span: span[3] + span[4], reverse=True)
+    found: dict[str, Answer] = {}
+    for number, start, end, start_logit, end_logit in spans:
+        if len(found) >= n_best_size:
+            break
+        text = text_of(windows[number], start, end)
+        if text not in found:
+            shift = windows[number].shift
+            tokens = start - shift, end - shift
+            found[text] = Answer(text, start_logit, end_logit, tokens)
+    return list(found.values()) or [Answer(NO_SPAN, 0.0, 0.0)]
+
+
+def original_text(words: Sequence[str], config: TokenizerConfig) -> TextOf:
+    """The original's way: the words of a document that hold the tokens of a span.
+
+    Args:
+      config: of the tokenizer, by whose rules the tokens are found in the words.
+    """
+
+    def text_of(window: Window, start: int, end: int) -> str:
+        text = " ".join(window.tokens[start : end + 1])
+        text = " ".join(text.replace(" ##", "").replace("##", "").split())
+        inside = " ".join(words[window.words[start] : window.words[end] + 1])
+        return final_text(text, inside, *config)
+
+    return text_of
+
+
+def _spans(output: dict[str, Any], joint: bool, n_best_size: int):
+    """(start, end, score of the start, of the end), not all of them possible."""
+    if joint:
+        ends, end_scores = output["end_top_index"], output["end_top_log_probs"]
+        for i, start in enumerate(output["start_top_index"]):
+            score = float(output["start_top_log_probs"][i])
+            for j, end in enumerate(ends[i]):
+                yield int(start), int(end), score, float(end_scores[i][j])
+        return
+    start_logits, end_logits = output["start_logits"], output["end_logits"]
+    last = best_indexes(end_logits, n_best_size)
+    for start in best_indexes(start_logits, n_best_size):
+        for end in last:
+            yield start, end, float(start_logits[start]), float(end_logits[end])
+
+
+def final_text(
+    predicted: str, original: str, do_lower_case: bool, strip_accents: bool = True
+) -> str:
+    """The part of `original` that `predicted`, in normalised tokens, stands for.
+
+    Normalising a text keeps the order of its characters: the place is found by
+    counting those that are no spaces. Where that does not work out, all of `original`.
+    """
+    config = TokenizerConfig(do_lower_case, strip_accents)
+    normal = " ".join(basic_tokenize(original, config))
+    start = normal.find(predicted)
+    if start < 0:
+        return original
+    theirs = [i for i, c in enumerate(original) if c != " "]
+    ours = [i for i, c in enumerate(normal) if c != " "]
+    if len(theirs) != len(ours):
+        return original
+    place = {i: number for number, i in enumerate(ours)}
+    first, last = place.get(start), place.get(start + len(predicted) - 1)
+    if first is None or last is None:
+        return original
+    return original[theirs[first] : theirs[last] + 1]
+
+
+def is_max_context(spans: Sequence[tuple[int, int]], index: int, place: int) -> bool:
+    """Whether window `index` shows the most around token `place` of the document.
+
+    Args:
+      spans: (start, length) of the windows.
+    """
+    if len(spans) == 1:
+        return True
+    best, at = -1.0, -1
+    for number, (start, length) in enumerate(spans):
+        if start <= place < start + length:
+            around = min(place - start, start + length - 1 - place) + 0.01 * length
+            if around > best:
+                best, at = around, number
+    return at == index
+
+
+def improve_span(
+    document: Sequence[Any], start: int, end: int, answer: Sequence[Any]
+) -> tuple[int, int]:
+    """The tokens within start..end that are exactly the answer's, else start, end."""
+    for first in range(start, end + 1):
+        last = first + len(answer) - 1
+        if first <= last <= end and list(document[first : last + 1]) == list(answer):
+            return first, last
+    return start, end
+
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize(text: str) -> str:
+    """Lower case, without punctuation, articles and repeated white space."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact(gold: str, predicted: str) -> float:
+    """1 where both are the same after normalisation."""
+    return float(normalize(gold) == normalize(predicted))
+
+
+def f1(gold: str, predicted: str, empty_counts: bool) -> float:
+    """F1 of the words.
+
+    Args:
+      empty_counts: whether two empty answers are the same: in SQuAD 2.0, but neither in
+        1.1 nor in MRQA.
+    """
+    theirs, ours = normalize(gold).split(), normalize(predicted).split()
+    if empty_counts and not (theirs and ours):
+        return float(theirs == ours)
+    shared = sum((collections.Counter(theirs) & collections.Counter(ours)).values())
+    if not shared:
+        return 0.0
+    precision, recall = shared / len(ours), shared / len(theirs)
+    return 2 * precision * recall / (precision + recall)
+
+
+def evaluate_v1(
+    answers: Mapping[str, list[str]],
+    predictions: Mapping[str, str],
+    skip_unanswered: bool = False,
+) -> dict[str, float]:
+    """exact_match and f1 of SQuAD 1.1; with `skip_unanswered`, of MRQA.
+
+    Args:
+      answers: question -> right answers.
+      predictions: question -> answer; one without counts as wrong, or is skipped.
+    """
+    totals = {"exact_match": 0.0, "f1": 0.0}
+    count = 0
+    for question, golds in answers.items():
+        if question not in predictions:
+            count += not skip_unanswered
+            continue
+        count += 1
+        ours = predictions[question]
+        totals["exact_match"] += max((exact(gold, ours) for gold in golds), default=0.0)
+        totals["f1"] += max((f1(gold, ours, False) for gold in golds), default=0.0)
+    return {name: 100.0 * total / max(count, 1) for name, total in totals.items()}
+
+
+def evaluate_v2(
+    answers: Mapping[str, list[str]],
+    predictions: Mapping[str, str],
+    null_odds: Mapping[str, float],
+    threshold: float,
+) -> dict[str, float]:
+    """The official SQuAD 2.0 results.
+
+    Args:
+      answers: question -> right answers; none for one that cannot be answered.
+      null_odds: question -> score of "cannot be answered".
+      threshold: above it, a question counts as said to be unanswerable.
+    """
+    has_answer = {question: bool(golds) for question, golds in answers.items()}
+    scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
+    for question, golds in answers.items():
+        if question in predictions:
+            golds = [gold for gold in golds if normalize(gold)] or [""]
+            ours = predictions[question]
+            scores["exact"][question] = max(exact(gold, ours) for gold in golds)
+            scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
+    decided = {
+        name: {
+            question: float(not has_answer[question])
+            if null_odds[question] > threshold
+            else value
+            for question, value in of_metric.items()
+        }
+        for name, of_metric in scores.items()
+    }
+    results: dict[str, float] = {}
+    for prefix, wanted in (("", None), ("HasAns_", True), ("NoAns_", False)):
+        chosen = [q for q in decided["f1"] if wanted in (None, has_answer[q])]
+        if not chosen and wanted is not None:
+            continue
+        for name, of_metric in decided.items():
+            total = sum(of_metric[q] for q in chosen)
+            results[prefix + name] = 100.0 * total / max(len(chosen), 1)
+        results[f"{prefix}total"] = float(len(chosen))
+    for name, of_metric in scores.items():
+        best, at = best_threshold(of_metric, predictions, null_odds, has_answer)
+        results |= {f"best_{name}": best, f"best_{name}_thresh": at}
+    return dict(sorted(results.items()))
+
+
+def best_threshold(
+    scores: Mapping[str, float],
+    predictions: Mapping[str, Any],
+    null_odds: Mapping[str, float],
+    has_answer: Mapping[str, bool],
+) -> tuple[float, float]:
+    """The best score that a threshold on the null odds can give, and the threshold."""
+    current = best = float(sum(not has for has in has_answer.values()))
+    at = 0.0
+    for question in sorted(null_odds, key=null_odds.get):
+        if question not in scores:
+            continue
+        if has_answer[question]:
+            current += scores[question]
+        elif predictions[question]:
+            current -= 1
+        if current > best:
+            best, at = current, null_odds[question]
+    return 100.0 * best / max(len(scores), 1), float(at)
+
+
+WINDOWS_PER_EXAMPLE = 1000
+# The score of "no answer" where there is no text that could have one.
+_SURELY_NONE = 1e4
+
+
+class Answers(NamedTuple):
+    """What is answered to a question."""
+
+    nbest: list[Answer]
+    best: Answer
+    null_odds: float | None  # of SQuAD 2.0: what speaks for there being no answer
+
+
+def decode(task: Any, example: Any, outputs: list[dict[str, Any]]) -> Answers:
+    """The answers to a question, from the head's outputs for its windows.
+
+    Args:
+      task: a `finetune.qa.QATask`.
+    """
+    config = task.config
+    found = nbest(
+        task.windows(example),
+        outputs,
+        task.text_of(example),
+        joint=config.joint_prediction,
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+    )
+    if not task.is_v2:
+        return Answers(found, found[0], None)
+    best = next((a for a in found if a.text), found[0])
+    return Answers(found, best, null_odds(config, outputs, best))
+
+
+def null_odds(config, outputs, best: Answer) -> float:
+    """The lowest score of the windows, in float32 as the original has it."""
+    if not outputs:
+        return _SURELY_NONE
+    if config.answerable_classifier:
+        return min(float(output["answerable_logit"]) for output in outputs)
+    null = min(
+        np.float32(o["start_logits"][0]) + np.float32(o["end_logits"][0])
+        for o in outputs
+    )
+    return float(null - np.float32(best.start_logit) - np.float32(best.end_logit))
+
+
+class QAScorer(Scorer):
+    """Decodes windows to answers and compares them with the right ones.
+
+    Args:
+      task: a `finetune.qa.QATask`.
+    """
+
+    _KEPT = (
+        "answerable_logit",
+        "start_top_index",
+        "start_top_log_probs",
+        "end_top_index",
+        "end_top_log_probs",
+    )
+
+    def __init__(self, task: Any, split: str):
+        super().__init__()
+        self._task, self._split = task, split
+        self._outputs: dict[int, dict[str, Any]] = {}
+        self._decoded: dict[str, Answers] | None = None
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def update(self, outputs: dict[str, Any]) -> None:
+        """Takes the head's outputs for one window."""
+        kept = self._KEPT
+        if not self._task.config.joint_prediction:
+            kept = ("answerable_logit", "start_logits", "end_logits")
+        self._outputs[int(outputs["eid"])] = {name: outputs[name] for name in kept}
+        self._decoded = None
+
+    @property
+    def decoded(self) -> dict[str, Answers]:
+        """The answers by the questions' ids, found when they are first asked for."""
+        if self._decoded is None:
+            self._decoded = {}
+            for example in self._task.read(self._split):
+                first = WINDOWS_PER_EXAMPLE * example.eid
+                numbers = itertools.takewhile(
+                    self._outputs.__contains__, itertools.count(first)
+                )
+                outputs = [self._outputs[number] for number in numbers]
+                found = decode(self._task, example, outputs)
+                self._decoded[example.question_id] = found
+        return self._decoded
+
+    @property
+    def nbest(self) -> dict[str, list[Answer]]:
+        """The best answers to each question."""
+        return {name: found.nbest for name, found in self.decoded.items()}
+
+    @property
+    def predictions(self) -> dict[str, str]:
+        """The answer to each question."""
+        return {name: found.best.text for name, found in self.decoded.items()}
+
+    @property
+    def null_odds(self) -> dict[str, float]:
+        """What speaks for there being no answer."""
+        if not self._task.is_v2:
+            return {}
+        return {name: found.null_odds for name, found in self.decoded.items()}
+
+    @property
+    def submitted(self) -> dict[str, str]:
+        """The answers that count: of 2.0 "" where the null odds are above the limit.
+
+        As the official script decides it, which is not asked to by default.
+        """
+        limit, odds = self._task.config.qa_na_threshold, self.null_odds
+        return {
+            name: "" if odds.get(name, limit) > limit else answer
+            for name, answer in self.predictions.items()
+        }
+
+    @property
+    def remark(self) -> str | None:
+        """That no question is answered, and so nothing is in the file to submit."""
+        if not self.null_odds or any(self.submitted.values()):
+            return None
+        return (
+            f"none of the {len(self.null_odds):,} questions is answered: the null "
+            "odds of all are above qa_na_threshold "
+            f"({self._task.config.qa_na_threshold:g}); the lowest are "
+            f"{min(self.null_odds.values()):.2f}."
+        )
+
+    def get_results(self) -> list[tuple[str, float]]:
+        """The official results."""
+        answers = self._task.answers(self._split)
+        if self._task.is_v2:
+            threshold = self._task.config.qa_na_threshold
+            results = evaluate_v2(answers, self.predictions, self.null_odds, threshold)
+        else:
+            results = evaluate_v1(
+                answers, self.predictions, skip_unanswered=self._task.is_mrqa
+            )
+        return list(results.items())
+
+    @property
+    def is_degenerate(self) -> bool:
+        """Whether every question gets the same answer."""
+        return len(self.predictions) > 1 and len(set(self.predictions.values())) == 1
