@@ -339,7 +339,9 @@ def load_generator(
 def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocabulary:
     """The other model's vocabulary; this run's where it is unknown and sizes agree."""
     if model.vocab_file:
-        return Vocabulary.load(model.vocab_file)
+        theirs, advice = Vocabulary.load(model.vocab_file), "Restore its vocabulary."
+        theirs.check_same(model.vocab_sha256, f"{model.origin} was trained", advice)
+        return theirs
     rows, *_ = tensors.shapes.get(fields.WORDS, [len(vocab)])
     if rows != len(vocab):
         raise UserError(
