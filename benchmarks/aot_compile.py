@@ -34,7 +34,7 @@ from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
-from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.atomic_folder import atomic_folder
 
 
 class Platform(NamedTuple):
@@ -114,7 +114,7 @@ def main(_):
     if shutil.which(FLAGS.compiler_python) is None:
         raise UserError(f"there is no {FLAGS.compiler_python}.\n{_INSTALL}", 1)
     output = FLAGS.output_dir
-    with new_folder(output) if output else tempfile.TemporaryDirectory() as name:
+    with atomic_folder(output) if output else tempfile.TemporaryDirectory() as name:
         report = write_step(config, Path(name)) | compile_step(Path(name))
         print_report(config, report)
     save(FLAGS.json, report)

@@ -211,10 +211,6 @@ def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str
     names = ", ".join(medians) or "nothing"
     name = "GLUE" if whole else f"mean of {names}; not the paper's"
     lines.append(f"| **{name}** | | **{mean}** | |")
-    left_out = [task for task in found if task not in medians]
-    if left_out:
-        names = ", ".join(left_out)
-        lines += ["", f"Without a defined score, and left out of the mean: {names}."]
     return lines
 
 

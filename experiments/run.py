@@ -38,7 +38,7 @@ from electra_tf.interop.fields import SHAPE
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.checkpoints import differences
 from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 
 _SCALE = flags.DEFINE_enum(
     "scale",
@@ -290,7 +290,7 @@ class Experiment:
             self.console.log(line)
         if _DRY_RUN.value:
             return EXIT_OK
-        with RunLock(self.output, "--output-dir"):
+        with Lock(self.output, "--output-dir"):
             self.runs.read()  # Another process may have ended since.
             measures = self._measures()
             for run in self.planned:

@@ -19,7 +19,7 @@ from electra_tf.config.pretraining import PretrainingConfig, read_hparams
 from electra_tf.config.run import read_config
 from electra_tf.interop import start
 from electra_tf.pretrain import launch
-from electra_tf.train.stopping import parse_duration
+from electra_tf.train.supervisor import parse_duration
 
 shared_flags.define_run(
     "Location of vocabulary, TFRecords and models.",

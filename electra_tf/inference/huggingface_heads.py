@@ -21,8 +21,7 @@ from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.multilabel import OwnMultilabelTask
 from electra_tf.finetune.task import HeadSpec, TaskFacts
-from electra_tf.inference.finetuned_model import FinetunedModel
-from electra_tf.inference.predictor import TaskPredictor
+from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
 from electra_tf.interop import huggingface, huggingface_files
 from electra_tf.interop.checkpoint import fit_rows
 from electra_tf.interop.huggingface import ARCHITECTURES

@@ -23,9 +23,13 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields
-from electra_tf.storage import checkpoint_manifest
-from electra_tf.storage.checkpoint_manifest import split_name
-from electra_tf.storage.manifest import MANIFEST, read_json, sha256
+from electra_tf.storage.manifest import (
+    CHECKPOINT_MANIFEST,
+    MANIFEST,
+    read_json,
+    sha256,
+    split_name,
+)
 from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_arrays
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
@@ -120,7 +124,7 @@ class CheckpointInfo:
             files = Path(self.origin).rglob("*")
             paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
         else:
-            manifest = Path(self.origin + checkpoint_manifest.MANIFEST)
+            manifest = Path(self.origin + CHECKPOINT_MANIFEST)
             files = read_json(manifest).get("files") if manifest.is_file() else None
             if files:
                 return _hash_of(one["sha256"] for _, one in sorted(files.items()))

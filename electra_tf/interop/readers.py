@@ -25,10 +25,11 @@ from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, Weights
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
-from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import (
+    CHECKPOINT_MANIFEST,
     format_of,
+    has_checkpoints,
     read_json,
     saved_model_in,
     verify_folder,
@@ -115,7 +116,7 @@ def original_in(
 
 def is_run(folder: Path) -> bool:
     """Whether a directory is of a run, which may have no whole checkpoint yet."""
-    if folder.is_dir() and checkpoint_manifest.has_manifests(folder):
+    if folder.is_dir() and has_checkpoints(folder):
         return True
     config = folder / _CONFIG
     if not config.is_file() or format_of(folder) or tf1.is_original(folder):
@@ -180,7 +181,7 @@ def _newest(run: Path, log: Callable[[str], None]) -> CheckpointInfo:
 def _checkpoint(prefix: str) -> CheckpointInfo:
     """An original checkpoint, or one of a run of this project."""
     found = tf1.info(prefix)
-    path = Path(prefix + checkpoint_manifest.MANIFEST)
+    path = Path(prefix + CHECKPOINT_MANIFEST)
     if not path.is_file():
         return found
     manifest, run = read_json(path), path.parent.absolute()

@@ -33,8 +33,8 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import compare, fields, networks, readers, tf1
 from electra_tf.interop.checkpoint import BY_TOKEN, CheckpointInfo, fit_rows
 from electra_tf.pretrain import history, shards
-from electra_tf.storage.checkpoint_manifest import Manifest
 from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.manifest import CheckpointManifest
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
@@ -51,7 +51,7 @@ _LAYER = re.compile(r"\w+/encoder/layer_\d+/")
 class Start(NamedTuple):
     """What a run starts from: one of the first three, or random weights."""
 
-    saved: Manifest | None = None  # the newest checkpoint
+    saved: CheckpointManifest | None = None  # the newest checkpoint
     original: CheckpointInfo | None = None  # to continue from or to evaluate
     initial: CheckpointInfo | None = None  # whose weights a new run takes over
     generator: CheckpointInfo | None = None  # of a new run, frozen
@@ -157,14 +157,14 @@ def find(
     return start
 
 
-def _in_one_spelling(saved: Manifest) -> Manifest:
+def _in_one_spelling(saved: CheckpointManifest) -> CheckpointManifest:
     """Of a run that has the original's booleans beside objective and generator."""
     identity = applicable(PretrainingConfig, translated(saved.identity))
     return saved._replace(identity=identity, settings=translated(saved.settings))
 
 
 def _check_saved(
-    saved: Manifest,
+    saved: CheckpointManifest,
     config: PretrainingConfig,
     tokenizer: TokenizerConfig,
     vocab: Vocabulary,

@@ -31,9 +31,15 @@ from electra_tf.interop.checkpoint import (
     Weights,
     as_float32,
 )
-from electra_tf.storage import checkpoint_manifest
-from electra_tf.storage.manifest import format_of, read_json
-from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.atomic_folder import atomic_folder
+from electra_tf.storage.manifest import (
+    POINTER,
+    format_of,
+    name_of,
+    pointed_at,
+    pointer_to,
+    read_json,
+)
 from electra_tf.storage.stored_tensors import (
     SLOTS,
     StoredTensors,
@@ -72,7 +78,7 @@ def is_prefix(path: str | os.PathLike) -> bool:
 def prefix_in(directory: str | os.PathLike) -> str | None:
     """The checkpoint that a directory's file `checkpoint` or its only index names."""
     directory = Path(directory)
-    name = checkpoint_manifest.pointed_at(directory)
+    name = pointed_at(directory)
     if name and is_prefix(directory / name):
         return str(directory / name)
     indexes = sorted(directory.glob("*.index"))
@@ -241,11 +247,11 @@ def write_tf1(
             f"--what {what} with --format tf1: a checkpoint of the original holds the "
             "whole model; leave --what out."
         )
-    with new_folder(output_dir) as folder:
-        prefix = folder / checkpoint_manifest.name_of(stored.step)
+    with atomic_folder(output_dir) as folder:
+        prefix = folder / name_of(stored.step)
         save_tensors(prefix, stored)
-        pointer = checkpoint_manifest.pointer_to([prefix.name])
-        (folder / checkpoint_manifest.POINTER).write_text(pointer)
+        pointer = pointer_to([prefix.name])
+        (folder / POINTER).write_text(pointer)
         _write_hparams(folder, stored)
         again = info(str(prefix)).read(log=say_nothing)
         results = verification.identical(stored, again)

@@ -19,7 +19,7 @@ from electra_tf.interop.checkpoint import (
 )
 from electra_tf.interop.networks import Network
 from electra_tf.storage import manifest
-from electra_tf.storage.new_folder import new_folder, require_room
+from electra_tf.storage.atomic_folder import atomic_folder, require_room
 
 TOLERANCE = 1e-5
 _ROUNDINGS = 5  # by how many of its own errors a library in float32 may differ
@@ -221,7 +221,7 @@ def write_networks(
       write: (network, folder) -> (how it was verified, facts for the manifest).
     """
     shown = []
-    with new_folder(output_dir) as parent:
+    with atomic_folder(output_dir) as parent:
         for name, network in found.items():
             folder = parent / name
             folder.mkdir()

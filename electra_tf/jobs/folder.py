@@ -18,9 +18,8 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
-from electra_tf.storage.bucket_lock import BucketLock
 from electra_tf.storage.files import PARTIAL, atomic_write
-from electra_tf.storage.lock import NAME, RunLock
+from electra_tf.storage.lock import NAME, Lock
 from electra_tf.storage.manifest import MANIFEST, read_json
 
 STATE = "job.json"  # until there is a manifest
@@ -112,10 +111,7 @@ def opened(
         yield JobFolder(path, settings, sizes)
         return
     is_remote = remote.is_remote(path)
-    with (
-        RunLock(path, flag, leaves_file=False),
-        BucketLock(path, flag) if is_remote else contextlib.nullcontext(),
-    ):
+    with Lock(path, flag, leaves_file=False):
         # Before this nothing may be read, brought or removed: it may be another's.
         if is_remote:
 

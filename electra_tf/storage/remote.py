@@ -24,7 +24,6 @@ from typing import Any
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, flock
-from electra_tf.storage.lock import is_alive
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
 # Whoever waits for an answer wants it in seconds. A listing that is kept would hide
@@ -239,15 +238,15 @@ def bring(
 
 def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # Locked only if in doubt: it must not refuse a process that starts now.
-            if is_alive(json.loads(f.read())) is False:
-                return False
-            try:
-                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+            # Empty after an orderly end; tried only if in doubt, because for a moment
+            # it refuses a process that starts now.
+            if f.read(1):
+                try:
+                    fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
     return False
 
 

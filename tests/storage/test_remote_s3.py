@@ -10,8 +10,8 @@ import s3fs
 from electra_tf import paths
 from electra_tf.errors import UserError
 from electra_tf.storage import remote, remote_ranges
-from electra_tf.storage.lock import RunLock
-from electra_tf.storage.new_folder import check_free
+from electra_tf.storage.atomic_folder import check_free
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote_run import RunFolder
 from tests.helpers import memory_bucket
 from tests.helpers.object_store import object_store
@@ -57,7 +57,7 @@ def test_folders_made_in_the_console_are_not_files(store):
         assert Path(corpus, "below/b.txt").read_bytes() == b"b"
     assert not os.path.exists(remote.fetch(place("data/none")))
     check_free(place("data/none"))  # as an empty directory here
-    with RunLock(place("run")) as lock, RunFolder(place("run"), writes=True):
+    with Lock(place("run")) as lock, RunFolder(place("run"), lock):
         lock.check()
 
 

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.train.cluster import Cluster
+from electra_tf.train.supervisor import Cluster
 from tests.helpers.runs import ROOT, by_default
 from tests.helpers.workers import tf_configs
 
@@ -128,7 +128,7 @@ def test_a_port_in_use(monkeypatch):
 
 WAITS = """
 import time
-from electra_tf.train.cluster import Cluster
+from electra_tf.train.supervisor import Cluster
 
 with Cluster(({here!r}, {there!r}), timeout=0.2).patience():
     time.sleep(20)
