@@ -15,10 +15,10 @@ def make(*parts, config=None, **hparams):
     return PretrainingConfig.from_hparams("D", "m", hparams | given, config)
 
 
-def refused(words, function, *args, **kwargs):
+def refused(expected, function, *args, **kwargs):
     with pytest.raises(UserError) as caught:
         function(*args, **kwargs)
-    assert all(word in str(caught.value) for word in words), caught.value
+    assert all(part in str(caught.value) for part in expected), caught.value
     assert caught.value.exit_code == EXIT_CONFIG
 
 
