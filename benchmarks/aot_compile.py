@@ -121,7 +121,7 @@ def main(_):
 
 
 def check_compilable(config: PretrainingConfig) -> None:
-    """Raises `UserError` for what is not one step with one kind of draws."""
+    """Raises `UserError` for more than one step, or more kinds of draws."""
     own = [config.random_token_share, config.rare_mask_power, config.word_list]
     own.append(config.electra_15_positions == "other")
     own.append(config.objective == "electra_sentence")

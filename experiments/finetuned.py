@@ -58,7 +58,7 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 
 # What these commands set themselves.
 _OURS = ("task_names", "num_trials", "model_dir", "results_txt", "do_train", "do_eval")
-# In the place of a score that is no number, such as a correlation with a constant.
+# For an undefined score, such as a correlation with a constant.
 UNDEFINED = "-"
 PRETRAINED, RANDOM = "pre-trained", "random weights"
 

@@ -80,7 +80,7 @@ class Data(NamedTuple):
     Attributes:
       directory: of vocabulary and TFRecords.
       jobs: what makes them, before the runs.
-      sha256: of files that the user may replace, in words; None: they are ours.
+      sha256: of files that the user may replace, by name; None: they are ours.
     """
 
     directory: Path
@@ -128,7 +128,7 @@ def glue_tasks(there: Sequence[str], data_dir: Path) -> list[str]:
     found = [task for task in GLUE if task in there]
     if not found:
         raise UserError(
-            f"there are no data of {', '.join(GLUE)}.\nGLUE's files go into "
+            f"found no data of {', '.join(GLUE)}.\nGLUE's files go into "
             f"{data_dir / 'finetuning_data'}/<task>, as docs/fine_tuning.md says."
         )
     return found

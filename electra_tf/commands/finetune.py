@@ -38,7 +38,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "parallel",
     0,
-    "Make so many trials at a time, each in a process of its own, on a GPU of its own "
+    "Trials at a time, each in a process of its own, on a GPU of its own "
     "where there are some.",
     lower_bound=0,
 )

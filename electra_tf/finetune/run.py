@@ -267,7 +267,7 @@ def results_of(
 def show(results: Results, config: FinetuningConfig, console: Console) -> int:
     """Writes and prints the results of all trials that are made."""
     if not results.trials:
-        raise UserError(f"there are no results in {config.results_json} or beside it.")
+        raise UserError(f"no results in {config.results_json} or beside it.")
     results.write()
     missing = [str(trial) for trial in numbers(config) if trial not in results.trials]
     if missing:

@@ -40,7 +40,7 @@ def check_free(output_dir: str | os.PathLike) -> None:
         )
     if remote.is_remote(path):
         remote.check_writable(path)
-        shutil.rmtree(path, ignore_errors=True)  # a copy of what is no longer there
+        shutil.rmtree(path, ignore_errors=True)  # an outdated copy
 
 
 @contextlib.contextmanager

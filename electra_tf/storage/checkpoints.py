@@ -8,7 +8,7 @@ A checkpoint of step N is three files:
         `global_step`), so that every reader of the original's checkpoints reads ours
     model.ckpt-N.json   the manifest: sizes and sha256 of the other two, what the run
         is (identity) and how it was set (settings). It is put in place last: without
-        a manifest there is no checkpoint.
+        a manifest a checkpoint does not exist.
 
 Everything is first written into `model.ckpt-N.partial/`, made durable, then moved.
 A name that ends in `.partial` is therefore always the rest of an interrupted write or

@@ -206,14 +206,14 @@ class _BucketLock:
 
     def acquire(self) -> bool:
         """Takes the lock; False if another process holds it."""
-        with remote.in_words(self._directory, writes=True):
+        with remote.store_errors(self._directory, writes=True):
             if not _wait_for(self._attempt, self._directory):
                 return False
         self._thread.start()
         return True
 
     def is_held(self) -> bool:
-        with remote.in_words(self._directory, writes=True):
+        with remote.store_errors(self._directory, writes=True):
             return self._numbers()[-1:] == [self._number]
 
     def release(self) -> None:

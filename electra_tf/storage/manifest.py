@@ -203,8 +203,8 @@ def pointer_to(names: Sequence[str]) -> str:
 def pointed_at(directory: str | os.PathLike) -> str | None:
     """The name of the checkpoint that a directory's pointer says is the newest.
 
-    A path is cut to its last part: the directory may have been moved. None where there
-    is no pointer, or where it names nothing.
+    A path is cut to its last part: the directory may have been moved. None if no
+    pointer exists or it names no checkpoint.
     """
     try:
         text = (Path(directory) / POINTER).read_text("utf-8", errors="replace")

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a run in a bucket, and the working copy of who writes there.
+"""The directory of a run in a bucket, and the working copy of its writer.
 
 Training writes to its copy, with all that `Checkpoints` promises; after each save the
-files go up. A checkpoint is in the bucket when its manifest is, which goes up last and,
-when a checkpoint is removed, goes first. In between there is an object
-`model.ckpt-N.partial`: the rest of a kill, which the next writer clears.
+files are uploaded. A checkpoint is in the bucket when its manifest is, which is
+uploaded last and removed first. Meanwhile there is an object `model.ckpt-N.partial`;
+after a kill the next writer clears such a checkpoint.
 
-Whoever starts, brings down the newest intact checkpoint of the bucket. What was not yet
-up when a writer was killed is computed again, to the same bits.
+Every start downloads the newest intact checkpoint of the bucket. What was not uploaded
+when a writer was killed is computed again, to the same bits.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from electra_tf.storage.manifest import (
 # What else lies below a run's directory, and is not the run's.
 _OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
 # The folders with checkpoints of a run; the second is that of a fine-tuning that keeps
-# the best weights, and goes up later: it must not be ahead of the scores.
+# the best weights, and is uploaded later: it must not be ahead of the scores.
 _FOLDERS = ("", "training")
 _WAITS = (2.0, 10.0, 30.0)  # seconds before a failed upload is tried again
 
 
 def bring_model(path: str | os.PathLike, all_steps: bool = False) -> None:
-    """Brings what belongs to a model, of a run the newest intact checkpoint.
+    """Downloads the files of a model; of a run the newest intact checkpoint.
 
     Args:
       path: a directory, or the prefix of a checkpoint; nothing happens unless it is in
         a bucket.
-      all_steps: bring all checkpoints of a run.
+      all_steps: download all checkpoints of a run.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
@@ -75,7 +75,7 @@ def _bring_model(path: str) -> None:
 
 
 def _bring_run(path: str, is_writer: bool = False) -> None:
-    """Brings a run's files, of its checkpoints only the newest intact one."""
+    """Downloads a run's files, of its checkpoints only the newest intact one."""
 
     def rest(there):
         steps = _complete(there)
@@ -90,7 +90,7 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
             verify_checkpoint(Path(path), step)
             return
         except DamagedCheckpointError:
-            continue  # `Checkpoints` finds it damaged, too, and says so
+            continue  # `Checkpoints` reports it
 
 
 def _is_ours(name: str) -> bool:
@@ -115,7 +115,7 @@ def _complete(names: Iterable[str]) -> list[int]:
 
 
 def _mark(folder: str, step: int) -> None:
-    """Says in the bucket that the files of a step are not complete."""
+    """Marks the files of a step in the bucket as incomplete."""
     remote.write(os.path.join(folder, name_of(step) + PARTIAL), b"")
 
 
@@ -140,8 +140,8 @@ def remove_run(directory: str) -> None:
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
-    Entering brings down what is there; a writer brings everything up in the end. For a
-    local directory nothing happens.
+    Entering downloads the run; a writer uploads everything in the end. For a local
+    directory nothing happens.
 
     Args:
       directory: where the run's files are, or their copies.
@@ -189,7 +189,7 @@ class RunFolder:
                 raise
 
     def upload(self) -> None:
-        """Brings up what has changed; raises `UserError` (73, 75) if that fails."""
+        """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
         if self._lock is None:
             return
         for wait in (*_WAITS, None):

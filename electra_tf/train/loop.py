@@ -101,7 +101,7 @@ def train(
 
 
 class Pause(NamedTuple):
-    """A pause of the training every so many steps.
+    """A pause of the training every `every` steps.
 
     `call` gets the step; True ends the training there, None says that a stop has left
     it to the next start. `is_saved`: the state is saved before.

@@ -127,7 +127,7 @@ class Cluster(NamedTuple):
             raise UserError(answer["error"], answer["code"])
 
     def _receive_all(self, own: dict[str, Any]) -> dict[str, Any]:
-        """The chief's side; returns what all are told, {} if nothing is wrong."""
+        """The chief's side; returns the answer to all, {} if nothing is wrong."""
         end = time.monotonic() + self.timeout
         came: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
         port = int(self.places[0].rpartition(":")[2])

@@ -166,7 +166,7 @@ def test_rows_without_candidates_are_left_alone(mode):
 
 
 def test_more_predictions_than_candidates():
-    """Without replacement there are no more of them than candidates."""
+    """Without replacement there are at most as many as candidates."""
     ids = np.full([200, 16], MASK)
     ids[:, 0], ids[:, 3], ids[:, 11] = CLS, 100, 200
     batch = as_batch(ids, np.ones_like(ids))

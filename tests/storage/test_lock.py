@@ -40,11 +40,11 @@ def without_flock(monkeypatch, code):
     monkeypatch.setattr(fcntl, "flock", fail)
 
 
-def check_is_refused(directory, *words):
+def check_is_refused(directory, *expected):
     with pytest.raises(UserError, match="is in use by") as caught:
         Lock(directory).__enter__()
     assert caught.value.exit_code == 75
-    assert all(word in str(caught.value) for word in words)
+    assert all(part in str(caught.value) for part in expected)
 
 
 @pytest.mark.parametrize(

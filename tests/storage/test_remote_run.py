@@ -131,7 +131,7 @@ def test_a_kill_between_any_two_requests_loses_nothing(run, operation):
         return method(path, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KilledError):
-        patch.setattr(remote, "in_words", lambda *_, **__: contextlib.nullcontext())
+        patch.setattr(remote, "store_errors", lambda *_, **__: contextlib.nullcontext())
         for name in ("put_file", "pipe_file", "rm_file"):
             method = getattr(memory, name)
             patch.setattr(memory, name, functools.partial(limited, method))

@@ -9,7 +9,7 @@ import s3fs
 
 from electra_tf import paths
 from electra_tf.errors import UserError
-from electra_tf.storage import remote, remote_ranges
+from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import check_free
 from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote_run import RunFolder
@@ -64,10 +64,10 @@ def test_folders_made_in_the_console_are_not_files(store):
 def test_objects_removed_while_they_are_read_are_named(store, monkeypatch):
     store.files.pipe({"bucket/a": b"123456", "bucket/b": b"123456"})
     shards = [place("a"), place("b")]
-    assert remote_ranges.read_ranges(shards, [0, 1], [2, 3]) == [b"12", b"23"]
+    assert remote.read_ranges(shards, [0, 1], [2, 3]) == [b"12", b"23"]
     store.files.rm_file("bucket/b")
     with pytest.raises(UserError, match="^s3://bucket/b cannot be read any") as caught:
-        remote_ranges.read_ranges(shards, [0, 1], [2, 3])
+        remote.read_ranges(shards, [0, 1], [2, 3])
     assert caught.value.exit_code == 65
     listing = remote.listing
 
