@@ -32,10 +32,9 @@ from preparation import numbers, place_pretraining
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import read_config
-from electra_tf.config.run import NO_DATA
+from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
-from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.atomic_folder import atomic_folder
 
 
 class Platform(NamedTuple):
@@ -115,14 +114,14 @@ def main(_):
     if shutil.which(FLAGS.compiler_python) is None:
         raise UserError(f"there is no {FLAGS.compiler_python}.\n{_INSTALL}", 1)
     output = FLAGS.output_dir
-    with new_folder(output) if output else tempfile.TemporaryDirectory() as name:
+    with atomic_folder(output) if output else tempfile.TemporaryDirectory() as name:
         report = write_step(config, Path(name)) | compile_step(Path(name))
         print_report(config, report)
     save(FLAGS.json, report)
 
 
 def check_compilable(config: PretrainingConfig) -> None:
-    """Raises `UserError` for what is not one step with one kind of draws."""
+    """Raises `UserError` for more than one step, or more kinds of draws."""
     own = [config.random_token_share, config.rare_mask_power, config.word_list]
     own.append(config.electra_15_positions == "other")
     own.append(config.objective == "electra_sentence")

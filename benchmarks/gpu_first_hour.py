@@ -3,7 +3,7 @@
 
     python benchmarks/gpu_first_hour.py --json first_hour.json --minutes 25
 
-docs/gpu.md has the goals. Every row is a process of its own, printed as soon as it is
+docs/gpu.md has the goals. Every row is a process of its own, printed once
 measured; --minutes ends the list, and the same command continues it from --json. The
 steps are those of run_pretraining.py on random tokens, input included.
 """
@@ -24,8 +24,7 @@ from preparation import make_device, make_loop, write_data
 
 from electra_tf import cli, startup
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import read_config
-from electra_tf.config.run import NO_DATA
+from electra_tf.config.run import NO_DATA, read_config
 from electra_tf.errors import UserError
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import read_json
@@ -143,7 +142,7 @@ def measure_rows(rows: list[Row], device: dict[str, str]):
 
 
 def in_process(variant: dict, seconds: float) -> dict:
-    """Measures a row in a new process; "failed" says why there are no numbers."""
+    """Measures a row in a new process; "failed" is the reason if it fails."""
     command = [sys.executable, *sys.argv, f"--variant={json.dumps(variant)}"]
     try:
         done = subprocess.run(

@@ -56,8 +56,10 @@ def draw_rooms() -> None:
     """The folders of electra_tf, bottom up, and what each imports."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
-    rooms = [layer for layer in layers if ":" not in layer][::-1]
     package = ROOT / "electra_tf"
+    names = [name.strip() for layer in layers for name in layer.split(":")]
+    rooms = [name for name in names if (package / name).is_dir()][::-1]
+    imports = {room: _imports(package / room) & set(rooms) for room in rooms}
     figure, axes = plt.subplots(figsize=(7.2, 4.6), dpi=160)
     axes.axis("off")
     axes.set(xlim=(-2.2, 7), ylim=(-0.7, len(rooms) - 0.4))
@@ -74,21 +76,28 @@ def draw_rooms() -> None:
             0, height, f"{room}/", ha="center", va="center", bbox=box, fontsize=10
         )
         first = (meaning or "").split("\n")[0].rstrip(".")
-        axes.text(0.75, height, first, va="center", fontsize=7, color="#445")
-        for lower in sorted(_imports(package / room) & set(rooms[:height])):
+        axes.text(0.9, height, first, va="center", fontsize=7, color="#445")
+        # An import that another one implies has no arrow.
+        implied = set().union(*(_reached(below, imports) for below in imports[room]))
+        for lower in sorted(imports[room] - implied):
             steps = height - rooms.index(lower)
             axes.annotate(
                 "",
-                (-0.55, rooms.index(lower) + 0.12),
-                (-0.55, height - 0.12),
+                (-0.9, rooms.index(lower) + 0.15),
+                (-0.9, height - 0.15),
                 arrowprops={
                     "arrowstyle": "->",
                     "color": "#9aa7b8",
-                    "connectionstyle": f"arc3,rad={0.35 + 0.012 * steps}",
-                    "linewidth": 0.7,
+                    "connectionstyle": f"arc3,rad={0.25 + 0.02 * steps}",
+                    "linewidth": 1.1,
                 },
             )
     _save(figure, "rooms.png")
+
+
+def _reached(room: str, imports: dict[str, set[str]]) -> set[str]:
+    """What a folder imports, and what is imported there."""
+    return imports[room].union(*(_reached(below, imports) for below in imports[room]))
 
 
 def draw_curves(healthy: str, collapsed: str) -> None:

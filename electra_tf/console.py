@@ -16,9 +16,6 @@ from electra_tf.paths import shown
 _QUIET_SECONDS = 60.0
 _TICK_SECONDS = 10.0
 
-# Standard streams that `open_closed_streams` has found closed: "stdin", "stdout", ...
-closed_streams: set[str] = set()
-
 _CONTROLS = {c: chr(0x2400 + c) for c in range(0x20) if chr(c) not in "\t\n"}
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), "\ufffd") | {0x7F: "\u2421"}
 
@@ -48,14 +45,9 @@ def open_closed_streams() -> None:
     Else the next file that is opened, a checkpoint for instance, would have their
     number, and with it all that libraries print. `sys.stdin` stays None.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            found = os.open(os.devnull, os.O_RDWR)
-            if found != number:  # Its number is in use already.
-                os.close(found)
-            else:
-                os.set_inheritable(number, True)
-            closed_streams.add(name)
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
             if name != "stdin":
                 setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
 
@@ -67,13 +59,13 @@ def silence(stream: TextIO) -> None:
 
 
 def say_nothing(message: str) -> None:
-    """A log of what nobody needs to read."""
+    """A log that drops what it gets."""
 
 
 def say(message: str, stream: TextIO) -> None:
-    """Prints a process's last words, if there is somebody who reads them.
+    """Prints the last line of a process that may end at once; a closed stream is fine.
 
-    What was printed before comes before them: the process may end at once.
+    What was printed before it is flushed.
     """
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -163,7 +155,7 @@ class Progress:
       total: steps of the whole run.
       start: steps made before this process; speed is measured from here.
       batch_size: sequences per step.
-      every: steps between two lines where there is no terminal.
+      every: steps between two lines without a terminal.
       shown: metrics on the line: name -> what it is called there.
     """
 

@@ -11,7 +11,7 @@ EXIT_CONFIG = 2  # A setting or an input contradicts what is asked for.
 EXIT_PREEMPTED = 42  # Asked to stop; everything is saved, run the command again.
 EXIT_DAMAGED = 65  # An input file is corrupt.
 EXIT_PEER_LOST = 69  # Another worker of the run has ended or does not answer.
-EXIT_DIVERGED = 70  # The loss is no longer finite.
+EXIT_DIVERGED = 70  # The loss is not finite.
 EXIT_CANNOT_WRITE = 73  # Disk full, read-only, no permission.
 EXIT_LOCKED = 75  # Another process writes to the same directory.
 

@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_SHOWN = 5  # last lines of the log of a job that failed without an error in words
+_SHOWN = 5  # last lines of the log of a job that failed without an error message
 
 
 def run_jobs(
@@ -81,7 +81,6 @@ def run_jobs(
     waiting, codes, asked, told = list(jobs), [], [], set()
     running: dict[int, tuple[Job, Iterator[Sequence[str]], subprocess.Popen]] = {}
     before = {n: signal.signal(n, lambda n, _: asked.append(n)) for n in _SIGNALS}
-    wakeup = signal.set_wakeup_fd(-1)  # Whoever listened would leave before the jobs.
     try:
         while True:
             stops = asked or (any(codes) and not keep_going)
@@ -114,7 +113,6 @@ def run_jobs(
     finally:
         for _, _, process in running.values():
             process.kill()
-        signal.set_wakeup_fd(wakeup)
         for number, handler in before.items():
             signal.signal(number, handler)
     return EXIT_PREEMPTED if asked else next((code for code in codes if code), EXIT_OK)

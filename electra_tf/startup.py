@@ -63,24 +63,19 @@ def absent(modules: Iterable[str]) -> Iterator[None]:
 def filtered_stderr():
     """Sends file descriptor 2 through this file, run as a process of its own.
 
-    That process outlives an abort of this one and passes on its last words.
+    The notices come before any log level applies, and that process outlives an abort of
+    this one and passes on its message.
     """
     import subprocess
 
     sys.stderr.flush()
-    try:
-        # In a session of its own, Ctrl-C does not reach it.
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError:
-        child = None
-    if child is None:
-        yield  # Better all notices than no start.
-        return
+    # In a session of its own, Ctrl-C does not reach it.
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     kept = os.dup(2)
     os.dup2(child.stdin.fileno(), 2)
     child.stdin.close()

@@ -4,7 +4,7 @@
 
 python3 examples/ask_saved_model.py EXPORT_DIR TEXT [TEXT ...]
 
-EXPORT_DIR is a SavedModel, or the folder of its versions, of which the newest is asked.
+EXPORT_DIR is a SavedModel, or the folder of its versions, whose newest one is asked.
 """
 
 import sys
@@ -19,7 +19,7 @@ def main(export_dir: str, texts: list[str]) -> None:
     takes, gives = classify.structured_input_signature[1], classify.structured_outputs
     if set(takes) != {"text"} or not {"label", "probability"} <= set(gives):
         sys.exit(
-            f"error: {export_dir} is no classifier of single texts: it takes "
+            f"error: {export_dir} does not classify single texts: it takes "
             f"{', '.join(sorted(takes))} and gives {', '.join(sorted(gives))}."
         )
     answer = classify(text=tf.constant(texts))
@@ -34,7 +34,7 @@ def model_in(export_dir: str) -> str:
     newest = max((int(p.name) for p in versions if p.name.isdigit()), default=None)
     found = Path(export_dir) if newest is None else Path(export_dir, str(newest))
     if not (found / "saved_model.pb").is_file():
-        sys.exit(f"error: there is no SavedModel in {export_dir}.")
+        sys.exit(f"error: {export_dir} has no SavedModel.")
     return str(found)
 
 

@@ -51,40 +51,32 @@ _SHARE, _TEMPERATURE = {"unigram_share": 1.0}, {"temperature_start": 4.0}
 _LINEAR, _SMALL = {"curriculum_decay": "linear"}, {"generator_hidden_size": 0.125}
 _UNIGRAM, _QUARTER = {"generator": "unigram"}, {"mask_prob": 0.25}
 _CORRECTIVE, _CHOICE = {"objective": "corrective_lm"}, {"objective": "multi_choice"}
-_80_10 = {"mask_token_share": 0.8, "random_token_share": 0.1}
-_80_20 = {"mask_token_share": 0.8, "random_token_share": 0.2}
+_MANY = {"mask_prob": 0.4}
 _SUCCESSORS = {
-    "Unigram, 40 % masked": _UNIGRAM | {"mask_prob": 0.4},
-    "Corrective LM, unigram, 25 % masked": _CORRECTIVE | _UNIGRAM | _QUARTER,
-    "Multi-choice, unigram, 40 % masked": _CHOICE | _UNIGRAM | {"mask_prob": 0.4},
-    "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
-    "Multi-choice, unigram, 25 % masked": _CHOICE | _UNIGRAM | _QUARTER,
-    "BERT 80/20/0": _MLM | _80_20,
-    "BERT 80/10/10": _MLM | _80_10,
-    "BERT 80/20/0, 25 % masked": _MLM | _80_20 | _QUARTER,
-    "Unigram, 25 % masked": _UNIGRAM | _QUARTER,
     "Unigram": _UNIGRAM,
-    "Temperature 4 to 1, linear": _TEMPERATURE | _LINEAR,
-    "Unigram share, linear, generator 1/8": _SHARE | _LINEAR | _SMALL,
+    "Unigram, 25 % masked": _UNIGRAM | _QUARTER,
+    "Unigram, 40 % masked": _UNIGRAM | _MANY,
+    "Corrective LM": _CORRECTIVE,
+    "Corrective LM, unigram": _CORRECTIVE | _UNIGRAM,
+    "Corrective LM, unigram, 25 % masked": _CORRECTIVE | _UNIGRAM | _QUARTER,
+    "Corrective LM, unigram, 40 % masked": _CORRECTIVE | _UNIGRAM | _MANY,
+    "Multi-choice": _CHOICE,
+    "Multi-choice, unigram, 40 % masked": _CHOICE | _UNIGRAM | _MANY,
     "Unigram share": _SHARE,
     "Unigram share, linear": _SHARE | _LINEAR,
-    "Unigram share and temperature": _SHARE | _TEMPERATURE,
+    "Unigram share, linear, generator 1/8": _SHARE | _LINEAR | _SMALL,
     "Temperature 4 to 1": _TEMPERATURE,
-    "Temperature 2 to 1": {"temperature_start": 2.0},
-    "Corrective LM": _CORRECTIVE,
-    "Multi-choice": _CHOICE,
+    "Temperature 4 to 1, linear": _TEMPERATURE | _LINEAR,
     "Generator's rate 1/4": {"generator_learning_rate": 1.25e-4, "clip_by": "network"},
     "Generator's rate 4": {"generator_learning_rate": 2e-3, "clip_by": "network"},
     "ELECTRA": {},
     "BERT": _MLM,
+    "BERT 80/10/10": _MLM | {"mask_token_share": 0.8, "random_token_share": 0.1},
+    "BERT 80/20/0": _MLM | {"mask_token_share": 0.8, "random_token_share": 0.2},
 }
-
-
 # Those that were best on the tuning sets, and BERT, with half to twice the FLOPs.
-_SURVIVORS = {
-    name: _SUCCESSORS[name]
-    for name in ("Unigram, 40 % masked", "Unigram, 25 % masked", "BERT 80/10/10")
-}
+_BEST = ("Corrective LM, unigram, 25 % masked", "Unigram, 40 % masked", "BERT 80/10/10")
+_SURVIVORS = {name: _SUCCESSORS[name] for name in _BEST}
 _BUDGETS = {"": 1.0, " 1/2": 0.5, " x 2": 2.0}
 
 

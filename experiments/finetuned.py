@@ -58,7 +58,7 @@ flags.mark_flags_as_required(["data_dir", "model_name"])
 
 # What these commands set themselves.
 _OURS = ("task_names", "num_trials", "model_dir", "results_txt", "do_train", "do_eval")
-# In the place of a score that is no number, such as a correlation with a constant.
+# For an undefined score, such as a correlation with a constant.
 UNDEFINED = "-"
 PRETRAINED, RANDOM = "pre-trained", "random weights"
 
@@ -211,10 +211,6 @@ def glue_table(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[str
     names = ", ".join(medians) or "nothing"
     name = "GLUE" if whole else f"mean of {names}; not the paper's"
     lines.append(f"| **{name}** | | **{mean}** | |")
-    left_out = [task for task in found if task not in medians]
-    if left_out:
-        names = ", ".join(left_out)
-        lines += ["", f"Without a defined score, and left out of the mean: {names}."]
     return lines
 
 

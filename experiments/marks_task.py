@@ -2,7 +2,7 @@
 """A labelled task out of plain text: which mark follows this word, if any?
 
 Words are lower-cased and without their marks; tags are comma, stop (. ; : ! ?) or none.
-Nobody has to label anything, and it takes some syntax. Tuning and test texts are novels
+It needs no annotators, and it takes some syntax. Tuning and test texts are novels
 that training has nothing of, by its authors.
 """
 

@@ -109,7 +109,7 @@ def defined(
     """The scores of a `Row`, and the runs that are left out of it.
 
     Args:
-      found: run -> measure -> score, as far as it is finished; None: it is undefined,
+      found: run -> measure -> score, of finished runs; None: it is undefined,
         as a correlation with a constant is.
     """
     finished = {k: v for k, v in found.items() if set(measures) <= v.keys()}
@@ -129,7 +129,7 @@ def write(
 
     Args:
       metrics: measure -> the metric that it is.
-      head: scale and budget, in words.
+      head: a sentence with scale and budget.
     """
     notes, fit = [], []
     for name, metric in metrics.items():

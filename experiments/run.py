@@ -38,7 +38,7 @@ from electra_tf.interop.fields import SHAPE
 from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.checkpoints import differences
 from electra_tf.storage.files import atomic_write, check_place
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 
 _SCALE = flags.DEFINE_enum(
     "scale",
@@ -106,7 +106,7 @@ class Run(NamedTuple):
 
     @property
     def name(self) -> str:
-        """As it is shown."""
+        """For logs and tables."""
         return f"{self.variant.name}, seed {self.seed}"
 
 
@@ -154,7 +154,7 @@ def plan(variant: Variant, seed: int, recipe: Mapping[str, Any], data_dir: str) 
 
 
 def untrained(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What fine-tuning is told of random weights: their shape, how they are drawn.
+    """The hparams of random weights for fine-tuning: their shape, how they are drawn.
 
     That is what it finds in a checkpoint; dropout is the same for both, its own.
     """
@@ -179,7 +179,7 @@ class Runs:
         self.read()
 
     def read(self) -> None:
-        """Reads the list as it is on disk."""
+        """Reads the list from disk."""
         output = self.path.parent
         if not self.path.exists():
             if output.is_dir() and {p.name for p in output.iterdir()} - _FIRST_FILES:
@@ -290,7 +290,7 @@ class Experiment:
             self.console.log(line)
         if _DRY_RUN.value:
             return EXIT_OK
-        with RunLock(self.output, "--output-dir"):
+        with Lock(self.output, "--output-dir"):
             self.runs.read()  # Another process may have ended since.
             measures = self._measures()
             for run in self.planned:
@@ -396,7 +396,7 @@ def chosen(variants: Sequence[Variant]) -> list[Variant]:
     for name in _ONLY.value:
         if name.strip().lower() not in known:
             raise UserError(
-                f"--only: there is no variant {name!r}.\n"
+                f"--only: unknown variant {name!r}.\n"
                 f"There are: {', '.join(v.name for v in known.values())}."
             )
     wanted = [name.strip().lower() for name in _ONLY.value] or list(known)

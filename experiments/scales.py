@@ -13,7 +13,7 @@ from report import Comparison
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
 from electra_tf.config.model import SIZES
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 from electra_tf.errors import UserError
 from electra_tf.finetune.registry import originals_with_data
 from electra_tf.processes import Job
@@ -80,7 +80,7 @@ class Data(NamedTuple):
     Attributes:
       directory: of vocabulary and TFRecords.
       jobs: what makes them, before the runs.
-      sha256: of files that the user may replace, in words; None: they are ours.
+      sha256: of files that the user may replace, by name; None: they are ours.
     """
 
     directory: Path
@@ -90,11 +90,6 @@ class Data(NamedTuple):
 
 def pocket_data(output: Path, corpus: Path, recipe: Mapping[str, Any]) -> Data:
     """A vocabulary and TFRecords of a directory of text, in `output`."""
-    if not corpus.is_dir():
-        raise UserError(
-            f"--corpus {corpus} is not a directory.\n"
-            "It is one with text files, as build_pretraining_dataset.py takes it."
-        )
     folder = output / "data"
     vocab, records = folder / "vocab.txt", folder / "pretrain_tfrecords"
     build_vocab = [
@@ -119,12 +114,6 @@ def given_data(data_dir: Path | None, scale: str) -> Data:
             f"--scale {scale} needs --data-dir: a directory with vocab.txt, "
             "pretrain_tfrecords and finetuning_data."
         )
-    for name in ("vocab.txt", "pretrain_tfrecords", "finetuning_data"):
-        if not (data_dir / name).exists():
-            raise UserError(
-                f"--data-dir {data_dir} has no {name}.\nbuild_pretraining_dataset.py "
-                "makes the data; GLUE's files go into finetuning_data/<task>."
-            )
     files = [data_dir / "vocab.txt", data_dir / "pretrain_tfrecords" / "manifest.json"]
     found = {f"sha256 of {path}": sha256(path) for path in files if path.exists()}
     return Data(data_dir, [], found)
@@ -139,7 +128,7 @@ def glue_tasks(there: Sequence[str], data_dir: Path) -> list[str]:
     found = [task for task in GLUE if task in there]
     if not found:
         raise UserError(
-            f"there are no data of {', '.join(GLUE)}.\nGLUE's files go into "
+            f"found no data of {', '.join(GLUE)}.\nGLUE's files go into "
             f"{data_dir / 'finetuning_data'}/<task>, as docs/fine_tuning.md says."
         )
     return found
@@ -169,11 +158,6 @@ def measures(
     dev = {"marks": f"marks_{split}.txt"}
     if data_dir is not None:
         chunk = data_dir / "finetuning_data" / "chunk"
-        if not chunk.is_dir():
-            raise UserError(
-                f"--data-dir {data_dir} has no finetuning_data/chunk (CoNLL-2000), "
-                "which is what --scale pocket takes from there."
-            )
         _write_chunk(folder, chunk)
         dev["chunk"] = f"chunk_{split}.txt"
     end = "_tuning" if comparison.tuning else ""

@@ -109,7 +109,7 @@ def test_spellings(script, args, expected):
 
 
 @pytest.mark.parametrize(
-    "args, words",
+    "args, expected",
     [
         ("", ["--data-dir must be given"]),
         ("--data-dri D", ["--data-dri", "did you mean --data-dir?"]),
@@ -120,13 +120,13 @@ def test_spellings(script, args, expected):
         ("--data-dir=", ["data_dir", "a path is needed"]),
     ],
 )
-def test_wrong_command_lines(script, args, words):
+def test_wrong_command_lines(script, args, expected):
     done = start(script, *args.split())
     assert done.returncode == errors.EXIT_FLAGS
     assert done.stderr.startswith("error: ")
     assert done.stderr.strip().count("\n") <= 2
     assert done.stdout == ""
-    assert all(word in done.stderr for word in words), done.stderr
+    assert all(part in done.stderr for part in expected), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ config = types.SimpleNamespace(list_physical_devices=lambda: [])
 PRINTED = "E0000 the driver is too old\nF0000 check failed: no newline at the end\n"
 
 
-def start(folder, end="", before=""):
+def start(folder, end):
     (folder / "tensorflow.py").write_text(TENSORFLOW.format(end=end))
-    code = f"{before}\nfrom electra_tf import startup\nstartup.import_tensorflow()\n"
+    code = "from electra_tf import startup\nstartup.import_tensorflow()\n"
     return subprocess.run(
         [sys.executable, "-c", code + "import sys; print('after', file=sys.stderr)"],
         cwd=ROOT,
@@ -52,10 +52,3 @@ def test_only_notices_are_dropped(tmp_path, end, code, stderr):
         assert "libcudart.so is missing" in done.stderr
     else:
         assert done.stderr == stderr
-
-
-def test_everything_is_printed_without_a_second_process(tmp_path):
-    broken = "import sys; sys.executable = '/nowhere/python'"
-    done = start(tmp_path, before=broken)
-    assert done.returncode == 0 and done.stderr.count("cuda drivers") == 2
-    assert "E0000 the driver is too old" in done.stderr

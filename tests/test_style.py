@@ -16,7 +16,7 @@ import pytest
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACKED = subprocess.run(

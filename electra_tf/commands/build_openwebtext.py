@@ -35,5 +35,9 @@ def main(_):
         os.path.join(FLAGS.data_dir, name)
         for name in ("openwebtext", "vocab.txt", "pretrain_tfrecords")
     )
+
+    def read(encoding_errors: str) -> tuple[units.Corpus, units.Reading]:
+        return units.archive_corpus(fetch(source)), units.Reading(encoding_errors)
+
     # Every page is a file; blank lines in it separate paragraphs.
-    _build(lambda: units.archive_corpus(fetch(source)), vocab_file, output_dir, False)
+    _build(read, vocab_file, output_dir, False)

@@ -15,12 +15,12 @@ from absl import flags
 
 import electra_tf
 from electra_tf import cli
-from electra_tf.commands import shared_flags
+from electra_tf.commands import building, shared_flags
 from electra_tf.errors import EXIT_FLAGS, UserError
 from electra_tf.paths import shown
 from electra_tf.storage.files import check_place
-from electra_tf.storage.remote import check_writable, fetch, names_in, put
-from electra_tf.text import corpus, tfds_documents, units
+from electra_tf.storage.remote import check_writable, names_in, put
+from electra_tf.text import corpus, tfds_documents
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -31,27 +31,7 @@ from electra_tf.text.vocabulary import (
     write_tokens,
 )
 
-_CORPUS_DIR = cli.define_path(
-    "corpus_dir",
-    None,
-    "Directory of text (UTF-8), searched to the bottom: text files, JSON Lines, "
-    "Parquet, Arrow, archives; see build_pretraining_dataset.py.",
-    in_bucket=True,
-)
-_TEXT_KEY = flags.DEFINE_string(
-    "text_key",
-    "text",
-    "Where the text is in JSON Lines, Parquet and Arrow; a/b is b inside a.",
-)
-_TFDS = flags.DEFINE_string(
-    "tfds",
-    None,
-    "Instead of --corpus-dir: a data set of tensorflow_datasets and its text field, "
-    "such as wikipedia/20230601.en:text.",
-)
-_TFDS_DATA_DIR = cli.define_path(
-    "tfds_data_dir", None, "Where tensorflow_datasets keeps its data, if not at home."
-)
+_CORPUS = building.define_corpus()
 _VOCAB_SIZE = flags.DEFINE_integer(
     "vocab_size", 30522, "Number of tokens, special ones included.", lower_bound=1
 )
@@ -80,12 +60,7 @@ _NUM_PROCESSES = flags.DEFINE_integer(
     "num_processes", None, "Processes that count words (default: one per core)."
 )
 _BEAM_ARGS = shared_flags.define_runner()
-_ENCODING_ERRORS = flags.DEFINE_enum(
-    "encoding_errors",
-    "strict",
-    corpus.ENCODING_ERRORS,
-    "What to do about bytes that are not UTF-8: stop, or drop and count them.",
-)
+_ENCODING_ERRORS = building.define_encoding_errors()
 _OVERWRITE = flags.DEFINE_boolean(
     "overwrite", False, "Replace the output file if it exists."
 )
@@ -104,8 +79,8 @@ def main(argv: list[str]) -> None:
         raise UserError(f"the corpus has only {_too_long(counts.num_too_long)}")
     if not counts.words:
         raise UserError(
-            f"the corpus {_TFDS.value or _CORPUS_DIR.value} holds no words.\n"
-            "Is it the right one? A vocabulary needs text to learn from."
+            f"the corpus {_CORPUS.tfds.value or _CORPUS.directory.value} holds no "
+            "words.\nIs it the right one? A vocabulary needs text to learn from."
         )
     trained = vocabulary_training.train(
         counts.words, config, _VOCAB_SIZE.value, _MIN_FREQUENCY.value, _NUM_UNUSED.value
@@ -157,16 +132,12 @@ def _count_words(config: TokenizerConfig):
     from electra_tf.data import word_counting
     from electra_tf.jobs.job import Runner
 
-    if _TFDS.value:
-        text = units.tfds_corpus(_TFDS.value, _TFDS_DATA_DIR.value)
-        tfds = tfds_documents.open_tfds(_TFDS.value, _TFDS_DATA_DIR.value)
+    text, reading = _CORPUS.read(_ENCODING_ERRORS.value)
+    if _CORPUS.tfds.value:
+        tfds = tfds_documents.open_tfds(_CORPUS.tfds.value, reading.tfds_data_dir)
         source = {"tfds": f"{tfds.name}:{tfds.field}"}
     else:
-        text = units.file_corpus(fetch(_CORPUS_DIR.value), _TEXT_KEY.value)
-        source = {"corpus_dir": _CORPUS_DIR.value, "num_files": text.num_files}
-    reading = units.Reading(
-        _ENCODING_ERRORS.value, _TEXT_KEY.value, _TFDS_DATA_DIR.value
-    )
+        source = {"corpus_dir": _CORPUS.directory.value, "num_files": text.num_files}
     runner = Runner(_NUM_PROCESSES.value or os.cpu_count(), _BEAM_ARGS())
     return source, word_counting.count(
         text, config, reading, _OUTPUT_FILE.value, runner
@@ -175,11 +146,7 @@ def _count_words(config: TokenizerConfig):
 
 def _check_flags() -> str:
     """Raises UserError for flags that do not go together; returns the output file."""
-    if bool(_CORPUS_DIR.value) == bool(_TFDS.value):
-        raise UserError(
-            "give the text to learn from by either --corpus-dir or --tfds.",
-            EXIT_FLAGS,
-        )
+    _CORPUS.check(EXIT_FLAGS)
     least = len(SPECIAL_TOKENS) + _NUM_UNUSED.value
     if _VOCAB_SIZE.value <= least:
         raise UserError(
@@ -193,9 +160,7 @@ def _check_flags() -> str:
     folder = os.path.dirname(output) or "."
     check_writable(folder)
     check_place(folder)
-    if _CORPUS_DIR.value:
-        for path in (output, settings_path(output)):
-            corpus.check_outside(path, _CORPUS_DIR.value, "--output-file")
+    _CORPUS.check_outside(output_file=output)
     for path in (output, settings_path(output)):
         there = os.path.basename(path) in names_in(folder)
         if there and not _OVERWRITE.value:

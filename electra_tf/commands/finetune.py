@@ -15,7 +15,7 @@ from electra_tf import cli, processes
 from electra_tf.commands import shared_flags
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.config.hparams import read_hparams
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 from electra_tf.finetune import run
 
 shared_flags.define_run(
@@ -38,7 +38,7 @@ flags.DEFINE_integer(
 flags.DEFINE_integer(
     "parallel",
     0,
-    "Make so many trials at a time, each in a process of its own, on a GPU of its own "
+    "Trials at a time, each in a process of its own, on a GPU of its own "
     "where there are some.",
     lower_bound=0,
 )

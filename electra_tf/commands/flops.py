@@ -9,8 +9,7 @@ recipes in configs/.
 """
 
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import recipes
-from electra_tf.config.run import NO_DATA
+from electra_tf.config.run import NO_DATA, recipes
 from electra_tf.pretrain.flops import MODEL_FLOPS, get_recipe_flops
 from electra_tf.storage.files import line_writer
 

@@ -25,6 +25,7 @@ from electra_tf.commands import shared_flags
 from electra_tf.errors import EXIT_OK
 from electra_tf.finetune.inputs import FORMS
 from electra_tf.inference import run
+from electra_tf.inference.scoring import METHODS
 
 
 def _define_path(name: str, help: str) -> None:
@@ -64,9 +65,8 @@ flags.DEFINE_float(
     "threshold", 0.5, "Mark tokens above it.", lower_bound=0, upper_bound=1
 )
 flags.DEFINE_integer("max_passages", 1000, "Read from the input.", lower_bound=1)
-_METHODS = ["electric", "electra_tt", "two_tower", "mask_each", "discriminator"]
 flags.DEFINE_enum(
-    "method", None, _METHODS, "How texts are scored. Default: the best of the model's."
+    "method", None, [*METHODS], "Of scores. Default: the best that the model offers."
 )
 flags.DEFINE_integer(
     "overlap", 0, "Tokens that windows of a long text share.", lower_bound=0

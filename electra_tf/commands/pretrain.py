@@ -16,10 +16,10 @@ from absl import flags
 from electra_tf import cli, processes
 from electra_tf.commands import shared_flags
 from electra_tf.config.pretraining import PretrainingConfig, read_hparams
-from electra_tf.config.recipes import read_config
+from electra_tf.config.run import read_config
 from electra_tf.interop import start
 from electra_tf.pretrain import launch
-from electra_tf.train.stopping import parse_duration
+from electra_tf.train.supervisor import parse_duration
 
 shared_flags.define_run(
     "Location of vocabulary, TFRecords and models.",

@@ -56,6 +56,7 @@ DEBUG_PRESET = {
     "num_eval_steps": 2,
 }
 
+_SHARE = {"minimum": 0, "maximum": 1}
 # What hparams apply to.
 _MASKING = {
     "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
@@ -63,6 +64,11 @@ _MASKING = {
 _OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
 _LEARNS = {"objective": [*(OBJECTIVES.keys() - {"frozen_generator"})]}
 _TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
+_FROZEN, _CHOICE = {"objective": ["frozen_generator"]}, {"objective": ["multi_choice"]}
+_DISCRIMINATOR = {
+    "objective": [n for n, k in OBJECTIVES.items() if DISCRIMINATOR_HEAD in k.heads]
+}
+_WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
 _SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
 _SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
 # Electric's loss is made of the q that its samples are drawn from.
@@ -120,9 +126,7 @@ class PretrainingConfig(RunConfig):
     init_checkpoint: str | None = setting(None, "Weights to start from; null: random.")
 
     init_generator: str | None = identity(
-        None,
-        "Masked language model, or run with a generator, that fills the masks.",
-        applies_to={"objective": ["frozen_generator"]},
+        None, "Masked language model that fills the masks.", applies_to=_FROZEN
     )
 
     # Objectives.
@@ -149,16 +153,10 @@ class PretrainingConfig(RunConfig):
         applies_to=_MASKING,
     )
     word_list: str | None = place(
-        None,
-        "Words of scripts without spaces, one a line.",
-        applies_to={"mask_unit": ["word"]},
+        None, "Words of scripts without spaces.", applies_to={"mask_unit": ["word"]}
     )
     mask_token_share: float = setting(
-        0.85,
-        "Share of the masked positions that become [MASK].",
-        minimum=0,
-        maximum=1,
-        applies_to=_MASKING,
+        0.85, "Masked positions that become [MASK].", **_SHARE, applies_to=_MASKING
     )
     random_token_share: float = setting(
         0.0,
@@ -175,26 +173,16 @@ class PretrainingConfig(RunConfig):
         maximum=2,  # Beyond it, draws of rare tokens are equal in float32.
     )
     intact_share: float = setting(
-        0.2,
-        "Share of the sequences in which nothing is replaced.",
-        minimum=0,
-        maximum=1,
-        applies_to=_SENTENCE,
+        0.2, "Sequences that stay intact.", **_SHARE, applies_to=_SENTENCE
     )
     sentence_weight: float = setting(
         1.0, "Weight of the loss on whole sequences.", minimum=0, applies_to=_SENTENCE
     )
     token_weight: float = setting(
-        1.0,
-        "Weight of the loss of tokens at the masked positions.",
-        above=0,
-        applies_to=_TOKENS,
+        1.0, "Weight of the loss of tokens.", above=0, applies_to=_TOKENS
     )
     num_candidates: int = setting(
-        5,
-        "Tokens to choose from, with the original.",
-        minimum=2,
-        applies_to={"objective": ["multi_choice"]},
+        5, "Tokens to choose from.", minimum=2, applies_to=_CHOICE
     )
     electra_15_positions: str = setting(
         "masked",
@@ -203,15 +191,10 @@ class PretrainingConfig(RunConfig):
         applies_to={"objective": ["electra_15"]},
     )
     stage_one_steps: int | None = identity(
-        None,
-        "Steps of the generator alone; null: half. Each stage has its own schedule.",
-        minimum=1,
-        applies_to=_STAGES,
+        None, "Steps of stage one; null: half.", minimum=1, applies_to=_STAGES
     )
     init_discriminator: bool = identity(
-        True,
-        "The discriminator starts from the generator's weights; false: random.",
-        applies_to=_STAGES,
+        True, "From the generator's weights; false: random.", applies_to=_STAGES
     )
 
     # Optimization.
@@ -229,11 +212,7 @@ class PretrainingConfig(RunConfig):
         choices=("original", "linear", "polynomial", "wsd", "constant"),
     )
     decay_proportion: float = setting(
-        0.1,
-        "Part of the run in which wsd decays to 0.",
-        above=0,
-        maximum=1,
-        applies_to={"schedule": ["wsd"]},
+        0.1, "Last part, in which wsd decays.", above=0, maximum=1, applies_to=_WSD
     )
     learning_rate: float = setting(5e-4, "Peak of the schedule.", above=0)
     generator_learning_rate: float | None = setting(
@@ -249,10 +228,7 @@ class PretrainingConfig(RunConfig):
         applies_to=_OWN_ENCODERS | _LEARNS,
     )
     lr_decay_power: float = setting(
-        1.0,
-        "Power of the polynomial decay.",
-        minimum=0,
-        applies_to={"schedule": ["original", "polynomial"]},
+        1.0, "Power of the decay.", minimum=0, applies_to=_POLYNOMIAL
     )
     num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", minimum=0)
     on_bad_record: str = setting(
@@ -281,14 +257,7 @@ class PretrainingConfig(RunConfig):
         0, "Steps between evaluations in training; 0: none.", minimum=0
     )
     sample_steps: int = setting(
-        0,
-        "Steps between samples of what the discriminator finds; 0: none.",
-        minimum=0,
-        applies_to={
-            "objective": [
-                n for n, kind in OBJECTIVES.items() if DISCRIMINATOR_HEAD in kind.heads
-            ]
-        },
+        0, "Steps between samples; 0: none.", minimum=0, applies_to=_DISCRIMINATOR
     )
     peer_timeout: float = place(
         600.0, "Seconds that a worker waits for the others (TF_CONFIG).", above=0
@@ -327,10 +296,7 @@ class PretrainingConfig(RunConfig):
         minimum=1,
     )
     disallow_correct: bool = setting(
-        False,
-        "Never sample the original token.",
-        applies_to=_SAMPLES,
-        if_idle="note",
+        False, "Never sample the original.", applies_to=_SAMPLES, if_idle="note"
     )
     temperature: float = setting(
         1.0,
@@ -340,17 +306,10 @@ class PretrainingConfig(RunConfig):
         if_idle="note",
     )
     temperature_start: float | None = setting(
-        None,
-        "Temperature at the first step; it falls to temperature.",
-        above=0,
-        applies_to=_CURRICULUM,
+        None, "Temperature at the first step.", above=0, applies_to=_CURRICULUM
     )
     unigram_share: float = setting(
-        0.0,
-        "Share of samples from word frequencies at the first step; it falls to 0.",
-        minimum=0,
-        maximum=1,
-        applies_to=_CURRICULUM,
+        0.0, "Samples by word frequency at first.", **_SHARE, applies_to=_CURRICULUM
     )
     curriculum_decay: str = setting(
         "exponential",
@@ -359,11 +318,7 @@ class PretrainingConfig(RunConfig):
         applies_to=_CURRICULUM,
     )
     generator_dropout: float | None = setting(
-        None,
-        "Dropout of the generator; null: the discriminator's.",
-        minimum=0,
-        below=1,
-        applies_to=_OWN_ENCODERS,
+        None, "null: the discriminator's.", minimum=0, below=1, applies_to=_OWN_ENCODERS
     )
 
     # Batches.
@@ -382,10 +337,7 @@ class PretrainingConfig(RunConfig):
         "<pretrain_tfrecords>", "Files to evaluate on."
     )
     sampling_alpha: float = setting(
-        1.0,
-        "Of a list, each data set is seen by its size to this power.",
-        minimum=0,
-        maximum=1,
+        1.0, "Shares of a list of data sets: size ** alpha.", **_SHARE
     )
     model_dir: str = place(
         "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."

@@ -21,6 +21,7 @@ from electra_tf.config.hparams import (
     identity,
     merge,
     place,
+    read_hparams,
     setting,
     values_in_roles,
 )
@@ -337,3 +338,30 @@ def _count_lines(path: str) -> int | None:
             return content.count(b"\n") + 1 if content else 0
     except (OSError, *JSON_ERRORS):
         return None
+
+
+# Recipes: configs/ of a checkout, or the copy that a wheel holds.
+_PACKAGE = Path(__file__).resolve().parents[1]
+_FOLDERS = (_PACKAGE / "configs", _PACKAGE.parent / "configs")
+
+
+def recipes() -> dict[str, Path]:
+    """Name -> file of each recipe."""
+    paths = (path for folder in _FOLDERS for path in sorted(folder.glob("*.json")))
+    return {path.stem: path for path in paths}
+
+
+def read_config(name: str | None) -> dict[str, Any] | None:
+    """The hparams of a --config: a recipe's name, or a JSON file; None: there is none.
+
+    Raises `UserError` for anything else.
+    """
+    if name is None:
+        return None
+    found = recipes()
+    if name.isidentifier() and name not in found and not Path(name).exists():
+        raise UserError(
+            f"--config {name}: neither a recipe nor a file.\n"
+            f"Recipes: {', '.join(found)}."
+        )
+    return read_hparams(str(found.get(name, name)))

@@ -15,6 +15,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from electra_tf.data import filters, record_index, token_counts
 from electra_tf.data.record_making import (
     BuildSettings,
@@ -35,7 +37,7 @@ from electra_tf.text import corpus, units
 from electra_tf.text.units import Corpus, Unit
 from electra_tf.text.vocabulary import Vocabulary
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # A shard has about 64 MB of records. Those of a small data set are smaller, down to
 # 4 MB, so that up to 16 processes share the work.
 _SHARD_BYTES, _SMALL_SHARD_BYTES, _SMALL_SHARDS = 64e6, 4e6, 16
@@ -44,6 +46,7 @@ _HELD_BYTES = 64 << 20  # of records, before they are written to their shards
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
 _MAX_SHARDS = 99_999
+_MAX_NAMES = 1000  # of files, in the manifest
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
 
@@ -137,7 +140,7 @@ def build(
         write = functools.partial(write_shards, plan)
         sizes = [sum(unit.weight for unit in group.units) for group in groups]
         job.run(folder, Job(_NAME, write, groups, sizes, "examples"), runner)
-        return _write_manifest(folder, plan, text, [g.shards[0] for g in groups], vocab)
+        return _write_manifest(folder, plan, text, len(groups), vocab)
 
 
 def _check_settings(
@@ -179,7 +182,7 @@ def _identity(
 
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     estimate = sample_output(text, settings)
-    small = min(_SMALL_SHARDS, int(estimate / _SMALL_SHARD_BYTES))
+    small = min(_SMALL_SHARDS, len(text.units), int(estimate / _SMALL_SHARD_BYTES))
     return min(_MAX_SHARDS, max(1, round(estimate / _SHARD_BYTES), small))
 
 
@@ -195,30 +198,17 @@ def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> Non
 
 
 def _write_manifest(
-    folder: JobFolder, plan: Plan, text: Corpus, firsts: list[int], vocab: Vocabulary
+    folder: JobFolder, plan: Plan, text: Corpus, num_groups: int, vocab: Vocabulary
 ) -> dict:
-    """Writes the manifest, which marks the build as finished.
-
-    Args:
-      firsts: the first shard of each group.
-    """
-    counts, tokens, files = Counts(), 0, []
-    for first, record in zip(firsts, folder.records(_NAME, len(firsts)), strict=True):
+    """Writes the manifest, which marks the build as finished."""
+    counts, tokens, files = Counts(), np.zeros(len(vocab), np.int64), []
+    for record in folder.records(_NAME, num_groups):
         counts = counts.plus(Counts(**record["counts"]))
-        name = os.path.join(OWN, token_counts_file(first))
-        tokens += token_counts.read(os.path.join(plan.folder, name), len(vocab))
-        written = [file for file in record["files"] if file["name"] != name]
-        for file, examples in zip(written, record["examples"], strict=True):
-            files.append(
-                {
-                    "name": file["name"],
-                    "examples": examples,
-                    "bytes": file["bytes"],
-                    "sha256": file["sha256"],
-                }
-            )
+        tokens += record["token_counts"]
+        for file, examples in zip(record["files"], record["examples"], strict=True):
+            files.append({"name": file["name"], "examples": examples} | file)
     if not counts.examples:
-        folder.discard(_NAME, len(firsts))
+        folder.discard(_NAME, num_groups)
         raise UserError(
             f"the {text.num_files} files of the corpus ({text.num_bytes} bytes) hold "
             f"no text{' that passes the filters' if counts.dropped else ''}.",
@@ -240,7 +230,7 @@ def _write_manifest(
         "tokenizer": settings.tokenizer._asdict(),
         "seed": settings.seed,
         "corpus": stored["settings"]["corpus"]
-        | {"names": _names(text)}
+        | {"names": list(dict.fromkeys(u.name for u in text.units))[:_MAX_NAMES]}
         | counts.in_json(),
         "files": files,
         "token_counts": {
@@ -259,11 +249,6 @@ def _write_manifest(
     for warning in _warnings(manifest, vocab):
         print(shown(f"warning: {warning}"), flush=True)
     return manifest
-
-
-def _names(text: Corpus, limit: int = 1000) -> list[str]:
-    """The files of a corpus, the first thousand of them."""
-    return list(dict.fromkeys(unit.name for unit in text.units))[:limit]
 
 
 def _summary(manifest: dict) -> str:
@@ -370,15 +355,10 @@ def compare_documents(plan: Plan, firsts: list[int], folder: str) -> dict[str, A
     return {}
 
 
-def token_counts_file(first_shard: int) -> str:
-    """The name of the token counts of a group."""
-    return f".token_counts-{first_shard:05d}"
-
-
 def write_shards(
     plan: Plan, task: tuple[list, list[int]], folder: str
 ) -> dict[str, Any]:
-    """Writes the shards of a `Group` and its token counts.
+    """Writes the shards of a `Group`; returns its counts.
 
     Records are dealt to several shards in turn, as the original does.
     """
@@ -405,9 +385,8 @@ def write_shards(
                 _append(buffers, paths)
                 held = 0
     _append(buffers, paths)
-    counts_path = os.path.join(folder, token_counts_file(shards[0]))
-    token_counts.write(counts_path, maker.token_counts)
-    return {"counts": total.in_json(), "examples": examples}
+    facts = {"counts": total.in_json(), "examples": examples}
+    return facts | {"token_counts": maker.token_counts.tolist()}
 
 
 def _append(buffers: Sequence[list[bytes]], paths: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from electra_tf.data import tfrecord
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.storage import remote, remote_ranges
+from electra_tf.storage import remote
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.text.tokenizer_config import TokenizerConfig
@@ -119,9 +119,7 @@ class RecordIndex:
         self, files: list[int], starts: list[int], ends: list[int]
     ) -> list[bytes]:
         if self.is_remote and not self._copied.issuperset(files):
-            return remote_ranges.read_ranges(
-                [self.paths[i] for i in files], starts, ends
-            )
+            return remote.read_ranges([self.paths[i] for i in files], starts, ends)
         # Held here, no shard is closed before its records are read.
         shards = {file: self._shard(file) for file in set(files)}
         return [
@@ -136,7 +134,7 @@ class RecordIndex:
         nothing, for as many epochs as there are.
         """
         if self.is_remote:
-            room = remote_ranges.room_for_copies()
+            room = remote.room_for_copies()
             threading.Thread(target=self._copy, args=(room,), daemon=True).start()
 
     def _copy(self, room: float) -> None:

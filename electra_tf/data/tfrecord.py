@@ -13,7 +13,6 @@ import functools
 import mmap
 import os
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import google_crc32c
@@ -260,15 +259,3 @@ def _next_sound(m: mmap.mmap, position: int, size: int) -> int:
             return position
         position += 1
     return size
-
-
-def read_records(path: str | os.PathLike) -> Iterator[bytes]:
-    """Yields the data of each record of a file, checked."""
-    offsets, _ = scan(path)
-    with open(path, "rb") as f:
-        for number, (start, end) in enumerate(zip(offsets, offsets[1:], strict=False)):
-            record = f.read(int(end - start))
-            problem = data_problem(record)
-            if problem:
-                raise damaged(os.fspath(path), Damage(number, int(start), problem))
-            yield record[HEADER_BYTES:-4]

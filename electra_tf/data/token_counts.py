@@ -33,10 +33,10 @@ def read(path: str, vocab_size: int) -> np.ndarray:
     """The counts in a file, int64 [vocab_size]; `UserError` (65) for other content."""
     try:
         with open(path, encoding="ascii") as f:
-            counts = np.array([int(line) for line in f], np.int64)
-        if len(counts) != vocab_size or (counts < 0).any():
+            counts = np.array(f.read().split(), np.int64)
+        if len(counts) != vocab_size:
             raise ValueError(f"{len(counts)} lines for {vocab_size} tokens")
-    except (OSError, ValueError, OverflowError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is not the counts of {vocab_size} tokens: {error}.\nBuild the "
             "data again with build_pretraining_dataset.py.",

@@ -15,7 +15,7 @@ from electra_tf.jobs import job
 from electra_tf.jobs.job import Job, Runner
 from electra_tf.storage import remote
 from electra_tf.text import units, vocabulary_training
-from electra_tf.text.units import Corpus, Reading, Unit
+from electra_tf.text.units import Corpus, Reading, Unit, read_unit
 from electra_tf.text.vocabulary import TokenizerConfig
 from electra_tf.text.vocabulary_training import WordCounts
 
@@ -61,9 +61,8 @@ def _count(
     config: TokenizerConfig, reading: Reading, task: tuple[int, list], folder: str
 ) -> dict[str, Any]:
     number, part = task
-    counts = vocabulary_training.count_units(
-        (Unit(*unit) for unit in part), config, reading
-    )
+    documents = (document for u in part for document in read_unit(Unit(*u), reading))
+    counts = vocabulary_training.count_documents(documents, config)
     with open(os.path.join(folder, _file(number)), "w", encoding="utf-8") as f:
         json.dump(counts, f)
     return {"counts": {"words": counts.words.total()}}

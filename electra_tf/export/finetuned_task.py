@@ -16,9 +16,9 @@ from electra_tf.export.signatures import EncoderInputs, ExportedModel
 from electra_tf.finetune.model import FinetuningModel
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.finetune.task import TaskFacts
-from electra_tf.inference import finetuned_model
+from electra_tf.inference.predictor import read_trial
 from electra_tf.paths import escape
-from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.manifest import split_name
 from electra_tf.storage.remote import expand
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import resolve_settings
@@ -127,7 +127,7 @@ def read_task(
 
     Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
     """
-    trained = finetuned_model.read(folder, task, precision, vocab_file=vocab_file)
+    trained = read_trial(folder, task, precision, vocab_file=vocab_file)
     folder, config = folder.absolute(), trained.config
     step, _ = split_name(Path(trained.origin).name)
     vocab = trained.vocab

@@ -17,7 +17,7 @@ from electra_tf.errors import UserError
 from electra_tf.interop import readers
 from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.paths import shown
-from electra_tf.storage.new_folder import check_free
+from electra_tf.storage.atomic_folder import check_free
 from electra_tf.storage.remote_run import bring_model
 
 

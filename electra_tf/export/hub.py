@@ -32,15 +32,15 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
 from electra_tf.export.formats import ExportRequest, check_model
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.storage.checkpoint_manifest import split_name
+from electra_tf.storage.atomic_folder import atomic_folder, check_free
 from electra_tf.storage.manifest import (
     MANIFEST,
     format_of,
     read_json,
     sha256,
+    split_name,
     verify_folder,
 )
-from electra_tf.storage.new_folder import check_free, new_folder
 from electra_tf.storage.remote import fetch_once, is_remote, names_below
 from electra_tf.storage.remote_run import bring_model
 
@@ -114,7 +114,7 @@ def export_hub(request: ExportRequest) -> str:
     source = saved_model.source_of(request.read_model(found))
     facts = hub_card.facts_of(source, found.run)
     licence = request.license or hub_card.LICENCE
-    with new_folder(directory) as folder:
+    with atomic_folder(directory) as folder:
         sums, differences = [], {}
         for kind in hub_card.kinds_of(source):
             work, archive = folder / "work", folder / f"{kind}.tar.gz"

@@ -22,7 +22,7 @@ from electra_tf.export.encoder import need_encoder, python_pack
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, PROBES, EncoderInputs, ExportedModel
 from electra_tf.interop import verification
-from electra_tf.storage.new_folder import new_folder
+from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
 ConcreteFunction = tf.types.experimental.ConcreteFunction
@@ -122,7 +122,7 @@ def export_litert(request: ExportRequest) -> str:
         need_encoder(source)
     there = [kind for kind in saved_model.kinds_of(source) if kind in WHAT]
     results = []
-    with new_folder(request.output_dir) as folder:
+    with atomic_folder(request.output_dir) as folder:
         for what in [request.what] if request.what else there:
             network = network_of(source, what)
             model = convert(network, source, request.precision)

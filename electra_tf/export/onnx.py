@@ -35,7 +35,7 @@ from electra_tf.interop.checkpoint import (
     StoredModel,
 )
 from electra_tf.interop.networks import ENCODER
-from electra_tf.storage.new_folder import new_folder, require_room
+from electra_tf.storage.atomic_folder import atomic_folder, require_room
 from electra_tf.text.vocabulary import write_settings, write_tokens
 
 WHAT = ("encoder", "detector", "generator", "scorer")
@@ -189,7 +189,7 @@ def export_onnx(request: ExportRequest) -> str:
         stored, parts, meaning = _task(request)
         facts |= meaning
     results = []
-    with new_folder(request.output_dir) as folder:
+    with atomic_folder(request.output_dir) as folder:
         for what, part in parts.items():
             require_room(folder, part.tensors)
             path = folder / f"{what}.onnx"

@@ -30,8 +30,8 @@ from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
 from electra_tf.storage import remote
+from electra_tf.storage.atomic_folder import atomic_folder, atomic_folders
 from electra_tf.storage.manifest import verify_folder, write_manifest
-from electra_tf.storage.new_folder import new_folder, new_folders
 
 WHAT = {
     "encoder": encoder.encoder,
@@ -127,7 +127,7 @@ def write_parts(
     """
     servables = [servable_of(source, what) for what in kinds]
     finals = _next_version([Path(output_dir) / what for what in kinds])
-    with new_folders(finals) as folders:
+    with atomic_folders(finals) as folders:
         for what, servable, folder in zip(kinds, servables, folders, strict=True):
             exact = in_float32 and servable_of(in_float32, what)
             fill_folder(folder, servable, source, what, exact)
@@ -154,7 +154,7 @@ def write_saved_model(
     what was written does not compute what the model does.
     """
     [final] = _next_version([Path(output_dir) / what])
-    with new_folder(final) as folder:
+    with atomic_folder(final) as folder:
         fill_folder(folder, servable, source, what, exact)
     return final
 

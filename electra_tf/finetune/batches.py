@@ -29,7 +29,7 @@ _PER_TOKEN = ("input_ids", "input_mask", "segment_ids")
 _MULTIPLE = 8
 # Without XLA any number of lengths is free; finer steps gain little.
 _STEP = 16
-# With XLA a second length pays from so many steps on, and from this gain on.
+# With XLA a second length pays from this many steps and this gain on.
 _MIN_STEPS = 200
 _MIN_GAIN = 0.1
 # Batches that are looked at to choose the second length.

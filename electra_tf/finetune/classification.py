@@ -243,7 +243,7 @@ class TextTask(Task):
         return RegressionScorer()
 
     def answer(self, row: dict[str, Any], form: str = ".3f") -> str:
-        """A prediction as it is submitted: the label's name, or the number."""
+        """A prediction in the form of a submission: the label's name, or the number."""
         if self.labels:
             return self.labels[int(row["predictions"])]
         share = min(max(float(row["predictions"]), 0.0), 1.0)

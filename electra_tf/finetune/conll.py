@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sentences in words: CoNLL's lines of columns, lists in JSON, running text.
+"""Sentences as lists of words: CoNLL's lines of columns, lists in JSON, running text.
 
 A line is a word with its columns, a blank line or -DOCSTART- ends a sentence. Cells
 are what stands between tabs; in a line without tabs, between blanks.
@@ -275,7 +275,7 @@ def words(
     column: Named = None,
     identity: Columns = ("id",),
 ) -> Iterator[Asked]:
-    """Sentences in words: lists in JSON lines, columns, or a sentence a line.
+    """Sentences as lists of words: lists in JSON lines, columns, or a sentence a line.
 
     Args:
       column: where the words are.
@@ -341,6 +341,6 @@ def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> La
 
 
 def no_words(given: Sequence[Any]) -> str | None:
-    """What of a list is no word, as a message shows it."""
+    """The first entry of a list that is not a word, for a message."""
     wrong = [one for one in given if one is None or isinstance(one, (list, dict))]
     return ("null" if wrong[0] is None else shown(wrong[0])) if wrong else None

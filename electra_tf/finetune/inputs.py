@@ -362,7 +362,7 @@ def _is_quoted(sample: Sequence[str], delimiter: str) -> bool:
 def _table_rows(path: str, choices: Sequence[Columns]) -> Iterator[tuple[str, Row]]:
     """The rows of a Parquet file; numbers of classes by their names, if it has these.
 
-    A number that is no class's, which marks the rows without a label, is left out, and
+    A number without a class, which marks the rows without a label, is left out, and
     a list with one.
     """
     table = tables.Rows(path)
@@ -465,7 +465,7 @@ def _objects(
                 f"\nConvert it: jq -c '.[]' {Path(name).name}"
             )
         try:
-            # NaN, which is no JSON, is what others write for what is missing.
+            # Others write NaN, which JSON does not have, for a missing value.
             found = json.loads(line, parse_constant=lambda _: None)
         except JSON_ERRORS as error:
             hint = f"\nOne object a line: jq -c . {Path(name).name} > new.jsonl"
@@ -491,7 +491,7 @@ def _array(name: str, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
     if len(lists) != 1 or not all(isinstance(row, dict) for row in lists[0]):
-        raise UserError(f"{name} is no array of objects, [{{...}}, ...].")
+        raise UserError(f"{name} is not an array of objects, [{{...}}, ...].")
     for number, row in enumerate(lists[0]):
         yield f"{name}, entry {number}", _flat(row)
 
@@ -519,7 +519,7 @@ def whole_rows(
     """Rows that have all columns of one of the choices, and which these are.
 
     They are the same for all rows (the second text may be missing), but for Python's
-    objects, which are no file.
+    objects.
 
     Args:
       bad: told of the others: (where, what is wrong).

@@ -110,7 +110,7 @@ class FinetuningModel(keras.Model):
 
         Args:
           batch: input_ids, input_mask, segment_ids [B, L], task_id [B] (a number that
-            is no task's marks padding) and `<task>:<feature>` of the tasks to run.
+            is not a task's marks padding) and `<task>:<feature>` of the tasks to run.
           training: whether answers' ends are predicted from the right start.
           seed: int32 [2], switches dropout on.
         """

@@ -18,7 +18,7 @@ from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import read_metrics
 
-# Up to so many classes numbers can be read in the cells, and names beside them.
+# Up to this many classes numbers can be read in the cells, and names beside them.
 _WITH_NUMBERS = 15
 _WITH_NAMES = 60
 _LONGEST_NAME = 24

@@ -25,9 +25,9 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune.task import FILES, reasons, without_files
+from electra_tf.storage.atomic_folder import sync_folder
 from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
-from electra_tf.storage.new_folder import sync_folder
 from electra_tf.text import packing
 
 # Of the files here and of what readers make of a data set: raise it with either.

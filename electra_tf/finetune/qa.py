@@ -42,7 +42,7 @@ MRQA = ("newsqa", "naturalqs", "triviaqa", "searchqa")
 _WHITE_SPACE = " \t\r\n\u202f"
 _NEAR = 5  # characters that an answer may stand beside its answer_start
 _REPEATED = (
-    "answers stand several times in the word at their answer_start, of which the "
+    "answers stand several times in the word at their answer_start, and the "
     'original takes the first; "answer_text": "offsets" takes the right one'
 )
 _NO_ANSWER = (
@@ -58,7 +58,7 @@ class QAExample(NamedTuple):
     question_id: str
     question: str
     words: list[str]
-    start: int | None  # of the answer, in words; None where there is none
+    start: int | None  # the answer's first word; None without an answer
     end: int | None
     answer: str
     is_impossible: bool
@@ -236,13 +236,13 @@ class QATask(Task):
         answers = asked.spans if asked.spans is not None else asked.answers or []
         if self.is_v2 and not self._right_answers(asked):
             if asked.is_impossible is False and asked.answers is not None:
-                raise ValueError("is_impossible is false, but there is no answer")
+                raise ValueError("is_impossible is false, but the answers are empty")
             if answers:
                 self.remark("train", "empty answers are read as: there is none")
             return base._replace(is_impossible=True)
         if not answers:
             hint = "" if self.is_v2 else "; has_impossible of the task allows it"
-            raise ValueError(f"there is no answer{hint}")
+            raise ValueError(f"the answer is missing{hint}")
         text, start = answers[0]
         first = self._place(base, text, start, owners)
         if first is None:
@@ -263,7 +263,7 @@ class QATask(Task):
     ) -> int | None:
         """Where an answer stands in its context; None: it does not.
 
-        At its answer_start as it is, else a few characters beside it, else there as
+        At its answer_start unchanged, else a few characters beside it, else there as
         the tokenizer sees both.
         """
         context = example.context

@@ -174,7 +174,7 @@ def _answer(value: Any) -> Answer:
         return Answer(value, None)
     text = _field(value, "text") if isinstance(value, Mapping) else None
     if not isinstance(text, str | int | float):
-        raise ValueError(f"{shown(value)} is no answer: it has no text")
+        raise ValueError(f"{shown(value)} is not an answer: it has no text")
     start = _field(value, "answer_start")
     if isinstance(start, str) and start.strip().lstrip("-").isdecimal():
         start = int(start)

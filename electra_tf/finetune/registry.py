@@ -61,7 +61,7 @@ def make_tasks(
     reads_data: bool = True,
     own: Mapping[str, FinetuningConfig] = MappingProxyType({}),
 ) -> list[Task]:
-    """The tasks that `task_names` names, their data checked as far as it is read.
+    """The tasks that `task_names` names, their data checked as far as it was read.
 
     Args:
       trained: the directory of the fine-tuned model that is not trained further; what
@@ -132,7 +132,7 @@ def _make_task(
     names = sorted({*known, *config.tasks})
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]}?" if close else "."
-    raise UserError(f"there is no task {name!r}{hint}\nTasks: {', '.join(names)}.")
+    raise UserError(f"unknown task {name!r}{hint}\nTasks: {', '.join(names)}.")
 
 
 def _check_class_weights(

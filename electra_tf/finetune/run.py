@@ -39,7 +39,7 @@ from electra_tf.processes import Job, run_jobs
 from electra_tf.storage.files import check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
-from electra_tf.train.stopping import LeaveAtOnce, StopRequest
+from electra_tf.train.supervisor import StopRequest, leave_at_once
 
 if TYPE_CHECKING:
     from electra_tf.finetune.trial import Run
@@ -74,7 +74,7 @@ def main(flags: Flags) -> int:
             "TF_CONFIG is set, but fine-tuning runs on the devices of one machine.\n"
             "Unset it; --trial makes trials jobs of their own."
         )
-    with LeaveAtOnce():  # until a trial begins, which has something to save
+    with leave_at_once():  # until a trial begins, which has something to save
         return run(flags, Console())
 
 
@@ -267,7 +267,7 @@ def results_of(
 def show(results: Results, config: FinetuningConfig, console: Console) -> int:
     """Writes and prints the results of all trials that are made."""
     if not results.trials:
-        raise UserError(f"there are no results in {config.results_json} or beside it.")
+        raise UserError(f"no results in {config.results_json} or beside it.")
     results.write()
     missing = [str(trial) for trial in numbers(config) if trial not in results.trials]
     if missing:

@@ -29,7 +29,7 @@ Scores = dict[str, dict[int, Statistics]]  # "task: metric" -> step -> statistic
 def checkpoints_of(config: FinetuningConfig) -> list[tuple[int, str]]:
     """(step, prefix) of every checkpoint in the directory of init_checkpoint.
 
-    Raises `UserError` when it is no directory or holds none.
+    Raises `UserError` when it is not a directory or holds none.
     """
     directory = config.init_checkpoint
     if directory is not None:
@@ -40,7 +40,7 @@ def checkpoints_of(config: FinetuningConfig) -> list[tuple[int, str]]:
             f"not {directory!r}."
         )
     found = Checkpoints(directory, read_only=True)
-    # The weights of step 0 are random; whoever wants them sets init_checkpoint to null.
+    # The weights of step 0 are random; init_checkpoint null gives such a run.
     steps = [step for step in found.steps() if step > 0]
     if not steps:
         raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")

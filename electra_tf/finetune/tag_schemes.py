@@ -75,7 +75,7 @@ class Notation(NamedTuple):
         if scheme not in (*LETTERS, PLAIN) or not is_form or len(more) > 2:
             names = ", ".join([*LETTERS, *_ALIASES, "bare", PLAIN])
             raise UserError(
-                f"there is no scheme {name!r} of tags; there are {names}.\nBehind it "
+                f"unknown scheme {name!r} of tags; known are {names}.\nBehind it "
                 f"may stand how a tag is written ({', '.join(FORMS)}) and the tag "
                 'outside of spans, as in "IOB2 PER_B 0".'
             )

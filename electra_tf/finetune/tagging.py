@@ -289,7 +289,7 @@ class TaggingTask(Task):
         return found
 
     def asked(self, source: Source) -> Iterator[Asked]:
-        """Sentences in words."""
+        """Sentences as lists of words."""
         return conll.words(source, self.word_column, self.identity)
 
     def example_of(self, number: int, given: dict[str, Any]) -> TaggingExample:

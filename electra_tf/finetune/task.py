@@ -143,13 +143,13 @@ class Task(ABC):
     def notes(self, kinds: Sequence[str]) -> list[str]:
         """What a user should know of the data sets of these kinds; not errors."""
         if "test" in kinds and not self.splits("test"):
-            return [f"there is no test set of {self.name}"]
+            return [f"{self.name} has no test set"]
         return []
 
     def read(self, split: str) -> list[Any]:
         """The `examples` of a split, which are read from its file once.
 
-        Raises `UserError` when the file is no longer the one that features or results
+        Raises `UserError` when the file is not the one that features or results
         of this run are of.
         """
         if split not in self._examples:
@@ -192,7 +192,7 @@ class Task(ABC):
         self.skipped.setdefault(split, {})[f"{where}: {what}"] = None
 
     def remark(self, split: str, what: str, count: int = 1) -> None:
-        """Counts something that is no error; the summary of the data shows it.
+        """Counts something that is not an error; the summary of the data shows it.
 
         Args:
           count: 0 for what was recognised once for all.

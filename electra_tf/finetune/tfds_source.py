@@ -50,7 +50,7 @@ class _Prepared:
             builder = tfds.builder(name, data_dir=directory, try_gcs=False)
             if split in builder.info.splits:
                 return builder, split
-            problem = f"there is no split {split} in {builder.data_dir}"
+            problem = f"no split {split} in {builder.data_dir}"
         except Exception as error:  # tensorflow_datasets has many kinds of it
             problem = str(error).strip().partition("\n")[0]
         raise UserError(

@@ -43,11 +43,14 @@ from electra_tf.finetune.task import Scorer, Task, check_trained_for, write_fact
 from electra_tf.interop import compare
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.paths import shown
-from electra_tf.storage import checkpoint_manifest
-from electra_tf.storage.checkpoint_manifest import DamagedCheckpointError, Manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import atomic_write
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
+from electra_tf.storage.manifest import (
+    CheckpointManifest,
+    DamagedCheckpointError,
+    read_checkpoint_manifest,
+)
 from electra_tf.storage.remote import fetch, put_folder
 from electra_tf.storage.remote_run import RunFolder, remove_run
 from electra_tf.storage.stored_tensors import StoredTensors
@@ -55,7 +58,7 @@ from electra_tf.text.vocabulary import Vocabulary
 from electra_tf.train import loop, optimization
 from electra_tf.train import step as training_step
 from electra_tf.train.distribution import Placement
-from electra_tf.train.stopping import StopRequest
+from electra_tf.train.supervisor import StopRequest
 
 # In a trial's directory, what a training goes on from where the best weights stay.
 TRAINING = "training"
@@ -112,10 +115,7 @@ def run_trial(run: Run, trial: int) -> TrialResult:
     keras.backend.clear_session()
     if config.do_train:
         place, log = config.trial_dir(trial), run.console.log
-        with (
-            RunLock(place) as lock,
-            RunFolder(place, writes=True, keep=1, log=log) as folder,
-        ):
+        with Lock(place) as lock, RunFolder(place, lock, keep=1, log=log) as folder:
             model, steps, seconds = _train(run, trial, lock, folder)
     else:
         (model, origin), steps, seconds = _load(run, trial, run.source), 0, 0.0
@@ -288,7 +288,7 @@ def _identity(run: Run, store) -> dict[str, Any]:
     }
 
 
-def _check_is_same(checkpoints: Checkpoints, saved: Manifest) -> None:
+def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     """Raises a UserError if the steps so far were made with other settings or data."""
     _check_settings(checkpoints, saved)
     ours, theirs = checkpoints.identity, saved.identity
@@ -297,7 +297,7 @@ def _check_is_same(checkpoints: Checkpoints, saved: Manifest) -> None:
     checkpoints.check_identity(saved)
 
 
-def _check_settings(checkpoints: Checkpoints, saved: Manifest) -> None:
+def _check_settings(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     changed = differences(saved.settings, checkpoints.settings, _CHANGEABLE)
     if changed:
         raise UserError(
@@ -306,7 +306,7 @@ def _check_settings(checkpoints: Checkpoints, saved: Manifest) -> None:
         )
 
 
-def _train(run: Run, trial: int, lock: RunLock, bucket: RunFolder):
+def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
     """Trains up to the end: (model, steps, seconds)."""
     config, console = run.config, run.console
     store = preprocessing.features(config, run.tasks, "train", True)
@@ -372,7 +372,7 @@ class _Assessment:
             # Those of a run that kept no best ones would be taken for the best.
             for step in self._best.steps():
                 with contextlib.suppress(DamagedCheckpointError):
-                    saved = checkpoint_manifest.read(folder, step)
+                    saved = read_checkpoint_manifest(folder, step)
                     _check_settings(self._best, saved)
 
     def is_over(self) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One HTML page about a pre-training run: curves, evaluation, passages, settings."""
+"""HTML pages about a run of pre-training, and about several: what differs in them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from electra_tf.config.hparams import PLACE, values_in_roles
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.inference import rendering
+from electra_tf.inference import detection
 from electra_tf.interop import readers
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import read_json
-from electra_tf.train.curves import plot_curves
+from electra_tf.train.curves import comparison, plot_curves
 from electra_tf.train.reporting import SAMPLES, read_metrics
 
 if TYPE_CHECKING:  # It loads TensorFlow.
@@ -29,40 +30,12 @@ if TYPE_CHECKING:  # It loads TensorFlow.
 # Steps from which a sample is shown, spread over the training.
 _MAX_SAMPLES = 5
 
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1f2933; background: #fff;
-       max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.6rem; margin-bottom: .2rem; }
-h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid #d9e2ec; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
-td:nth-child(2) { text-align: right; }
-td:nth-child(3) { color: #52606d; }
-.comparison td { text-align: right; color: inherit; }
-details td:nth-child(2) { text-align: left; font-family: ui-monospace, monospace; }
-img { max-width: 100%; }
-.summary { color: #52606d; margin-top: 0; }
-"""
-
-
-def page(title: str, parts: Sequence[str]) -> str:
-    """A whole HTML document; `parts` are fragments."""
-    body = "\n".join(parts)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title>"
-        f"<style>{_STYLE}{rendering.STYLE}</style></head>\n"
-        f"<body>\n{body}\n</body></html>"
-    )
-
 
 def check_run(model_dir: Path) -> None:
     """Raises `UserError` for a directory that is not one of a run."""
     if not readers.is_run(model_dir) or not (model_dir / "config.json").is_file():
         raise UserError(
-            f"report is on a run, and {model_dir} is none.\nName the "
+            f"report is on a run, and {model_dir} is not one.\nName the "
             "directory of a run, not a checkpoint or an exported model."
         )
 
@@ -100,7 +73,7 @@ def write_report(
     parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
     results = results_of(model_dir)
     if passages:
-        total = [rendering.score(tokens) for _, tokens in passages]
+        total = [detection.score(tokens) for _, tokens in passages]
         replaced, caught = sum(s.replaced for s in total), sum(s.caught for s in total)
         parts += [
             "<h2>What the discriminator caught</h2>",
@@ -108,8 +81,8 @@ def write_report(
             f"(drawn at temperature {config.get('temperature', 1.0):g}); {caught} of "
             f"them are among the {replaced} that look most replaced to the "
             "discriminator.</p>",
-            rendering.html_legend(is_corrupted=True),
-            *(rendering.to_html(text, tokens) for text, tokens in passages),
+            detection.html_legend(is_corrupted=True),
+            *(detection.to_html(text, tokens) for text, tokens in passages),
         ]
     parts += _samples(model_dir)
     if results:
@@ -126,7 +99,7 @@ def write_report(
         f"<details><summary>config.json</summary><table>{rows}</table></details>",
     ]
     with line_writer(output) as write:
-        write(page(f"Pre-training of {model_dir.name}", parts))
+        write(detection.page(f"Pre-training of {model_dir.name}", parts))
 
 
 def _samples(model_dir: Path) -> list[str]:
@@ -137,11 +110,11 @@ def _samples(model_dir: Path) -> list[str]:
         return []
     count = min(len(rows), _MAX_SAMPLES)
     shown = [rows[(len(rows) - 1) * i // max(1, count - 1)] for i in range(count)]
-    parts = ["<h2>While it learned</h2>", rendering.html_legend(is_corrupted=True)]
+    parts = ["<h2>While it learned</h2>", detection.html_legend(is_corrupted=True)]
     for row in shown:
         parts.append(f'<p class="summary">Step {row["step"]:,}</p>')
-        text, tokens = rendering.of_sample(row["passages"][0])
-        parts.append(rendering.to_html(text, tokens))
+        text, tokens = detection.of_sample(row["passages"][0])
+        parts.append(detection.to_html(text, tokens))
     return parts
 
 
@@ -198,3 +171,72 @@ def image(name: str, png: bytes) -> str:
     """A picture inside a page."""
     data = base64.b64encode(png).decode()
     return f'<img alt="{name}" src="data:image/png;base64,{data}">'
+
+
+def write_comparison(
+    names: Sequence[str], model_dirs: Sequence[Path], output: str | os.PathLike
+) -> None:
+    """Writes the page of the runs in `model_dirs`, which needs no other files.
+
+    Args:
+      names: what the runs are called there.
+
+    Raises `UserError`: 2 for a directory that holds no run, 73 when it cannot be
+    written.
+    """
+    configs = [_config_of_run(path) for path in model_dirs]
+    title = f"Comparison of {', '.join(names)}"
+    parts = [f"<h1>{html.escape(title)}</h1>", "<h2>Settings that differ</h2>"]
+    parts.append(_table(names, _differences(configs)))
+    results = [results_of(path) for path in model_dirs]
+    if any(results):
+        parts += ["<h2>Evaluation</h2>", _table(names, _metrics_of(results))]
+    metrics = {
+        name: path / "metrics.jsonl"
+        for name, path in zip(names, model_dirs, strict=True)
+    }
+    picture = comparison(metrics, ALL_METRICS)
+    if picture:
+        parts += ["<h2>Training</h2>", image("training curves", picture)]
+    with line_writer(output) as write:
+        write(detection.page(title, parts))
+
+
+def _config_of_run(model_dir: Path) -> dict[str, Any]:
+    if not (model_dir / "config.json").is_file():
+        raise UserError(
+            f"{model_dir} holds no run of pre-training: it has no config.json.\nCheck "
+            "--data-dir and the names in --model-name."
+        )
+    return config_of(model_dir)
+
+
+def _differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    """(hparam, its value in each run) wherever runs differ in more than a place."""
+    places = values_in_roles(PretrainingConfig(), PLACE)
+    names = sorted(set().union(*configs) - set(places))
+    rows = [(name, [json.dumps(c.get(name)) for c in configs]) for name in names]
+    return [(name, values) for name, values in rows if len(set(values)) > 1]
+
+
+def _metrics_of(results: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
+    rows = [("global_step", [str(found.get("global_step", "")) for found in results])]
+    for metric in ALL_METRICS:
+        values = [found.get("metrics", {}).get(metric.name) for found in results]
+        if any(value is not None for value in values):
+            cells = ["" if value is None else f"{value:.4f}" for value in values]
+            rows.append((metric.name, cells))
+    return rows
+
+
+def _table(names: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> str:
+    if not rows:
+        return '<p class="summary">None.</p>'
+    lines = [("", list(names)), *rows]
+    body = "".join(
+        f"<tr><th>{html.escape(name)}</th>"
+        + "".join(f"<td>{html.escape(value)}</td>" for value in values)
+        + "</tr>"
+        for name, values in lines
+    )
+    return f'<table class="comparison">{body}</table>'

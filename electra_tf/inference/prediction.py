@@ -16,12 +16,12 @@ from electra_tf.finetune.inputs import Asked
 from electra_tf.finetune.results import CONFIG, hparams_in
 from electra_tf.inference import (
     corpus_run,
-    finetuned_model,
     huggingface_heads,
     pretrained_model,
+    saved_model,
 )
-from electra_tf.inference.predictor import Predictor, TaskPredictor
-from electra_tf.inference.saved_model_predictor import SavedModelPredictor
+from electra_tf.inference.model import Model
+from electra_tf.inference.predictor import Predictor, TaskPredictor, read_trial
 from electra_tf.paths import local_of
 from electra_tf.storage.files import line_writer
 from electra_tf.storage.manifest import MANIFEST, read_json, saved_model_in
@@ -31,22 +31,24 @@ from electra_tf.text.json_lines import json_line
 
 def load(
     path: str | os.PathLike, task: str | None = None, data_dir: str | None = None
-) -> Predictor | pretrained_model.PretrainedModel:
+) -> Any:
     """Loads a model: a fine-tuned one, which predicts, or a pre-trained one.
 
     Args:
       path: the directory of a fine-tuned trial, whose newest (or best, where that was
-        kept) weights are taken; an exported SavedModel of a task; a directory of
-        Hugging Face with the head of one; or what
+        kept) weights are taken; an exported SavedModel of a task or of a part of a
+        pre-trained model; a directory of Hugging Face with the head of a task; or what
         `inference.pretrained_model.load` takes.
       task: of a trial with several; of an export the one that it is of.
       data_dir: where the vocabulary of a trial is that lies elsewhere.
 
+    Returns a `Model`.
+
     Raises `UserError` if there is no model, or if its files do not fit each other.
     """
-    found = _predictor(Path(local_of(os.fspath(path))), task, data_dir)
-    if not found and task is not None:
-        raise UserError(f"{path} is no fine-tuned model: it has no task {task!r}.")
+    found = _find(Path(local_of(os.fspath(path))), task, data_dir)
+    if task is not None and not isinstance(found, Predictor):
+        raise UserError(f"{path} is not fine-tuned: it has no task {task!r}.")
     return found or pretrained_model.load(path)
 
 
@@ -57,8 +59,8 @@ def load_predictor(
 
     Raises `UserError` for anything else, naming the fine-tuned models of a run.
     """
-    found = _predictor(Path(path), task, data_dir)
-    if found:
+    found = _find(Path(path), task, data_dir)
+    if isinstance(found, Predictor):
         return found
     trials = Path(path).glob(f"finetuning_models/*/{CONFIG}")
     names = sorted({str(trial.parent) for trial in trials} | set(_exported_below(path)))
@@ -66,8 +68,8 @@ def load_predictor(
     if names:
         advice = f"Its fine-tuned models: {', '.join(names)}."
     raise UserError(
-        f"{path} is no fine-tuned model: no trial of run_finetuning.py, no SavedModel "
-        f"of a task, no model of Hugging Face with the head of one.\n{advice}"
+        f"{path} is not a fine-tuned model: a trial of run_finetuning.py, a SavedModel "
+        f"of a task, or a model of Hugging Face with the head of one.\n{advice}"
     )
 
 
@@ -79,9 +81,8 @@ def _exported_below(path: str) -> Iterator[str]:
                 yield str(Path(path, manifest.relative_to(path).parts[0]))
 
 
-def _predictor(
-    folder: Path, name: str | None, data_dir: str | None
-) -> Predictor | None:
+def _find(folder: Path, name: str | None, data_dir: str | None) -> Model | None:
+    """The fine-tuned model or the SavedModel in a folder, if it holds one."""
     bring_model(folder)
     if names := hparams_in(folder).get("task_names"):
         if name is None and len(names) > 1:
@@ -92,7 +93,7 @@ def _predictor(
         return _trial(folder, name, data_dir)
     if saved := saved_model_in(folder):
         _check_task(saved, "task", name)
-        return SavedModelPredictor(saved)
+        return saved_model.read(saved)
     if found := huggingface_heads.read(folder):
         _check_task(folder, "what", name)
     return found
@@ -115,7 +116,7 @@ def _check_task(folder: Path, key: str, name: str | None) -> None:
 
 
 def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredictor:
-    found = finetuned_model.read(folder, name, data_dir=data_dir)
+    found = read_trial(folder, name, data_dir=data_dir)
     tasks = registry.make_tasks(found.config, found.vocab, folder, reads_data=False)
     number = found.config.task_names.index(name) if name else 0
     return TaskPredictor(found, tasks[number], number)

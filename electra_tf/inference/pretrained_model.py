@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
 from electra_tf.inference.model import Model
 from electra_tf.inference.scoring import (
+    METHODS,
     TextScore,
     TextScorer,
     TextWindow,
@@ -71,11 +72,157 @@ class TokenGuess(NamedTuple):
     probability: float
 
 
-class PretrainedModel(Model):
-    """A pre-trained ELECTRA or Electric model with its tokenizer; see `load`.
+class TextModel(Model):
+    """A model that detects, scores or fills [MASK]: as far as it has the functions.
 
     Texts longer than `max_seq_length` are read in consecutive windows that do not
     overlap.
+
+    Attributes:
+      vocab: its vocabulary.
+      origin: the checkpoint or directory that the weights are of.
+      methods: by which it scores, the best one first.
+    """
+
+    vocab: Vocabulary
+    origin: str
+    methods: Sequence[str] = ()
+    # Of ids, mask and segment ids [B, L]: P(token was replaced) [B, L]; with positions
+    # [B, N] besides, the logits of all tokens there [B, N, V].
+    _detect: Callable[..., Any] | None = None
+    _logits_at: Callable[..., Any] | None = None
+
+    def _score_function(self, method: str) -> Callable[..., Any]:
+        """As `pseudo_likelihood.function_of`."""
+        raise NotImplementedError
+
+    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
+        """How much each token of each text looks replaced."""
+        if self._detect is None:
+            raise self.lacks("detect")
+        texts = list(each_text(texts))
+        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
+        for windows, packed in self._batches(texts, batch_size):
+            probs = self._detect(*packed).numpy()
+            for row, (window, offsets) in enumerate(windows):
+                for place, (start, end) in enumerate(offsets, start=1):
+                    text = texts[window.text][start:end]
+                    probability = float(probs[row, place])
+                    prediction = TokenPrediction(text, start, end, probability)
+                    predictions[window.text].append(prediction)
+        return predictions
+
+    def fill_mask(self, texts: Any, top_k: int = 5) -> list[list[list[TokenGuess]]]:
+        """The most likely tokens for each [MASK] of each text, the best first."""
+        import tensorflow as tf
+
+        if self._logits_at is None:
+            raise self.lacks("fill_mask")
+        found, mask_id = [], self.vocab.mask_id
+        most = packing.room(self.max_seq_length)
+        for number, text in enumerate(each_text(texts)):
+            parts = [self.tokenizer.encode(part) for part in text.split(MASK)]
+            ids = parts[0] + [i for part in parts[1:] for i in (mask_id, *part)]
+            if len(ids) > most:
+                raise UserError(
+                    f"text {number} has {len(ids)} tokens; fill_mask reads {most}."
+                )
+            packed = packing.pack(self.vocab, [ids])
+            places = np.flatnonzero(packed.input_ids == mask_id)[None]
+            logits = self._logits_at(*packed, places.astype(np.int32))[0]
+            best = tf.math.top_k(tf.nn.softmax(logits), top_k)
+            rows = zip(best.indices.numpy(), best.values.numpy(), strict=True)
+            tokens = self.vocab.tokens
+            found.append(
+                [
+                    [TokenGuess(tokens[i], p) for i, p in zip(*row, strict=True)]
+                    for row in rows
+                ]
+            )
+        return found
+
+    @functools.cached_property
+    def _scorers(self) -> dict[str, TextScorer]:
+        return {}
+
+    def scorer(self, method: str | None = None) -> TextScorer:
+        """What scores texts by a method of `pseudo_likelihood`.
+
+        By default it is Electric's, or else the best that the model offers, which a
+        line on stderr names. Raises `UserError`, naming those that it offers, for
+        another.
+        """
+        method = self._checked_method(method)
+        if method not in self._scorers:
+            self._scorers[method] = TextScorer(
+                self._score_function(method),
+                self.vocab,
+                self.tokenizer,
+                self.max_seq_length,
+                method,
+                self.name,
+            )
+        return self._scorers[method]
+
+    def _checked_method(self, method: str | None) -> str:
+        """`method` if the model offers it; of None the best one, named on stderr."""
+        if method not in (None, *METHODS):
+            raise UserError(
+                f"there is no scoring method {method!r}; "
+                f"{self.name} offers {', '.join(self.methods)}."
+            )
+        if not self.methods:
+            raise self.lacks("score")
+        if method is None:
+            method = self.methods[0]
+            if method != "electric":
+                _to_stderr(f"Scored by {method}: {METHODS[method]}.")
+        if method in self.methods:
+            return method
+        listed = "; ".join(f"{offer} ({METHODS[offer]})" for offer in self.methods)
+        raise UserError(
+            f"{self.name} is {self.what} and has no scores by the method {method!r}.\n"
+            f"It offers: {listed}."
+        )
+
+    def score(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> list[TextScore]:
+        """The score of each text; see `TextScorer.score_texts`."""
+        return list(self.scorer(method).score_texts(texts, overlap))
+
+    def score_tokens(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> Iterator[list[TokenScore]]:
+        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
+        return self.scorer(method).score_tokens(texts, overlap)
+
+    def score_texts(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> Iterator[TextScore]:
+        """The score of each text, in order; see `TextScorer.score_texts`."""
+        return self.scorer(method).score_texts(texts, overlap)
+
+    def _batches(
+        self, texts: list[str], batch_size: int, least_length: int = 0
+    ) -> Iterator[tuple[list[_Part], packing.PackedTexts]]:
+        windows = list(self._windows(texts))
+        for first in range(0, len(windows), batch_size):
+            part = windows[first : first + batch_size]
+            rows = [packing.join(self.vocab, window.ids) for window, _ in part]
+            length = max(least_length, *(len(row.input_ids) for row in rows))
+            yield part, packing.pad(rows, self.vocab.pad_id, length)
+
+    def _windows(self, texts: list[str]) -> Iterator[_Part]:
+        size = self.max_seq_length - 2
+        for number, text in enumerate(texts):
+            ids, offsets = self.tokenizer.encode_with_offsets(text)
+            for window in windows_of(number, ids, size, overlap=0):
+                yield window, offsets[window.start : window.start + len(window.ids)]
+
+
+class PretrainedModel(TextModel):
+    """A pre-trained ELECTRA or Electric model with its tokenizer; see `load`.
 
     Args:
       network: an ElectraPretrainer, or a TextEncoder alone.
@@ -99,7 +246,9 @@ class PretrainedModel(Model):
     ):
         import tensorflow as tf
 
+        from electra_tf.inference import pseudo_likelihood
         from electra_tf.model.encoder import TextEncoder
+        from electra_tf.pretrain.generator import FillsMasks
 
         self.config = config
         self.vocab = vocab
@@ -115,30 +264,26 @@ class PretrainedModel(Model):
         if isinstance(network, TextEncoder):
             self.pretrainer, self.encoder = None, network
             self.what = "an encoder without heads"
-        else:
-            self.pretrainer, self.what = network, network.objective.model
-            if network.electra.encoder.transformer_layers:  # not only two towers
-                self.encoder = network.electra
-            if not has_generator:
-                self.what += " without its generator"
+            return
+        self.pretrainer, self.what = network, network.objective.model
+        if network.electra.encoder.transformer_layers:  # not only two towers
+            self.encoder = network.electra
+        if not has_generator:
+            self.what += " without its generator"
+        self.methods = pseudo_likelihood.methods_of(network)
         traced = functools.partial(tf.function, autograph=False, reduce_retracing=True)
-        self._detect = traced(self._probabilities)
-        self._corrupt = traced(self._corrupted)
-        self._scorers: dict[str | None, TextScorer] = {}
+        if network.discriminator_predictions is not None:
+            self._detect = traced(self._probabilities)
+            self._corrupt = traced(self._corrupted)
+        if isinstance(network.generator, FillsMasks):
+            self._logits_at = network.generator.logits_at
 
-    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
-        """How much each token of each text looks replaced, as it stands."""
-        texts = self._texts(texts, "detect")
-        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
-        for windows, packed in self._batches(texts, batch_size):
-            probs = self._detect(*packed).numpy()
-            for row, (window, offsets) in enumerate(windows):
-                for place, (start, end) in enumerate(offsets, start=1):
-                    text = texts[window.text][start:end]
-                    probability = float(probs[row, place])
-                    prediction = TokenPrediction(text, start, end, probability)
-                    predictions[window.text].append(prediction)
-        return predictions
+    def _score_function(self, method: str) -> Callable[..., Any]:
+        from electra_tf.inference import pseudo_likelihood
+
+        return pseudo_likelihood.function_of(
+            self.pretrainer, method, self.vocab.mask_id
+        )
 
     def corrupt(
         self, texts: Any, seed: int = 0, batch_size: int = 32
@@ -149,9 +294,9 @@ class PretrainedModel(Model):
         the counts of the training data; no text is left intact. Tokens whose sample is
         the original stay as they are.
         """
-        if not self.has_generator:
+        if self._detect is None or not self.has_generator:
             raise self.lacks("corrupt")
-        texts = self._texts(texts, "corrupt")
+        texts = list(each_text(texts))
         # There must be room for as many positions as masking draws.
         least = self.config.max_predictions_per_seq
         predictions: list[list[TokenPrediction]] = [[] for _ in texts]
@@ -174,76 +319,6 @@ class PretrainedModel(Model):
                         )
                     )
         return predictions
-
-    def fill_mask(self, texts: Any, top_k: int = 5) -> list[list[list[TokenGuess]]]:
-        """The most likely tokens for each [MASK] of each text, the best first."""
-        import tensorflow as tf
-
-        from electra_tf.pretrain.generator import FillsMasks
-
-        generator = None if self.pretrainer is None else self.pretrainer.generator
-        if not isinstance(generator, FillsMasks):
-            raise self.lacks("fill_mask")
-        found, mask_id = [], self.vocab.mask_id
-        most = packing.room(self.max_seq_length)
-        for number, text in enumerate(each_text(texts)):
-            parts = [self.tokenizer.encode(part) for part in text.split(MASK)]
-            ids = parts[0] + [i for part in parts[1:] for i in (mask_id, *part)]
-            if len(ids) > most:
-                raise UserError(
-                    f"text {number} has {len(ids)} tokens; fill_mask reads {most}."
-                )
-            packed = packing.pack(self.vocab, [ids])
-            places = np.flatnonzero(packed.input_ids == mask_id)[None]
-            logits = generator.logits_at(*packed, places.astype(np.int32))[0]
-            best = tf.math.top_k(tf.nn.softmax(logits), top_k)
-            rows = zip(best.indices.numpy(), best.values.numpy(), strict=True)
-            tokens = self.vocab.tokens
-            found.append(
-                [
-                    [TokenGuess(tokens[i], p) for i, p in zip(*row, strict=True)]
-                    for row in rows
-                ]
-            )
-        return found
-
-    def scorer(self, method: str | None = None) -> TextScorer:
-        """What scores texts by a method of `pseudo_likelihood`.
-
-        By default it is Electric's, or else the best that the model offers, which a
-        line on stderr names. Raises `UserError`, naming those that it offers, for
-        another.
-        """
-        if self.pretrainer is None:
-            raise self.lacks("score")
-        if method not in self._scorers:
-            self._scorers[method] = TextScorer(
-                self.pretrainer,
-                self.vocab,
-                self.tokenizer,
-                self.config.max_seq_length,
-                method,
-                self.name,
-            )
-        return self._scorers[method]
-
-    def score(
-        self, texts: Any, method: str | None = None, overlap: int = 0
-    ) -> list[TextScore]:
-        """The score of each text; see `TextScorer.score_texts`."""
-        return list(self.scorer(method).score_texts(texts, overlap))
-
-    def score_tokens(
-        self, texts: Any, method: str | None = None, overlap: int = 0
-    ) -> Iterator[list[TokenScore]]:
-        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
-        return self.scorer(method).score_tokens(texts, overlap)
-
-    def score_texts(
-        self, texts: Any, method: str | None = None, overlap: int = 0
-    ) -> Iterator[TextScore]:
-        """The score of each text, in order; see `TextScorer.score_texts`."""
-        return self.scorer(method).score_texts(texts, overlap)
 
     def save(self, path: str | os.PathLike, format: str = "huggingface") -> None:
         """Writes the model, as it is now, into a new directory.
@@ -268,29 +343,6 @@ class PretrainedModel(Model):
             self.config, *settings, tensors, {}, 0, self.origin, self._known
         )
         writers[format](stored, "all", path, log=say_nothing)
-
-    def _texts(self, texts: Any, method: str) -> list[str]:
-        model = self.pretrainer
-        if model is None or model.discriminator_predictions is None:
-            raise self.lacks(method)
-        return list(each_text(texts))
-
-    def _batches(
-        self, texts: list[str], batch_size: int, least_length: int = 0
-    ) -> Iterator[tuple[list[_Part], packing.PackedTexts]]:
-        windows = list(self._windows(texts))
-        for first in range(0, len(windows), batch_size):
-            part = windows[first : first + batch_size]
-            rows = [packing.join(self.vocab, window.ids) for window, _ in part]
-            length = max(least_length, *(len(row.input_ids) for row in rows))
-            yield part, packing.pad(rows, self.vocab.pad_id, length)
-
-    def _windows(self, texts: list[str]) -> Iterator[_Part]:
-        size = self.config.max_seq_length - 2
-        for number, text in enumerate(texts):
-            ids, offsets = self.tokenizer.encode_with_offsets(text)
-            for window in windows_of(number, ids, size, overlap=0):
-                yield window, offsets[window.start : window.start + len(window.ids)]
 
     @functools.cached_property
     def _words(self):
@@ -385,19 +437,19 @@ def _to_stderr(line: str) -> None:
 
 
 def score_tokens(
-    texts: Any, model: PretrainedModel | str | os.PathLike, **options
+    texts: Any, model: TextModel | str | os.PathLike, **options
 ) -> Iterator[list[TokenScore]]:
     """Scores of each text's tokens by a model or the model of a run's directory.
 
-    `options`: those of `PretrainedModel.score_tokens`.
+    `options`: those of `TextModel.score_tokens`.
     """
-    model = model if isinstance(model, PretrainedModel) else load(model)
+    model = model if isinstance(model, TextModel) else load(model)
     return model.score_tokens(texts, **options)
 
 
 def score_texts(
-    texts: Any, model: PretrainedModel | str | os.PathLike, **options
+    texts: Any, model: TextModel | str | os.PathLike, **options
 ) -> Iterator[TextScore]:
     """The score of each text, otherwise as `score_tokens`."""
-    model = model if isinstance(model, PretrainedModel) else load(model)
+    model = model if isinstance(model, TextModel) else load(model)
     return model.score_texts(texts, **options)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from electra_tf.inference.scoring import METHODS
 from electra_tf.pretrain.discriminator import log_probability
 from electra_tf.pretrain.generator import HasLogQ, MaskedInputs
 from electra_tf.pretrain.pretraining import ElectraPretrainer
@@ -25,7 +26,7 @@ _POSITIONS = tf.TensorSpec([None], tf.int32)
 
 
 def methods_of(pretrainer: ElectraPretrainer) -> list[str]:
-    """The keys of METHODS that a model offers, the best one first."""
+    """The methods that a model offers, the best one first."""
     offered = {pretrainer.objective.scoring, pretrainer.generator.scoring}
     # It takes the generator's q for what the samples were drawn from, and `mask_prob`
     # for the probability that a token is one.
@@ -47,22 +48,12 @@ def electric(pretrainer: ElectraPretrainer):
 
     Returns: function of ids, mask and segment ids, int32 [B, L], to float32 [B, L].
     """
-
-    @tf.function(input_signature=_TEXTS, autograph=False)
-    def scores(*texts):
-        return -pretrainer.replaced_logits(*texts, net_only=True)
-
-    return scores
+    return lambda *texts: -pretrainer.replaced_logits(*texts, net_only=True)
 
 
 def discriminator(pretrainer: ElectraPretrainer):
     """log P(token was not replaced), by ELECTRA's discriminator; see `electric`."""
-
-    @tf.function(input_signature=_TEXTS, autograph=False)
-    def scores(*texts):
-        return tf.math.log_sigmoid(-pretrainer.replaced_logits(*texts))
-
-    return scores
+    return lambda *texts: tf.math.log_sigmoid(-pretrainer.replaced_logits(*texts))
 
 
 def electra_tt(pretrainer: ElectraPretrainer):
@@ -71,26 +62,18 @@ def electra_tt(pretrainer: ElectraPretrainer):
     Section 3.2 of the Electric paper; see `discriminator.log_probability` and
     `electric`.
     """
-    generator, mask_prob = pretrainer.generator, pretrainer.settings.mask_prob
-
-    @tf.function(input_signature=_TEXTS, autograph=False)
-    def scores(*texts):
-        generated = generator(MaskedInputs.unmasked(*texts))
-        log_q = generator.log_q(generated, texts[0])
-        return log_probability(pretrainer.replaced_logits(*texts), log_q, mask_prob)
-
-    return scores
+    log_q, mask_prob = two_tower(pretrainer), pretrainer.settings.mask_prob
+    return lambda *texts: log_probability(
+        pretrainer.replaced_logits(*texts), log_q(*texts), mask_prob
+    )
 
 
 def two_tower(pretrainer: ElectraPretrainer):
     """log q(x_t | x before t, x after t), by the two towers; see `electric`."""
     generator = pretrainer.generator
-
-    @tf.function(input_signature=_TEXTS, autograph=False)
-    def scores(*texts):
-        return generator.log_q(generator(MaskedInputs.unmasked(*texts)), texts[0])
-
-    return scores
+    return lambda *texts: generator.log_q(
+        generator(MaskedInputs.unmasked(*texts)), texts[0]
+    )
 
 
 def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
@@ -99,16 +82,16 @@ def mask_each(pretrainer: ElectraPretrainer, mask_id: int):
     Returns: function of ids, mask and segment ids, int32 [B, L], and positions int32
       [B], to float32 [B].
     """
-    generator = pretrainer.generator
 
-    @tf.function(input_signature=[*_TEXTS, _POSITIONS], autograph=False)
     def scores(ids, mask, segments, positions):
         at = tf.stack([tf.range(tf.shape(ids)[0]), positions], axis=1)
         targets = tf.gather_nd(ids, at)
         masked = tf.tensor_scatter_nd_update(
             ids, at, tf.fill(tf.shape(targets), mask_id)
         )
-        logits = generator.logits_at(masked, mask, segments, positions[:, None])
+        logits = pretrainer.generator.logits_at(
+            masked, mask, segments, positions[:, None]
+        )
         return -tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits[:, 0])
 
     return scores
@@ -121,5 +104,12 @@ ONE_PASS = {
     "two_tower": two_tower,
     "discriminator": discriminator,
 }
-# The best one first.
-METHODS = ("electric", "electra_tt", "two_tower", "mask_each", "discriminator")
+
+
+def function_of(pretrainer: ElectraPretrainer, method: str, mask_id: int):
+    """The function of a method as a graph; see `electric` and `mask_each`."""
+    if method == "mask_each":
+        scores, signature = mask_each(pretrainer, mask_id), [*_TEXTS, _POSITIONS]
+    else:
+        scores, signature = ONE_PASS[method](pretrainer), _TEXTS
+    return tf.function(scores, input_signature=signature, autograph=False)

@@ -71,10 +71,12 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
 
 def detect(given) -> str | None:
     """Shows the predictions for the tokens of each passage of the input."""
-    from electra_tf.inference import detection, pretrained_model
+    from electra_tf.inference import detection, prediction
 
     with line_writer(given.output) as write:
-        model = pretrained_model.load(_model(given))
+        model = prediction.load(_model(given))
+        if given.corrupt:
+            model.corrupt([])  # raises the error of a model that cannot
         in_terminal = given.output is None and sys.stdout.isatty()
         passages = detection.passages(_texts(given), given.max_passages)
         seed = given.seed if given.corrupt else None
@@ -91,12 +93,7 @@ def detect(given) -> str | None:
 
 def report(given) -> str:
     """Writes an HTML page about a run or, with several names, one that compares."""
-    from electra_tf.inference import (
-        comparison,
-        detection,
-        html_report,
-        pretrained_model,
-    )
+    from electra_tf.inference import detection, html_report, pretrained_model
 
     names = (given.model_name or "").split(",")
     if len(names) > 1:
@@ -110,7 +107,7 @@ def report(given) -> str:
         for folder in folders:
             bring_model(folder)
         output = given.output or os.path.join(given.data_dir, "models/comparison.html")
-        comparison.write_comparison(names, folders, output)
+        html_report.write_comparison(names, folders, output)
     else:
         folder = Path(_model(given))
         bring_model(folder)
@@ -128,10 +125,10 @@ def report(given) -> str:
 
 def score(given) -> str | None:
     """Writes a JSON object for each text of the input."""
-    from electra_tf.inference import pretrained_model, scoring
+    from electra_tf.inference import prediction, scoring
 
     with line_writer(given.output) as write:
-        scorer = pretrained_model.load(_model(given)).scorer(given.method)
+        scorer = prediction.load(_model(given)).scorer(given.method)
         for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
             write(json_line(row))
     return given.output
@@ -139,7 +136,7 @@ def score(given) -> str | None:
 
 def rerank(given) -> str | None:
     """Writes the lists of --nbest in their new order."""
-    from electra_tf.inference import nbest, pretrained_model, reranking
+    from electra_tf.inference import nbest, prediction, reranking
 
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
@@ -152,7 +149,7 @@ def rerank(given) -> str | None:
     )
     errors = reranking.errors_if_known(lists, is_needed=given.tune)
     with line_writer(given.output) as write:
-        scorer = pretrained_model.load(_model(given)).scorer(given.method)
+        scorer = prediction.load(_model(given)).scorer(given.method)
         scores = reranking.score_lists(lists, scorer, given.overlap)
         tuned = reranking.tune(lists, scores, errors) if given.tune else None
         weight = tuned.weight if tuned else given.weight
@@ -179,36 +176,27 @@ def predict(given) -> str | None:
 
 def _write_shards(command: str, given, beam_args: str | None) -> None:
     """Writes shards of what the model says of all texts of a corpus."""
-    from electra_tf.inference import (
-        corpus_prediction,
-        corpus_run,
-        saved_model_texts,
-        scoring,
-    )
+    from electra_tf.inference import corpus_models, corpus_run, scoring
 
     if given.input is None:
         raise UserError(
             "--output-dir needs a file or directory as --input.", EXIT_FLAGS
         )
+    load, names = {
+        "detect": (corpus_models.Detections, "encoding_errors text_key"),
+        "predict": (corpus_models.Predictions, "task data_dir input_format"),
+        "score": (
+            corpus_models.Scores,
+            "encoding_errors text_key method overlap tokens",
+        ),
+    }[command]
+    options = {name: getattr(given, name) for name in names.split()}
     if command == "predict":
         _check_model(given)
-        load: Any = corpus_prediction.Predictions
-        options = {
-            "model": os.path.abspath(given.model),
-            "task": given.task,
-            "data_dir": given.data_dir and os.path.abspath(given.data_dir),
-            "input_format": given.input_format,
-        }
+        options["data_dir"] = given.data_dir and os.path.abspath(given.data_dir)
+        options["model"] = os.path.abspath(given.model)
     else:
-        load = saved_model_texts.detections
-        options = {
-            "model": os.path.abspath(_model(given)),
-            "encoding_errors": given.encoding_errors,
-            "text_key": given.text_key,
-        }
-    if command == "score":
-        load = saved_model_texts.scores
-        options |= {k: getattr(given, k) for k in ("method", "overlap", "tokens")}
+        options["model"] = os.path.abspath(_model(given))
     shard_bytes = given.shard_mb and max(1, round(given.shard_mb * 1e6))
     manifest = corpus_run.run(
         *(command, load, options, given.input, given.output_dir),
@@ -238,7 +226,7 @@ def _check_model(given) -> None:
 
 def _texts(given) -> Iterator[str]:
     """The lines or records of the input."""
-    from electra_tf.inference.corpus_texts import texts_of
+    from electra_tf.inference.corpus_models import texts_of
 
     if given.input is None and standard_input().isatty():
         print("Reading from the terminal; end with Ctrl-D.", file=sys.stderr)

@@ -33,7 +33,8 @@ from electra_tf.text.vocabulary import Vocabulary
 POOL_TOKENS = 1 << 17
 BATCH_TOKENS = 2048
 
-_EXPLAINED = {
+# What each method computes, the best one first.
+METHODS = {
     "electric": "minus the energy, in one pass",
     "electra_tt": "log-probabilities by discriminator and generator, in one pass",
     "two_tower": "the two-tower generator's log-probabilities, in one pass",
@@ -127,33 +128,24 @@ class TextScorer:
     """Scores texts with one model by one method; see `score_tokens`.
 
     Args:
-      pretrainer: an ElectraPretrainer.
+      score: of ids, mask and segment ids [B, L] the scores of all tokens [B, L]; of the
+        method mask_each with positions [B] besides, those there [B].
       max_tokens: tokens of the longest window, [CLS] and [SEP] included.
-      method: a method of `pseudo_likelihood`; None: the best that the model offers.
       name: of the model, for messages.
-
-    Raises `UserError` if the model does not offer the method, naming those that
-    it does.
     """
 
     def __init__(
         self,
-        pretrainer,
+        score: Callable[..., Any],
         vocab: Vocabulary,
         tokenizer: Tokenizer,
         max_tokens: int,
-        method: str | None = None,
-        name: str = "this model",
+        method: str,
+        name: str,
     ):
-        from electra_tf.inference import pseudo_likelihood
-
-        self.method = _checked_method(pretrainer, method, name)
+        self.method, self._score = method, score
         self.vocab, self.tokenizer, self.name = vocab, tokenizer, name
         self.window_size = max_tokens - 2
-        if self.method == "mask_each":
-            self._mask_each = pseudo_likelihood.mask_each(pretrainer, vocab.mask_id)
-        else:
-            self._one_pass = pseudo_likelihood.ONE_PASS[self.method](pretrainer)
 
     def score_tokens(
         self,
@@ -247,7 +239,7 @@ class TextScorer:
     def _all_at_once(self, windows: list[TextWindow]) -> Iterator[np.ndarray]:
         for batch in batches(windows, lambda window: len(window.ids) + 2):
             packed = packing.pack(self.vocab, [window.ids for window in batch])
-            scores = self._one_pass(*packed).numpy()
+            scores = self._score(*packed).numpy()
             for window, row in zip(batch, scores, strict=True):
                 yield row[1 : 1 + len(window.ids)]
 
@@ -262,7 +254,7 @@ class TextScorer:
         for batch in batches(rows, lambda row: len(row[0].ids) + 2):
             packed = packing.pack(self.vocab, [window.ids for window, _ in batch])
             positions = np.array([place + 1 for _, place in batch], np.int32)
-            values += self._mask_each(*packed, positions).numpy().tolist()
+            values += self._score(*packed, positions).numpy().tolist()
         remaining = iter(values)
         for window in windows:
             scores = np.zeros(len(window.ids), np.float32)
@@ -296,28 +288,3 @@ def batches(items: Iterable, length_of) -> Iterator[list]:
         batch.append(item)
     if batch:
         yield batch
-
-
-def _checked_method(pretrainer, method: str | None, name: str) -> str:
-    """`method` if the model offers it; of None the best one, named on stderr."""
-    from electra_tf.inference import pseudo_likelihood
-
-    offered = pseudo_likelihood.methods_of(pretrainer)
-    if method is None and offered:
-        method = offered[0]
-        if method != "electric":
-            print(f"Scored by {method}: {_EXPLAINED[method]}.", file=sys.stderr)
-    method = method or "electric"
-    if method not in pseudo_likelihood.METHODS:
-        raise UserError(
-            f"there is no scoring method {method!r}; "
-            f"{name} offers {', '.join(offered)}."
-        )
-    if method in offered:
-        return method
-    listed = "; ".join(f"{offer} ({_EXPLAINED[offer]})" for offer in offered)
-    raise UserError(
-        f"{name} is {pretrainer.objective.model} and has no scores by the method "
-        f"{method!r}.\n"
-        f"It offers: {listed or 'none; only detect'}."
-    )

@@ -21,21 +21,22 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields, huggingface, huggingface_files, keras_hub, tf1
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, Weights
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
-from electra_tf.storage import checkpoint_manifest
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import (
+    CHECKPOINT_MANIFEST,
     format_of,
+    has_checkpoints,
     read_json,
     saved_model_in,
     verify_folder,
 )
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.vocabulary import Vocabulary, read_settings, recorded_settings
+from electra_tf.text.vocabulary import read_settings, recorded_settings
 
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
@@ -115,7 +116,7 @@ def original_in(
 
 def is_run(folder: Path) -> bool:
     """Whether a directory is of a run, which may have no whole checkpoint yet."""
-    if folder.is_dir() and checkpoint_manifest.has_manifests(folder):
+    if folder.is_dir() and has_checkpoints(folder):
         return True
     config = folder / _CONFIG
     if not config.is_file() or format_of(folder) or tf1.is_original(folder):
@@ -180,7 +181,7 @@ def _newest(run: Path, log: Callable[[str], None]) -> CheckpointInfo:
 def _checkpoint(prefix: str) -> CheckpointInfo:
     """An original checkpoint, or one of a run of this project."""
     found = tf1.info(prefix)
-    path = Path(prefix + checkpoint_manifest.MANIFEST)
+    path = Path(prefix + CHECKPOINT_MANIFEST)
     if not path.is_file():
         return found
     manifest, run = read_json(path), path.parent.absolute()
@@ -193,24 +194,13 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     tokenizer = vocab_file and read_settings(vocab_file)
     # The file beside the vocabulary may be lost where the vocabulary was copied.
     tokenizer = recorded_settings(settings, tokenizer, vocab_file, prefix)
-    sha256 = identity.get("vocab_sha256")
-
-    def read_weights(slots: bool) -> Weights:
-        read_json(run / _CONFIG)  # Without it, too much is open.
-        if vocab_file is not None:
-            Vocabulary.load(vocab_file).check_same(
-                sha256, f"{prefix} was trained", "Put its own vocabulary there."
-            )
-        return found.read_weights(slots)
-
     return dataclasses.replace(
         found,
         known=known,
         tokenizer_config=tokenizer,
         vocab_file=vocab_file,
-        read_weights=read_weights,
         run=run,
-        recorded_sha256=sha256,
+        recorded_sha256=identity.get("vocab_sha256"),
     )
 
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
-from electra_tf.storage.bucket_lock import BucketLock
 from electra_tf.storage.files import PARTIAL, atomic_write
-from electra_tf.storage.lock import NAME, RunLock
+from electra_tf.storage.lock import NAME, Lock
 from electra_tf.storage.manifest import MANIFEST, read_json
 
 STATE = "job.json"  # until there is a manifest
@@ -112,10 +111,7 @@ def opened(
         yield JobFolder(path, settings, sizes)
         return
     is_remote = remote.is_remote(path)
-    with (
-        RunLock(path, flag, leaves_file=False),
-        BucketLock(path, flag) if is_remote else contextlib.nullcontext(),
-    ):
+    with Lock(path, flag, leaves_file=False):
         # Before this nothing may be read, brought or removed: it may be another's.
         if is_remote:
 
@@ -196,9 +192,11 @@ def _state(
 
 
 def _check_same(path: str, stored: dict, current: dict) -> None:
+    before, now = dict(_flat(stored)), dict(_flat(current))
     different = [
-        f"{name} {_brief(before)}, now {_brief(now)}"
-        for name, before, now in _differences(stored, current)
+        f"{name} {_brief(before.get(name))}, now {_brief(now.get(name))}"
+        for name in sorted(before.keys() | now.keys())
+        if before.get(name) != now.get(name)
     ]
     if different:
         raise UserError(
@@ -207,15 +205,13 @@ def _check_same(path: str, stored: dict, current: dict) -> None:
         )
 
 
-def _differences(stored: dict, current: dict) -> Iterator[tuple[str, Any, Any]]:
-    """What differs, and in both; of objects within objects only what differs there."""
-    for name in sorted(stored.keys() | current.keys()):
-        before, now = stored.get(name), current.get(name)
-        if isinstance(before, dict) and isinstance(now, dict):
-            for inner, *values in _differences(before, now):
-                yield (f"{name}: {inner}", *values)
-        elif before != now:
-            yield name, before, now
+def _flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the names and values of settings; a: b is b inside a."""
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}: ")
+        else:
+            yield prefix + name, value
 
 
 def _brief(value: Any) -> str:

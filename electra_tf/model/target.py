@@ -43,5 +43,5 @@ def compiled() -> Iterator[None]:
 
 
 def compiled_for() -> str | None:
-    """What XLA compiles for what is traced now; None if it does not."""
+    """The platform that XLA compiles the current trace for; None without XLA."""
     return _target if _is_compiled or is_for_tpu() else None

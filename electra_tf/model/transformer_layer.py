@@ -113,7 +113,7 @@ class LayerNorm(keras.layers.Layer):
 def _normalized(x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor):
     """What LayerNorm computes, in one pass over `x`, with a gradient of two.
 
-    As it is written there, one sum waits for another: each is a pass by itself, and
+    In LayerNorm one sum waits for another: each is a pass by itself, and
     memory traffic is what bounds a step on a TPU.
     """
     y = tf.cast(x, tf.float32)

@@ -9,7 +9,7 @@ from electra_tf.config.hparams import show
 from electra_tf.config.phases import INSTEAD, SETTINGS
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
-from electra_tf.storage.checkpoint_manifest import Manifest
+from electra_tf.storage.manifest import CheckpointManifest
 
 
 def begun(hparams: Mapping[str, Any], step: int) -> list[dict[str, Any]]:
@@ -139,7 +139,7 @@ def _alpha(settings: Mapping[str, Any], phase: int) -> float | None:
     return part.get("sampling_alpha", settings.get("sampling_alpha"))
 
 
-def last_step_of(saved: Manifest | None, config: PretrainingConfig) -> int:
+def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) -> int:
     """The step, from 0, whose stage and phase a model is evaluated in.
 
     The steps of another run say nothing of the stages and phases here: its model is

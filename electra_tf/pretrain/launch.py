@@ -21,15 +21,14 @@ from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.pretrain import flops, history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.files import cannot_write
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.manifest import code_sha256, installed_versions
 from electra_tf.storage.remote import check_writable, put
 from electra_tf.storage.remote_run import RunFolder
 from electra_tf.text import word_list
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
-from electra_tf.train.cluster import Cluster
 from electra_tf.train.reporting import write_results
-from electra_tf.train.stopping import LeaveAtOnce, StopRequest
+from electra_tf.train.supervisor import Cluster, StopRequest, leave_at_once
 
 
 class Start(Protocol):
@@ -65,8 +64,10 @@ def main(
     chief = cluster.is_chief
     console = Console(silent=not chief)
     writes = config.do_train and chief and not dry_run
-    lock = RunLock(config.model_dir)
-    folder = RunFolder(config.model_dir, writes=writes, keep=config.keep_checkpoint_max)
+    lock = Lock(config.model_dir)
+    folder = RunFolder(
+        config.model_dir, lock if writes else None, keep=config.keep_checkpoint_max
+    )
 
     def before_save() -> None:
         lock.check()
@@ -86,11 +87,11 @@ def main(
         check_writable(Path(config.results_txt).parent)
     nothing = contextlib.nullcontext()
     with (
-        LeaveAtOnce() if config.do_train else nothing,
+        leave_at_once() if config.do_train else nothing,
         lock if writes else nothing,
         folder if chief else nothing,
         # Is left before the folder, whose upload may take its time.
-        LeaveAtOnce() if config.do_train else nothing,
+        leave_at_once() if config.do_train else nothing,
     ):
         start = find_start(config, vocab, checkpoints, console.log, is_chief=chief)
         console.heading("Config:")
@@ -104,14 +105,14 @@ def main(
             console.log(words.describe())
         console.log()
         startup.import_tensorflow()
-        from electra_tf.train.workers import peers_may_be_lost
+        from electra_tf.train.distribution import peers_may_be_lost
 
         with peers_may_be_lost(cluster):
             run = Run(config, vocab, cluster, checkpoints, start, console, dry_run)
             if dry_run:
                 return describe(run)
             if config.do_train:
-                return train(run, StopRequest(limit, started, cluster.has_peers))
+                return train(run, StopRequest(limit, started))
             return evaluate(run)
 
 

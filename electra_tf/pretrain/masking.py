@@ -19,7 +19,6 @@ import tensorflow as tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.model import target
 from electra_tf.model.dropout import mix
-from electra_tf.pretrain import rare_masking
 from electra_tf.pretrain.curriculum import Curriculum
 from electra_tf.pretrain.word_masking import WordTables, continue_words, draw_words
 from electra_tf.text.vocabulary import Vocabulary
@@ -267,7 +266,7 @@ def mask_batch(
     if settings.token_weights is not None:
         slots = 2 * settings.max_predictions_per_seq
         weights = tf.gather(settings.token_weights, batch["input_ids"])
-        keys = rare_masking.draw_keys(draws[:, slots:], weights)
+        keys = draw_keys(draws[:, slots:], weights)
         draws = tf.concat([draws[:, :slots], keys], axis=1)
     batch = mask_by_draws(batch, draws, settings, random_ids, other_uniform)
     if settings.curriculum is None:
@@ -338,6 +337,33 @@ def positions_mask(positions: tf.Tensor, length: int | tf.Tensor) -> tf.Tensor:
     """Marks `positions` int32 [B, N]; 0 stands for none. Returns bool [B, length]."""
     blank = tf.zeros([tf.shape(positions)[0], length], tf.int32)
     return scatter_update(blank, positions, positions)[1]
+
+
+def token_weights(counts: np.ndarray, power: float) -> np.ndarray:
+    """count ** -power for each token, float32 [V]; the mean over the data is 1.
+
+    Rare tokens are masked more often (appendix H of the paper, negative results).
+
+    Args:
+      counts: how often each token is in the data; 0 counts as 1.
+    """
+    counts = np.maximum(counts, 1).astype(np.float64)
+    weights = counts**-power
+    return np.float32(weights * (counts.sum() / (counts * weights).sum()))
+
+
+def draw_keys(uniform: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+    """Numbers in [0, 1] whose k greatest are a draw in proportion to weights.
+
+    Without replacement, as if drawn one after the other: so are the k smallest of
+    exponential variables of these rates (Efraimidis and Spirakis, 2006).
+
+    Args:
+      uniform: float32 in [0, 1).
+      weights: float32 > 0 of the same shape.
+    """
+    # w / (w + e) falls with e / w, and keeps small differences of either apart.
+    return weights / (weights - tf.math.log(uniform))
 
 
 def apply_masking(

@@ -21,7 +21,7 @@ from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.data import batch_order, record_index, tfrecord, token_counts
 from electra_tf.data.batch_order import Rows, batch_indices
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError, as_text
-from electra_tf.pretrain import graph_reading, masking, rare_masking, shards
+from electra_tf.pretrain import graph_reading, masking, shards
 from electra_tf.pretrain.curriculum import Curriculum
 from electra_tf.pretrain.masking import MaskingSettings
 from electra_tf.pretrain.word_masking import WordTables
@@ -459,7 +459,7 @@ class RunData:
             curriculum = Curriculum.of(part, first_step, counts)
         if training and part.rare_mask_power:
             counts = self.token_counts(part)
-            token_weights = rare_masking.token_weights(counts, part.rare_mask_power)
+            token_weights = masking.token_weights(counts, part.rare_mask_power)
         if part.word_list is not None:
             found = word_list.load(part.word_list, self.vocab, part.do_lower_case)
             words = WordTables.of(found)

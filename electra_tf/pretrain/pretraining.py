@@ -269,7 +269,7 @@ class ElectraPretrainer(keras.Model):
                 "The objective has its own loss and metrics: compile(optimizer) alone."
             )
         super().compile(optimizer, **options)
-        # Not tracked: they are no weights of the model.
+        # Not tracked: they are not weights of the model.
         running = [
             RunningMetric(metric)
             for metric in self.objective.metrics

@@ -25,7 +25,7 @@ from electra_tf.storage.remote import expand
 from electra_tf.train import evaluation, loop, reporting
 from electra_tf.train.distribution import Placement, check_training_batch
 from electra_tf.train.step import TrainingStep, TrainState
-from electra_tf.train.stopping import StopRequest
+from electra_tf.train.supervisor import StopRequest
 
 
 class PretrainingRun(NamedTuple):

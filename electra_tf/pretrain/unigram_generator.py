@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A generator that draws each token as often as it is in the training data.
+"""A generator that draws tokens by their frequency in the training data.
 
 Nothing is learned: `adapt` takes over the counts that the builders of data write, and
 they are kept with the weights.

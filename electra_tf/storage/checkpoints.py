@@ -8,7 +8,7 @@ A checkpoint of step N is three files:
         `global_step`), so that every reader of the original's checkpoints reads ours
     model.ckpt-N.json   the manifest: sizes and sha256 of the other two, what the run
         is (identity) and how it was set (settings). It is put in place last: without
-        a manifest there is no checkpoint.
+        a manifest a checkpoint does not exist.
 
 Everything is first written into `model.ckpt-N.partial/`, made durable, then moved.
 A name that ends in `.partial` is therefore always the rest of an interrupted write or
@@ -34,16 +34,19 @@ from typing import Any
 import numpy as np
 
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
-from electra_tf.storage import checkpoint_manifest
-from electra_tf.storage.checkpoint_manifest import (
-    MANIFEST,
-    POINTER,
-    DamagedCheckpointError,
-    Manifest,
-    name_of,
-    split_name,
-)
 from electra_tf.storage.files import PARTIAL, atomic_write, cannot_write, sync_directory
+from electra_tf.storage.manifest import (
+    CHECKPOINT_MANIFEST,
+    POINTER,
+    CheckpointManifest,
+    DamagedCheckpointError,
+    name_of,
+    pointed_at,
+    pointer_to,
+    split_name,
+    verify_checkpoint,
+    write_checkpoint_manifest,
+)
 from electra_tf.storage.stored_tensors import of_checkpoint, write_tensors
 
 CORRUPT = ".corrupt"
@@ -136,21 +139,16 @@ class Checkpoints:
 
     def _discard(self, step: int) -> None:
         """Removes an unfinished checkpoint: its folder and what had left it already."""
-        if not Path(self.prefix(step) + MANIFEST).exists():
+        if not Path(self.prefix(step) + CHECKPOINT_MANIFEST).exists():
             for orphan in self._groups().get(step, ()):
                 (self.directory / orphan).unlink()
         shutil.rmtree(self._partial(step), ignore_errors=True)
 
-    def verify(self, step: int) -> Manifest:
-        """Reads and checks the checkpoint of `step`, every byte of it.
+    def verify(self, step: int) -> CheckpointManifest:
+        """`verify_checkpoint` of a step."""
+        return verify_checkpoint(self.directory, step)
 
-        Raises `DamagedCheckpointError` naming the file.
-        """
-        manifest = checkpoint_manifest.read(self.directory, step)
-        checkpoint_manifest.verify_files(self.directory, manifest)
-        return manifest
-
-    def newest_intact(self) -> Manifest | None:
+    def newest_intact(self) -> CheckpointManifest | None:
         """The newest checkpoint that is whole; None in a directory that never had one.
 
         Damaged ones that are newer are reported and, once an intact one is found,
@@ -194,7 +192,7 @@ class Checkpoints:
 
     def _pointer_step(self) -> int:
         """The newest step by the pointer, -1 if that says nothing."""
-        parts = split_name(checkpoint_manifest.pointed_at(self.directory) or "")
+        parts = split_name(pointed_at(self.directory) or "")
         return parts[0] if parts else -1
 
     def _pass_over(self, step: int, reason: str) -> None:
@@ -210,7 +208,7 @@ class Checkpoints:
             os.replace(self.directory / name, target)
         sync_directory(self.directory)
 
-    def check_identity(self, manifest: Manifest) -> None:
+    def check_identity(self, manifest: CheckpointManifest) -> None:
         """Refuses a checkpoint of another run and logs changed settings.
 
         Raises `UserError` (2) with both values.
@@ -230,7 +228,10 @@ class Checkpoints:
     # ------------------------------------------------------- reading, writing
 
     def restore(
-        self, manifest: Manifest, variables: Mapping[str, Any], partial: bool = False
+        self,
+        manifest: CheckpointManifest,
+        variables: Mapping[str, Any],
+        partial: bool = False,
     ) -> None:
         """Assigns the tensors of a verified checkpoint to `variables`.
 
@@ -251,8 +252,8 @@ class Checkpoints:
         stored.assign_to(variables)
 
     def restore_newest(
-        self, manifest: Manifest, variables: Mapping[str, Any]
-    ) -> Manifest:
+        self, manifest: CheckpointManifest, variables: Mapping[str, Any]
+    ) -> CheckpointManifest:
         """As `restore`, where the training may go on beside it; returns what it took.
 
         The checkpoint may have been removed meanwhile for a newer one.
@@ -280,7 +281,7 @@ class Checkpoints:
         try:
             partial.mkdir(parents=True)
             write_tensors(partial / name_of(step), variables)
-            checkpoint_manifest.write(partial, step, self.identity, self.settings)
+            write_checkpoint_manifest(partial, step, self.identity, self.settings)
             self._move_into_place(partial, step)
         except OSError as error:
             self._discard(step)
@@ -292,7 +293,7 @@ class Checkpoints:
 
     def _move_into_place(self, partial: Path, step: int) -> None:
         """Moves the files, the manifest last and after the others are durable."""
-        manifest = partial / (name_of(step) + MANIFEST)
+        manifest = partial / (name_of(step) + CHECKPOINT_MANIFEST)
         for path in sorted(set(partial.iterdir()) - {manifest}):
             os.replace(path, self.directory / path.name)
         sync_directory(self.directory)
@@ -304,7 +305,7 @@ class Checkpoints:
         if not self.keep:
             return
         names = set(self._names())
-        ours = [s for s in self.steps() if name_of(s) + MANIFEST in names]
+        ours = [s for s in self.steps() if name_of(s) + CHECKPOINT_MANIFEST in names]
         # What was just saved stays, whatever higher steps others have left.
         ours.sort(key=lambda step: (step == self.last_saved_step, step))
         for step in ours[: -self.keep]:
@@ -323,13 +324,15 @@ class Checkpoints:
         # clear, so that a kill in between leaves no half checkpoint.
         partial = self._partial(step)
         partial.mkdir(exist_ok=True)
-        for name in sorted(self._groups()[step], key=lambda n: MANIFEST not in n):
+        for name in sorted(
+            self._groups()[step], key=lambda n: CHECKPOINT_MANIFEST not in n
+        ):
             os.replace(self.directory / name, partial / name)
         shutil.rmtree(partial)
 
     def _write_pointer(self) -> None:
         """The text file that `tf.train.latest_checkpoint` reads; we never do."""
-        text = checkpoint_manifest.pointer_to([name_of(s) for s in self.steps()])
+        text = pointer_to([name_of(s) for s in self.steps()])
         atomic_write(self.directory / POINTER, text)
 
 

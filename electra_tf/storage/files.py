@@ -10,11 +10,12 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
-from electra_tf.console import closed_streams, silence
-from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
+from electra_tf.console import silence
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
@@ -89,16 +90,19 @@ def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     """
     folder, name = os.path.split(path)
     name = f".{name.lstrip('.')}.{os.urandom(8).hex()}{PARTIAL}"
-    partial = os.path.join(folder, name)
+    temporary = os.path.join(folder, name)
+    f = open(temporary, "wb")
     try:
-        with open(partial, "wb") as f:
-            yield f
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(partial, path)
+        yield f
+        f.flush()
+        os.fsync(f.fileno())
+        f.close()
+        os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            os.unlink(partial)
+            f.close()  # on a full disk it fails again
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
         raise
 
 
@@ -145,93 +149,52 @@ def flock(file: IO | int, waits: bool = False) -> bool | None:
     return True
 
 
-def keep_others_out(file: IO, path: str | os.PathLike) -> None:
-    """Keeps other processes from a file until it is closed, where files have locks.
-
-    Raises `UserError` (75) where another process has it, or has just finished it.
-    """
-    is_ours = flock(file)
-    if is_ours:
-        try:
-            is_ours = os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-        except FileNotFoundError:
-            is_ours = False
-    if is_ours is False:
-        raise UserError(
-            f"another process is writing {path}.\nWait for it, or name another "
-            "--output.",
-            EXIT_LOCKED,
-        )
-
-
 @contextlib.contextmanager
 def line_writer(path: str | os.PathLike | None) -> Iterator[Callable[[str], None]]:
     """A function that writes one line to a file, or to standard output (None).
 
     The file appears when it is whole; a link leads to it. A pipe or device gets each
     line at once; a reader that goes away, such as head, ends the block quietly. Raises
-    `UserError`: 73 when the file cannot be written, 75 while another process does so.
+    `UserError` (73) when the file cannot be written.
     """
-    if path is None or is_stream(path):
-        with _stream(path) as stream:
-            try:
-                yield lambda line: _print(line, stream, path)
-            except BrokenPipeError:
-                silence(stream)
-        return
-    target = Path(os.path.realpath(path))
-    partial = target.with_name(target.name + PARTIAL)
-    with _in_words(path):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        file = open(partial, "a", encoding="utf-8")
-    with file:
-        keep_others_out(file, partial)
+    if path is None:
         try:
-            with _in_words(path):
-                file.truncate(0)
-            yield lambda line: _print(line, file, path, flush=False)
-            with _in_words(path):
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(partial, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
+            yield _print
+        except BrokenPipeError:
+            silence(sys.stdout)
+        return
+    with contextlib.ExitStack() as stack:
+        with _writing(path):
+            if is_stream(path):
+                # Not "w", which would empty a file behind /dev/stdout; without a
+                # buffer, which would be written again at the end.
+                file = stack.enter_context(open(path, "ab", buffering=0))
+                stack.enter_context(contextlib.suppress(BrokenPipeError))
+            else:
+                target = os.path.realpath(path)
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                file = stack.enter_context(replacing(target))
+        yield partial(_write, path, file)
+        with _writing(path):
+            stack.close()
 
 
-def _print(
-    line: str, file: IO[str], path: str | os.PathLike | None, flush: bool = True
-) -> None:
-    with _in_words(path):
-        print(line, file=file, flush=flush)
+def _print(line: str) -> None:
+    with _writing("/dev/stdout"):
+        print(line, flush=True)
+
+
+def _write(path: str | os.PathLike, file: IO[bytes], line: str) -> None:
+    with _writing(path):
+        file.write(f"{line}\n".encode())
 
 
 @contextlib.contextmanager
-def _in_words(path: str | os.PathLike | None) -> Iterator[None]:
-    """Encloses writing alone: what else fails is not the output's fault."""
+def _writing(path: str | os.PathLike) -> Iterator[None]:
+    """Encloses writing alone: other errors in a block are not the output's."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise cannot_write(path or "/dev/stdout", error) from error
-
-
-@contextlib.contextmanager
-def _stream(path: str | os.PathLike | None) -> Iterator[IO[str]]:
-    is_stdout = path is None or os.path.abspath(path) in ("/dev/stdout", "/dev/fd/1")
-    if is_stdout and "stdout" in closed_streams:
-        raise UserError("standard output is closed; name a file.", EXIT_CANNOT_WRITE)
-    if path is None:
-        yield sys.stdout
-        return
-    with _in_words(path):
-        # Not "w", which would empty a file behind /dev/stdout.
-        stream = open(path, "a", encoding="utf-8")
-    with stream:
-        try:
-            yield stream
-        except BaseException:
-            silence(stream)  # Closing it would try again to write.
-            raise
+        raise cannot_write(path, error) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process at a time writes into a run directory.
+"""One process at a time writes into a directory, here or in a bucket.
 
 Light imports only, so that a second writer is refused before TensorFlow loads.
 """
@@ -12,125 +12,39 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from electra_tf.errors import EXIT_LOCKED, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
 from electra_tf.paths import shown
+from electra_tf.storage import remote
 from electra_tf.storage.files import cannot_write, flock
 
 if TYPE_CHECKING:
     from filelock import SoftFileLease
 
-NAME = "run.lock"  # prefix of the lock's files: those of the soft lock, too
-BEAT_SECONDS = 5.0
+NAME = "run.lock"  # prefix of all files and objects of a lock
+BEAT_SECONDS = 10.0
 EXPIRY_SECONDS = 60.0
 
 
-def this_process() -> dict[str, Any]:
-    """What identifies this process, here and on other machines."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as f:
-            # A pid means the same process only in one boot and one namespace.
-            machine = f"{f.read().strip()} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        machine = ""
-    pid = os.getpid()
-    started = _start_of(pid)
-    host = socket.gethostname()
-    return {"pid": pid, "host": host, "machine": machine, "started": started}
+class Lock:
+    """The right to write into a directory, as a context manager.
 
+    It is a `flock` on `run.lock`, which the kernel frees when the process ends, however
+    it ends. Where the file system has no flock, filelock's soft lock takes its place: a
+    file that its holder refreshes, and that expires after a minute. For a directory in
+    a bucket this protects the copy in the cache, and `_BucketLock` the bucket.
 
-def _start_of(pid: int) -> str:
-    """When a process started, in the kernel's ticks; "" if it does not run."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
-            # Field 22 of proc(5), counted after the command's name.
-            fields = f.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if fields[0] == "Z" else fields[19]
-
-
-def is_alive(holder: dict[str, Any]) -> bool | None:
-    """Whether a process still runs; None for one on another machine."""
-    if not holder.get("machine") or holder["machine"] != this_process()["machine"]:
-        return None
-    return _start_of(holder["pid"]) == holder["started"]
-
-
-def take(
-    attempt: Callable[[], dict[str, Any] | None], place: str | os.PathLike
-) -> dict[str, Any] | None:
-    """Takes a lock, if need be once its holder has been silent for a minute.
-
-    Only a holder that is alive refuses: a process of this machine, or one that
-    refreshes the lock meanwhile.
+    Entering raises `UserError`: 75 when another process holds the lock, 73 where it
+    cannot be written. A process that loses an expired lock ends with 75.
 
     Args:
-      attempt: takes the lock and returns None, or describes its holder: `this_process`
-        and whatever changes when the holder refreshes the lock.
-      place: the locked directory, for a line on the console.
-
-    Returns: None, or the live holder.
-    """
-    first = None
-    while (holder := attempt()) is not None:
-        if is_alive(holder) or first not in (None, holder):
-            return holder
-        if first is None:
-            print(
-                shown(f"{place} is locked by {_name(holder)}, which may have been "),
-                f"killed: waiting at most {EXPIRY_SECONDS:.0f} seconds for its next "
-                "refresh.",
-                sep="",
-                file=sys.stderr,
-                flush=True,
-            )
-        first = holder
-        time.sleep(min(1.0, BEAT_SECONDS))
-    return None
-
-
-def _name(holder: dict[str, Any]) -> str:
-    if "pid" not in holder:
-        return "another process"
-    since = f" since {holder['since']}" if "since" in holder else ""
-    return f"process {holder['pid']} on {holder['host']}{since}"
-
-
-def in_use(place: str | os.PathLike, holder: dict[str, Any], flag: str) -> UserError:
-    """The error (75) for a directory that another process has locked."""
-    return UserError(
-        f"{place} is in use by {_name(holder)}.\nWait for it, stop it, or choose "
-        f"another {flag}.",
-        EXIT_LOCKED,
-    )
-
-
-def end_process(place: str | os.PathLike) -> None:
-    """Ends a process whose lock another one has taken over."""
-    print(
-        f"error: another process has taken {place} over, because this one did not run "
-        "for a minute. What was saved is intact.",
-        file=sys.stderr,
-        flush=True,
-    )
-    os._exit(EXIT_LOCKED)
-
-
-class RunLock:
-    """One writer per directory, held through `flock` on `run.lock`.
-
-    The kernel frees the lock when its process ends, however it ends. Where the file
-    system has no flock, filelock's soft lock takes its place: a file that its holder
-    refreshes, and that expires after a minute. Use as a context manager; entering
-    raises `UserError` (75) when another process holds the lock.
-
-    Args:
-      flag: the flag that chooses another directory.
+      flag: the flag that chooses another directory, for messages.
       leaves_file: whether `run.lock` stays when the lock is released.
     """
 
@@ -145,28 +59,66 @@ class RunLock:
         self._leaves_file = leaves_file
         self._file = None
         self._lease: SoftFileLease | None = None
+        self._bucket: _BucketLock | None = None
 
-    def __enter__(self) -> RunLock:
+    def __enter__(self) -> Lock:
+        folder = self.path.parent
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+", encoding="utf-8")
             is_ours = flock(self._file)
             if is_ours is None:
-                is_ours = self._take_lease()
+                is_ours = _wait_for(self._take_lease, folder)
         except OSError as error:
             if self._file:
                 self._file.close()
             raise cannot_write(self.path, error) from error
+        previous = self._previous_holder()
         if not is_ours:
-            holder = self._holder()
             self._file.close()
-            raise in_use(self.path.parent, holder, self._flag)
+            raise self._in_use(previous)
         if not self._is_in_place():  # removed between opening and locking
-            self.__exit__()
+            self._release()
             return self.__enter__()
-        since = datetime.datetime.now().isoformat(timespec="seconds")
-        self._write(json.dumps(this_process() | {"since": since}))
+        holder = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": datetime.datetime.now().isoformat(timespec="seconds"),
+            "id": uuid.uuid4().hex,
+        }
+        if remote.is_remote(folder):
+            bucket = _BucketLock(folder, holder, previous.get("id"))
+            try:
+                if not bucket.acquire():
+                    raise self._in_use(bucket.last()[1])
+            except BaseException:
+                self._release()
+                raise
+            self._bucket = bucket
+        self._write(json.dumps(holder))
         return self
+
+    def __exit__(self, *_) -> None:
+        if self._bucket:
+            self._bucket.release()
+            self._bucket = None
+        self._write("")
+        if not self._leaves_file and self._is_in_place():
+            with contextlib.suppress(OSError):
+                self.path.unlink()  # a process that has opened it opens it again
+        self._release()
+
+    def check(self) -> None:
+        """Raises `UserError` (75) when the lock was lost: others may write now."""
+        if self._file is None:
+            return
+        if not self._is_in_place() or (self._bucket and not self._bucket.is_held()):
+            raise UserError(
+                f"{self.path} was removed or taken over while this process held it, so "
+                "another one may write there.\nNothing more is saved. Leave that file "
+                "to the process that made it, and run the command again.",
+                EXIT_LOCKED,
+            )
 
     def _is_in_place(self) -> bool:
         """Whether the locked file is the one that others would lock."""
@@ -176,44 +128,26 @@ class RunLock:
             return False
         return same and (self._lease is None or self._lease.is_lock_held_by_us)
 
-    def check(self) -> None:
-        """Raises `UserError` (75) when the lock was lost: others may write now."""
-        if self._file and not self._is_in_place():
-            raise UserError(
-                f"{self.path} was removed or taken over while this process held it, so "
-                "another one may write there.\nNothing more is saved. Leave that file "
-                "to the process that made it, and run the command again.",
-                EXIT_LOCKED,
-            )
-
-    def _take_lease(self) -> bool:
+    def _take_lease(self, _) -> Any:
+        """Takes the soft lock: None, or what changes when its holder refreshes it."""
         from filelock import SoftFileLease, Timeout
 
-        lease = SoftFileLease(
-            self.path.with_name(f"{NAME}.lease"),
-            lease_duration=EXPIRY_SECONDS,
-            heartbeat_interval=BEAT_SECONDS,
-            on_compromise=lambda _: end_process(self.path.parent),
-        )
+        if self._lease is None:
+            self._lease = SoftFileLease(
+                self.path.with_name(f"{NAME}.lease"),
+                lease_duration=EXPIRY_SECONDS,
+                heartbeat_interval=BEAT_SECONDS,
+                on_compromise=lambda _: _end_process(self.path.parent),
+            )
+        try:
+            self._lease.acquire(timeout=0)
+        except Timeout:
+            with contextlib.suppress(FileNotFoundError):
+                return os.stat(self._lease.lock_file).st_mtime_ns
+            return 0
+        return None
 
-        def attempt() -> dict[str, Any] | None:
-            try:
-                lease.acquire(timeout=0)
-            except Timeout:
-                holder = self._holder()
-                with contextlib.suppress(FileNotFoundError):
-                    holder["beat"] = os.stat(lease.lock_file).st_mtime_ns
-                return holder
-            self._lease = lease
-            return None
-
-        return take(attempt, self.path.parent) is None
-
-    def __exit__(self, *_) -> None:
-        self._write("")
-        if not self._leaves_file and self._is_in_place():
-            with contextlib.suppress(OSError):
-                self.path.unlink()  # a process that has opened it opens it again
+    def _release(self) -> None:
         if self._lease:
             self._lease.release()
             self._lease = None
@@ -222,17 +156,172 @@ class RunLock:
         self._file = None
 
     def _write(self, text: str) -> None:
-        try:
+        # The text is for people; on a full disk the lock itself still holds.
+        with contextlib.suppress(OSError):
             self._file.truncate(0)
             self._file.write(text)
             self._file.flush()
-        except OSError:
-            pass  # The text is for people; on a full disk the lock itself still holds.
 
-    def _holder(self) -> dict[str, Any]:
+    def _previous_holder(self) -> dict[str, Any]:
+        """What the file says of its holder, or of one that was killed."""
         self._file.seek(0)
         try:
-            holder = json.loads(self._file.read())
+            return json.loads(self._file.read())
         except ValueError:
             return {}
-        return holder if isinstance(holder, dict) else {}
+
+    def _in_use(self, holder: dict[str, Any]) -> UserError:
+        name = "another process"
+        if "pid" in holder:
+            name = f"process {holder['pid']} on {holder['host']} since "
+            name += holder["since"]
+        return UserError(
+            f"{self.path.parent} is in use by {name}.\nWait for it, stop it, or choose "
+            f"another {self._flag}.",
+            EXIT_LOCKED,
+        )
+
+
+class _BucketLock:
+    """The lock of a directory in a bucket, which has neither flock nor rename.
+
+    The holder makes the object `run.lock.N` and refreshes it; N counts the holders, and
+    only the greatest one counts. The next holder makes N + 1 with a conditional write
+    (`If-None-Match: *`, generation 0), which only one process can do: when holder N has
+    released the lock, was killed on this machine, or did not refresh it for a minute. A
+    holder that finds a greater number ends; if it was suspended for that minute, it may
+    write one more file as it wakes.
+
+    Args:
+      killed: the id of the last holder of the copy's lock, which this process has now.
+    """
+
+    def __init__(self, directory: Path, holder: dict[str, Any], killed: str | None):
+        self._directory = directory
+        self._holder = holder | {"beat": 0}
+        self._killed = killed
+        self._number = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+
+    def acquire(self) -> bool:
+        """Takes the lock; False if another process holds it."""
+        with remote.store_errors(self._directory, writes=True):
+            if not _wait_for(self._attempt, self._directory):
+                return False
+        self._thread.start()
+        return True
+
+    def is_held(self) -> bool:
+        with remote.store_errors(self._directory, writes=True):
+            return self._numbers()[-1:] == [self._number]
+
+    def release(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        with contextlib.suppress(Exception):  # Of any store; the lock expires.
+            if self.is_held():
+                self._write(self._number, {"released": True})
+
+    def last(self) -> tuple[int, dict[str, Any]]:
+        """Number of the last holder (0: none), and its description."""
+        numbers = self._numbers()
+        if not numbers:
+            return 0, {"released": True}
+        store, key = self._key(numbers[-1])
+        try:
+            return numbers[-1], json.loads(store.cat_file(key))
+        except (ValueError, FileNotFoundError):
+            return numbers[-1], {}
+
+    def _attempt(self, seconds: float) -> Any:
+        number, holder = self.last()
+        is_free = "released" in holder or holder.get("id", "") == self._killed
+        if (is_free or seconds > EXPIRY_SECONDS) and self._create(number + 1):
+            return None
+        return number, holder
+
+    def _numbers(self) -> list[int]:
+        names = remote.listing(self._directory)
+        endings = (n.removeprefix(f"{NAME}.") for n in names if n.startswith(NAME))
+        return sorted(int(ending) for ending in endings if ending.isdigit())
+
+    def _key(self, number: int) -> tuple[Any, str]:
+        return remote.open_store(self._directory / f"{NAME}.{number}")
+
+    def _write(self, number: int, holder: dict[str, Any], **mode: str) -> None:
+        store, key = self._key(number)
+        store.pipe_file(key, json.dumps(holder).encode(), **mode)
+
+    def _create(self, number: int) -> bool:
+        """Makes an object that is not there yet; False when another was faster.
+
+        Raises `UserError` (73) for a store that ignores the condition.
+        """
+        try:
+            self._write(number, self._holder, mode="create")
+        except FileExistsError:
+            return False
+        store, key = self._key(number)
+        try:
+            self._write(number, self._holder, mode="create")
+        except FileExistsError:
+            pass
+        else:
+            store.rm_file(key)
+            raise UserError(
+                f"the store of {self._directory} ignores conditional writes "
+                "(If-None-Match: *), so two processes could write there at once.\n"
+                "Use a store that has them, such as Amazon S3, Google Cloud Storage or "
+                "MinIO, or a local directory.",
+                EXIT_CANNOT_WRITE,
+            )
+        self._number = number
+        for old in self._numbers():
+            if old < number:
+                store.rm_file(self._key(old)[1])
+        return True
+
+    def _beat(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with contextlib.suppress(Exception):  # The next refresh may pass.
+                if not self.is_held():
+                    _end_process(self._directory)
+                self._holder["beat"] += 1
+                self._write(self._number, self._holder)
+
+
+def _wait_for(attempt: Callable[[float], Any], directory: Path) -> bool:
+    """Takes a lock that expires; False if its holder refreshes it meanwhile.
+
+    Args:
+      attempt: gets how long the holder has been silent; takes the lock and returns
+        None, or returns what changes when the holder refreshes it.
+      directory: what is locked, for a line on the console.
+    """
+    start, first = time.monotonic(), None
+    while (state := attempt(time.monotonic() - start)) is not None:
+        if first is None:
+            first = state
+            print(
+                shown(f"{directory} is locked by a process that may have been killed: ")
+                + f"waiting at most {EXPIRY_SECONDS:.0f} s for its next refresh.",
+                file=sys.stderr,
+                flush=True,
+            )
+        elif state != first:
+            return False
+        time.sleep(min(1.0, BEAT_SECONDS))
+    return True
+
+
+def _end_process(directory: Path) -> None:
+    """Ends a process whose lock another one has taken over."""
+    print(
+        shown(f"error: another process has taken {directory} over, because this one "),
+        "did not run for a minute. What was saved is intact.",
+        sep="",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(EXIT_LOCKED)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifest of a written folder: versions, time, the checksum of every file.
+"""The manifests of folders and checkpoints: versions, time, the checksum of every file.
 
 TensorFlow is not needed to check what it wrote.
 """
@@ -11,14 +11,20 @@ import datetime
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import platform
+import re
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
+from electra_tf.storage.files import sync_directory
 
 MANIFEST = "manifest.json"
+CHECKPOINT_MANIFEST = ".json"  # the ending of model.ckpt-N.json
+POINTER = "checkpoint"  # TensorFlow's text file that names the newest checkpoint
+_CHECKPOINT_FORMAT = 1
 _SAVED_MODEL = "saved_model.pb"
 _DOCUMENTS = (".md",)  # What nothing is read from; people edit it.
 
@@ -82,7 +88,7 @@ def write_manifest(
 ) -> None:
     """Writes `content` and `facts_of` all files.
 
-    To be called when the folder is complete, within `new_folder`, which syncs it.
+    To be called when the folder is complete, within `atomic_folder`, which syncs it.
     """
     whole = {**content, **facts_of(_files(folder), *packages)}
     text = json.dumps(whole, indent=1, ensure_ascii=False) + "\n"
@@ -153,3 +159,119 @@ def _files(folder: Path) -> dict[str, Path]:
     """The files that a manifest lists, by their path in the folder."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {p.relative_to(folder).as_posix(): p for p in paths if p.name != MANIFEST}
+
+
+class CheckpointManifest(NamedTuple):
+    """What a checkpoint says about itself."""
+
+    step: int
+    files: dict[str, dict[str, Any]]  # name -> {"bytes": int, "sha256": str}
+    identity: dict[str, Any]  # a run with another identity is another run
+    settings: dict[str, Any]  # may change from one start to the next; logged
+    versions: dict[str, str]
+    created: str
+
+
+class DamagedCheckpointError(Exception):
+    """A checkpoint does not hold what its manifest promises."""
+
+
+def name_of(step: int) -> str:
+    """The name that TensorFlow knows the checkpoint of a step by."""
+    return f"model.ckpt-{step}"
+
+
+def split_name(name: str) -> tuple[int, str] | None:
+    """(step, suffix) of the name of a checkpoint or of one of its files, else None."""
+    match = re.fullmatch(r"model\.ckpt-(\d+)(\..*)?", name)
+    return (int(match[1]), match[2] or "") if match else None
+
+
+def has_checkpoints(directory: str | os.PathLike) -> bool:
+    """Whether a directory holds checkpoints of this project."""
+    names = map(split_name, os.listdir(directory))
+    return any(name and name[1] == CHECKPOINT_MANIFEST for name in names)
+
+
+def pointer_to(names: Sequence[str]) -> str:
+    """The content of the pointer to checkpoints of its directory, the newest last."""
+    lines = [f'model_checkpoint_path: "{names[-1]}"']
+    lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+    return "\n".join(lines) + "\n"
+
+
+def pointed_at(directory: str | os.PathLike) -> str | None:
+    """The name of the checkpoint that a directory's pointer says is the newest.
+
+    A path is cut to its last part: the directory may have been moved. None if no
+    pointer exists or it names no checkpoint.
+    """
+    try:
+        text = (Path(directory) / POINTER).read_text("utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r'^model_checkpoint_path: "(.*)"', text, re.M)
+    return os.path.basename(match[1]) if match else None
+
+
+def write_checkpoint_manifest(
+    directory: Path, step: int, identity: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Makes the files of a directory durable and writes the manifest beside them.
+
+    Raises `OSError`.
+    """
+    files = {path.name: path for path in sorted(directory.iterdir())}
+    for path in files.values():
+        with open(path, "rb") as f:
+            os.fsync(f.fileno())
+    facts = facts_of(files, "electra-tf", "tensorflow", "keras", "numpy")
+    facts["versions"] = {"python": platform.python_version()} | facts["versions"]
+    manifest = CheckpointManifest(step, identity=identity, settings=settings, **facts)
+    content = manifest._asdict()
+    content["format"] = _CHECKPOINT_FORMAT
+    content["sha256"] = hashlib.sha256(_canonical(content)).hexdigest()
+    with open(
+        directory / (name_of(step) + CHECKPOINT_MANIFEST), "w", encoding="utf-8"
+    ) as f:
+        json.dump(content, f, indent=1)
+        f.flush()
+        os.fsync(f.fileno())
+    sync_directory(directory)
+
+
+def read_checkpoint_manifest(directory: Path, step: int) -> CheckpointManifest:
+    """The manifest of a step, checked against its own checksum.
+
+    Raises `DamagedCheckpointError`.
+    """
+    name = name_of(step) + CHECKPOINT_MANIFEST
+    try:
+        content = json.loads((directory / name).read_bytes())
+        promised = content.pop("sha256")
+        actual = hashlib.sha256(_canonical(content)).hexdigest()
+        content.pop("format")
+        manifest = CheckpointManifest(**content)
+    except FileNotFoundError:
+        raise DamagedCheckpointError(f"{name} is missing") from None
+    except (OSError, *JSON_ERRORS) as error:
+        raise DamagedCheckpointError(f"{name} is unreadable") from error
+    if promised != actual or manifest.step != step:
+        raise DamagedCheckpointError(f"{name} does not match its checksum")
+    return manifest
+
+
+def verify_checkpoint(directory: Path, step: int) -> CheckpointManifest:
+    """The manifest of a step whose files are what it lists, every byte of them.
+
+    Raises `DamagedCheckpointError` naming the file.
+    """
+    manifest = read_checkpoint_manifest(directory, step)
+    for name, record in manifest.files.items():
+        if damage := damage_of(directory / name, record):
+            raise DamagedCheckpointError(f"{name} {damage}")
+    return manifest
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

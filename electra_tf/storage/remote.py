@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a bucket, and its copies in a cache on this machine.
+"""Objects in buckets, and their copies in a cache on this machine.
 
-Everywhere else such a path is that of its copy (`paths.local_of`); here it is brought
-down before it is read (`fetch`) and up after it was written (`put`). The bucket is
-always right: a copy that differs from it is replaced. Paths that are not in the cache
-pass untouched, at the cost of comparing a prefix.
+Everywhere else such a path is that of its copy (`paths.local_of`); here it is
+downloaded before it is read (`fetch`) and uploaded after it was written (`put`). The
+bucket is the truth: a copy that differs from it is replaced. Paths that are not in the
+cache pass untouched, at the cost of comparing a prefix.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import fcntl
 import functools
@@ -16,19 +17,18 @@ import glob
 import json
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, EXIT_DAMAGED, UserError
 from electra_tf.paths import cache_root, globs_in, url_of
-from electra_tf.storage.files import PARTIAL, atomic_write, flock
-from electra_tf.storage.lock import is_alive
+from electra_tf.storage.files import PARTIAL, atomic_write, flock, replacing
 
 _PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
-# Whoever waits for an answer wants it in seconds. A listing that is kept would hide
-# what others write.
+# Fail fast on the first connection. A cached listing would hide what others write.
 _BOTO = {
     "connect_timeout": 5,
     "read_timeout": 20,
@@ -48,9 +48,11 @@ _ADVICE = {
     "Forbidden": "These credentials do not allow it.",
     "bucket does not exist": "Check the bucket's name, or make it.",
 }
+_GAP = 1 << 15  # bytes between two ranges that are read rather than left out
+_LONGEST = 8 << 20  # of merged ranges
 _THREADS = 8  # files that move at a time
 _RETRIES = 6  # of a store that has answered once; before that, none
-_LOCAL_ONLY = ("run.lock",)  # says who writes into a copy; never in the bucket
+_LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
 
 _has_answered: set[str] = set()
 
@@ -84,7 +86,7 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def in_words(path: str | os.PathLike, writes: bool = False) -> Iterator[None]:
+def store_errors(path: str | os.PathLike, writes: bool = False) -> Iterator[None]:
     """Turns what a store fails with into a `UserError`: 73 if it `writes`, else 2.
 
     What is simply not there stays a FileNotFoundError.
@@ -115,11 +117,11 @@ def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
     """All objects below a path in a bucket, or at it: relative name -> fsspec's facts.
 
     The name of an object at the path itself is "". The empty objects `folder/` that
-    consoles make, so that an empty folder can be seen, are none.
+    consoles make to show an empty folder are left out.
     """
     store, key = open_store(path)
     key = key.rstrip("/")
-    with in_words(path):
+    with store_errors(path):
         try:
             found = store.find(key, detail=True)
         except FileNotFoundError as error:
@@ -153,7 +155,7 @@ def expand(globs: str) -> list[str]:
     for part in globs_in(globs):
         if is_remote(part):
             store, pattern = open_store(part)
-            with in_words(part), contextlib.suppress(FileNotFoundError):
+            with store_errors(part), contextlib.suppress(FileNotFoundError):
                 place = part.removesuffix(pattern)
                 found = store.glob(pattern, detail=True).values()
                 names = {i["name"].lstrip("/") for i in found if i["type"] == "file"}
@@ -186,11 +188,11 @@ def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     return result
 
 
-# ------------------------------------------------------------------- bringing down
+# ------------------------------------------------------------------- downloads
 
 
 def fetch(path: str | os.PathLike) -> str:
-    """Brings the file or folder at a path to its place in the cache; returns that.
+    """Downloads the file or folder at a path to its place in the cache; returns that.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
@@ -212,14 +214,14 @@ def bring(
     wanted: Callable[[dict[str, Any]], Iterable[str]] = lambda there: there,
     is_writer: bool = False,
 ) -> list[str]:
-    """Brings objects to their places in the cache; returns the names in the bucket.
+    """Downloads objects to the cache; returns the names in the bucket.
 
-    A copy of what is no longer in the bucket goes. A run's directory into which another
-    process of this machine writes stays as it is: it is newer; the result is empty.
+    Copies of removed objects are removed. A run's directory into which another process
+    of this machine writes is newer and stays unchanged; the result is then empty.
 
     Args:
       scope: which names, relative to a folder, are looked at at all.
-      wanted: those of the names there that are brought; the others may stay behind.
+      wanted: those of the names there that are downloaded.
       is_writer: whether this process writes there.
     """
     path = path.rstrip("/")
@@ -239,15 +241,15 @@ def bring(
 
 def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # Locked only if in doubt: it must not refuse a process that starts now.
-            if is_alive(json.loads(f.read())) is False:
-                return False
-            try:
-                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
+            # Empty after an orderly end; tried only if in doubt, because for a moment
+            # it refuses a process that starts now.
+            if f.read(1):
+                try:
+                    fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
     return False
 
 
@@ -262,12 +264,8 @@ def _state_of(path: str) -> Iterator[dict[str, list]]:
     with contextlib.ExitStack() as held:
         try:
             place.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(open(place / ".lock", "wb"))
-            if flock(lock, waits=True) is None:
-                from filelock import SoftFileLease
-
-                lease = SoftFileLease(place / ".lock.lease", lease_duration=60)
-                held.enter_context(lease)
+            # Without flock two processes may both download a file, each whole.
+            flock(held.enter_context(open(place / ".lock", "wb")), waits=True)
         except OSError as error:
             raise _no_cache(error) from None
         try:
@@ -303,29 +301,25 @@ def _is_current(path: str, name: str, facts, state) -> bool:
 
 def _bring(path: str, name: str, facts: dict[str, Any], state: dict) -> None:
     place = _place_of(path, name)
-    partial = place + PARTIAL
     store, key = open_store(place)
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        try:
-            with in_words(place):
-                store.get_file(key, partial)
-        except FileNotFoundError:
-            gone = f"{url_of(place)} is gone since it was listed; try again."
-            raise UserError(gone) from None
-        if os.path.getsize(partial) != facts["size"]:
-            raise UserError(f"{url_of(place)} is being changed; try again.")
-        os.replace(partial, place)
+        with replacing(place) as f:
+            try:
+                with store_errors(place):
+                    store.get_file(key, f.name)
+            except FileNotFoundError:
+                gone = f"{url_of(place)} is gone since it was listed; try again."
+                raise UserError(gone) from None
+            if os.path.getsize(f.name) != facts["size"]:
+                raise UserError(f"{url_of(place)} is being changed; try again.")
     except OSError as error:
         raise _no_cache(error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(partial)
     state[name] = [facts["size"], version_of(facts), os.stat(place).st_mtime_ns]
 
 
 def _remove_others(path: str, there, state, scope) -> None:
-    """Removes the copies of what is no longer there, and a run's own unsent files."""
+    """Removes copies of removed objects, and a run's files that were not uploaded."""
     names = {name for name in state if scope(name)}
     with contextlib.suppress(OSError):
         names |= {e.name for e in os.scandir(path) if e.is_file() and scope(e.name)}
@@ -336,7 +330,75 @@ def _remove_others(path: str, there, state, scope) -> None:
                 os.unlink(_place_of(path, name))
 
 
-# -------------------------------------------------------------------- bringing up
+# ------------------------------------------------------------- parts of the objects
+
+
+def room_for_copies() -> float:
+    """Bytes of data that may be copied to the cache, beyond what has to be there.
+
+    $ELECTRA_TF_COPY_GB; by default half of what is free.
+    """
+    if limit := os.environ.get("ELECTRA_TF_COPY_GB"):
+        try:
+            return float(limit) * 1e9
+        except ValueError:
+            raise UserError(
+                f"$ELECTRA_TF_COPY_GB is {limit!r}; it is a number of gigabytes."
+            ) from None
+    os.makedirs(cache_root(), exist_ok=True)
+    return shutil.disk_usage(cache_root()).free / 2
+
+
+def read_ranges(
+    paths: Sequence[str], starts: Sequence[int], ends: Sequence[int]
+) -> list[bytes]:
+    """The bytes [start, end) of files in one bucket, without a copy of the rest.
+
+    Ranges that lie close to each other are one request; all are made at once. Raises
+    `UserError`: 2 when the store cannot be reached, 65 for a file that is gone.
+    """
+    from fsspec.utils import merge_offset_ranges
+
+    store, first = open_store(paths[0])
+    place = paths[0].removesuffix(first)
+    keys = [path.removeprefix(place) for path in paths]
+    requests = merge_offset_ranges(
+        keys, list(starts), list(ends), max_gap=_GAP, max_block=_LONGEST
+    )
+    with store_errors(paths[0]):
+        try:
+            if store.async_impl:
+                from fsspec.asyn import sync
+
+                found = sync(store.loop, _read_all, store, *requests)
+            else:
+                found = store.cat_ranges(*requests, on_error="raise")
+        except FileNotFoundError:
+            gone = next((key for key in keys if not store.exists(key)), keys[0])
+            raise UserError(
+                f"{url_of(place + gone)} cannot be read any more: it is gone.\nDo not "
+                "move or remove shards while a run reads them.",
+                EXIT_DAMAGED,
+            ) from None
+    begins = list(zip(*requests[:2], strict=True))  # ascending
+    result = []
+    for key, start, end in zip(keys, starts, ends, strict=True):
+        i = bisect.bisect_right(begins, (key, start)) - 1
+        result.append(found[i][start - begins[i][1] : end - begins[i][1]])
+    return result
+
+
+async def _read_all(store, keys: list[str], starts, ends) -> list[bytes]:
+    """As `cat_ranges`, at half its cost: no time limit of its own for each request."""
+    import asyncio  # takes longer to import than all of this module
+
+    places = zip(keys, starts, ends, strict=True)
+    return await asyncio.gather(
+        *(store._cat_file(key, start=start, end=end) for key, start, end in places)
+    )
+
+
+# ------------------------------------------------------------------------- uploads
 
 
 def put(
@@ -345,14 +407,14 @@ def put(
     all_of_them: bool = False,
     may_grow: bool = False,
 ) -> None:
-    """Brings copies up to their bucket, one after the other; nothing for local paths.
+    """Uploads copies to their bucket, one after the other; a no-op for local paths.
 
-    Unless it is `all_of_them`, those that have not changed since they were brought up
-    or down are left out.
+    Those that have not changed since their upload or download are left out, unless
+    `all_of_them`.
 
     Args:
-      may_grow: whether somebody may append to them meanwhile; what they are now goes
-        up, by way of this process's memory.
+      may_grow: whether another thread may append to them meanwhile; their present
+        content is uploaded, from memory.
 
     Raises `UserError` (73).
     """
@@ -367,7 +429,7 @@ def put(
             if is_known and not all_of_them:
                 continue
             store, key = open_store(place)
-            with in_words(place, writes=True):
+            with store_errors(place, writes=True):
                 if may_grow:
                     # Stores take a file's size first, and fail at what comes then.
                     with open(place, "rb") as f:
@@ -381,7 +443,7 @@ def put(
 
 
 def put_folder(path: str | os.PathLike, last: str = "") -> None:
-    """Brings all files below a folder up, those named `last` at the end.
+    """Uploads all files below a folder, those named `last` at the end.
 
     Raises `UserError` (73).
     """
@@ -401,15 +463,15 @@ def names_below(folder: str | os.PathLike) -> list[str]:
 
 
 def has_changed(path: str, name: str) -> bool:
-    """Whether a copy has been written to since it was brought up or down."""
+    """Whether a copy has changed since its upload or download."""
     with _state_of(path) as state:
         return state.get(name, [0, 0, 0])[2] != os.stat(f"{path}/{name}").st_mtime_ns
 
 
 def write(path: str, data: bytes) -> None:
-    """Writes an object of which there is no copy; raises `UserError` (73)."""
+    """Writes an object without a copy; raises `UserError` (73)."""
     store, key = open_store(path)
-    with in_words(path, writes=True):
+    with store_errors(path, writes=True):
         store.pipe_file(key, data)
 
 
@@ -417,7 +479,7 @@ def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Removes objects below a path in a bucket, one after the other."""
     for name in names:
         store, key = open_store(os.path.join(path, name))
-        with in_words(path, writes=True), contextlib.suppress(FileNotFoundError):
+        with store_errors(path, writes=True), contextlib.suppress(FileNotFoundError):
             store.rm_file(key)
 
 

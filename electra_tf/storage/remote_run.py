@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a run in a bucket, and the working copy of who writes there.
+"""The directory of a run in a bucket, and the working copy of its writer.
 
 Training writes to its copy, with all that `Checkpoints` promises; after each save the
-files go up. A checkpoint is in the bucket when its manifest is, which goes up last and,
-when a checkpoint is removed, goes first. In between there is an object
-`model.ckpt-N.partial`: the rest of a kill, which the next writer clears.
+files are uploaded. A checkpoint is in the bucket when its manifest is, which is
+uploaded last and removed first. Meanwhile there is an object `model.ckpt-N.partial`;
+after a kill the next writer clears such a checkpoint.
 
-Whoever starts, brings down the newest intact checkpoint of the bucket. What was not yet
-up when a writer was killed is computed again, to the same bits.
+Every start downloads the newest intact checkpoint of the bucket. What was not uploaded
+when a writer was killed is computed again, to the same bits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import shutil
@@ -21,33 +20,34 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
-from electra_tf.storage import checkpoint_manifest, remote
-from electra_tf.storage.bucket_lock import BucketLock
-from electra_tf.storage.checkpoint_manifest import (
-    MANIFEST,
+from electra_tf.storage import remote
+from electra_tf.storage.checkpoints import CORRUPT
+from electra_tf.storage.files import PARTIAL
+from electra_tf.storage.lock import Lock
+from electra_tf.storage.manifest import (
+    CHECKPOINT_MANIFEST,
     POINTER,
     DamagedCheckpointError,
     name_of,
     split_name,
+    verify_checkpoint,
 )
-from electra_tf.storage.checkpoints import CORRUPT
-from electra_tf.storage.files import PARTIAL
 
 # What else lies below a run's directory, and is not the run's.
 _OTHERS = ("run.lock", "finetuning_models/", "finetuning_tfrecords/", "training/")
 # The folders with checkpoints of a run; the second is that of a fine-tuning that keeps
-# the best weights, and goes up later: it must not be ahead of the scores.
+# the best weights, and is uploaded later: it must not be ahead of the scores.
 _FOLDERS = ("", "training")
 _WAITS = (2.0, 10.0, 30.0)  # seconds before a failed upload is tried again
 
 
 def bring_model(path: str | os.PathLike, all_steps: bool = False) -> None:
-    """Brings what belongs to a model, of a run the newest intact checkpoint.
+    """Downloads the files of a model; of a run the newest intact checkpoint.
 
     Args:
       path: a directory, or the prefix of a checkpoint; nothing happens unless it is in
         a bucket.
-      all_steps: bring all checkpoints of a run.
+      all_steps: download all checkpoints of a run.
 
     Raises `UserError` (2) when the store cannot be reached.
     """
@@ -75,7 +75,7 @@ def _bring_model(path: str) -> None:
 
 
 def _bring_run(path: str, is_writer: bool = False) -> None:
-    """Brings a run's files, of its checkpoints only the newest intact one."""
+    """Downloads a run's files, of its checkpoints only the newest intact one."""
 
     def rest(there):
         steps = _complete(there)
@@ -87,11 +87,10 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
             path, _is_ours, lambda there, s=step: _files_of(s, there), is_writer
         )
         try:
-            manifest = checkpoint_manifest.read(Path(path), step)
-            checkpoint_manifest.verify_files(Path(path), manifest)
+            verify_checkpoint(Path(path), step)
             return
         except DamagedCheckpointError:
-            continue  # `Checkpoints` finds it damaged, too, and says so
+            continue  # `Checkpoints` reports it
 
 
 def _is_ours(name: str) -> bool:
@@ -104,7 +103,7 @@ def _step_of(name: str) -> int | None:
 
 def _files_of(step: int, names: Iterable[str]) -> list[str]:
     """The files of a checkpoint, its manifest last."""
-    manifest = name_of(step) + MANIFEST
+    manifest = name_of(step) + CHECKPOINT_MANIFEST
     own = [n for n in names if _step_of(n) == step and not n.endswith(PARTIAL)]
     return sorted(own, key=lambda name: (name == manifest, name))
 
@@ -112,11 +111,11 @@ def _files_of(step: int, names: Iterable[str]) -> list[str]:
 def _complete(names: Iterable[str]) -> list[int]:
     """The steps whose manifest is among the names, ascending."""
     parts = filter(None, map(split_name, names))
-    return sorted(step for step, suffix in parts if suffix == MANIFEST)
+    return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
 
 
 def _mark(folder: str, step: int) -> None:
-    """Says in the bucket that the files of a step are not complete."""
+    """Marks the files of a step in the bucket as incomplete."""
     remote.write(os.path.join(folder, name_of(step) + PARTIAL), b"")
 
 
@@ -133,7 +132,7 @@ def remove_run(directory: str) -> None:
     """Removes a run's directory, in a bucket as well: the manifests first."""
     if remote.is_remote(directory):
         names = sorted(remote.listing(directory))
-        names.sort(key=lambda name: not name.endswith(MANIFEST))
+        names.sort(key=lambda name: not name.endswith(CHECKPOINT_MANIFEST))
         remote.remove(directory, names)
     shutil.rmtree(directory, ignore_errors=True)
 
@@ -141,24 +140,24 @@ def remove_run(directory: str) -> None:
 class RunFolder:
     """A run's directory, in a bucket or not, as a context manager.
 
-    Entering brings down what is there; a writer is the only one while it is entered,
-    and brings everything up in the end. For a local directory nothing happens.
+    Entering downloads the run; a writer uploads everything in the end. For a local
+    directory nothing happens.
 
     Args:
       directory: where the run's files are, or their copies.
-      writes: whether this process trains.
+      lock: that of the directory, held by a process that trains; None for others.
       keep: how many checkpoints stay in the bucket; 0 keeps all.
       log: called with one line of text.
 
     Entering raises `UserError`: 2 when the store cannot be reached, 73 when it cannot
-    be written, 75 when another process writes there.
+    be written.
     """
 
     def __init__(
         self,
         directory: str | os.PathLike,
+        lock: Lock | None = None,
         *,
-        writes: bool,
         keep: int = 0,
         log: Callable[[str], None] = print,
     ):
@@ -167,20 +166,15 @@ class RunFolder:
         self._folders = [os.path.join(self.directory, name) for name in _FOLDERS]
         self._keep = keep
         self._log = log
-        self._lock = None
-        if writes and self.is_remote:
-            self._lock = BucketLock(self.directory)
+        self._lock = lock if self.is_remote else None
 
     def __enter__(self) -> RunFolder:
         if not self.is_remote:
             return self
-        with contextlib.ExitStack() as undo:
-            if self._lock:
-                undo.enter_context(self._lock)
-                self._clear_rests()
-            for folder in self._folders:
-                _bring_run(folder, is_writer=self._lock is not None)
-            undo.pop_all()  # entered
+        if self._lock:
+            self._clear_rests()
+        for folder in self._folders:
+            _bring_run(folder, is_writer=self._lock is not None)
         return self
 
     def __exit__(self, kind, error, _) -> None:
@@ -193,11 +187,9 @@ class RunFolder:
         except UserError:
             if error is None:
                 raise
-        finally:
-            self._lock.__exit__()
 
     def upload(self) -> None:
-        """Brings up what has changed; raises `UserError` (73, 75) if that fails."""
+        """Uploads what has changed; raises `UserError` (73, 75) if that fails."""
         if self._lock is None:
             return
         for wait in (*_WAITS, None):

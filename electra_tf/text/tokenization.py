@@ -17,7 +17,6 @@ What happens to a text (BERT's basic tokenizer, then greedy longest match):
 
 import array
 import bisect
-import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -176,63 +175,36 @@ class Tokenizer:
         """
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
-        for word, spans in self._words_with_spans(text):
+        spans, first = self._spans(text), 0
+        for word in self.basic_tokenize(text):
             pieces = self.wordpieces(word)
             ids += self.convert_tokens_to_ids(pieces)
+            lengths = [len(piece) - 2 for piece in pieces]
+            lengths[0] += 2  # the first piece has no ##
             if pieces == [UNK]:
-                offsets.append((spans[0][0], spans[-1][1]))
-                continue
-            start = 0
-            for piece in pieces:
-                end = start + len(piece) - (2 if start else 0)
-                offsets.append((spans[start][0], spans[end - 1][1]))
-                start = end
+                lengths = [len(word)]
+            for length in lengths:
+                offsets.append((spans[first][0], spans[first + length - 1][1]))
+                first += length
         return ids, offsets
 
-    def _words_with_spans(self, text: str):
-        """Yields the words of `basic_tokenize` with the span of each character."""
-        cleaned = [
-            (c, position)
-            for position, char in enumerate(text)
-            for c in char.translate(_CLEAN)
-        ]
-        for is_space, group in itertools.groupby(cleaned, lambda c: c[0].isspace()):
-            if is_space:
-                continue
-            chars = self._normalize_with_spans(list(group))
-            start = 0
-            for end in range(len(chars) + 1):
-                at_end = end == len(chars)
-                if at_end or chars[end][0] in _PUNCTUATION:
-                    if start < end:
-                        yield _join(chars[start:end])
-                    if not at_end:
-                        yield _join(chars[end : end + 1])
-                    start = end + 1
+    def _spans(self, text: str) -> list[list[int]]:
+        """Where in the text each character of its normalised words stands.
 
-    def _normalize_with_spans(self, word: list[tuple[str, int]]):
-        """Step 2 for one word as (character, position) pairs: (character, span)s."""
-        if not self.config.do_lower_case:
-            return [(c, (position, position + 1)) for c, position in word]
-        positions = [position for c, position in word for _ in c.lower()]
-        # Only the whole word knows whether its sigma is a final one.
-        lower = "".join(c for c, _ in word).lower()
-        chars = list(zip(lower, positions, strict=True))
-        if not self.config.strip_accents:
-            return [(c, (position, position + 1)) for c, position in chars]
-        chars = [
-            (part, position)
-            for c, position in chars
-            for part in unicodedata.normalize("NFD", c)
-        ]
-        result: list[tuple[str, tuple[int, int]]] = []
-        for c, position in _in_canonical_order(chars):
-            if c not in _MARKS:
-                result.append((c, (position, position + 1)))
-            elif result:
-                base, (start, end) = result[-1]
-                result[-1] = (base, (start, max(end, position + 1)))
-        return result
+        Normalising never moves what it keeps, so each character tells by itself how
+        many it becomes.
+        """
+        kept = {char: len("".join(self.basic_tokenize(char))) for char in set(text)}
+        spans: list[list[int]] = []
+        is_open = False  # whether an accent belongs to the character before
+        for position, char in enumerate(text):
+            spans += ([position, position + 1] for _ in range(kept[char]))
+            cleaned = _CLEAN[ord(char)]
+            if kept[char] or cleaned == " ":
+                is_open = kept[char] > 0 and cleaned == char  # not after an ideograph
+            elif cleaned and is_open:
+                spans[-1][1] = position + 1
+        return spans
 
 
 def each_text(texts: Any) -> Iterator[str]:
@@ -293,22 +265,6 @@ def _to_text(text: str | bytes) -> str:
     if not isinstance(text, bytes):  # a scalar of TensorFlow
         text = text.numpy()
     return text.decode("utf-8", "ignore")
-
-
-def _join(chars: list[tuple[str, tuple[int, int]]]):
-    return "".join(c for c, _ in chars), [span for _, span in chars]
-
-
-def _in_canonical_order(chars: list[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Sorts each run of combining characters by its class, as NFD does."""
-    result = []
-    runs = itertools.groupby(chars, lambda c: unicodedata.combining(c[0]) > 0)
-    for is_combining, run in runs:
-        if is_combining:
-            result += sorted(run, key=lambda c: unicodedata.combining(c[0]))
-        else:
-            result += run
-    return result
 
 
 class _WordMemory(dict):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -182,22 +181,9 @@ def settings_of(content: dict[str, Any], path: str | os.PathLike) -> TokenizerCo
         return of_settings({k: normalizer.get(v) for k, v in names.items()}, path)
     for config in _SETTINGS:
         ours = json.loads(fast(SPECIAL_TOKENS, config).to_str())
-        parts = (ours["normalizer"], ours["pre_tokenizer"])
-        if _canonical(parts) == _canonical((normalizer, splits)):
+        if (ours["normalizer"], ours["pre_tokenizer"]) == (normalizer, splits):
             return config
     raise refused(path, f"normalizer is {normalizer.get('type')}")
-
-
-def _canonical(value: Any) -> str:
-    """JSON in which equal classes of characters are equal, in any order of ranges."""
-
-    def merged(found: re.Match) -> str:
-        pairs = re.findall(r"\{(\w+)\}-\\\\x\{(\w+)\}", found[0])
-        ranges = tuple((int(first, 16), int(last, 16)) for first, last in pairs)
-        return str(unicode_classes.merge(ranges))
-
-    text = json.dumps(value, sort_keys=True)
-    return re.sub(r"\[(?:\\\\x\{\w+\}-\\\\x\{\w+\})+\]", merged, text)
 
 
 def _check_words(content: dict[str, Any], path: str | os.PathLike) -> None:

@@ -18,7 +18,6 @@ from typing import NamedTuple
 from electra_tf.errors import UserError
 from electra_tf.text import corpus, unicode_classes
 from electra_tf.text.tokenization import basic_tokenize, raw_words
-from electra_tf.text.units import Reading, Unit, read_unit
 from electra_tf.text.vocabulary import (
     MAX_CHARS_PER_WORD,
     SPECIAL_TOKENS,
@@ -76,14 +75,6 @@ def total_of(parts: Iterable[WordCounts]) -> WordCounts:
             total.num_too_long + counts.num_too_long,
         )
     return total
-
-
-def count_units(
-    units: Iterable[Unit], config: TokenizerConfig, reading: Reading
-) -> WordCounts:
-    """Counts the words of a part of a corpus."""
-    readers = (reader for unit in units for reader in read_unit(unit, reading))
-    return count_documents(readers, config)
 
 
 def count_documents(

@@ -21,12 +21,11 @@ import tensorflow as tf
 from electra_tf.console import Console
 from electra_tf.errors import UserError, as_user_error
 from electra_tf.storage.checkpoints import BackgroundSaver, Checkpoints
-from electra_tf.train.distribution import Placement
+from electra_tf.train.distribution import Placement, Workers
 from electra_tf.train.nonfinite import NonfiniteGuard
 from electra_tf.train.reporting import Report
 from electra_tf.train.step import TrainingStep
-from electra_tf.train.stopping import StopRequest
-from electra_tf.train.workers import Workers
+from electra_tf.train.supervisor import StopRequest
 
 # How long the loop stays inside the graph: as long as a signal waits for its answer.
 LOOP_SECONDS = 0.5
@@ -91,8 +90,6 @@ def train(
                 seconds = pace.seconds + saver.seconds
                 reason = stop.reason(2 * max(seconds, decision.seconds))
                 decision = workers.decide(failure, reason, pace.count(), seconds)
-                stop.expect(pace.slowest + decision.seconds)
-            stop.answered()
             workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
@@ -104,7 +101,7 @@ def train(
 
 
 class Pause(NamedTuple):
-    """A pause of the training every so many steps.
+    """A pause of the training every `every` steps.
 
     `call` gets the step; True ends the training there, None says that a stop has left
     it to the next start. `is_saved`: the state is saved before.
@@ -233,7 +230,6 @@ class Pace:
     def __init__(self, limit: int):
         self._limit = limit
         self.seconds = LOOP_SECONDS  # that the last loop took
-        self.slowest = 0.0  # of all loops
         self._count = 1
         self._is_warm = False
 
@@ -248,7 +244,6 @@ class Pace:
         self._adapt(count, time.monotonic() - since)
 
     def _adapt(self, count: int, seconds: float) -> None:
-        self.slowest = max(seconds, self.slowest)
         # The first loop builds the graph.
         if self._is_warm:
             self.seconds = seconds

@@ -16,8 +16,7 @@ from electra_tf.train.distribution import Placement
 from electra_tf.train.metrics import overflowed
 from electra_tf.train.reporting import Report
 
-# With on_nonfinite "skip": so many steps in a row that had to be left out are no
-# accident any more.
+# With on_nonfinite "skip": the run ends when this many steps in a row are left out.
 MAX_SKIPPED_IN_A_ROW = 20
 
 

@@ -67,7 +67,7 @@ class MetricsFile:
 
 
 def finite(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics as JSON can hold them: null for what is not finite."""
+    """The metrics for JSON: null where they are not finite."""
     wrong = {k for k, v in row.items() if isinstance(v, float) and not math.isfinite(v)}
     return {k: None if k in wrong else v for k, v in row.items()}
 
@@ -103,7 +103,7 @@ def _line_start(file, end: int, block: int = 4096) -> int:
 
 
 def read_metrics(path: str | os.PathLike) -> Iterator[dict[str, Any]]:
-    """The rows of a metrics file; lines that are no step's are left out."""
+    """The rows of a metrics file; other lines are left out."""
     with open(path, "rb") as f:
         for line in f:
             try:
@@ -235,7 +235,7 @@ class Journal:
 def cut_after(directory: str | os.PathLike, step: int) -> None:
     """Cuts what evaluations and samples of a run brought later than `step`.
 
-    Whether or not there will be more of them: they are of weights that are no more.
+    Also if the run makes no others: those weights were discarded.
     """
     for name in (EVALUATIONS, SAMPLES):
         path = Path(directory) / name
@@ -316,7 +316,7 @@ def write_results(
     """Writes evaluation results as text (`name = value`, sorted) and beside it as JSON.
 
     Args:
-      step: of the model; None: nobody knows.
+      step: of the model; None if unknown.
 
     Raises `UserError` (73) when they cannot be written.
     """

@@ -143,7 +143,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def _named(self, suffix: str) -> Model:
         match = re.fullmatch(rf"/v1/models/([^/:]+){suffix}", self.path)
         if not match or match[1] not in self.models:
-            raise Refused(404, f"{self.path} is no model here; / lists them")
+            raise Refused(404, f"{self.path} does not name a model; / lists them")
         return self.models[match[1]]
 
     def _body(self) -> bytes:

@@ -16,11 +16,11 @@ def make(hparams=None, config=None, data_dir="D", name="m"):
     return FinetuningConfig.from_hparams(data_dir, name, hparams or {}, config)
 
 
-def refused(hparams, *words, **kwargs):
+def refused(hparams, *expected, **kwargs):
     with pytest.raises(UserError) as caught:
         make(hparams, **kwargs)
     message = str(caught.value)
-    for word in words:
+    for word in expected:
         assert word in message, message
     assert message.count("\n") <= 2
 

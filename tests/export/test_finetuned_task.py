@@ -227,8 +227,8 @@ def test_serving_without_electra_tf(exports, tmp_path):
 
 
 def test_other_and_damaged_saved_models_are_refused(exports, tmp_path):
-    with pytest.raises(UserError, match="no SavedModel of a fine-tuned task"):
-        electra_tf.load(shared_export("electra", "preprocessor"))
+    with pytest.raises(UserError, match="is not a fine-tuned model"):
+        prediction.load_predictor(str(shared_export("electra", "preprocessor")))
     copy = tmp_path / "1"
     shutil.copytree(exports("cola"), copy)
     assert electra_tf.load(tmp_path).predict("waa")[0]["label"] in ("0", "1")

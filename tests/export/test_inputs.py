@@ -8,7 +8,6 @@ import tensorflow as tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.export import saved_model
 from electra_tf.inference.pretrained_model import PretrainedModel
-from electra_tf.inference.scoring import TextScorer
 from tests.helpers.exporting import (
     NAMES,
     Failed,
@@ -173,9 +172,8 @@ def test_detector_detects_as_the_model(answers, sources, variant):
 
 def test_scorer_scores_as_score_texts(answers, sources):
     source = sources["electric"]
-    scorer = TextScorer(
-        source.pretrainer, source.vocab, source.tokenizer(), source.max_seq_length
-    )
+    config = PretrainingConfig(max_seq_length=source.max_seq_length)
+    scorer = PretrainedModel(config, source.vocab, source.pretrainer)
     _, empty, long, *alone = answers["electric", "scorer"][: 2 + len(TEXTS)]
     none = answers["electric", "scorer"][3 + len(TEXTS)]
     assert none["ok"]["score"] == [] and empty["ok"]["score"] == [0.0]

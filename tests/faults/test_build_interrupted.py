@@ -9,7 +9,7 @@ import time
 import pytest
 
 from electra_tf.jobs import job
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from tests.helpers.beam_workers import TWO_PROCESSES, workers_below
 from tests.helpers.building import SCRIPT, VOCAB, content, fail, succeed, write_corpus
 from tests.helpers.forked_runs import Run
@@ -129,7 +129,7 @@ def test_an_unfinished_build_keeps_its_settings(tmp_path):
 
 def test_two_builds_in_one_directory(tmp_path):
     text = write_corpus(tmp_path / "in", files=1)
-    with RunLock(tmp_path / "out"):
+    with Lock(tmp_path / "out"):
         error, code = fail(text, tmp_path / "out")
     assert f"is in use by process {os.getpid()}" in error and code == 75
 

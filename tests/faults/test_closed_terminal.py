@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training run goes on when its output is no longer read."""
+"""A training run goes on when the reader of its output has gone."""
 
 import os
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.forked_runs import Run
 
-# No file may be longer than so many bytes.
+# The limit of the size of a file, in bytes.
 LIMIT = 20_000
 
 

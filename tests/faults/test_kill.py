@@ -53,7 +53,7 @@ def kill_again_and_again(data, kills, steps, seed):
         else:
             run = pretrain(data, model, hparams)
             if number % 2:
-                time.sleep(3 * rng.random())  # before training has begun
+                time.sleep(3 * rng.random())  # before training starts
                 run.process.kill()
             rows = at + rng.randrange(1, max(2, steps // kills))
             kill_when(run, directory / "metrics.jsonl", rows, rng.random() * 0.02)

@@ -34,7 +34,7 @@ def watch_memory(path):
 @pytest.mark.slow
 def test_memory_and_open_files_do_not_grow(tiny_data, tmp_path):
     path = tmp_path / "memory"
-    # Twenty saves, of which the older half has been removed again.
+    # Twenty saves; the older half was removed again.
     saves = {"save_checkpoints_steps": STEPS // 20, "keep_checkpoint_max": 3}
     hparams = tiny(num_train_steps=STEPS, log_steps=STEPS // 10, **saves)
     before = functools.partial(watch_memory, path)

@@ -10,6 +10,7 @@ import shutil
 import pytest
 
 from electra_tf.data.record_index import RecordIndex
+from electra_tf.storage import lock
 from tests.helpers.building import VOCAB, content, succeed, write_corpus
 from tests.helpers.forked_runs import Run, digest
 from tests.helpers.forked_runs import pretrain as pretrain_here
@@ -107,18 +108,23 @@ def test_a_run_killed_in_an_upload_is_resumed(store, data, pretrain, tmp_path):
     assert "results/unsup_results.json" in store.names("bucket/data/models/killed")
 
 
+def locks_expire_at_once():
+    lock.EXPIRY_SECONDS = 0.0
+
+
 def test_a_killed_build_continues_on_another_machine(store, tmp_path):
     write_corpus(tmp_path / "texts", files=4, lines=60)
     flags = ("--max-seq-length=32", "--num-out-files=4", "--num-processes=1")
     succeed(tmp_path / "texts", tmp_path / "whole", *flags)
 
-    def build(cache):
+    def build(cache, before=None):
         return Run(
             tmp_path / "logs",
             "build_pretraining_dataset.py",
             *(f"--corpus-dir={tmp_path}/texts", f"--vocab-file={VOCAB}"),
             *("--output-dir=s3://bucket/built", *flags),
             env=store.env | {"ELECTRA_TF_CACHE": str(tmp_path / cache)},
+            before=before,
         )
 
     shard = "pretrain_data.tfrecord-{:05d}-of-00004"
@@ -137,7 +143,7 @@ def test_a_killed_build_continues_on_another_machine(store, tmp_path):
     store.gate.stops_at = None
     assert "manifest.json" not in store.names("bucket/built")
     store.gate.requests.clear()
-    ended = build("another").wait()
+    ended = build("another", locks_expire_at_once).wait()
     assert ended.returncode == 0, ended.stderr
     # Uploaded shards are neither made nor uploaded again.
     assert f"PUT /bucket/built/{shard.format(2)}" in store.gate.requests

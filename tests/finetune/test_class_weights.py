@@ -54,7 +54,7 @@ MINE |= {"train": "train.tsv", "dev": "train.tsv"}
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "more", "words"),
+    ("make", "given", "more", "expected"),
     [
         (weights, {"yy": 2}, {}, ["'yy'", "x, y"]),
         (weights, [1, 2, 3], {}, ["[1, 2, 3]", "x, y"]),
@@ -72,10 +72,10 @@ MINE |= {"train": "train.tsv", "dev": "train.tsv"}
         ),
     ],
 )
-def test_wrong_weights_are_refused(tmp_path, make, given, more, words):
+def test_wrong_weights_are_refused(tmp_path, make, given, more, expected):
     with pytest.raises(UserError) as caught:
         make(tmp_path, given, **more)
-    assert all(word in str(caught.value) for word in words), caught.value
+    assert all(part in str(caught.value) for part in expected), caught.value
 
 
 def test_label_smoothing_is_for_labels(tmp_path):

@@ -21,11 +21,11 @@ from tests.helpers.own_task import own_tasks, write_files
 CLASSES = "a,b\nthe dog,pos\nthe cat,neg\nran,pos\n"
 
 
-def refused(function, *words):
+def refused(function, *expected):
     with pytest.raises(UserError) as caught:
         function()
     message = str(caught.value)
-    for word in words:
+    for word in expected:
         assert word in message, message
     assert message.count("\n") <= 2 and len(message) < 700
 

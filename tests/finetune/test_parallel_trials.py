@@ -92,7 +92,7 @@ def test_one_trial_alone_and_merged(data):
     [
         (["--trial=4"], {}, "num_trials is 3"),
         (["--trial=1", "--parallel=2"], {}, "exclude each other"),
-        (["--merge"], {}, "there are no results"),
+        (["--merge"], {}, "no results in"),
         (["--merge"], {"do_eval": False}, "needs do_train and do_eval"),
     ],
 )

@@ -37,10 +37,10 @@ def task_on(folder, train, dev=None, test=None, **more):
     return task
 
 
-def refused(function, *words):
+def refused(function, *expected):
     with pytest.raises(UserError) as caught:
         function()
-    for word in words:
+    for word in expected:
         assert word in str(caught.value), caught.value
     assert str(caught.value).count("\n") <= 2
 

@@ -31,10 +31,10 @@ def task_on(folder, content, name="train.json", **more):
     return task
 
 
-def refused(function, *words):
+def refused(function, *expected):
     with pytest.raises(UserError) as caught:
         function()
-    for word in words:
+    for word in expected:
         assert word in str(caught.value), caught.value
     for name in ("KeyError", "TypeError", "IndexError"):
         assert name not in str(caught.value)
@@ -94,7 +94,7 @@ def test_forms_of_questions(tmp_path, name, content):
         ([{"document": "x", "query": "y"}], ["entry 0", "document, query", "context"]),
         ([flat(answers=3)], ["answers are 3"]),
         ([flat(answers={"text": ["dog", "cat"], "answer_start": [4]})], ["2 answers"]),
-        ([flat(answers=[{"begin": 4}])], ["no answer"]),
+        ([flat(answers=[{"begin": 4}])], ["not an answer"]),
         ([flat(answers=[{"text": "dog", "answer_start": "x"}])], ["answer_start is"]),
         ([flat(answers=[{"text": "dog", "answer_start": [4]}])], ["answer_start is"]),
         ([flat(answers=[ONE], is_impossible="maybe")], ["is_impossible is 'maybe'"]),

@@ -39,11 +39,11 @@ def tasks_of(data, *names, **hparams):
     return make_tasks(config, Vocabulary.load(data / "vocab.txt"))
 
 
-def refused(function, *words):
+def refused(function, *expected):
     with pytest.raises(UserError) as caught:
         function()
     message = str(caught.value)
-    for word in words:
+    for word in expected:
         assert word in message, message
     assert message.count("\n") <= 2
 

@@ -24,11 +24,11 @@ def features(folder, files, task="mine", **hparams):
     return preprocessing.features(config, tasks, "train", True)
 
 
-def refused(folder, files, words, **hparams):
+def refused(folder, files, expected, **hparams):
     with pytest.raises(UserError) as caught:
         features(folder, files, **hparams)
     message = str(caught.value)
-    for word in words:
+    for word in expected:
         assert word in message, message
     assert message.count("\n") <= 2
 
@@ -175,7 +175,7 @@ def squad(context, *answers):
 @pytest.mark.parametrize(
     ("answers", "word"),
     [
-        ([], "no answer"),
+        ([], "answer is missing"),
         ([{"text": "", "answer_start": 0}], "empty"),
         ([{"text": "dog", "answer_start": -1}], "'dog'"),
         ([{"text": "dog", "answer_start": 40}], "beyond"),

@@ -60,7 +60,7 @@ def wait_for_port(port):
             socket.create_connection(("localhost", port)),
         ):
             return
-        assert time.monotonic() < deadline, f"nobody listens on {port}"
+        assert time.monotonic() < deadline, f"no server on port {port}"
         time.sleep(0.2)
 
 
@@ -68,9 +68,9 @@ def workers_below(pid):
     """Processes that work for Beam among the descendants of a process."""
     found = []
     for child in children_of(pid):
-        program, *words = command_of(child) or [""]
+        program, *arguments = command_of(child) or [""]
         is_python = re.search(r"python[\d.]*$", program)
-        if is_python and any("sdk_worker" in word for word in words):
+        if is_python and any("sdk_worker" in argument for argument in arguments):
             found.append(child)
         found += workers_below(child)
     return found

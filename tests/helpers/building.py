@@ -72,7 +72,7 @@ WORDS = Path(VOCAB).read_text().split()
 def write_corpus(folder, files=6, lines=300, seed=0):
     """Random sentences of the vocabulary's words, with blank lines here and there."""
     rng = random.Random(seed)
-    words = [word for word in WORDS if word.isalpha()]
+    words = [*filter(str.isalpha, WORDS)]
     folder.mkdir(parents=True, exist_ok=True)
     for i in range(files):
         text = [

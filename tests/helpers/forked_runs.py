@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs of the scripts in many new processes, without importing TensorFlow each time.
 
-A server process imports TensorFlow and what most runs need once, starts nothing of it,
+A server process imports TensorFlow and what most runs need once, starts none of it,
 and is forked for every run: a process of its own that can be killed, from the script's
 first line on.
 """
@@ -226,7 +226,7 @@ def _die_after(seconds: float) -> None:
 
 
 def kill_when(run: Run, metrics: Path, rows: int, delay: float = 0.0) -> None:
-    """kill -9 of a run when its metrics have so many rows, if it has not ended."""
+    """kill -9 of a run once its metrics have that many rows, if it has not ended."""
     deadline = time.monotonic() + 200
     # Before that, the metrics are those of an earlier start.
     while "Running training" not in run.stdout.read_text() and run.process.is_alive():

@@ -13,7 +13,7 @@ _offsets = itertools.count(37 * os.getpid())
 
 
 def free_port() -> int:
-    """A port on which nobody listens, and which no other call gives."""
+    """A free port that no other call returns."""
     for offset in itertools.islice(_offsets, _COUNT):
         port = _FIRST + offset % _COUNT
         with contextlib.suppress(OSError), socket.socket() as one:

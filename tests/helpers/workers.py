@@ -69,7 +69,7 @@ class Cluster:
         )
 
     def wait(self, seconds: float = 300) -> list[Finished]:
-        """How each worker ended, in their order; all of them within so many seconds."""
+        """How each worker ended, in order; all of them within `seconds`."""
         end = time.monotonic() + seconds
         for run in self.runs.values():
             run.process.join(max(0.0, end - time.monotonic()))

@@ -3,7 +3,7 @@
 
 from pathlib import Path
 
-from electra_tf.inference import finetuned_model
+from electra_tf.inference.predictor import read_trial
 from electra_tf.interop import readers
 from tests.helpers.tiny_trials import write_data, write_run
 
@@ -19,4 +19,4 @@ def test_the_vocabulary_beside_the_pretrained_model(tmp_path):
     assert (config.vocab_file, config.vocab_size) == (str(own), 60)
     folder = Path(config.trial_dir(1))
     assert readers.find(folder, print).vocab_file == str(own)
-    assert finetuned_model.read(folder, "cola").vocab.path == str(own)
+    assert read_trial(folder, "cola").vocab.path == str(own)

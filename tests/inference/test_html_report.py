@@ -6,7 +6,7 @@ import json
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.inference import comparison, html_report
+from electra_tf.inference import html_report
 
 CONFIG, RESULTS = "config.json", "results/unsup_results.json"
 RIGHT = {
@@ -15,7 +15,7 @@ RIGHT = {
 }
 PAGES = {
     "report": lambda run: html_report.write_report(run, [], run / "page.html"),
-    "comparison": lambda run: comparison.write_comparison(
+    "comparison": lambda run: html_report.write_comparison(
         ["a", "b"], [run, run], run / "page.html"
     ),
 }

@@ -6,8 +6,11 @@ import pytest
 import tensorflow as tf
 
 import electra_tf
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.inference.model import MissingPartError
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import huggingface, readers
+from tests.helpers.exporting import shared_export, shared_source
 
 TEXTS = ["w1 W2, w3 w4", "", "w5", " ".join(f"w{i % 50}" for i in range(70))]
 
@@ -144,3 +147,41 @@ def test_fill_mask_reads_one_window(model):
     assert model.fill_mask(["w1 w2", "[MASK]"], top_k=1)[0] == []
     with pytest.raises(electra_tf.UserError, match="text 1 has 71 tokens; .* 30"):
         model.fill_mask(["w1", f"{TEXTS[3]} [MASK]"])
+
+
+def assert_close(ours, theirs):
+    """Nested rows with the same texts and, up to rounding, the same numbers."""
+    if isinstance(theirs, list | tuple):
+        assert len(ours) == len(theirs)
+        for pair in zip(ours, theirs, strict=True):
+            assert_close(*pair)
+    elif isinstance(theirs, str | None):
+        assert ours == theirs
+    else:
+        np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("variant", "what", "method", "given"),
+    [
+        ("electra", "encoder", "encode", TEXTS),
+        ("electra", "detector", "detect", TEXTS),
+        ("electra", "generator", "fill_mask", ["the [MASK] a[MASK]", "", "[MASK]"]),
+        ("electric", "scorer", "score", TEXTS),
+    ],
+)
+def test_saved_model_of_a_part_computes_as_its_model(variant, what, method, given):
+    source, exported = shared_source(variant), shared_export(variant, what)
+    config = PretrainingConfig(max_seq_length=source.max_seq_length)
+    model = PretrainedModel(config, source.vocab, source.pretrainer)
+    part = electra_tf.load(exported)
+    ours, theirs = (getattr(m, method)(given) for m in (part, model))
+    assert_close(ours, theirs)
+    assert part.tokenizer.encode("the good book") == model.tokenizer.encode(
+        "the good book"
+    )
+    lacking = "detect" if method != "detect" else "score"
+    for name, args in ((lacking, TEXTS), ("corrupt", TEXTS), ("predict", ["a"])):
+        with pytest.raises(MissingPartError, match=f"SavedModel of a .*{what}: {name}"):
+            getattr(part, name)(args)
+    assert repr(part) == f"<the SavedModel of a model's {what} from {exported}>"

@@ -11,7 +11,7 @@ import pytest
 import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.inference import rendering
+from electra_tf.inference import detection
 from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
 from electra_tf.interop import huggingface, readers, tf1
 from electra_tf.interop.checkpoint import empty_pretrainer
@@ -211,22 +211,22 @@ TOKENS = [
 
 
 def test_as_many_tokens_are_flagged_as_were_replaced():
-    assert rendering.flagged(TOKENS) == {0, 2}
-    assert rendering.score(TOKENS) == (2, 1, 2)
+    assert detection.flagged(TOKENS) == {0, 2}
+    assert detection.score(TOKENS) == (2, 1, 2)
     untouched = [token._replace(replacement=None) for token in TOKENS]
-    assert rendering.flagged(untouched, threshold=0.5) == {0, 2}
-    assert rendering.flagged(untouched, threshold=0.7) == {0}
+    assert detection.flagged(untouched, threshold=0.5) == {0, 2}
+    assert detection.flagged(untouched, threshold=0.7) == {0}
     # A corrupted text in which the generator drew nothing but the original tokens.
-    assert rendering.score(untouched) == (0, 0, 0)
+    assert detection.score(untouched) == (0, 0, 0)
 
 
 def test_terminal():
-    plain = rendering.to_terminal(CORRUPTED, TOKENS, colour=False)
+    plain = detection.to_terminal(CORRUPTED, TOKENS, colour=False)
     assert plain == "*x*[a] ?y?[<]!b!> cd"
-    coloured = rendering.to_terminal(CORRUPTED, TOKENS)
+    coloured = detection.to_terminal(CORRUPTED, TOKENS)
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == "x[a] y[<]b> cd"
     for kind in ("replaced, caught", "replaced, missed", "false alarm"):
-        code = re.search(rf"\x1b\[([\d;]+)m{kind}", rendering.terminal_legend(True))[1]
+        code = re.search(rf"\x1b\[([\d;]+)m{kind}", detection.terminal_legend(True))[1]
         assert f"\x1b[{code}m" in coloured
 
 
@@ -235,26 +235,26 @@ def test_pieces_of_one_character_are_shown_once():
     text = "\ud55c\uad6d b"
     places = [(0, 1), (0, 1), (0, 1), (1, 2), (1, 2), (1, 2), (3, 4)]
     tokens = [TokenPrediction(text[a:b], a, b, 0.1) for a, b in places]
-    assert rendering.to_terminal(text, tokens, 0.5, colour=False) == text
-    assert re.sub("<[^>]*>", "", rendering.to_html(text, tokens)) == text
+    assert detection.to_terminal(text, tokens, 0.5, colour=False) == text
+    assert re.sub("<[^>]*>", "", detection.to_html(text, tokens)) == text
 
 
 def test_control_characters_do_not_reach_the_terminal():
     tokens = [token._replace(text="\x1b[2J") for token in TOKENS]
     for text in ("x\x1b]0;title\x07y", "\x9b2J", "\r\x7f\x08"):
-        shown = rendering.to_terminal(text * 3, tokens, colour=False)
+        shown = detection.to_terminal(text * 3, tokens, colour=False)
         assert not re.search(r"[\x00-\x1f\x7f-\x9f]", shown), shown
 
 
 def test_html_is_escaped():
-    page = rendering.to_html(CORRUPTED, TOKENS)
+    page = detection.to_html(CORRUPTED, TOKENS)
     assert '<span class="caught" title="90% replaced">x</span><s>a</s>' in page
     assert '<span class="missed" title="10% replaced">y</span><s>&lt;</s>' in page
     assert '<span class="alarm"' in page and "<b>" not in page
 
 
 def test_json():
-    row = rendering.to_json(CORRUPTED, TOKENS)
+    row = detection.to_json(CORRUPTED, TOKENS)
     assert row["text"] == CORRUPTED
     first = {"token": "a", "start": 0, "end": 1, "probability": 0.9}
     assert row["tokens"][0] == first | {"replacement": "x"}

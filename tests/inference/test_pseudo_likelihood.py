@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.inference.pseudo_likelihood import electric
+from electra_tf.inference.pseudo_likelihood import function_of
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.discriminator import noise_contrastive_logits
 from electra_tf.pretrain.pretraining import build_pretrainer
@@ -135,7 +135,8 @@ def trained(log_p, steps, batch_size=256):
 def estimates(model):
     """-E(x)_t of every sequence and position, [7, 7, 7, 7, 4]."""
     ids = tf.constant(sequences())
-    scores = electric(model)(ids, tf.ones_like(ids), tf.zeros_like(ids))
+    electric = function_of(model, "electric", mask_id=3)
+    scores = electric(ids, tf.ones_like(ids), tf.zeros_like(ids))
     return scores.numpy()[:, 1:-1].astype(np.float64).reshape(*[WORDS] * LENGTH, LENGTH)
 
 

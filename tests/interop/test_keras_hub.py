@@ -116,7 +116,7 @@ def test_foreign_preset_computes_the_same(copy):
     again = presets.write_keras_hub(stored, "encoder", copy / "out", **quiet)
     text = (again / "encoder" / "manifest.json").read_text()
     by = {check["read_by"] for check in json.loads(text)["verification"]}
-    assert by == {"electra_tf", "keras_hub"}  # as it is, without another GELU
+    assert by == {"electra_tf", "keras_hub"}  # unchanged, without another GELU
 
 
 def test_foreign_preset_that_computes_something_else_is_refused(copy, monkeypatch):

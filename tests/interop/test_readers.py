@@ -320,7 +320,7 @@ def test_hparams_cannot_contradict_the_files(run, form, tmp_path):
         stored = getattr(shape if name in overrides else config, name)
         texts = (name, str(stored), str(value))
         refused(place, EXIT_CONFIG, *texts, vocab_file=None, hparams=given)
-    # Hparams that are no part of the model may be chosen.
+    # Hparams outside the model may be chosen.
     free = {"max_seq_length": 8, OVERRIDES: {"hidden_dropout_prob": 0.25}}
     found = read(place, hparams=free)[0].config
     assert found.max_seq_length == 8

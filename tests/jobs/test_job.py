@@ -20,8 +20,8 @@ from electra_tf.errors import UserError
 from electra_tf.jobs import folder as job_folder
 from electra_tf.jobs import job, local
 from electra_tf.jobs.job import Runner
-from electra_tf.storage import remote
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage import lock, remote
+from electra_tf.storage.lock import Lock
 from tests.helpers import letters, memory_bucket
 from tests.helpers.building import content
 from tests.helpers.process_tree import is_alive
@@ -178,6 +178,8 @@ def test_a_second_start_touches_nothing(folder, tmp_path, monkeypatch):
         if remote.is_remote(folder):  # from another machine
             with monkeypatch.context() as patch:
                 patch.setenv("ELECTRA_TF_CACHE", str(tmp_path / "another"))
+                # The first is refreshed every 10 seconds.
+                patch.setattr(lock, "_wait_for", lambda take, _: take(0.0) is None)
                 place = memory_bucket.place("folder")
                 check_is_refused(place, 75, "another --output-dir")
     letters.build(folder)
@@ -185,15 +187,15 @@ def test_a_second_start_touches_nothing(folder, tmp_path, monkeypatch):
 
 
 def test_the_first_finishes_while_the_second_waits(folder, monkeypatch):
-    enter = RunLock.__enter__
+    enter = Lock.__enter__
 
     def after_the_first(lock):
         with monkeypatch.context() as patch:
-            patch.setattr(RunLock, "__enter__", enter)
+            patch.setattr(Lock, "__enter__", enter)
             letters.build(folder)
         return enter(lock)
 
-    monkeypatch.setattr(RunLock, "__enter__", after_the_first)
+    monkeypatch.setattr(Lock, "__enter__", after_the_first)
     assert letters.build(folder, work=None)["files"]
 
 

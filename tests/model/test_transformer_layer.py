@@ -20,7 +20,7 @@ def test_softmax_and_its_gradient(dtype):
     assert np.array_equal(probs, tf.cast(exact, dtype))
     found = tape.gradient(probs, scores, d_probs).numpy()
     d_exact = tf.cast(d_probs, tf.float32)
-    if dtype == "float32":  # as it is without this function
+    if dtype == "float32":
         assert np.array_equal(found, tape.gradient(exact, scores, d_exact))
     p, d = tf.cast(probs, tf.float32).numpy(), d_exact.numpy()
     expected = p * (d - (p * d).sum(-1, keepdims=True))

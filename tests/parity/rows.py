@@ -39,7 +39,7 @@ def forward_row(quantity: str, ours, golden) -> Row:
 
 
 def equal(quantity: str, ours, golden) -> Row:
-    """For what is equal or not."""
+    """For values that must be equal."""
     return Row(quantity, float(ours != golden), 0.0)
 
 

@@ -49,7 +49,7 @@ def _differing(
     expected = [tokenizer.convert_tokens_to_ids(item.tokens) for item in items]
     ids, splits = tokenizer.tokenize_lines(texts)
     lines = [ids[a:b].tolist() for a, b in zip(splits, splits[1:], strict=False)]
-    # Texts can hold lone surrogates, which are no UTF-8.
+    # Texts can hold lone surrogates, which UTF-8 cannot hold.
     encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
     ops = TFTokenizer(vocab, *settings).tokenize(encoded).to_list()
     return {

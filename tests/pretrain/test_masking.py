@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from electra_tf.pretrain import masking, rare_masking
+from electra_tf.pretrain import masking
 from tests.helpers.masked_sequences import (
     CLS,
     LENGTH,
@@ -166,7 +166,7 @@ def test_rows_without_candidates_are_left_alone(mode):
 
 
 def test_more_predictions_than_candidates():
-    """Without replacement there are no more of them than candidates."""
+    """Without replacement there are at most as many as candidates."""
     ids = np.full([200, 16], MASK)
     ids[:, 0], ids[:, 3], ids[:, 11] = CLS, 100, 200
     batch = as_batch(ids, np.ones_like(ids))
@@ -328,10 +328,10 @@ def test_weights_of_rare_tokens_by_hand():
 
     Over the data 4 x 1/2 + 1 + 1 = 4 for 6 tokens, so all are multiplied by 6 / 4.
     """
-    found = rare_masking.token_weights(np.array([4, 1, 0]), 0.5)
+    found = masking.token_weights(np.array([4, 1, 0]), 0.5)
     np.testing.assert_allclose(found, [0.75, 1.5, 1.5])
     assert found.dtype == np.float32
-    equal = rare_masking.token_weights(np.array([4, 1, 0]), 0.0)
+    equal = masking.token_weights(np.array([4, 1, 0]), 0.0)
     np.testing.assert_allclose(equal, [1, 1, 1])
 
 
@@ -340,7 +340,7 @@ def test_draws_are_in_proportion_to_weights():
     rng = np.random.default_rng(0)
     weights = np.array([1, 2, 3, 4], np.float32)
     uniform = rng.random([50_000, 4], np.float32)
-    keys = rare_masking.draw_keys(
+    keys = masking.draw_keys(
         tf.constant(uniform), tf.broadcast_to(weights, uniform.shape)
     )
     first, second = np.argsort(-keys.numpy(), axis=1)[:, :2].T
@@ -353,7 +353,7 @@ def test_draws_are_in_proportion_to_weights():
 def test_keys_of_extreme_draws_are_finite():
     uniform = tf.constant([[0.0, 1e-30, 0.5, 0.99999994]])
     for weight in (1e-6, 1.0, 1e6):
-        keys = rare_masking.draw_keys(uniform, tf.fill([1, 4], weight)).numpy()
+        keys = masking.draw_keys(uniform, tf.fill([1, 4], weight)).numpy()
         assert np.isfinite(keys).all() and (keys >= 0).all() and (keys <= 1).all()
         assert (np.diff(keys) > 0).all()
 

@@ -390,7 +390,7 @@ def test_corrective_lm_by_hand():
 def test_multi_choice_by_hand():
     """The same text and scores; of each token three others are drawn.
 
-    For 1: 3, 3 and 0, of which the second is there already: 2 / (2 + 4 + 1).
+    For 1: 3, 3 and 0, the second is there already: 2 / (2 + 4 + 1).
     For 2: 0, 1 and 3, so that all words are there: 6 / 10.
     Loss (log(7/2) + log(10/6)) / 2 = log(35/6) / 2. Chosen: 3 and 2.
     """

@@ -81,7 +81,7 @@ def test_corruption_and_labels(variant):
 def test_correct_samples(variant):
     """They are original tokens in ELECTRA, and noise in Electric.
 
-    Logits are then those of `replaced_logits`, which reads a text as it is.
+    Logits are then those of `replaced_logits`, which reads a text without masks.
     """
     model, batch = shared_model(variant), tiny_batch(repeated_masks="fixed")
     batch["sampled_ids"] = batch["masked_lm_ids"]

@@ -41,7 +41,7 @@ def test_disallow_correct():
     sampled = model(batch).sampled_ids.numpy()
     ids = batch["masked_lm_ids"].numpy()
     assert not (sampled == ids).any()
-    # The rest of the distribution is left as it is.
+    # The rest of the distribution stays.
     of_one = sampled[ids == 7]
     weights = np.where(np.arange(VOCAB_SIZE) == 7, 0, COUNTS)
     expected = of_one.size * weights / weights.sum()

@@ -57,7 +57,7 @@ def texts(rows, seed=0, length=LENGTH):
 
 
 def masked_at(masked):
-    """bool [B, L]; what stands at 0 is no position."""
+    """bool [B, L]; 0 marks an unused place."""
     at = np.zeros(masked["input_ids"].shape, bool)
     positions = masked["masked_lm_positions"]
     np.put_along_axis(at, positions, masked["masked_lm_weights"] > 0, axis=1)
@@ -217,7 +217,7 @@ WORDS = "东京 东京大学 大学生 学生 タワー 行く こと 卡拉ok �
 @pytest.mark.parametrize(
     "text, units",
     [
-        # Chinese: the longest word from the left, what is no word by its characters.
+        # Chinese: the longest word from the left, other characters one by one.
         ("东京大学生", ["东 京 大 学", "生"]),
         ("京东大学生", ["京", "东", "大 学 生"]),
         ("东大!学生", ["东", "大", "!", "学 生"]),

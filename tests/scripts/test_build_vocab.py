@@ -211,6 +211,12 @@ def readers(texts):
     return [TextReader(io.BytesIO(text.encode()), "text") for text in texts]
 
 
+def count(parts, config):
+    """The words of some units."""
+    documents = (d for u in parts for d in units.read_unit(u, units.Reading()))
+    return vocabulary_training.count_documents(documents, config)
+
+
 class TestCounting:
     @pytest.mark.parametrize("settings", [(True, True), (True, False), (False, False)])
     def test_counts_what_the_tokenizer_sees(self, corpus_dir, settings, monkeypatch):
@@ -218,21 +224,17 @@ class TestCounting:
         paths = [str(corpus_dir / "a.txt"), str(corpus_dir / "deeper" / "b.txt")]
         whole = units.file_corpus(str(corpus_dir)).units
         assert [unit.path for unit in whole] == paths
-        reading = units.Reading()
         tokenizer = Tokenizer(Vocabulary(vocabulary.SPECIAL_TOKENS), *settings)
         expected = Counter()
         for path in paths:
             with open(path, encoding="utf-8") as f:
                 expected.update(tokenizer.basic_tokenize(f.read()))
-        assert vocabulary_training.count_units(whole, config, reading).words == expected
+        assert count(whole, config).words == expected
         monkeypatch.setattr(units, "PIECE_BYTES", 700)
         pieces = units.file_corpus(str(corpus_dir)).units
         assert len(pieces) > len(whole)
         monkeypatch.setattr(vocabulary_training, "_MAX_RAW_WORDS", 5)
-        parts = vocabulary_training.total_of(
-            vocabulary_training.count_units([piece], config, reading)
-            for piece in pieces
-        )
+        parts = vocabulary_training.total_of(count([piece], config) for piece in pieces)
         assert parts.words == expected
         documents = vocabulary_training.count_documents(
             readers([TEXT, TEXT[::-1]]), config

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example for Ray Tune, without Ray, which is no package of the tests."""
+"""The example for Ray Tune, without Ray, which the tests do not install."""
 
 import json
 import subprocess

@@ -98,7 +98,7 @@ def test_finished_runs_survive_a_kill(tmp_path):
     output, flags = tmp_path / "out", small_runs(tmp_path)
     plan = run("objectives", output, *flags, "--dry-run").stdout.splitlines()
     keys = [line.split()[0] for line in plan]
-    # Killed when one run is finished and the next has begun.
+    # Killed after one run has finished and the next was started.
     script = ("experiments/run.py", "objectives", f"--output-dir={output}", *flags)
     first = forked_runs.Run(tmp_path / "logs", *script).process
     wait_for(lambda: (output / "logs" / f"{keys[1]}.log").exists())
@@ -157,7 +157,7 @@ def test_a_run_that_fails_does_not_stop_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--only=GPT"], "there is no variant 'GPT'"),
+        (["--only=GPT"], "unknown variant 'GPT'"),
         (['--hparams={"seed": 7}'], "--hparams has seed, which each run has"),
         (['--finetuning-hparams={"num_trials": 2}'], "num_trials, which each run has"),
         (

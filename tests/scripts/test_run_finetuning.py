@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from tests.helpers.forked_runs import metrics_of
 from tests.helpers.runs import NO_DROPOUT, run_script
 from tests.helpers.tiny_finetuning import TINY, WORDS, fork, write_data
@@ -245,7 +245,7 @@ def test_folders_of_the_user_are_not_used_for_a_trial(data, tmp_path):
 
 def test_a_locked_trial_is_not_trained(data):
     folder = data / "models" / "busy" / "finetuning_models" / "cola_model_1"
-    with RunLock(folder):
+    with Lock(folder):
         run = fork(data, "busy", {"task_names": ["cola"]})
     refused(run, 75, f"in use by process {os.getpid()}")
 

@@ -232,7 +232,7 @@ def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
         ("detect --model=/no --format=jsonl --threshold=.3", 1, "marks nothing"),
         ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),
         ("score --model=/no --output=setup.py/x", 73, "cannot write"),
-        ("report --model=/no", 2, "report is on a run, and /no is none"),
+        ("report --model=/no", 2, "report is on a run, and /no is not one"),
         ("score --workers=2", 1, "--workers is for --output-dir"),
         ("score --output-dir=o --output=f", 1, "--output is not for --output-dir"),
         ("score --output-dir=o --beam-args=--x", 1, "is for --runner beam"),

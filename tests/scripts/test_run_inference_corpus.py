@@ -193,7 +193,7 @@ def test_a_saved_model_gives_the_same_as_its_run(
         assert ours.get("score", 0.0) == pytest.approx(theirs.get("score", 0), abs=1e-3)
     changed = "detect" if command == "score" else "score"
     error, code = fail(changed, exported, source, tmp_path / "other", ONE)
-    assert f"is the SavedModel of {what}, which gives no" in error and code == 2
+    assert f"is the SavedModel of a model's {what}: {changed}" in error and code == 2
 
 
 def test_a_damaged_input_is_named_by_its_line(trial, inputs, tmp_path):
@@ -208,7 +208,7 @@ def test_a_damaged_input_is_named_by_its_line(trial, inputs, tmp_path):
 def test_models_and_options_that_do_not_fit(electric, texts, tmp_path):
     output, inside = tmp_path / "out", texts[0] / "new/out"
     for command, place, flag, problem in (
-        ("predict", output, ONE, "is no fine-tuned model"),
+        ("predict", output, ONE, "is not a fine-tuned model"),
         ("score", output, "--overlap=40", "an overlap of 40 tokens"),
         ("score", output, "--method=mask_each", "has no scores by the method"),
         ("score", inside, ONE, "out is in"),

@@ -165,7 +165,7 @@ def test_bad_lines_are_named_and_leave_no_output(trial, tmp_path, name, content,
 
 def test_models_and_tasks_that_do_not_exist(trial, tmp_path):
     for place, task, pattern in (
-        (tmp_path, None, "no fine-tuned model"),
+        (tmp_path, None, "not a fine-tuned model"),
         (trial.parents[1], None, f"Its fine-tuned models.*{trial.name}"),
         (trial, None, "several tasks: reviews(.|\n)*--task"),
         (trial, "revews", "not fine-tuned on 'revews'(.|\n)*reviews"),

@@ -9,7 +9,7 @@ import pytest
 
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.lock import RunLock
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.stored_tensors import of_checkpoint
 from electra_tf.train.distribution import CPU_DEVICES_VARIABLE
 from tests.helpers import forked_runs
@@ -108,7 +108,7 @@ def test_tpus_of_several_workers_are_refused(data):
 
 
 def test_a_directory_in_use_is_refused(data):
-    with RunLock(str(data / "models" / "busy")):
+    with Lock(str(data / "models" / "busy")):
         run = pretrain(data, "busy", TINY)
     refused(run, 75, f"in use by process {os.getpid()}")
 

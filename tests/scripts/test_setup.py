@@ -103,7 +103,7 @@ def test_the_wheel_has_all_files_of_the_package(tmp_path):
 
 
 def check_command(wheel, folder):
-    """`electra-tf` runs where there is no checkout, and finds the recipes."""
+    """`electra-tf` runs without a checkout, and finds the recipes."""
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     install += ["--no-index", f"--target={folder}", str(wheel)]
     subprocess.run(install, check=True)

@@ -8,12 +8,11 @@ import threading
 
 import pytest
 
-from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_LOCKED, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.storage.files import (
     atomic_write,
     cannot_write,
     is_stream,
-    keep_others_out,
     line_writer,
 )
 from tests.helpers.pipes import drained
@@ -99,22 +98,13 @@ def test_output_that_cannot_be_written(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_two_processes_do_not_write_one_file(tmp_path):
-    path, partial = tmp_path / "out", tmp_path / "out.partial"
+def test_the_last_of_two_writers_wins(tmp_path):
+    path = tmp_path / "out"
     with line_writer(path) as write_line:
         write_line("a")
-        check_is_refused(path, EXIT_LOCKED, "another process is writing .*out.partial")
-    assert path.read_text() == "a\n" and not partial.exists()
-    # Opened while the other had it, which has finished since.
-    partial.touch()
-    with open(partial, "a") as f:
-        partial.rename(path)
-        with pytest.raises(UserError, match="another process"):
-            keep_others_out(f, partial)
-    # What a killed process left is written over.
-    partial.write_text("half a li")
-    write(path, "b")
-    assert path.read_text() == "b\n" and os.listdir(tmp_path) == ["out"]
+        write(path, "b")
+        assert path.read_text() == "b\n"
+    assert path.read_text() == "a\n" and os.listdir(tmp_path) == ["out"]
 
 
 @pytest.mark.parametrize(

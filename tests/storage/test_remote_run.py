@@ -15,9 +15,10 @@ import pytest
 
 from electra_tf import paths
 from electra_tf.errors import UserError
-from electra_tf.storage import bucket_lock, remote, remote_run
+from electra_tf.storage import lock as lock_module
+from electra_tf.storage import remote, remote_run
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.lock import RunLock, this_process
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote_run import RunFolder, bring_model
 from tests.helpers import memory_bucket
 
@@ -43,7 +44,8 @@ def files_of(*steps):
 
 def train(run, *steps, keep=2):
     """Saves steps; returns the step it started from."""
-    with RunFolder(run, writes=True, keep=keep, log=lambda _: None) as folder:
+    lock = Lock(run)
+    with lock, RunFolder(run, lock, keep=keep, log=lambda _: None) as folder:
         checkpoints = Checkpoints(
             run, keep=keep, after_save=folder.upload, log=lambda _: None
         )
@@ -82,8 +84,7 @@ def test_a_checkpoint_that_was_not_uploaded_is_dropped(run):
     train(run, 1)
     remote_run._bring_model.cache_clear()
     Checkpoints(run).save(2, {"w": np.zeros(3, np.float32)})
-    dead = this_process() | {"pid": 1 << 30, "started": "1"}
-    Path(run, "run.lock").write_text(json.dumps(dead))
+    Path(run, "run.lock").write_text('{"pid": 1}')  # left by a kill
     bring_model(run)
     assert files_of(2).isdisjoint(os.listdir(run))
     Checkpoints(run).save(2, {"w": np.zeros(3, np.float32)})
@@ -130,7 +131,7 @@ def test_a_kill_between_any_two_requests_loses_nothing(run, operation):
         return method(path, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KilledError):
-        patch.setattr(remote, "in_words", lambda *_, **__: contextlib.nullcontext())
+        patch.setattr(remote, "store_errors", lambda *_, **__: contextlib.nullcontext())
         for name in ("put_file", "pipe_file", "rm_file"):
             method = getattr(memory, name)
             patch.setattr(memory, name, functools.partial(limited, method))
@@ -146,39 +147,52 @@ def test_a_kill_between_any_two_requests_loses_nothing(run, operation):
 
 
 def test_one_writer_and_any_number_of_readers(run):
-    with RunFolder(run, writes=True):
-        with pytest.raises(UserError) as caught, RunFolder(run, writes=True):
-            pass
+    with Lock(run) as lock, RunFolder(run, lock):
+        with pytest.raises(UserError, match="in use by process") as caught:
+            Lock(run).__enter__()
         assert caught.value.exit_code == 75
-        with RunFolder(run, writes=False):
+        with RunFolder(run):
             pass
     train(run, 1)  # The lock is free again.
 
 
-def test_a_dead_writer_is_replaced(run, monkeypatch):
-    """If it was suspended, it writes nothing more."""
-    with pytest.raises(UserError, match="has taken .* over") as caught:
-        with RunFolder(run, writes=True):
-            monkeypatch.setattr(bucket_lock, "is_alive", lambda _: False)
-            train(run, 1)
-    assert caught.value.exit_code == 75
+def held_elsewhere(run, beat=0):
+    """The lock of another process in the bucket; returns what describes it."""
+    holder = {"pid": 1, "host": "elsewhere", "since": "today", "id": "a", "beat": beat}
+    lock_module._BucketLock(Path(run), holder, None)._write(7, holder)
+    return holder
 
 
-@pytest.mark.parametrize("is_silent", [True, False])
-def test_a_writer_of_another_machine(run, monkeypatch, is_silent):
-    """It has the lock until it was silent for a minute."""
-    writer = {"pid": 1, "host": "elsewhere"}
-    lock = bucket_lock.BucketLock(run)
-    lock._write(7, writer)
-    if is_silent:
-        monkeypatch.setattr(bucket_lock, "EXPIRY_SECONDS", 0.0)
-        with lock:
-            lock.check()
-        return
-    refresh = functools.partial(lock._write, 7, writer | {"beat": 1})
-    monkeypatch.setattr(time, "sleep", lambda _: refresh())
+def test_a_writer_on_another_machine_refuses(run, monkeypatch):
+    held_elsewhere(run)
+    monkeypatch.setattr(time, "sleep", lambda _: held_elsewhere(run, beat=1))
     with pytest.raises(UserError, match="in use by process 1 on elsewhere") as caught:
-        lock.__enter__()
+        Lock(run).__enter__()
+    assert caught.value.exit_code == 75
+    assert os.listdir(run) == ["run.lock"]
+
+
+def test_the_lock_of_a_writer_killed_on_this_machine_is_free(run):
+    holder = held_elsewhere(run)
+    os.makedirs(run)
+    Path(run, "run.lock").write_text(json.dumps(holder))
+    with Lock(run) as lock:
+        lock.check()
+
+
+def test_the_lock_of_a_silent_writer_expires(run, monkeypatch):
+    held_elsewhere(run)
+    monkeypatch.setattr(lock_module, "EXPIRY_SECONDS", 0.0)
+    monkeypatch.setattr(lock_module, "BEAT_SECONDS", 0.0)
+    with Lock(run) as lock:
+        lock.check()
+
+
+def test_a_writer_whose_lock_expired_writes_nothing_more(run):
+    with pytest.raises(UserError, match="taken over") as caught:
+        with Lock(run) as lock, RunFolder(run, lock) as folder:
+            held_elsewhere(run)
+            folder.upload()
     assert caught.value.exit_code == 75
 
 
@@ -195,7 +209,7 @@ def test_a_store_that_ignores_conditional_writes_is_refused(run, monkeypatch):
 def test_readers_on_the_machine_of_a_run_use_its_files(run):
     """They are newer than the bucket, and are not touched."""
     train(run, 1)
-    with RunLock(run), RunFolder(run, writes=True):
+    with Lock(run) as lock, RunFolder(run, lock):
         own = Path(run, "own")
         own.touch()
         bring_model(run)
@@ -205,7 +219,7 @@ def test_readers_on_the_machine_of_a_run_use_its_files(run):
 @pytest.mark.parametrize("failures", [3, 99])
 def test_a_failed_request_is_retried_three_times(run, failures, monkeypatch):
     monkeypatch.setattr(remote_run, "_WAITS", (0, 0, 0))
-    with RunFolder(run, writes=True, log=lambda _: None) as folder:
+    with Lock(run) as lock, RunFolder(run, lock, log=lambda _: None) as folder:
         Checkpoints(run, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
         store = type(fsspec.filesystem("memory"))
         find, calls = store.find, []
@@ -254,7 +268,7 @@ def test_a_file_that_grows_during_its_upload(run, monkeypatch):
     monkeypatch.setattr(memory, "put_file", put_file)
     monkeypatch.setattr(memory, "pipe_file", pipe_file)
     monkeypatch.setattr(remote_run, "_WAITS", ())
-    with RunFolder(run, writes=True, log=lambda _: None) as folder:
+    with Lock(run) as lock, RunFolder(run, lock, log=lambda _: None) as folder:
         Checkpoints(run, log=lambda _: None).save(1, {"w": np.zeros(3, np.float32)})
         metrics.write_text('{"step": 1}\n')
         folder.upload()

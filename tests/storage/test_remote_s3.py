@@ -9,9 +9,9 @@ import s3fs
 
 from electra_tf import paths
 from electra_tf.errors import UserError
-from electra_tf.storage import remote, remote_ranges
-from electra_tf.storage.lock import RunLock
-from electra_tf.storage.new_folder import check_free
+from electra_tf.storage import remote
+from electra_tf.storage.atomic_folder import check_free
+from electra_tf.storage.lock import Lock
 from electra_tf.storage.remote_run import RunFolder
 from tests.helpers import memory_bucket
 from tests.helpers.object_store import object_store
@@ -57,17 +57,17 @@ def test_folders_made_in_the_console_are_not_files(store):
         assert Path(corpus, "below/b.txt").read_bytes() == b"b"
     assert not os.path.exists(remote.fetch(place("data/none")))
     check_free(place("data/none"))  # as an empty directory here
-    with RunLock(place("run")) as lock, RunFolder(place("run"), writes=True):
+    with Lock(place("run")) as lock, RunFolder(place("run"), lock):
         lock.check()
 
 
 def test_objects_removed_while_they_are_read_are_named(store, monkeypatch):
     store.files.pipe({"bucket/a": b"123456", "bucket/b": b"123456"})
     shards = [place("a"), place("b")]
-    assert remote_ranges.read_ranges(shards, [0, 1], [2, 3]) == [b"12", b"23"]
+    assert remote.read_ranges(shards, [0, 1], [2, 3]) == [b"12", b"23"]
     store.files.rm_file("bucket/b")
     with pytest.raises(UserError, match="^s3://bucket/b cannot be read any") as caught:
-        remote_ranges.read_ranges(shards, [0, 1], [2, 3])
+        remote.read_ranges(shards, [0, 1], [2, 3])
     assert caught.value.exit_code == 65
     listing = remote.listing
 

@@ -15,7 +15,6 @@ from electra_tf.text.vocabulary import (
     resolve_settings,
 )
 from tests.helpers.building import VOCAB
-from tests.helpers.runs import ROOT
 
 CONFIGS = (TokenizerConfig(), TokenizerConfig(True, False), TokenizerConfig(False))
 BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True}
@@ -32,14 +31,6 @@ def write(path, config, **changes):
         content[name] = value(content[name])
     path.write_text(json.dumps(content))
     return path
-
-
-def test_exported_file_of_an_earlier_version_is_read():
-    """Its classes of characters are the same, their ranges in another order."""
-    pytest.importorskip("tokenizers")
-    path = ROOT / "examples/novels_model/discriminator/tokenizer.json"
-    config = tokenizer_config.settings_of(json.loads(path.read_text()), path)
-    assert config == TokenizerConfig()
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

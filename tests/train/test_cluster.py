@@ -13,7 +13,7 @@ import time
 import pytest
 
 from electra_tf.errors import UserError
-from electra_tf.train.cluster import Cluster
+from electra_tf.train.supervisor import Cluster
 from tests.helpers.runs import ROOT, by_default
 from tests.helpers.workers import tf_configs
 
@@ -128,7 +128,7 @@ def test_a_port_in_use(monkeypatch):
 
 WAITS = """
 import time
-from electra_tf.train.cluster import Cluster
+from electra_tf.train.supervisor import Cluster
 
 with Cluster(({here!r}, {there!r}), timeout=0.2).patience():
     time.sleep(20)
@@ -145,7 +145,7 @@ def test_a_peer_that_cannot_be_reached_is_named():
 
 
 def launched(shell, folder, tools=(), **environment):
-    """What a text of docs/distributed.md prints; Python prints its TF_CONFIG."""
+    """What a launcher prints; Python prints its TF_CONFIG."""
     tools = {
         "scontrol": "printf 'node1\nnode2\n'",
         "srun": 'SLURM_PROCID=1 exec "$@"',
@@ -165,15 +165,16 @@ def launched(shell, folder, tools=(), **environment):
     ).stdout
 
 
-DOCUMENTED = (ROOT / "docs" / "distributed.md").read_text()
+LAUNCHERS = ROOT / "examples" / "cluster"
 SLURM = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
 
 
 @pytest.mark.parametrize(
-    ("pattern", "environment", "places"),
+    ("name", "pattern", "environment", "places"),
     [
-        (r"```bash\n(.*?)```", SLURM, "node1 node2"),
+        ("slurm.sh", "(.*)", SLURM, "node1 node2"),
         (
+            "job.yaml",
             r"- \|\n(.*?)\n +resources",
             {"JOB_COMPLETION_INDEX": "1"},
             "electra-0.electra electra-1.electra",
@@ -181,8 +182,8 @@ SLURM = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_JOB_ID": "7"}
     ],
     ids=["slurm", "kubernetes"],
 )
-def test_documented_launchers(monkeypatch, tmp_path, pattern, environment, places):
-    script = re.search(pattern, DOCUMENTED, re.S)[1]
+def test_example_launchers(monkeypatch, tmp_path, name, pattern, environment, places):
+    script = re.search(pattern, (LAUNCHERS / name).read_text(), re.S)[1]
     found = cluster(launched(script, tmp_path, **environment), monkeypatch)
     assert found.places == tuple(f"{place}:23456" for place in places.split())
     assert found.index == 1
@@ -201,5 +202,5 @@ def test_the_slurm_job_is_requeued_only_where_that_helps(codes, is_requeued, tmp
         "python3": f"codes=({codes[0]} {codes[1]}); exit ${{codes[$SLURM_PROCID]}}",
     }
     (tmp_path / "failed.7").touch()  # of an earlier run of the job
-    script = re.search(r"```bash\n(.*?)```", DOCUMENTED, re.S)[1]
+    script = (LAUNCHERS / "slurm.sh").read_text()
     assert ("again" in launched(script, tmp_path, tools, **SLURM)) == is_requeued

@@ -38,7 +38,7 @@ from tests.helpers.tiny_pretraining import tiny_config
             {5: 0.5, 55: 0.5, 99: 1 / 90, 100: 0, 102: 0.45, 110: 0.5, 119: 0.05}
             | {120: 0, 125: 0.25, 130: 0, 140: 0},
         ),
-        # Both at once: the way down has begun before the way up has ended.
+        # Both at once: the decay starts before the warm-up ends.
         (
             {"schedule": "wsd", "decay_proportion": 1, "num_warmup_steps": 50},
             {0: 0, 25: 0.375, 50: 0.5, 75: 0.25},

@@ -67,7 +67,7 @@ def test_workers_make_the_steps_of_one_process(tiny_data, elsewhere, straight):
 
 
 def ended_with(ended, *codes):
-    """Checks the workers' exit codes, and that there is no traceback."""
+    """Checks the workers' exit codes and the absence of tracebacks."""
     assert [e.returncode for e in ended] == list(codes), ended
     assert not any("Traceback" in e.stderr for e in ended), ended
     return ended

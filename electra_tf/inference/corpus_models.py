@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""score and detect for a corpus: a pre-trained model at work on texts."""
+"""The models of a corpus: score and detect read texts, predict a task's inputs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
-from electra_tf.inference import corpus_run, pretrained_model, rendering, scoring
-from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.finetune import inputs
+from electra_tf.inference import corpus_run, detection, prediction, scoring
+from electra_tf.inference.pretrained_model import TextModel, TokenPrediction
 from electra_tf.text import archives, corpus, units
 from electra_tf.text.units import Corpus, Unit
 
 # Texts that are sorted by length before they are put into batches.
-CHUNK = 1024
+_CHUNK = 1024
 
 
 class Texts:
@@ -53,38 +54,31 @@ def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
     return archives.read_lines(path, reading.encoding_errors)
 
 
-class TextModel(corpus_run.CorpusModel):
-    """What all of them have in common.
+class _OfTexts(corpus_run.CorpusModel):
+    """What score and detect have in common.
 
     Args:
       options: "model", "text_key", "encoding_errors", and its own.
     """
 
     def __init__(self, options: dict[str, Any]):
-        self.options = options
         self.reading = units.Reading(options["encoding_errors"], options["text_key"])
+        self._model: TextModel = prediction.load(options["model"])
+        self.model = corpus_run.model_facts(
+            self._model.origin,
+            vocab_sha256=self._model.tokenizer.vocab.sha256,
+            tokenizer=self._model.tokenizer.config._asdict(),
+            max_seq_length=self._model.max_seq_length,
+        )
+        # A run may go on; all workers use the newest checkpoint of now.
+        self.options = {**options, "model": self._model.origin}
 
     def corpus(self, path: str, piece_bytes: int) -> Corpus:
         """Files as `build_pretraining_dataset.py` reads them."""
-        return units.file_corpus(path, self.options["text_key"], piece_bytes)
+        return units.file_corpus(path, self.reading.text_key, piece_bytes)
 
 
-class _OfPretrained(TextModel):
-    def __init__(self, options: dict[str, Any]):
-        super().__init__(options)
-        self._model = pretrained_model.load(options["model"])
-        origin = self._model.origin
-        self.model = corpus_run.model_facts(
-            origin,
-            vocab_sha256=self._model.vocab.sha256,
-            tokenizer=self._model.tokenizer.config._asdict(),
-            max_seq_length=self._model.config.max_seq_length,
-        )
-        # A run may go on; the checkpoint is that of now for all workers.
-        self.options = {**options, "model": origin}
-
-
-class Scores(_OfPretrained):
+class Scores(_OfTexts):
     """The score of each text; options "method", "overlap", "tokens"."""
 
     def __init__(self, options: dict[str, Any]):
@@ -113,25 +107,25 @@ class Scores(_OfPretrained):
         }
 
 
-class Detections(_OfPretrained):
+class Detections(_OfTexts):
     """How much each token of each text that is not blank looks replaced."""
 
     def __init__(self, options: dict[str, Any]):
         super().__init__(options)
-        self._model.detect([])  # which says so if it cannot
+        self._model.detect([])  # raises the error of a model that cannot
 
     def rows(self, units: Sequence[Unit]) -> Iterator[dict[str, Any]]:
-        """As `rendering.to_json` has them."""
+        """As `detection.to_json` has them."""
         texts = Texts(units, self.reading)
         numbered = ((n, text.strip()) for n, text in enumerate(texts, 1))
         numbered = (pair for pair in numbered if pair[1])
-        while chunk := list(itertools.islice(numbered, CHUNK)):
+        while chunk := list(itertools.islice(numbered, _CHUNK)):
             order = sorted(range(len(chunk)), key=lambda i: len(chunk[i][1]))
             found = self._model.detect([chunk[i][1] for i in order])
             of_text = dict(zip(order, found, strict=True))
             for place, (number, text) in enumerate(chunk):
                 self._check(of_text[place], texts, number)
-                yield rendering.to_json(text, of_text[place])
+                yield detection.to_json(text, of_text[place])
 
     def _check(self, tokens: list[TokenPrediction], texts: Texts, number: int) -> None:
         if any(token.probability != token.probability for token in tokens):
@@ -143,10 +137,67 @@ class Detections(_OfPretrained):
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
         """Tokens, and those that look replaced rather than not."""
-        return count_tokens(row)
+        found = [token["probability"] > 0.5 for token in row["tokens"]]
+        return {"tokens": len(found), "tokens_above_one_half": sum(found)}
 
 
-def count_tokens(row: dict[str, Any]) -> dict[str, int]:
-    """What to count in an answer of detect."""
-    found = [token["probability"] > 0.5 for token in row["tokens"]]
-    return {"tokens": len(found), "tokens_above_one_half": sum(found)}
+class Predictions(corpus_run.CorpusModel):
+    """Labels, numbers, tags or answers; `Predictor.rows` says what a row holds.
+
+    Args:
+      options: "model", "task", "data_dir", "input_format".
+    """
+
+    def __init__(self, options: dict[str, Any]):
+        self.options, self._form = options, options["input_format"]
+        self._predictor = prediction.load_predictor(
+            options["model"], options["task"], options["data_dir"]
+        )
+        self.model = prediction.facts_of(self._predictor)
+
+    def corpus(self, path: str, piece_bytes: int) -> Corpus:
+        """Files as predict reads them, those cut whose lines stand for themselves."""
+        reads = self._predictor.reads
+
+        def pieces(form: str, path: str, size: int) -> Iterator[tuple[int, int, int]]:
+            step = piece_bytes if inputs.can_cut(path, form, reads) else max(size, 1)
+            return units.cut(max(size, 1), step)
+
+        return units.of_files(
+            path, lambda name: inputs.input_form(name, self._form, reads), pieces
+        )
+
+    def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
+        """What was asked and its prediction."""
+        try:
+            yield from self._rows(parts, False)
+        except UserError:
+            # Only now do the lines before have to be counted, to name the right one.
+            for _ in self._rows(parts, True):
+                pass
+            raise
+
+    def _rows(self, parts: Sequence[Unit], counted: bool) -> Iterator[dict[str, Any]]:
+        asked = itertools.chain.from_iterable(
+            self._predictor.asked(
+                inputs.open_part(
+                    unit, corpus.lines_before(unit.path, unit.start) if counted else 0
+                )
+            )
+            for unit in parts
+        )
+        while chunk := list(itertools.islice(asked, _CHUNK)):
+            order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].given))
+            rows = self._predictor.rows(chunk[i] for i in order)
+            of_input = dict(zip(order, rows, strict=True))
+            for place in range(len(chunk)):
+                yield of_input[place]
+
+    def counts(self, row: dict[str, Any]) -> dict[str, int]:
+        """How often there is each label."""
+        labels = [row["label"]] if "label" in row else row.get("labels", [])
+        return {f"label {label}": 1 for label in labels}
+
+
+def _length(given: dict[str, Any]) -> int:
+    return sum(len(x) for x in given.values() if isinstance(x, str | list))

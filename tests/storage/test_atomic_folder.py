@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
-from electra_tf.storage.manifest import MANIFEST, verify_folder, write_manifest
-from electra_tf.storage.new_folder import (
+from electra_tf.storage.atomic_folder import (
+    atomic_folder,
+    atomic_folders,
     check_free,
-    new_folder,
-    new_folders,
     require_room,
 )
+from electra_tf.storage.manifest import MANIFEST, verify_folder, write_manifest
 from tests.helpers import memory_bucket
 
 
 def write(output):
-    with new_folder(output) as folder:
+    with atomic_folder(output) as folder:
         (folder / "part").mkdir()
         (folder / "part" / "weights").write_bytes(b"123")
         (folder / "part" / "weights").chmod(0o600)
@@ -33,17 +33,17 @@ def write(output):
 
 def test_folders_appear_together_or_not_at_all(tmp_path):
     outputs = [tmp_path / name / "1" for name in "abc"]
-    with new_folders(outputs) as folders:
+    with atomic_folders(outputs) as folders:
         for folder in folders:
             (folder / "slow").write_text("1")
         assert not any(output.exists() for output in outputs)
     assert all((output / "slow").read_text() == "1" for output in outputs)
     outputs = [tmp_path / name / "2" for name in "abc"]
     with pytest.raises(UserError, match="b/2 is in use already") as caught:
-        with new_folders(outputs) as folders:
+        with atomic_folders(outputs) as folders:
             for folder in folders:
                 (folder / "slow").write_text("2")
-            with new_folder(outputs[1]) as fast:
+            with atomic_folder(outputs[1]) as fast:
                 (fast / "fast").write_text("2")
     assert caught.value.exit_code == EXIT_CANNOT_WRITE
     files = {p.relative_to(tmp_path).as_posix() for p in tmp_path.glob("*/*/*")}
@@ -78,7 +78,7 @@ def test_an_empty_folder_is_filled_and_a_used_one_refused(tmp_path):
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
 def test_a_failure_leaves_nothing(tmp_path, error):
     with pytest.raises((UserError, KeyboardInterrupt)) as caught:
-        with new_folder(tmp_path / "out") as folder:
+        with atomic_folder(tmp_path / "out") as folder:
             (folder / "half").write_text("x")
             raise error
     assert list(tmp_path.iterdir()) == []
@@ -132,7 +132,7 @@ def test_a_folder_in_a_bucket(tmp_path, monkeypatch):
         return put(path, key, **options)
 
     monkeypatch.setattr(memory, "put_file", recorded)
-    with new_folder(bucket) as folder:
+    with atomic_folder(bucket) as folder:
         for name in ("manifest.json", "part/manifest.json", "part/z", "a"):
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(name)
@@ -148,5 +148,5 @@ def test_a_folder_in_a_bucket(tmp_path, monkeypatch):
     assert not os.path.exists(bucket)
     fsspec.filesystem("memory").pipe_file("bucket/out/a", b"")
     with pytest.raises(UserError, match="no manifest.json: an upload broke off"):
-        with new_folder(bucket):
+        with atomic_folder(bucket):
             pass

@@ -40,18 +40,18 @@ def check_free(output_dir: str | os.PathLike) -> None:
         )
     if remote.is_remote(path):
         remote.check_writable(path)
-        shutil.rmtree(path, ignore_errors=True)  # a copy of what is no longer there
+        shutil.rmtree(path, ignore_errors=True)  # an outdated copy
 
 
 @contextlib.contextmanager
-def new_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
-    """`new_folders` for one."""
-    with new_folders([output_dir]) as [folder]:
+def atomic_folder(output_dir: str | os.PathLike) -> Iterator[Path]:
+    """`atomic_folders` for one."""
+    with atomic_folders([output_dir]) as [folder]:
         yield folder
 
 
 @contextlib.contextmanager
-def new_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Path]]:
+def atomic_folders(output_dirs: Sequence[str | os.PathLike]) -> Iterator[list[Path]]:
     """Temporary folders that become `output_dirs` together when the block ends well.
 
     Until then each lies beside its place, as `.<name>.<letters>.partial`; all are

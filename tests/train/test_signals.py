@@ -13,7 +13,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.train.stopping import StopRequest, parse_duration
+from electra_tf.train.supervisor import StopRequest, parse_duration
 from tests.helpers.forked_runs import ROOT, before_steps, metrics_of, pretrain
 from tests.helpers.runs import TINY, tiny
 
@@ -88,10 +88,10 @@ def run_code(text):
 
 BLOCK = """
 import os, signal, time
-from electra_tf.train.stopping import LeaveAtOnce, plain_signals
+from electra_tf.train.supervisor import leave_at_once, plain_signals
 
 signal.signal(signal.SIGHUP, signal.{at_start})
-with LeaveAtOnce(), plain_signals({seconds}):
+with leave_at_once(), plain_signals({seconds}):
     os.kill(os.getpid(), {number})
     time.sleep({seconds} and 2)
 print("ended")
@@ -115,14 +115,15 @@ def test_a_block_that_signals_end(number, at_start, seconds, code):
 
 IN_A_FINALIZER = """
 import os, signal, time
-from electra_tf.train.stopping import LeaveAtOnce
+from electra_tf.train import supervisor
 
 class File:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(0.1)
 
-with LeaveAtOnce():
+supervisor._LEAVE_SECONDS = 0.5
+with supervisor.leave_at_once():
     File()
     time.sleep(60)
 """
@@ -135,42 +136,35 @@ def test_signal_in_a_finalizer_ends_the_process():
     assert done.stdout.count("SIGTERM: nothing to save") == 1
 
 
-WAITS = """
-import os, signal, time
-from electra_tf.train import stopping
+CLEANS_UP = """
+import os, signal
+from electra_tf.train import supervisor
 
-stopping.PATIENCE_SECONDS = 0.5
-with stopping.StopRequest(several_workers=True) as stop:
-    os.kill(os.getpid(), signal.SIGTERM)
-    for seconds in {expected}:
-        stop.expect(float(seconds))
-    time.sleep(2)
-    stop.answered()
-print('ended')
+with supervisor.leave_at_once():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
-@pytest.mark.parametrize(("expected", "code"), [("", 0), ("10", 0), ("10 0.1", 69)])
-def test_a_worker_that_waits_too_long_ends(expected, code):
-    """Longer than its last loop or save; without a limit before the first."""
-    done = run_code(WAITS.format(expected=expected.split()))
-    assert done.returncode == code, done.stderr
-    message = "SIGTERM: no exchange with the other workers was reached within 0.5 s"
-    assert (message in done.stdout) == (code == 69)
-    assert ("ended" in done.stdout) == (code == 0)
+def test_a_second_signal_ends_the_process():
+    done = run_code(CLEANS_UP)
+    assert done.returncode == -signal.SIGTERM
+    assert "SIGINT: nothing to save" in done.stdout
 
 
 def interrupt_the_import():
     """The upload that follows takes longer than a signal may go unanswered."""
     from electra_tf import startup
     from electra_tf.storage.remote_run import RunFolder
-    from electra_tf.train.stopping import LeaveAtOnce
+    from electra_tf.train import supervisor
 
     def upload(self, *_):
         time.sleep(1.5)
         print("uploaded", flush=True)
 
-    RunFolder.__exit__, LeaveAtOnce._patience = upload, 0.5
+    RunFolder.__exit__, supervisor._LEAVE_SECONDS = upload, 0.5
     startup.import_tensorflow = lambda: os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -182,10 +176,10 @@ def test_a_signal_before_training(tiny_data):
 
 
 def end_time():
-    from electra_tf.train import stopping
+    from electra_tf.train import supervisor
 
     later = types.SimpleNamespace(monotonic=lambda: time.monotonic() + 1e9)
-    stopping.time = later
+    supervisor.time = later
 
 
 @pytest.mark.thorough

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workers of a run by TF_CONFIG, and how long they are waited for.
+"""When a run begins, waits and ends: its workers, signals, and the time it was given.
 
-Standard library only: who writes is known before TensorFlow loads.
+Standard library only: a signal finds its handler before TensorFlow loads.
 """
 
 from __future__ import annotations
@@ -9,16 +9,29 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any, NamedTuple, Self
 
 from electra_tf.console import say
-from electra_tf.errors import EXIT_CONFIG, EXIT_PEER_LOST, JSON_ERRORS, UserError
+from electra_tf.errors import (
+    EXIT_CONFIG,
+    EXIT_PEER_LOST,
+    EXIT_PREEMPTED,
+    JSON_ERRORS,
+    UserError,
+)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LEAVE_SECONDS = 5.0
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
 class Cluster(NamedTuple):
@@ -58,7 +71,7 @@ class Cluster(NamedTuple):
     def from_environment(
         cls, timeout: float = timeout, use_tpu: bool = False
     ) -> Cluster:
-        """Reads TF_CONFIG; raises `UserError` (2) for one that is no TF_CONFIG.
+        """Reads TF_CONFIG; raises `UserError` (2) if it is invalid.
 
         With `use_tpu` also for one of several workers: each would train by itself, on
         the TPU that it finds.
@@ -114,7 +127,7 @@ class Cluster(NamedTuple):
             raise UserError(answer["error"], answer["code"])
 
     def _receive_all(self, own: dict[str, Any]) -> dict[str, Any]:
-        """The chief's side; returns what all are told, {} if nothing is wrong."""
+        """The chief's side; returns the answer to all, {} if nothing is wrong."""
         end = time.monotonic() + self.timeout
         came: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
         port = int(self.places[0].rpartition(":")[2])
@@ -228,3 +241,135 @@ def _answers(place: str) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def parse_duration(text: str, flag: str) -> float:
+    """Seconds in "5400", "5400s", "90m", "1h30m", "2d12h" or "0".
+
+    Raises `UserError` (2) naming `flag`.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    units = (86400, 3600, 60, 1)
+    numbers = match.groups() if match else ()
+    if not any(numbers):
+        raise UserError(
+            f"{flag} {text!r} is not a duration.\nGive seconds (5400) or days, hours, "
+            "minutes and seconds (1h30m)."
+        )
+    seconds = (int(n or 0) * unit for n, unit in zip(numbers, units, strict=True))
+    return float(sum(seconds))
+
+
+@contextlib.contextmanager
+def _handled(
+    action: Callable[[int, FrameType | None], object] | signal.Handlers,
+) -> Iterator[None]:
+    """Has the first signal in the block call `action`; the second ends the process.
+
+    Those that are ignored (by nohup) stay so.
+    """
+    handled = [n for n in _SIGNALS if signal.getsignal(n) != signal.SIG_IGN]
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for n in handled:
+            signal.signal(n, signal.SIG_DFL)
+        action(number, frame)
+
+    handler = first if callable(action) else action
+    before = {number: signal.signal(number, handler) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def plain_signals(seconds: float) -> Iterator[None]:
+    """For a block that no handler and no thread interrupts: signals just end it.
+
+    The exit code is then that of the signal: docs/distributed.md says what to do.
+
+    Args:
+      seconds: SIGALRM ends the process if the block takes longer.
+    """
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        with _handled(signal.SIG_DFL):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def leave_at_once() -> Iterator[None]:
+    """Has a signal in the block end the process with exit code 42.
+
+    For the time before and after training, in which there is nothing to save. The
+    block has some seconds to clean up, then a thread ends the process: SystemExit alone
+    would not do, as Python ignores an exception that a handler raises in a finalizer.
+    """
+    timer = threading.Timer(_LEAVE_SECONDS, os._exit, [EXIT_PREEMPTED])
+    timer.daemon = True
+
+    def leave(number: int, _) -> None:
+        name = signal.Signals(number).name
+        say(f"{name}: nothing to save. Run the same command again.", sys.stdout)
+        timer.start()
+        raise SystemExit(EXIT_PREEMPTED)
+
+    with _handled(leave):
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+class StopRequest:
+    """Notes the first signal while it is entered; a second one ends the process.
+
+    It may be entered again inside: what it has noted stays until the outermost end.
+
+    Args:
+      max_seconds: the time that the process was given, None for no limit.
+      since: when that time began, by `time.monotonic`.
+
+    Attributes:
+      signal: the first signal, None before.
+    """
+
+    def __init__(self, max_seconds: float | None = None, since: float | None = None):
+        self.signal: signal.Signals | None = None
+        self._depth = 0
+        self._handlers = contextlib.ExitStack()
+        self._end = None
+        if max_seconds is not None:
+            self._end = (time.monotonic() if since is None else since) + max_seconds
+
+    def __enter__(self) -> Self:
+        if not self._depth:
+            self._handlers.enter_context(_handled(self._note))
+        self._depth += 1
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._handlers.close()
+
+    def _note(self, number: int, _) -> None:
+        self.signal = signal.Signals(number)
+
+    def reason(self, needed: float = 0.0) -> str | None:
+        """Why to stop now, None to go on.
+
+        Args:
+          needed: seconds that another round and the saving after it would take.
+        """
+        if self.signal:
+            return self.signal.name
+        if self._end is not None and time.monotonic() + needed >= self._end:
+            return "max_wall_time"
+        return None

@@ -1,53 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exported SavedModel of a fine-tuned task as a predictor; its graph has it all."""
+"""SavedModels that export_model.py has written, as loaded models."""
 
 from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from electra_tf import startup
+from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, question_inputs
 from electra_tf.finetune.inputs import Asked, Source
 from electra_tf.finetune.task import rounded
 from electra_tf.inference.predictor import Predictor, plain
-from electra_tf.inference.saved_model_texts import open_saved_model
-from electra_tf.text.tokenization import encoded
+from electra_tf.inference.pretrained_model import TextModel
+from electra_tf.paths import readable_by_tensorflow
+from electra_tf.storage.manifest import verify_folder
+from electra_tf.text.tokenization import Tokenizer, encoded
+from electra_tf.text.vocabulary import Vocabulary
 
 _BATCH = 64
-# What its signature takes -> what that is.
+# The inputs of a task's signature -> what it reads.
 _READS = {
     ("text",): "texts",
     ("text", "text_b"): "texts",
     ("context", "question"): "questions",
 }
+_ANSWERS = {"label", "labels", "value", "answer"}
+# Parts of a pre-trained model -> (signature and output for ids).
+_PARTS = {
+    "encoder": ("serving_default", "sequence_output"),
+    "preprocessor": ("serving_default", "input_word_ids"),
+    "detector": ("ids", "probabilities"),
+    "generator": ("ids", "mlm_logits"),
+    "scorer": ("ids", "token_scores"),
+}
+_IDS = ("input_word_ids", "input_mask", "input_type_ids", "masked_lm_positions")
 
 
-class SavedModelPredictor(Predictor):
-    """What `export_model.py --format saved_model --what <task>` has written.
+def read(folder: Path) -> SavedModelPredictor | SavedModelPart:
+    """The SavedModel in a folder: of a fine-tuned task, or of a part of a model.
 
     Raises `UserError`: 2 for a SavedModel of something else, 65 for a damaged one.
     """
+    manifest = verify_folder(folder, say_nothing)
+    startup.import_tensorflow()
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 - its ops are in the graph
 
-    def __init__(self, folder: Path):
-        self._model, self._call, manifest = open_saved_model(folder)
-        taken = self._call.structured_input_signature[1] if self._call else {}
-        self._takes = tuple(sorted(taken))
-        given = set(self._call.structured_outputs) if self._call else set()
-        reads = _READS.get(self._takes)
-        if reads is None or not given & {"label", "labels", "value", "answer"}:
-            raise UserError(
-                f"{folder} is no SavedModel of a fine-tuned task, but of "
-                f"{manifest.get('what', 'something else')}."
-            )
-        self._is_tagger = "words" in given
+    loaded = tf.saved_model.load(readable_by_tensorflow(folder))
+    call = loaded.signatures.get("serving_default")
+    if call and _ANSWERS & call.structured_outputs.keys():
+        return SavedModelPredictor(folder, call, manifest)
+    if manifest.get("what") in _PARTS:
+        return SavedModelPart(folder, loaded, manifest)
+    raise UserError(f"{folder} is a SavedModel that export_model.py has not written.")
+
+
+class _States(NamedTuple):
+    sequence_output: Any
+
+
+class _Encoder:
+    """The encoder of a SavedModel, called as `TextEncoder` is."""
+
+    def __init__(self, states: Callable[..., Any], hidden_size: int):
+        self._states, self.hidden_size = states, hidden_size
+
+    def __call__(self, *inputs) -> _States:
+        return _States(self._states(*inputs))
+
+
+class SavedModelPart(TextModel):
+    """An encoder, preprocessor, detector, generator or scorer.
+
+    Args:
+      loaded: the SavedModel; it has to be kept, or its variables are deleted.
+      manifest: of the export.
+    """
+
+    def __init__(self, folder: Path, loaded: Any, manifest: dict[str, Any]):
+        import tensorflow as tf
+
+        kind = manifest["what"]
+        self.name = self.origin = str(folder.absolute())
+        self.what = f"the SavedModel of a model's {kind}"
+        self.vocab = Vocabulary.load(folder / "assets" / "vocab.txt")
+        settings = manifest["do_lower_case"], manifest["strip_accents"]
+        self.tokenizer = Tokenizer(self.vocab, *settings)
+        self.max_seq_length = manifest["max_seq_length"]
+        self._loaded, (signature, output) = loaded, _PARTS[kind]
+        call = loaded.signatures[signature]
+
+        def of_ids(*inputs):
+            tensors = map(tf.convert_to_tensor, inputs)
+            return call(**dict(zip(_IDS, tensors, strict=False)))[output]
+
+        if kind == "encoder":
+            self.encoder = _Encoder(of_ids, call.structured_outputs[output].shape[-1])
+        elif kind == "detector":
+            self._detect = of_ids
+        elif kind == "generator":
+            self._logits_at = of_ids
+        elif kind == "scorer":
+            self.methods, self._scores = ("electric",), of_ids
+
+    def _score_function(self, method: str) -> Callable[..., Any]:
+        del method
+        return self._scores
+
+    def __repr__(self) -> str:
+        return f"<{self.what} from {self.name}>"
+
+
+class SavedModelPredictor(Predictor):
+    """A fine-tuned task; its graph reads texts and answers.
+
+    Args:
+      call: its signature.
+      manifest: of the export; {} without one.
+    """
+
+    def __init__(self, folder: Path, call: Any, manifest: dict[str, Any]):
+        self._call = call
+        self._takes = tuple(sorted(call.structured_input_signature[1]))
+        self._is_tagger = "words" in call.structured_outputs
         super().__init__(
             str(folder.absolute()),
             manifest.get("task", folder.parent.name),
-            "words" if self._is_tagger else reads,
+            "words" if self._is_tagger else _READS[self._takes],
             len(self._takes),
         )
         self._choices = [*map(tuple, manifest.get("columns", [])), self._takes]
