@@ -70,7 +70,7 @@ def test_path_of_the_weights_does_not_count(tmp_path):
         assert ("init_checkpoint" in found) == is_known
         assert found.get("init_checkpoint") is None
     # Of a directory, only the files of the weights count.
-    found = CheckpointInfo(str(tmp_path), {}, None, None, lambda _: None)
+    found = CheckpointInfo(str(tmp_path), {}, None, None, lambda: None)
     name, hashes = "discriminator/model.safetensors", []
     for file, text in ((name, "a"), ("README.md", "b"), (name, "other")):
         write_files(tmp_path, {file: text})
