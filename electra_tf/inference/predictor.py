@@ -212,7 +212,7 @@ class TaskPredictor(Predictor):
     def __init__(self, trained: FinetunedModel, task: Task, number: int):
         from electra_tf.finetune.batches import head_outputs
 
-        texts = getattr(task, "num_texts", 1)
+        texts = task.num_texts
         columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
         fewest = min(map(len, columns), default=None)
         facts = {
