@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.export.encoder import python_pack, python_tokens
 from electra_tf.export.finetuned_task import ExportedTask
+from electra_tf.export.parts import python_pack, python_tokens
 from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,

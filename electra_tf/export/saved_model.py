@@ -18,10 +18,8 @@ from electra_tf.data.tfrecord import varint
 from electra_tf.errors import UserError
 from electra_tf.export import (
     classifier,
-    discriminator,
-    encoder,
-    fill_mask,
     finetuned_task,
+    parts,
     question_answering,
 )
 from electra_tf.export.formats import ExportRequest
@@ -35,11 +33,11 @@ from electra_tf.storage.atomic_folder import atomic_folders
 from electra_tf.storage.manifest import verify_folder, write_manifest
 
 WHAT = {
-    "encoder": encoder.encoder,
-    "preprocessor": encoder.preprocessor,
-    "detector": discriminator.detector,
-    "generator": fill_mask.generator,
-    "scorer": discriminator.scorer,
+    "encoder": parts.encoder,
+    "preprocessor": parts.preprocessor,
+    "detector": parts.detector,
+    "generator": parts.generator,
+    "scorer": parts.scorer,
 }
 # By the kind of a fine-tuned task.
 TASKS = {

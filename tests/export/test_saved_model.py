@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.export import saved_model
-from electra_tf.export.encoder import python_pack
+from electra_tf.export.parts import python_pack
 from electra_tf.export.signatures import Check
 from electra_tf.interop import readers
 from electra_tf.storage import manifest

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a pre-trained model as SavedModels.
+
+Encoder and preprocessor have the interface of TensorFlow Hub's text API. Detector and
+scorer read a text of any length in consecutive windows that do not overlap, as
+`PretrainedModel.detect` does; the generator fills [MASK].
+
+Shapes: B texts, T tokens of the longest, L length of packed ids, N masked positions,
+V vocabulary, K best tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from electra_tf.export.signatures import (
+    NAMES,
+    NO_OFFSET,
+    PROBES,
+    TEXT,
+    Check,
+    EncoderInputs,
+    ExportedModel,
+    Servable,
+    checked,
+    columns_of,
+    computed,
+    encoded,
+    encoder_specs,
+    ids_check,
+    in_range,
+    map_windows,
+    pack,
+    probe_ids,
+    require,
+    reusable_root,
+    servable,
+    truncate,
+    windows_of,
+)
+from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.scoring import TokenScore
+from electra_tf.text import packing
+from electra_tf.text.tf_tokenization import tokenize_with_offsets
+from electra_tf.text.vocabulary import MASK
+
+ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
+TOP = 5
+_NEAR_TIE = 1e-6
+_MASKED_PROBES = (
+    "The [MASK] brown fox [MASK].",
+    "nothing is masked here",
+    "",
+    "[MASK]",
+    "caf\u00e9 [MASK][MASK] \u4e2d[MASK]",
+)
+
+
+def encoder(source: ExportedModel) -> Servable:
+    """The discriminator's encoder (of a masked language model: its only one).
+
+    `model(inputs, training=False)` takes a dict of int32 [B, L] and returns
+    sequence_output [B, L, H], pooled_output and default [B, H] (the vector of [CLS]:
+    ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
+    """
+    network = source.pretrainer.electra
+
+    def encode(inputs, training=False):
+        seed = None
+        if training:
+            seed = tf.random.uniform([2], maxval=tf.int32.max, dtype=tf.int32)
+        return answer(checked(inputs, source.shape), seed)
+
+    @tf.function(autograph=False)  # that all call, each in its way
+    def answer(inputs, seed):
+        output = network(*inputs, seed)
+        sequence = tf.cast(output.sequence_output, tf.float32)
+        layers = [tf.cast(x, tf.float32) for x in output.all_layer_outputs]
+        pooled = sequence[:, 0]
+        return {
+            "sequence_output": sequence,
+            "pooled_output": pooled,
+            "default": pooled,
+            "encoder_outputs": layers,
+        }
+
+    root = reusable_root(network.variables)
+    root.__call__ = tf.function(encode, autograph=False)
+    for training in (False, True):
+        root.__call__.get_concrete_function(encoder_specs(), training=training)
+
+    def last_layer(inputs):  # a signature cannot return a list
+        outputs = answer(inputs, None)
+        return {name: outputs[name] for name in ENCODER_OUTPUTS}
+
+    last_layer = computed(source, last_layer)
+
+    @tf.function(autograph=False, input_signature=list(encoder_specs().values()))
+    def serve(input_word_ids, input_mask, input_type_ids):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        inputs = dict(zip(NAMES, inputs, strict=True))
+        return last_layer(checked(inputs, source.shape))
+
+    inputs = probe_ids(source)
+    sequence = np.asarray(
+        tf.cast(network(*inputs.values()).sequence_output, tf.float32)
+    )
+    expected = {"sequence_output": sequence, "pooled_output": sequence[:, 0]}
+    return Servable(
+        root,
+        {"serving_default": serve},
+        [Check("serving_default", inputs, expected)],
+        {"preprocessor": "the preprocessor exported beside it"},
+    )
+
+
+def preprocessor(source: ExportedModel) -> Servable:
+    """From texts to the encoder's inputs.
+
+    `model(text)` packs string [B]; `model.tokenize(text)` gives a RaggedTensor int32
+    [B, (tokens)] and `model.bert_pack_inputs([first, second], seq_length=)` packs one
+    or two of those.  Loading it needs `import tensorflow_text`.
+    """
+    vocab = source.vocab
+    tokenizer = source.tf_tokenizer()
+    default_length = source.max_seq_length
+
+    def pack_segments(segments, seq_length=default_length):
+        with tf.control_dependencies(_requirements(segments, seq_length, len(vocab))):
+            seq_length = tf.identity(seq_length)
+            segments = [_of_unknown_rows(segment) for segment in segments]
+            kept = truncate(segments, seq_length)
+        return dict(zip(NAMES, pack(kept, vocab, seq_length), strict=True))
+
+    root = reusable_root()
+    tokens = tf.RaggedTensorSpec([None, None], tf.int32)
+    length = tf.TensorSpec([], tf.int32, name="seq_length")
+
+    root.tokenize = tf.train.Checkpoint()
+    root.tokenize.__call__ = tf.function(
+        tokenizer.tokenize, autograph=False, input_signature=[TEXT]
+    )
+    root.tokenize.get_special_tokens_dict = tf.function(
+        lambda: {
+            "vocab_size": tf.constant(len(vocab)),
+            "padding_id": tf.constant(vocab.pad_id),
+            "start_of_sequence_id": tf.constant(vocab.cls_id),
+            "end_of_segment_id": tf.constant(vocab.sep_id),
+            "mask_id": tf.constant(vocab.mask_id),
+        },
+        autograph=False,
+        input_signature=[],
+    )
+    root.bert_pack_inputs = tf.train.Checkpoint()
+    root.bert_pack_inputs.__call__ = tf.function(pack_segments, autograph=False)
+    for count in (1, 2):
+        root.bert_pack_inputs.__call__.get_concrete_function([tokens] * count, length)
+
+    @tf.function(autograph=False, input_signature=[TEXT])
+    def preprocess(text):
+        tokens = root.tokenize.__call__(tf.ensure_shape(text, [None]))
+        return root.bert_pack_inputs.__call__([tokens], tf.constant(default_length))
+
+    root.__call__ = preprocess
+    expected = dict(
+        zip(NAMES, python_pack(source, PROBES, default_length), strict=True)
+    )
+    return Servable(
+        root,
+        {"serving_default": preprocess},
+        [Check("serving_default", {"text": encoded(PROBES)}, expected)],
+        {"seq_length": default_length},
+    )
+
+
+def _of_unknown_rows(segment: tf.RaggedTensor) -> tf.RaggedTensor:
+    """The same, of which a graph does not know the rows before it runs.
+
+    Else segments of different batch sizes fail in TensorFlow's words as a loaded graph
+    is made, before anything in it can say what is wrong.
+    """
+    splits = tf.raw_ops.PlaceholderWithDefault(input=segment.row_splits, shape=[None])
+    return tf.RaggedTensor.from_row_splits(segment.values, splits, validate=False)
+
+
+def _requirements(segments, seq_length, vocab_size: int) -> list[tf.Operation]:
+    """What `bert_pack_inputs` refuses: unknown ids, no room, different batch sizes."""
+    least = 1 + len(segments)  # [CLS], and a [SEP] for each segment
+    found = [in_range("a token id", s.flat_values, vocab_size) for s in segments]
+    what = f"seq_length must be at least {least}; it is"
+    found.append(require(seq_length >= least, what, seq_length))
+    if len(segments) == 2:
+        rows = [segment.nrows() for segment in segments]
+        what = "segments of different batch sizes:"
+        found.append(require(rows[0] == rows[1], what, *rows))
+    return found
+
+
+def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedTexts:
+    """Packs texts in Python, to `length`."""
+    tokenizer = source.tokenizer()
+    ids = [tokenizer.encode(text)[: length - 2] for text in texts]
+    return packing.pack(source.vocab, ids, length)
+
+
+def python_tokens(
+    source: ExportedModel, text: str, network: Callable
+) -> tuple[list[int], list[tuple[int, int]], tf.Tensor]:
+    """A text's tokens, their offsets, and the outputs of a network for each, [N, ...].
+
+    Args:
+      network: from EncoderInputs to [B, L, ...]; it reads window by window.
+    """
+    ids, offsets = source.tokenizer().encode_with_offsets(text)
+    size, values = source.max_seq_length - 2, []
+    for first in range(0, max(1, len(ids)), size):
+        window = packing.pack(source.vocab, [ids[first : first + size]])
+        values.append(network(EncoderInputs(*map(tf.constant, window)))[0, 1:-1])
+    return ids, offsets, tf.concat(values, 0)
+
+
+def detector(source: ExportedModel) -> Servable:
+    """How much each token of a text looks replaced.
+
+    `serving_default`: text string [B] -> tokens string [B, T] (as they stand in the
+    text), starts and ends int32 [B, T] (characters; -1 where a row has no more tokens),
+    probabilities float32 [B, T], num_tokens int32 [B].
+    `ids`: the encoder's inputs -> logits and probabilities float32 [B, L].
+    """
+    pretrainer = source.pretrainer
+
+    def logits(inputs: EncoderInputs) -> tf.Tensor:
+        return pretrainer.replaced_logits(*inputs)
+
+    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"probabilities": tf.sigmoid(values)}
+
+    def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        values = logits(inputs)
+        return {"logits": values} | answer(values)
+
+    variables = pretrainer.electra.variables
+    variables += pretrainer.discriminator_predictions.variables
+    if pretrainer.objective.needs_log_q:
+        variables += [
+            v
+            for v in pretrainer.generator.variables
+            if all(v is not other for other in variables)
+        ]
+
+    rows = source.in_python().detect(PROBES)
+    return _text_export(source, variables, logits, answer, ids_answer, rows)
+
+
+def scorer(source: ExportedModel) -> Servable:
+    """Electric's pseudo-log-likelihood of each text, in one pass (section 2.4).
+
+    `serving_default`: text string [B] -> score float32 [B], the sum of token_scores
+    float32 [B, T] (-E(x)_t, an estimate of log p(x_t | the rest)); tokens, starts, ends
+    and num_tokens as the detector's.
+    `ids`: the encoder's inputs -> token_scores float32 [B, L], 0 at padding.
+    """
+    pretrainer = source.pretrainer
+
+    def scores(inputs: EncoderInputs) -> tf.Tensor:
+        return -pretrainer.replaced_logits(*inputs, net_only=True)
+
+    def answer(values: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"token_scores": values}
+
+    def ids_answer(inputs: EncoderInputs) -> dict[str, tf.Tensor]:
+        return {"token_scores": scores(inputs) * tf.cast(inputs.mask, tf.float32)}
+
+    variables = pretrainer.electra.variables
+    variables += pretrainer.discriminator_predictions.variables
+    rows = [*source.in_python().score_tokens(PROBES)]
+    return _text_export(source, variables, scores, answer, ids_answer, rows, "score")
+
+
+def _text_export(
+    source: ExportedModel,
+    variables: list,
+    network: Callable[[EncoderInputs], tf.Tensor],
+    answer: Callable[[tf.Tensor], dict[str, tf.Tensor]],
+    ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    rows: Sequence[Sequence[TokenPrediction | TokenScore]],
+    total: str | None = None,
+) -> Servable:
+    """A SavedModel with a signature for texts and one for ids.
+
+    Args:
+      network: one number per token, float32 [B, L].
+      answer: the outputs for the tokens of texts from the network's numbers [N].
+      ids_answer: the outputs for ids.
+      rows: the tokens of PROBES with their numbers, as Python has them.
+      total: the name of one more output: the sum over each text's tokens.
+    """
+    tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
+
+    @tf.function(autograph=False, input_signature=[TEXT])
+    def of_texts(text):
+        tokens = tokenize_with_offsets(tokenizer, tf.ensure_shape(text, [None]))
+        windows = windows_of(tokens.ids, size)
+        flat = map_windows(network, windows, source.vocab)
+        ragged = tokens.ids.with_flat_values
+        sums = {total: tf.reduce_sum(ragged(flat), axis=1)} if total else {}
+        found = {name: ragged(x).to_tensor() for name, x in answer(flat).items()}
+        return (
+            found
+            | sums
+            | {
+                "tokens": tokens.surfaces.to_tensor(""),
+                "starts": tokens.starts.to_tensor(NO_OFFSET),
+                "ends": tokens.ends.to_tensor(NO_OFFSET),
+                "num_tokens": tf.cast(tokens.ids.row_lengths(), tf.int32),
+            }
+        )
+
+    [output] = answer(tf.zeros([1]))
+    expected = columns_of(
+        [
+            {
+                "tokens": [token[0].encode() for token in row],
+                "starts": [token[1] for token in row],
+                "ends": [token[2] for token in row],
+                output: [token[3] for token in row],
+            }
+            for row in rows
+        ]
+    )
+    expected["num_tokens"] = np.array([len(row) for row in rows])
+    if total:
+        expected[total] = expected[output].sum(axis=1)
+    checks = [
+        Check("serving_default", {"text": encoded(PROBES)}, expected),
+        ids_check(source, ids_answer),
+    ]
+    return servable(source, variables, of_texts, ids_answer, checks, {"window": size})
+
+
+def generator(source: ExportedModel) -> Servable:
+    """The generator, or what a masked language model is.
+
+    `serving_default`: text string [B] with [MASK] in it -> tokens string and
+    probabilities float32 [B, N, K] (the K best for each), num_masks int32 [B]. A text
+    that is too long loses its end.
+    `ids`: the encoder's inputs and masked_lm_positions int32 [B, N] -> mlm_logits
+    float32 [B, N, V].
+    """
+    network = source.pretrainer.generator
+    vocab = source.vocab
+    tokenizer = source.tf_tokenizer()
+    size = source.max_seq_length - 2
+    root = reusable_root(network.variables)
+    vocabulary = tf.constant(list(vocab.tokens))
+
+    @tf.function(autograph=False, input_signature=[TEXT])
+    def of_texts(text):
+        text = tf.ensure_shape(text, [None])
+        parts = tf.strings.split(text, MASK)  # [B, (parts)]
+        tokens = tokenizer.tokenize(parts.flat_values)
+        masks = tf.fill([tokens.nrows(), 1], vocab.mask_id)
+        tokens = parts.with_flat_values(tf.concat([tokens, masks], axis=1))
+        tokens = tokens.merge_dims(1, 2)[:, :-1][:, :size]  # [B, (tokens)]
+        inputs = pack([tokens], vocab)
+        places = places_of(vocab.mask_id, inputs.ids)
+        logits = network.logits_at(*inputs, places.to_tensor())
+        probs, ids = tf.math.top_k(tf.nn.softmax(logits), TOP)
+        counts = places.row_lengths()
+        real = tf.sequence_mask(counts, tf.shape(ids)[1])[:, :, None]
+        return {
+            "tokens": tf.where(real, tf.gather(vocabulary, ids), ""),
+            "probabilities": tf.where(real, probs, 0.0),
+            "num_masks": tf.cast(counts, tf.int32),
+        }
+
+    logits_at = computed(source, network.logits_at)
+    positions_spec = tf.TensorSpec([None, None], tf.int32, name="masked_lm_positions")
+
+    @tf.function(
+        autograph=False, input_signature=[*encoder_specs().values(), positions_spec]
+    )
+    def of_ids(input_word_ids, input_mask, input_type_ids, masked_lm_positions):
+        inputs = (input_word_ids, input_mask, input_type_ids)
+        inputs = checked(dict(zip(NAMES, inputs, strict=True)), source.shape)
+        shape = tf.shape(inputs.ids)
+        rows = tf.shape(masked_lm_positions)[0]
+        same = require(rows == shape[0], "masked_lm_positions has rows", rows, shape[0])
+        inside = in_range("masked_lm_positions", masked_lm_positions, shape[1])
+        with tf.control_dependencies([same, inside]):
+            positions = tf.identity(masked_lm_positions)
+        return {"mlm_logits": logits_at(*inputs, positions)}
+
+    root.__call__ = of_texts
+    root.ids = of_ids
+    checks = _generator_checks(source, network)
+    return Servable(
+        root, {"serving_default": of_texts, "ids": of_ids}, checks, {"top": TOP}
+    )
+
+
+def places_of(token_id: int, ids: tf.Tensor) -> tf.RaggedTensor:
+    """Where a token stands in each row of ids [B, L]: int32 [B, (places)]."""
+    rows, places = tf.unstack(tf.cast(tf.where(ids == token_id), tf.int32), axis=1)
+    return tf.RaggedTensor.from_value_rowids(places, rows, nrows=tf.shape(ids)[0])
+
+
+def _generator_checks(source: ExportedModel, network) -> list[Check]:
+    ids = probe_ids(source)
+    inputs = EncoderInputs(*map(tf.constant, ids.values()))
+    positions = (
+        np.array([[1, 0], [2, 3], [0, 5], [4, 1]], np.int32) % ids[NAMES[0]].shape[1]
+    )
+    logits = np.asarray(network.logits_at(*inputs, tf.constant(positions)))
+    return [
+        Check(
+            "serving_default",
+            {"text": encoded(_MASKED_PROBES)},
+            _expected_of_texts(source),
+        ),
+        Check("ids", ids | {"masked_lm_positions": positions}, {"mlm_logits": logits}),
+    ]
+
+
+def _expected_of_texts(source: ExportedModel) -> dict[str, np.ndarray]:
+    """The best tokens and their probabilities, as `fill_mask` has them in Python.
+
+    The tokens are compared as well only where no two are as good as equal, which may
+    change places.
+    """
+    rows = source.in_python().fill_mask(_MASKED_PROBES, TOP + 1)
+    shape = len(rows), max(map(len, rows)), TOP
+    tokens, probs = np.full(shape, b"", object), np.zeros(shape)
+    apart = source.facts.get("precision", "float32") == "float32"
+    for row, guesses in enumerate(rows):
+        for place, best in enumerate(guesses):
+            shares = [guess.probability for guess in best]
+            apart &= not (-np.diff(shares) < _NEAR_TIE).any()
+            tokens[row, place] = [guess.token.encode() for guess in best[:TOP]]
+            probs[row, place] = shares[:TOP]
+    counts = np.array([len(row) for row in rows])
+    found = {"probabilities": probs, "num_masks": counts}
+    return found | ({"tokens": tokens} if apart else {})
