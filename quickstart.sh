@@ -66,9 +66,9 @@ run run_pretraining.py --data-dir "$out" --model-name $name \
 \"eval_tfrecords\": \"$out/heldout_tfrecords/pretrain_data.tfrecord*\"}"
 
 heading "5/9  A look at it" \
-  "The generator replaces tokens of that novel; colours show what was caught."
+  "The generator replaces one or two tokens a sentence; colours show what was caught."
 passage="$out/passage.txt"
-sed -n '1376,1382p' examples/heldout/lost_world_opening.txt > "$passage"
+sed -n '571,575p' examples/heldout/lost_world_opening.txt > "$passage"
 FORCE_COLOR=1 run run_inference.py detect --data-dir "$out" --model-name $name \
   --input "$passage" --corrupt
 

@@ -27,7 +27,6 @@ DATA = [
 # --runner beam; it asks for protobuf<7, which TensorFlow takes as well.
 BEAM = ["apache-beam>=2.77,<3"]
 ONNX = ["onnx>=1.17,<2", "onnxruntime>=1.20,<2"]
-RERANK = ["rapidfuzz>=3,<4"]
 TENSORBOARD = ["tensorboard>=2.21,<3"]  # 2.20 does not start beside setuptools 82
 FSSPEC = "fsspec>=2025.5"
 # Without the lower bound of aiobotocore, pip looks through years of its releases.
@@ -82,7 +81,6 @@ setup(
         "data": DATA,
         "gpu": ["tensorflow[and-cuda]>=2.20,<2.22"],
         "onnx": ONNX,  # export_model.py --format onnx
-        "rerank": RERANK,  # word errors in run_inference.py rerank
         # To look at the curves of a run, which are written without it. TensorFlow 2.20
         # brings it, 2.21 no longer does.
         "tensorboard": TENSORBOARD,
@@ -109,7 +107,6 @@ setup(
             *BEAM,
             *DATA,
             *ONNX,
-            *RERANK,
             # Stand-ins of the hubs that models are published on.
             "starlette>=0.40,<2",
             "uvicorn>=0.30,<1",

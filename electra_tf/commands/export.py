@@ -61,8 +61,8 @@ flags.DEFINE_string("handle", None, "The name to publish under, owner/model.")
 flags.DEFINE_string(
     "license",
     None,
-    "With --format hub: the licence of the weights; by default apache-2.0. What is "
-    "uploaded as it is has the one that its README.md names.",
+    "With --format hub: the licence of the weights; by default apache-2.0. A "
+    "directory that exists already has the one that its README.md names.",
 )
 flags.DEFINE_enum(
     "precision",
@@ -81,8 +81,8 @@ flags.DEFINE_enum(
     "publish",
     None,
     ["kaggle", "huggingface"],
-    "With --format hub, or huggingface: upload what was written; or what --output-dir "
-    "holds already, of a run that is named the newest checkpoint.",
+    "With --format hub, or huggingface: upload what was written, or what --output-dir "
+    "holds already, which must be of the newest checkpoint of a run that is named.",
 )
 flags.DEFINE_boolean(
     "private",
@@ -96,7 +96,7 @@ flags.DEFINE_boolean(
     "allow_pytorch_bin",
     False,
     "Read weights from pytorch_model.bin if there is no safetensors file: with "
-    "torch.load(weights_only=True), which runs no program that is in it.",
+    "torch.load(weights_only=True), which runs none of the code in it.",
 )
 flags.mark_flags_as_required(["format", "output_dir"])
 

@@ -35,6 +35,12 @@ def _is_last_to_learn(config) -> bool:
     return kind.main_network and not kind.is_originals and not has_verdict
 
 
+def _is_mixed(phase) -> bool:
+    """Whether the data of a phase are a list of several data sets."""
+    data = phase.config.pretrain_tfrecords
+    return isinstance(data, list) and len(data) > 1
+
+
 RULES = (
     Rule(
         ("do_train", "do_eval"),
@@ -50,6 +56,16 @@ RULES = (
         ("stage_one_steps", "num_train_steps"),
         lambda c: (c.stage_one_steps or 0) >= c.num_train_steps,
         "no step is left for the discriminator. Lower the first, or raise the second",
+    ),
+    Rule(
+        ("mask_prob", "max_seq_length"),
+        lambda c: c.max_predictions_per_seq < 1,
+        "less than one token is masked. Raise one of them",
+    ),
+    Rule(
+        ("sampling_alpha", "pretrain_tfrecords"),
+        lambda c: c.sampling_alpha != 1 and not any(map(_is_mixed, c.run_phases())),
+        "it gives shares to a list\nof data sets without weights. Leave it out",
     ),
     Rule(
         ("mask_token_share", "random_token_share"),
@@ -134,6 +150,8 @@ _NEEDS = {
 
 def check(config) -> None:
     """Raises a UserError for hparams of a PretrainingConfig that exclude each other."""
+    for name in ("pretrain_tfrecords", "eval_tfrecords"):
+        _check_data_sets(name, getattr(config, name))
     for rule in RULES:
         if rule.is_broken(config):
             said = [f"{name} {show(getattr(config, name))}" for name in rule.names]
@@ -149,7 +167,6 @@ def check(config) -> None:
             )
     _check_needs(config)
     _check_weights(config)
-    _check_data(config)
     _check_sizes(config)
 
 
@@ -189,24 +206,6 @@ def _check_weights(config) -> None:
         )
 
 
-def _check_data(config) -> None:
-    """Raises a UserError for data sets that cannot be mixed."""
-    for name in ("pretrain_tfrecords", "eval_tfrecords"):
-        _check_data_sets(name, getattr(config, name))
-    places = [phase.config.pretrain_tfrecords for phase in config.run_phases()]
-    data = next((p for p in places if isinstance(p, list) and len(p) > 1), places[-1])
-    alpha = config.sampling_alpha
-    is_mixed = isinstance(data, list) and len(data) > 1
-    if alpha != type(config).sampling_alpha and not is_mixed:
-        reason = "weights say what each share is"
-        if not isinstance(data, dict):
-            reason = "there is one data set; it chooses among those of a list"
-        raise UserError(
-            f"sampling_alpha is {show(alpha)}, but pretrain_tfrecords is "
-            f"{show(data)}: {reason}. Leave sampling_alpha out"
-        )
-
-
 def _check_data_sets(name: str, data: str | list | dict) -> None:
     """Raises a UserError unless these are patterns, each once, with weights."""
     problem = ""
@@ -227,12 +226,7 @@ def _is_weight(value: Any) -> bool:
 
 
 def _check_sizes(config) -> None:
-    """Raises a UserError for masks of nothing or a generator without units."""
-    if config.max_predictions_per_seq < 1:
-        raise UserError(
-            f"mask_prob {config.mask_prob} of max_seq_length {config.max_seq_length} "
-            "is less than one token; raise one of them"
-        )
+    """Raises a UserError for a generator without units."""
     if not config.uses_generator_config:
         return
     shape, generator = config.model_config(), config.generator_config()

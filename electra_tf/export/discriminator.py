@@ -9,13 +9,11 @@ Shapes: B texts, T tokens of the longest, L length of packed ids.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import UserError
-from electra_tf.export.encoder import kinds_of, python_tokens
 from electra_tf.export.signatures import (
     NO_OFFSET,
     PROBES,
@@ -31,6 +29,8 @@ from electra_tf.export.signatures import (
     servable,
     windows_of,
 )
+from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.scoring import TokenScore
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
 
 
@@ -42,7 +42,6 @@ def detector(source: ExportedModel) -> Servable:
     probabilities float32 [B, T], num_tokens int32 [B].
     `ids`: the encoder's inputs -> logits and probabilities float32 [B, L].
     """
-    need_discriminator(source, "detector")
     pretrainer = source.pretrainer
 
     def logits(inputs: EncoderInputs) -> tf.Tensor:
@@ -64,7 +63,8 @@ def detector(source: ExportedModel) -> Servable:
             if all(v is not other for other in variables)
         ]
 
-    return _text_export(source, variables, logits, answer, ids_answer)
+    rows = source.in_python().detect(PROBES)
+    return _text_export(source, variables, logits, answer, ids_answer, rows)
 
 
 def scorer(source: ExportedModel) -> Servable:
@@ -75,14 +75,7 @@ def scorer(source: ExportedModel) -> Servable:
     and num_tokens as the detector's.
     `ids`: the encoder's inputs -> token_scores float32 [B, L], 0 at padding.
     """
-    need_discriminator(source, "scorer")
     pretrainer = source.pretrainer
-    if pretrainer.objective.scoring != "electric":
-        raise UserError(
-            f"{source.name} is {pretrainer.objective.model}: its discriminator tells "
-            "replaced tokens but gives no likelihoods.\nA scorer needs a model trained "
-            'with "electric_objective": true; this one has --what detector.'
-        )
 
     def scores(inputs: EncoderInputs) -> tf.Tensor:
         return -pretrainer.replaced_logits(*inputs, net_only=True)
@@ -95,16 +88,8 @@ def scorer(source: ExportedModel) -> Servable:
 
     variables = pretrainer.electra.variables
     variables += pretrainer.discriminator_predictions.variables
-    return _text_export(source, variables, scores, answer, ids_answer, "score")
-
-
-def need_discriminator(source: ExportedModel, what: str) -> None:
-    """Raises UserError for a model that has no discriminator."""
-    if source.pretrainer.discriminator_predictions is None:
-        raise UserError(
-            f"{source.name} has no discriminator: there is no {what} to export.\n"
-            f"It has --what {', '.join(kinds_of(source))}."
-        )
+    rows = [*source.in_python().score_tokens(PROBES)]
+    return _text_export(source, variables, scores, answer, ids_answer, rows, "score")
 
 
 def _text_export(
@@ -113,6 +98,7 @@ def _text_export(
     network: Callable[[EncoderInputs], tf.Tensor],
     answer: Callable[[tf.Tensor], dict[str, tf.Tensor]],
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
+    rows: Sequence[Sequence[TokenPrediction | TokenScore]],
     total: str | None = None,
 ) -> Servable:
     """A SavedModel with a signature for texts and one for ids.
@@ -121,6 +107,7 @@ def _text_export(
       network: one number per token, float32 [B, L].
       answer: the outputs for the tokens of texts from the network's numbers [N].
       ids_answer: the outputs for ids.
+      rows: the tokens of PROBES with their numbers, as Python has them.
       total: the name of one more output: the sum over each text's tokens.
     """
     tokenizer, size = source.tf_tokenizer(), source.max_seq_length - 2
@@ -144,21 +131,21 @@ def _text_export(
             }
         )
 
-    rows = []
-    for text in PROBES:
-        _, offsets, values = python_tokens(source, text, network)
-        rows.append(
+    [output] = answer(tf.zeros([1]))
+    expected = columns_of(
+        [
             {
-                "tokens": [text[start:end].encode() for start, end in offsets],
-                "starts": [start for start, _ in offsets],
-                "ends": [end for _, end in offsets],
-                **{name: x.numpy().tolist() for name, x in answer(values).items()},
+                "tokens": [token[0].encode() for token in row],
+                "starts": [token[1] for token in row],
+                "ends": [token[2] for token in row],
+                output: [token[3] for token in row],
             }
-        )
-    expected = columns_of(rows)
-    expected["num_tokens"] = np.array([len(row["tokens"]) for row in rows])
+            for row in rows
+        ]
+    )
+    expected["num_tokens"] = np.array([len(row) for row in rows])
     if total:
-        expected[total] = expected["token_scores"].sum(axis=1)
+        expected[total] = expected[output].sum(axis=1)
     checks = [
         Check("serving_default", {"text": encoded(PROBES)}, expected),
         ids_check(source, ids_answer),

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.export.signatures import (
     NAMES,
     PROBES,
@@ -28,34 +27,9 @@ from electra_tf.export.signatures import (
     reusable_root,
     truncate,
 )
-from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.text import packing
 
 ENCODER_OUTPUTS = ("sequence_output", "pooled_output", "default")
-
-
-def has_encoder(source: ExportedModel) -> bool:
-    """Whether there is an encoder beside a generator's two towers."""
-    return bool(source.pretrainer.electra.encoder.transformer_layers)
-
-
-def kinds_of(source: ExportedModel) -> list[str]:
-    """The parts that a model has, keys of `saved_model.WHAT`."""
-    model = source.pretrainer
-    kinds = ["encoder"] * has_encoder(source) + ["preprocessor"]
-    if model.discriminator_predictions is not None:
-        kinds.append("detector")
-        kinds += ["scorer"] * (model.objective.scoring == "electric")
-    return kinds + ["generator"] * isinstance(model.generator, FillsMasks)
-
-
-def need_encoder(source: ExportedModel) -> None:
-    """Raises UserError for a model that has no such encoder."""
-    if not has_encoder(source):
-        raise UserError(
-            f"{source.name} is {source.pretrainer.objective.model}: it has no encoder "
-            "that reads a whole text.\n--format saved_model has its generator."
-        )
 
 
 def encoder(source: ExportedModel) -> Servable:
@@ -65,7 +39,6 @@ def encoder(source: ExportedModel) -> Servable:
     sequence_output [B, L, H], pooled_output and default [B, H] (the vector of [CLS]:
     ELECTRA has no trained pooler), encoder_outputs (a list, every layer's [B, L, H]).
     """
-    need_encoder(source)
     network = source.pretrainer.electra
 
     def encode(inputs, training=False):
@@ -209,7 +182,7 @@ def python_pack(source: ExportedModel, texts, length: int) -> packing.PackedText
 def python_tokens(
     source: ExportedModel, text: str, network: Callable
 ) -> tuple[list[int], list[tuple[int, int]], tf.Tensor]:
-    """A text's tokens, their offsets, and what a network says of each, [N, ...].
+    """A text's tokens, their offsets, and the outputs of a network for each, [N, ...].
 
     Args:
       network: from EncoderInputs to [B, L, ...]; it reads window by window.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from electra_tf.errors import UserError
 from electra_tf.export.signatures import (
     NAMES,
     TEXT,
@@ -27,8 +26,6 @@ from electra_tf.export.signatures import (
     require,
     reusable_root,
 )
-from electra_tf.pretrain.generator import FillsMasks
-from electra_tf.text import packing
 from electra_tf.text.vocabulary import MASK
 
 TOP = 5
@@ -52,11 +49,6 @@ def generator(source: ExportedModel) -> Servable:
     float32 [B, N, V].
     """
     network = source.pretrainer.generator
-    if not isinstance(network, FillsMasks):
-        raise UserError(
-            f"{source.name} has no generator to export: there is no network that "
-            "predicts tokens."
-        )
     vocab = source.vocab
     tokenizer = source.tf_tokenizer()
     size = source.max_seq_length - 2
@@ -74,7 +66,7 @@ def generator(source: ExportedModel) -> Servable:
         inputs = pack([tokens], vocab)
         places = places_of(vocab.mask_id, inputs.ids)
         logits = network.logits_at(*inputs, places.to_tensor())
-        probs, ids = tf.math.top_k(tf.nn.softmax(logits), min(TOP, len(vocab)))
+        probs, ids = tf.math.top_k(tf.nn.softmax(logits), TOP)
         counts = places.row_lengths()
         real = tf.sequence_mask(counts, tf.shape(ids)[1])[:, :, None]
         return {
@@ -125,42 +117,28 @@ def _checks(source: ExportedModel, network) -> list[Check]:
         Check(
             "serving_default",
             {"text": encoded(_PROBES)},
-            _expected_of_texts(source, network),
+            _expected_of_texts(source),
         ),
         Check("ids", ids | {"masked_lm_positions": positions}, {"mlm_logits": logits}),
     ]
 
 
-def _expected_of_texts(source: ExportedModel, network) -> dict[str, np.ndarray]:
-    """The best tokens and their probabilities, text by text.
+def _expected_of_texts(source: ExportedModel) -> dict[str, np.ndarray]:
+    """The best tokens and their probabilities, as `fill_mask` has them in Python.
 
     The tokens are compared as well only where no two are as good as equal, which may
     change places.
     """
-    vocab, tokenizer = source.vocab, source.tokenizer()
-    found, tokens = [], []
+    rows = source.in_python().fill_mask(_PROBES, TOP + 1)
+    shape = len(rows), max(map(len, rows)), TOP
+    tokens, probs = np.full(shape, b"", object), np.zeros(shape)
     apart = source.facts.get("precision", "float32") == "float32"
-    for text in _PROBES:
-        ids: list[int] = []
-        for part in text.split(MASK):
-            ids += [*tokenizer.encode(part), vocab.mask_id]
-        row = packing.pack(vocab, [ids[:-1][: source.max_seq_length - 2]])
-        places = np.flatnonzero(row.input_ids[0] == vocab.mask_id)
-        inputs = EncoderInputs(*map(tf.constant, row))
-        places = tf.constant(places[None], tf.int32)
-        probs = tf.nn.softmax(network.logits_at(*inputs, places))[0].numpy()
-        order = np.argsort(-probs, axis=1, kind="stable")
-        best = np.take_along_axis(probs, order, 1)
-        apart &= not (-np.diff(best[:, : TOP + 1]) < _NEAR_TIE).any()
-        found.append(best[:, :TOP])
-        tokens.append(np.array(vocab.tokens, object)[order[:, :TOP]])
-    most = max(map(len, found))
-    padded = [np.pad(row, [(0, most - len(row)), (0, 0)]) for row in found]
-    names = np.full((len(tokens), most, found[0].shape[1]), b"", object)
-    for row, named in zip(names, tokens, strict=True):
-        for place, best in enumerate(named):
-            row[place] = [token.encode() for token in best]
-    return ({"tokens": names} if apart else {}) | {
-        "probabilities": np.array(padded),
-        "num_masks": np.array([len(row) for row in found]),
-    }
+    for row, guesses in enumerate(rows):
+        for place, best in enumerate(guesses):
+            shares = [guess.probability for guess in best]
+            apart &= not (-np.diff(shares) < _NEAR_TIE).any()
+            tokens[row, place] = [guess.token.encode() for guess in best[:TOP]]
+            probs[row, place] = shares[:TOP]
+    counts = np.array([len(row) for row in rows])
+    found = {"probabilities": probs, "num_masks": counts}
+    return found | ({"tokens": tokens} if apart else {})

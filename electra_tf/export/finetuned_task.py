@@ -83,9 +83,9 @@ def trial_dir_of(request: ExportRequest) -> Path:
         bring_model(folder)
         if not (folder / CONFIG).is_file():
             raise UserError(
-                f"{folder} is no directory of a fine-tuned model (it has no {CONFIG})."
-                f"\n--what {request.what} needs one: <data-dir>/models/<model-name>/"
-                "finetuning_models/<tasks>_model_1."
+                f"{folder} is not the directory of a fine-tuned model: it has no "
+                f"{CONFIG}.\n--what {request.what} needs one: <data-dir>/models/"
+                "<model-name>/finetuning_models/<tasks>_model_1."
             )
         return folder
     parent = Path(request.model_dir) / "finetuning_models"
@@ -125,7 +125,7 @@ def read_task(
       task: one of its tasks.
       vocab_file: the vocabulary, if it is not where the place of the folder says.
 
-    Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
+    Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
     """
     trained = read_trial(folder, task, precision, vocab_file=vocab_file)
     folder, config = folder.absolute(), trained.config

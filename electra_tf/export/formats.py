@@ -27,19 +27,13 @@ class Format(NamedTuple):
     module: str  # its `export_<format>(ExportRequest)` returns what was written
     precisions: tuple[str, ...] = ("float32",)
     reads: tuple[str, ...] = ("what",)  # fields of a request that not every format has
-    needs_free_dir: bool = True  # False: it knows what to do with a used output_dir
-    needs_tensorflow: bool = True  # False: it imports that itself where it is needed
+    needs_free_dir: bool = True  # False: it writes beside what is in output_dir
 
 
 _HERE = "electra_tf.export"
 FORMATS = {
     "huggingface": Format(f"{_HERE}.other_libraries", reads=("what", "handle")),
-    "hub": Format(
-        f"{_HERE}.hub",
-        reads=("handle", "license"),
-        needs_free_dir=False,
-        needs_tensorflow=False,
-    ),
+    "hub": Format(f"{_HERE}.hub", reads=("handle", "license")),
     "keras_hub": Format(f"{_HERE}.other_libraries"),
     "litert": Format(f"{_HERE}.litert", ("float32", "float16", "int8")),
     "onnx": Format(f"{_HERE}.onnx", ("float32", "int8")),
@@ -99,8 +93,8 @@ class ExportRequest(NamedTuple):
 def export(request: ExportRequest) -> str:
     """Writes what is asked for, verified, and uploads it if asked to; returns where.
 
-    With `publish`, a directory that is there already is uploaded as it is. Prints which
-    of it was done.
+    With `publish`, a directory that exists already is uploaded unchanged. Prints which
+    of the two was done.
 
     Raises `UserError`: 2 for a request that makes no sense or a model that has not what
     is asked for, 65 for damaged files or when what was written does not compute the
@@ -115,13 +109,12 @@ def export(request: ExportRequest) -> str:
     is_new = not (request.publish and publishing.is_written(request))
     if is_new:
         _check(request)
-        if known.needs_tensorflow:
-            startup.import_tensorflow()
+        startup.import_tensorflow()
         module = importlib.import_module(known.module)
         written = getattr(module, f"export_{request.format}")(request)
     if request.publish:
         publishing.publish(request, is_new)
-    done = "Would be uploaded as it is:" if request.dry_run else "Uploaded as it is:"
+    done = "Would be uploaded unchanged:" if request.dry_run else "Uploaded unchanged:"
     print(shown(f"{'Written to' if is_new else done} {written}"))
     return str(written)
 

@@ -2,8 +2,7 @@
 """A directory ready to publish, and its upload to Kaggle Models or Hugging Face.
 
     README.md                   the model card
-    encoder.tar.gz, ...         SavedModels, saved_model.pb at the top of each archive
-    SHA256SUMS                  of the archives; `sha256sum -c SHA256SUMS` checks them
+    encoder/, ...               SavedModels, each with its manifest.json
 
 What --format huggingface writes is uploaded as well, a repository for each network.
 Credentials are those of kagglehub and huggingface_hub, which find them by themselves;
@@ -14,37 +13,28 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import gzip
 import importlib
 import importlib.util
-import os
 import re
 import shlex
-import shutil
-import tarfile
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from electra_tf import startup
-from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_DAMAGED, UserError
+from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
 from electra_tf.export.formats import ExportRequest, check_model
 from electra_tf.interop import huggingface, readers
 from electra_tf.interop.checkpoint import CheckpointInfo
-from electra_tf.storage.atomic_folder import atomic_folder, check_free
+from electra_tf.storage.atomic_folder import atomic_folder
 from electra_tf.storage.manifest import (
     MANIFEST,
     format_of,
     read_json,
-    sha256,
     split_name,
     verify_folder,
 )
-from electra_tf.storage.remote import fetch_once, is_remote, names_below
+from electra_tf.storage.remote import fetch_once, names_below
 from electra_tf.storage.remote_run import bring_model
 
-CHECKSUMS = "SHA256SUMS"
 CARD = "README.md"
 _HANDLE = re.compile(r"[\w.-]+/[\w.-]+")
 _LIBRARIES = {"kaggle": "kagglehub", "huggingface": "huggingface_hub"}
@@ -78,7 +68,7 @@ def check(request: ExportRequest) -> None:
             if getattr(request, flag):
                 raise UserError(
                     f"{request.output_dir} is written already.\n"
-                    f"To upload it as it is, leave --{flag.replace('_', '-')} out; "
+                    f"To upload it unchanged, leave --{flag.replace('_', '-')} out; "
                     "to export again, give a new --output-dir."
                 )
         if bool(request.data_dir) != bool(request.model_name):
@@ -90,62 +80,36 @@ def check(request: ExportRequest) -> None:
 
 def is_written(request: ExportRequest) -> bool:
     """Whether the directory holds what the format writes."""
-    directory = Path(fetch_once(request.output_dir))
-    if request.format == "hub":
-        return (directory / CHECKSUMS).is_file()
-    return bool(_networks_in(directory))
+    return bool(_folders(request, Path(fetch_once(request.output_dir))))
 
 
-def _networks_in(directory: Path) -> list[Path]:
-    """The folders of --format huggingface: of networks, or of a task."""
+def _folders(request: ExportRequest, directory: Path) -> list[Path]:
+    """The folders in it that the format writes: SavedModels, networks, a task."""
+    form = {"hub": "saved_model", "huggingface": huggingface.FORMAT}[request.format]
     folders = sorted(directory.iterdir()) if directory.is_dir() else []
-    return [f for f in folders if f.is_dir() and format_of(f) == huggingface.FORMAT]
+    return [f for f in folders if f.is_dir() and format_of(f) == form]
 
 
 def export_hub(request: ExportRequest) -> str:
     """Writes the directory, whole or not at all."""
-    handle = check_handle(request.handle)
-    directory = Path(request.output_dir)
-    check_empty(directory)
-    startup.import_tensorflow()
     from electra_tf.export import hub_card, saved_model
 
+    handle = check_handle(request.handle)
     found = request.find_model()
     source = saved_model.source_of(request.read_model(found))
     facts = hub_card.facts_of(source, found.run)
     licence = request.license or hub_card.LICENCE
-    with atomic_folder(directory) as folder:
-        sums, differences = [], {}
+    with atomic_folder(request.output_dir) as folder:
+        differences = {}
         for kind in hub_card.kinds_of(source):
-            work, archive = folder / "work", folder / f"{kind}.tar.gz"
-            work.mkdir()
+            (folder / kind).mkdir()
             servable = saved_model.servable_of(source, kind)
-            differences[kind] = saved_model.fill_folder(work, servable, source, kind)
-            _pack(work, archive)
-            sums.append(f"{sha256(archive)}  {archive.name}\n")
-            shutil.rmtree(work)
-        (folder / CHECKSUMS).write_text("".join(sums))
+            differences[kind] = saved_model.fill_folder(
+                folder / kind, servable, source, kind
+            )
         card = hub_card.model_card(source.name, handle, facts, licence, differences)
         (folder / CARD).write_text(card, encoding="utf-8")
-    return str(directory)
-
-
-def _pack(directory: Path, archive: Path) -> None:
-    """Writes a .tar.gz of a directory's content.
-
-    Equal content gives equal archives: no times, owners or names of machines in them.
-    """
-
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        member.mtime = member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        member.mode = 0o755 if member.isdir() else 0o644
-        return member
-
-    with open(archive, "wb") as f, gzip.GzipFile("", "wb", 6, f, mtime=0) as compressed:
-        with tarfile.open(fileobj=compressed, mode="w") as tar:
-            for path in sorted(directory.iterdir()):
-                tar.add(path, path.name, filter=plain)
+    return request.output_dir
 
 
 def publish(request: ExportRequest, is_new: bool) -> None:
@@ -160,49 +124,41 @@ def publish(request: ExportRequest, is_new: bool) -> None:
     directory = Path(request.output_dir)
     if is_new:
         request = request._replace(data_dir=None, model_name=None)
-    with tempfile.TemporaryDirectory() as folder:
-        for target, content, files in _uploads(request, directory, Path(folder)):
-            if request.dry_run:
-                size = sum((content / name).stat().st_size for name in files)
-                print(f"Would upload to {target}: {len(files)} files, {size:,} bytes")
-                for name in files:
-                    print(f"  {name}")
-                continue
-            notes = f"Uploaded by electra_tf from {directory.name}"
-            if request.publish == "kaggle":
-                done = _to_kaggle(request, target, content, notes)
-            else:
-                done = _to_huggingface(request, target, content, files, notes)
-            print(f"Uploaded: {done}")
+    for target, content, files in _uploads(request, directory):
+        if request.dry_run:
+            size = sum((content / name).stat().st_size for name in files)
+            print(f"Would upload to {target}: {len(files)} files, {size:,} bytes")
+            for name in files:
+                print(f"  {name}")
+            continue
+        notes = f"Uploaded by electra_tf from {directory.name}"
+        if request.publish == "kaggle":
+            done = _to_kaggle(request, target, content, notes)
+        else:
+            done = _to_huggingface(request, target, content, files, notes)
+        print(f"Uploaded: {done}")
 
 
 def _uploads(
-    request: ExportRequest, directory: Path, work: Path
+    request: ExportRequest, directory: Path
 ) -> Iterator[tuple[str, Path, list[str]]]:
     """What goes where: (name there, folder with the content, files of it)."""
-    handle = check_handle(request.handle)
+    handle, folders = check_handle(request.handle), _folders(request, directory)
+    _check_models(request, {f: read_json(f / MANIFEST) for f in folders})
     if request.format == "huggingface":
-        folders = _networks_in(directory)
-        _check_models(request, {f: read_json(f / MANIFEST) for f in folders})
         written = [_written_in(folder) for folder in folders]
         for folder, files in zip(folders, written, strict=True):
             several = len(folders) > 1
             yield (f"{handle}-{folder.name}" if several else handle), folder, files
         return
-    manifests = {}
-    for archive in archives_of(directory):
-        content = work / archive.name.removesuffix(".tar.gz")
-        content.mkdir()
-        manifests[archive] = unpack(archive, content)
-    _check_models(request, manifests)
+    files = {f: sorted([*verify_folder(f)["files"], MANIFEST]) for f in folders}
     if request.publish == "kaggle":
-        for content in sorted(work.iterdir()):
-            yield f"{handle}/tensorFlow2/{content.name}", content, names_below(content)
+        for folder in folders:
+            yield f"{handle}/tensorFlow2/{folder.name}", folder, files[folder]
         return
-    shutil.copy(directory / CARD, work)  # There since `_licence` read it.
-    if (directory / "docs").is_dir():
-        shutil.copytree(directory / "docs", work / "docs")
-    yield handle, work, names_below(work)
+    names = [f"{f.name}/{name}" for f in folders for name in files[f]]
+    docs = [f"docs/{name}" for name in names_below(directory / "docs")]
+    yield handle, directory, [CARD, *docs, *names]
 
 
 def _written_in(folder: Path) -> list[str]:
@@ -223,12 +179,12 @@ def _check_models(request: ExportRequest, found: dict[Path, dict]) -> None:
     """What lies there has to be of the run that is named, and of its newest step.
 
     Args:
-      found: the manifests, by the folder or archive that each is of.
+      found: the manifests, by the folder that each is of.
     """
     if not request.model_name:
         return
     advice = (
-        "To upload it as it is, leave --data-dir and --model-name out; to export "
+        "To upload it unchanged, leave --data-dir and --model-name out; to export "
         "again, give a new --output-dir."
     )
     newest: dict[Path, CheckpointInfo] = {}
@@ -263,11 +219,20 @@ def _licence(request: ExportRequest, directory: Path) -> str | None:
     Raises UserError without a card, where another is asked for, and where Kaggle, which
     wants one, gets none.
     """
-    there = licence_in(card_in(directory))
+    from huggingface_hub import metadata_load
+
+    card_in(directory)
+    try:
+        there = (metadata_load(directory / CARD) or {}).get("license")
+    except Exception as error:  # PyYAML's or ValueError
+        raise UserError(
+            f"{directory / CARD}: its front matter is not YAML.\nCorrect the lines "
+            "between ---, or export again."
+        ) from error
     if request.license not in (None, there) and there:
         raise UserError(
             f"{directory / CARD} says license: {there}, --license is "
-            f"{request.license}.\nTo upload it as it is, leave --license out; to "
+            f"{request.license}.\nTo upload it unchanged, leave --license out; to "
             "export under another, give a new --output-dir."
         )
     found = there or request.license
@@ -341,7 +306,7 @@ def _reported(request: ExportRequest, what: str) -> Iterator[None]:
         reason = str(error).strip() or type(error).__name__
         raise UserError(
             f"the {what} failed: {reason.splitlines()[0][:300]}\nThe directory is "
-            f"intact; upload it as it is: {_again(request)}",
+            f"intact; upload it unchanged: {_again(request)}",
             EXIT_CANNOT_WRITE,
         ) from error
 
@@ -355,19 +320,6 @@ def check_handle(handle: str | None) -> str:
     return handle
 
 
-def check_empty(directory: Path) -> None:
-    """Raises UserError if there is something in the directory already."""
-    is_used = directory.exists() and not (
-        directory.is_dir() and not any(directory.iterdir())
-    )
-    if is_used and not is_remote(directory):
-        raise UserError(
-            f"{directory} is not empty.\nChoose another --output-dir, or publish what "
-            "is there with --publish."
-        )
-    check_free(directory)
-
-
 def card_in(directory: Path) -> str:
     """The text of a directory's card; raises UserError if there is none."""
     try:
@@ -377,37 +329,3 @@ def card_in(directory: Path) -> str:
             f"{directory / CARD} cannot be read ({error.strerror}): the model card, "
             "with the licence.\nPut it back, or export again."
         ) from None
-
-
-def licence_in(card: str) -> str | None:
-    """The licence that a card names; None if it names none."""
-    front = card.split("---", 2)[1] if card.startswith("---") else ""
-    found = re.search(r"^license:[ \t]*(\S.*)$", front, re.M)
-    return found[1].strip(" \t\r\"'") if found else None
-
-
-def unpack(archive: Path, directory: Path) -> dict[str, Any]:
-    """Unpacks an archive, checks every file against its manifest, and returns that.
-
-    Raises UserError (65) when a file is not what was exported.
-    """
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(directory, filter="data")
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
-        raise UserError(f"{archive} is damaged: {error}", EXIT_DAMAGED) from None
-    return verify_folder(directory)
-
-
-def archives_of(directory: Path) -> list[Path]:
-    """The archives of a directory of --format hub; UserError (65) for a damaged one."""
-    found = []
-    for line in (directory / CHECKSUMS).read_text().splitlines():
-        expected, _, name = line.partition("  ")
-        path = directory / os.path.basename(name)
-        actual = sha256(path) if path.is_file() else None
-        if actual != expected:
-            state = "missing" if actual is None else "not what was written"
-            raise UserError(f"{path} is {state}; export it again.", EXIT_DAMAGED)
-        found.append(path)
-    return found

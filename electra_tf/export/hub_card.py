@@ -117,8 +117,8 @@ _POOLED = """\
   it.
 """
 _DETECTOR = """\
-- A detector tells tokens that a small language model put in; it is no test of truth and
-  no detector of machine-written text.
+- A detector tells tokens that a small language model put in. It tests neither truth
+  nor whether a machine wrote a text.
 """
 
 
@@ -236,8 +236,7 @@ masks raise `InvalidArgumentError`.
 
 {programs}
 
-The directories are the archives unpacked (`mkdir {main} && tar -xzf {main}.tar.gz -C
-{main}`), as Kaggle and Hugging Face give them: published as `{handle}`.
+Kaggle and Hugging Face give the directories: published as `{handle}`.
 {layers}
 ## Data
 
@@ -321,7 +320,7 @@ def _overview(facts: RunFacts) -> str:
 
 
 def _initial_weights(facts: RunFacts) -> str | None:
-    """What the run began with, without the folders of whoever trained it."""
+    """What the run began with, without the folders it was in."""
     path = (facts.hparams or {}).get("init_checkpoint")
     return path and "/".join(Path(path).parts[-2:])
 
@@ -334,11 +333,9 @@ def _data(facts: RunFacts) -> str:
 
 
 def _data_set(manifest: dict[str, Any] | None) -> str:
-    if manifest is None:
-        return "Not recorded: the manifest of the training data was not found."
-    corpus = manifest.get("corpus")
-    if not isinstance(corpus, dict) or not corpus:
-        return "Not recorded: the manifest of the training data does not say it."
+    corpus = (manifest or {}).get("corpus")
+    if not manifest or not corpus:
+        return "Not recorded: no manifest of the training data describes the corpus."
     names = corpus.get("names") or []
     shown = ", ".join(map(str, names[:10])) + (", ..." if len(names) > 10 else "")
     lines = [

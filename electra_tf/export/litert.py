@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models for LiteRT, formerly TensorFlow Lite: one text at a time, on small devices.
 
-Ids in, numbers out, of one fixed length; there is no tokenizer in such a file. How much
+Ids in, numbers out, of one fixed length; such a file has no tokenizer. How much
 float16 and int8 weights change the answers is measured on fixed texts.
 """
 
@@ -17,8 +17,7 @@ import tensorflow as tf
 
 from electra_tf.errors import UserError
 from electra_tf.export import saved_model
-from electra_tf.export.discriminator import need_discriminator
-from electra_tf.export.encoder import need_encoder, python_pack
+from electra_tf.export.encoder import python_pack
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import NAMES, PROBES, EncoderInputs, ExportedModel
 from electra_tf.interop import verification
@@ -113,13 +112,10 @@ def _interpreter() -> type:
 def export_litert(request: ExportRequest) -> str:
     """A file for each part, and the vocabulary."""
     if request.what not in (None, *WHAT):
-        raise UserError(f"--what {request.what!r} is none of {', '.join(WHAT)}.")
+        raise UserError(f"--what {request.what!r}: choose one of {', '.join(WHAT)}.")
     stored = request.read_model()
     source = saved_model.source_of(stored)
-    if request.what == "detector":
-        need_discriminator(source, "detector")
-    else:
-        need_encoder(source)
+    saved_model.check_part(source, request.what or "encoder")
     there = [kind for kind in saved_model.kinds_of(source) if kind in WHAT]
     results = []
     with atomic_folder(request.output_dir) as folder:

@@ -22,7 +22,6 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.export import finetuned_task, saved_model
-from electra_tf.export.encoder import need_encoder
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.onnx_graph import Graph, encode
 from electra_tf.export.signatures import NAMES, Check, Servable
@@ -231,12 +230,10 @@ def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
     there = [kind for kind in saved_model.kinds_of(source) if kind in WHAT]
     if not networks.is_representable(stored):
         there = [kind for kind in there if kind != "generator"]
-    if not there:
-        need_encoder(source)  # Else it would have one.
-    if what not in (None, *there):
+    if what not in (None, *there) or not there:
+        saved_model.check_part(source, what if what and there else "encoder")
         raise UserError(
-            f"{stored.origin} has no {what} that can be written as ONNX; it has "
-            f"{', '.join(there)}."
+            f"{stored.origin}: ONNX cannot hold its {what}, but {', '.join(there)}."
         )
     return {kind: _part(stored, source, kind) for kind in ([what] if what else there)}
 

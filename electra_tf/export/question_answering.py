@@ -115,7 +115,7 @@ def question_answering(task: ExportedTask) -> Servable:
 
     facts = {"qa_na_threshold": config.qa_na_threshold} if has_null else {}
     checks = _checks(task, of_ids)
-    # The joint head takes the best of so many tokens.
+    # The joint head takes the best of that many tokens.
     least = config.beam_size if config.joint_prediction else 1
     return servable(source, task.variables, of_texts, of_ids, checks, facts, least)
 

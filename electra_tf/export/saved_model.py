@@ -7,6 +7,7 @@ import functools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,14 @@ from electra_tf.export import (
     finetuned_task,
     question_answering,
 )
-from electra_tf.export.encoder import kinds_of
 from electra_tf.export.formats import ExportRequest
 from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
+from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.storage import remote
-from electra_tf.storage.atomic_folder import atomic_folder, atomic_folders
+from electra_tf.storage.atomic_folder import atomic_folders
 from electra_tf.storage.manifest import verify_folder, write_manifest
 
 WHAT = {
@@ -90,13 +91,32 @@ def source_of(
     )
 
 
-def servable_of(source: ExportedModel, what: str) -> Servable:
-    """A part of a pre-trained model.
+def kinds_of(source: ExportedModel) -> list[str]:
+    """The parts that a model has, keys of WHAT."""
+    model = source.pretrainer
+    # A generator's two towers read no text as a whole.
+    has_encoder = bool(model.electra.encoder.transformer_layers)
+    kinds = ["encoder"] * has_encoder + ["preprocessor"]
+    if model.discriminator_predictions is not None:
+        kinds.append("detector")
+        kinds += ["scorer"] * (model.objective.scoring == "electric")
+    return kinds + ["generator"] * isinstance(model.generator, FillsMasks)
 
-    Raises `UserError` unless `what` is a key of WHAT, and a part of this model.
-    """
+
+def check_part(source: ExportedModel, what: str) -> None:
+    """Raises `UserError` unless a pre-trained model has a part, a key of WHAT."""
     if what not in WHAT:
-        raise UserError(f"--what {what!r} is none of {', '.join(WHAT)}.")
+        raise UserError(f"--what {what!r}: choose one of {', '.join(WHAT)}.")
+    if what not in (kinds := kinds_of(source)):
+        raise UserError(
+            f"{source.name} is {source.pretrainer.objective.model}: it has no {what} "
+            f"to export.\n--format saved_model has --what {', '.join(kinds)}."
+        )
+
+
+def servable_of(source: ExportedModel, what: str) -> Servable:
+    """A part of a pre-trained model; see `check_part`."""
+    check_part(source, what)
     return WHAT[what](source)
 
 
@@ -117,46 +137,41 @@ def write_parts(
     output_dir: str | os.PathLike,
     in_float32: ExportedModel | None = None,
 ) -> list[Path]:
-    """`write_saved_model` for parts of a pre-trained model, keys of WHAT.
-
-    They get one version number and appear together: whoever serves them never has an
-    encoder of one model beside the preprocessor of another.
+    """`write_saved_models` for parts of a pre-trained model, keys of WHAT.
 
     Args:
       in_float32: the model in float32 where `source` is not.
     """
-    servables = [servable_of(source, what) for what in kinds]
-    finals = _next_version([Path(output_dir) / what for what in kinds])
-    with atomic_folders(finals) as folders:
-        for what, servable, folder in zip(kinds, servables, folders, strict=True):
-            exact = in_float32 and servable_of(in_float32, what)
-            fill_folder(folder, servable, source, what, exact)
-    return finals
+    servables = {what: servable_of(source, what) for what in kinds}
+    exact = {what: servable_of(in_float32, what) for what in kinds if in_float32}
+    return write_saved_models(servables, source, output_dir, exact)
 
 
-def write_saved_model(
-    servable: Servable,
+def write_saved_models(
+    servables: Mapping[str, Servable],
     source: ExportedModel,
-    what: str,
     output_dir: str | os.PathLike,
-    exact: Servable | None = None,
-) -> Path:
-    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants it.
+    exact: Mapping[str, Servable] = MappingProxyType({}),
+) -> list[Path]:
+    """Writes `<output_dir>/<what>/<next version>/` as TensorFlow Serving wants them.
 
-    It loads with tensorflow and tensorflow_text alone.
+    They load with tensorflow and tensorflow_text alone. They get one version number and
+    appear together: a server never has an encoder of one model beside the preprocessor
+    of another.
 
     Args:
-      what: the name to serve it under.
-      exact: the same in float32 where `servable` is not; the manifest then says how
-        much of its accuracy is lost.
+      servables: by the names to serve them under.
+      exact: the same in float32 where they are not; the manifests then say how much of
+        their accuracy is lost.
 
-    Returns the directory.  Raises `UserError`: 73 when it cannot be written, 65 when
-    what was written does not compute what the model does.
+    Returns the directories.  Raises `UserError`: 73 when they cannot be written, 65
+    when one does not compute what the model does.
     """
-    [final] = _next_version([Path(output_dir) / what])
-    with atomic_folder(final) as folder:
-        fill_folder(folder, servable, source, what, exact)
-    return final
+    finals = _next_version([Path(output_dir) / what for what in servables])
+    with atomic_folders(finals) as folders:
+        for (what, servable), folder in zip(servables.items(), folders, strict=True):
+            fill_folder(folder, servable, source, what, exact.get(what))
+    return finals
 
 
 def _next_version(bases: Sequence[Path]) -> list[Path]:
@@ -175,7 +190,7 @@ def fill_folder(
 ) -> float:
     """Writes a SavedModel into a folder, loads it again, and writes the manifest.
 
-    Args: as of `write_saved_model`.
+    Args: as of `write_saved_models`.
 
     Returns the greatest difference from the model.  Raises `OSError` when it cannot be
     written, `UserError` (65) when that difference is beyond TOLERANCE.
@@ -205,7 +220,7 @@ def fill_folder(
     }
     if exact:
         lost = _differences(loaded, exact.checks)
-        # Other tokens or answers are no number.
+        # The difference of other tokens or answers is infinite.
         lost = {name: gap for name, gap in lost.items() if gap < float("inf")}
         content["differences_from_float32"] = lost
     write_manifest(folder, content, _PACKAGES)
@@ -264,7 +279,7 @@ def export_saved_model(request: ExportRequest) -> str:
 
 
 def _export_task(request: ExportRequest) -> None:
-    folder, exact = finetuned_task.trial_dir_of(request), None
+    folder = finetuned_task.trial_dir_of(request)
     read = functools.partial(
         finetuned_task.read_task, folder, request.what, vocab_file=request.vocab_file
     )
@@ -272,12 +287,11 @@ def _export_task(request: ExportRequest) -> None:
     source = task.source._replace(jit_compile=request.jit_compile)
     task = task._replace(source=source)
     make = TASKS[task.facts.kind]
-    if request.precision != "float32":
-        exact = make(read())
-    print(shown(f"{request.what}: from {folder}"))
     name = request.what.replace(":", ".")
-    written = write_saved_model(
-        make(task), task.source, name, request.output_dir, exact
+    exact = {} if request.precision == "float32" else {name: make(read())}
+    print(shown(f"{request.what}: from {folder}"))
+    [written] = write_saved_models(
+        {name: make(task)}, task.source, request.output_dir, exact
     )
     _report(request.what, written)
 

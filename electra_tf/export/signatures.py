@@ -16,7 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
+from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.finetune.model import FinetuningModel
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import verification
 from electra_tf.pretrain.pretraining import ElectraPretrainer
 from electra_tf.text.tf_tokenization import TFTokenizer
@@ -137,13 +139,19 @@ class ExportedModel(NamedTuple):
         """The tokenizer in Python."""
         return Tokenizer(self.vocab, *self.tokenizer_config)
 
+    def in_python(self) -> PretrainedModel:
+        """The model at work in Python, whose answers an export is compared with."""
+        config = PretrainingConfig(max_seq_length=self.max_seq_length)
+        settings = self.tokenizer_config, self.name
+        return PretrainedModel(config, self.vocab, self.pretrainer, *settings)
+
     def tf_tokenizer(self) -> TFTokenizer:
         """The tokenizer as TensorFlow ops."""
         return TFTokenizer(self.vocab, *self.tokenizer_config)
 
 
 class Check(NamedTuple):
-    """Inputs of a signature and what the model itself says to them."""
+    """Inputs of a signature and what the model itself computes from them."""
 
     signature: str
     inputs: dict[str, np.ndarray]
@@ -222,7 +230,7 @@ def ids_check(
     ids_answer: Callable[[EncoderInputs], dict[str, tf.Tensor]],
     length: int = 32,
 ) -> Check:
-    """What the model says to `probe_ids`, for the signature `ids`."""
+    """The outputs of the model for `probe_ids`, for the signature `ids`."""
     ids = probe_ids(source, length)
     expected = ids_answer(EncoderInputs(*map(tf.constant, ids.values())))
     return Check("ids", ids, {k: v.numpy() for k, v in expected.items()})
@@ -246,9 +254,9 @@ def columns_of(rows: Sequence[dict[str, list]]) -> dict[str, np.ndarray]:
     return found
 
 
-# Windows that go through the network together: enough for full speed, few enough that
+# Rows that go through the network together: enough for full speed, few enough that
 # sorting by length saves padding and a long text needs little memory.
-WINDOWS_PER_STEP = 16
+ROWS_PER_STEP = 16
 
 
 def pack(
@@ -331,16 +339,41 @@ def windows_of(tokens: tf.RaggedTensor, size: int) -> tf.RaggedTensor:
     )
 
 
+def _by_length(
+    lengths: tf.Tensor, inner: Sequence[int], compute: Callable[[tf.Tensor], tf.Tensor]
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """What `compute` gives for rows of like length, ROWS_PER_STEP at a time.
+
+    Args:
+      lengths: of the rows.
+      inner: the shape of a result.
+      compute: of the numbers of some rows, the longest first.
+
+    Returns (all results, the rows' numbers in their order).
+    """
+    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
+    steps = -(-tf.size(order) // ROWS_PER_STEP)
+
+    def step(i, results):
+        rows = order[i * ROWS_PER_STEP : (i + 1) * ROWS_PER_STEP]
+        return i + 1, results.write(i, compute(rows))
+
+    results = tf.TensorArray(
+        tf.float32, size=steps, infer_shape=False, element_shape=[None, *inner]
+    )
+    _, results = tf.while_loop(
+        lambda i, _: i < steps, step, (0, results), parallel_iterations=1
+    )
+    return results.concat(), order
+
+
 def map_windows(
     network: Callable[[EncoderInputs], tf.Tensor],
     windows: tf.RaggedTensor,
     vocab: Vocabulary,
-    windows_per_step: int = WINDOWS_PER_STEP,
     width: int | None = None,
 ) -> tf.Tensor:
-    """What a network says of each token in [CLS] window [SEP]: float32 [N].
-
-    Windows of like length go through it together, `windows_per_step` at a time.
+    """The outputs of a network for each token in [CLS] window [SEP]: float32 [N].
 
     Args:
       network: from EncoderInputs to float32 [windows, L].
@@ -348,28 +381,18 @@ def map_windows(
       width: C, of a network that gives [windows, L, C]; the result is [N, C] then.
     """
     lengths = windows.row_lengths()
-    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    windows = tf.gather(windows, order)
-    count = tf.cast(windows.nrows(), tf.int32)
-    steps = -(-count // windows_per_step)
-
-    def step(i, results):
-        part = windows[i * windows_per_step : (i + 1) * windows_per_step]
-        values = network(pack([part], vocab))[:, 1:]
-        ragged = tf.RaggedTensor.from_tensor(values, lengths=part.row_lengths())
-        return i + 1, results.write(i, ragged.flat_values)
-
     inner = [] if width is None else [width]
-    results = tf.TensorArray(
-        tf.float32, size=steps, infer_shape=False, element_shape=[None, *inner]
-    )
-    _, results = tf.while_loop(
-        lambda i, _: i < steps, step, (0, results), parallel_iterations=1
-    )
+
+    def compute(rows):
+        part = tf.gather(windows, rows)
+        values = network(pack([part], vocab))[:, 1:]
+        return tf.RaggedTensor.from_tensor(values, part.row_lengths()).flat_values
+
+    results, order = _by_length(lengths, inner, compute)
     starts = tf.cumsum(lengths, exclusive=True)
     places = tf.gather(tf.ragged.range(starts, starts + lengths), order).flat_values
     total = tf.concat([tf.reduce_sum(lengths)[None], tf.cast(inner, lengths.dtype)], 0)
-    return tf.scatter_nd(places[:, None], results.concat(), total)
+    return tf.scatter_nd(places[:, None], results, total)
 
 
 def map_rows(
@@ -378,11 +401,8 @@ def map_rows(
     vocab: Vocabulary,
     width: int,
     least_length: int = 1,
-    rows_per_step: int = WINDOWS_PER_STEP,
 ) -> tf.Tensor:
-    """What a network says of each packed row: float32 [B, width].
-
-    Rows of like length go through it together, `rows_per_step` at a time.
+    """The outputs of a network for each packed row: float32 [B, width].
 
     Args:
       network: from EncoderInputs to float32 [rows, width].
@@ -391,22 +411,10 @@ def map_rows(
     """
     lengths = [segment.row_lengths() for segment in segments]
     lengths = 1 + tf.add_n([*lengths, *_ends(segments)])
-    order = tf.argsort(lengths, direction="DESCENDING", stable=True)
-    lengths = tf.gather(lengths, order)
-    count = tf.cast(segments[0].nrows(), tf.int32)
-    steps = -(-count // rows_per_step)
 
-    def step(i, results):
-        first = i * rows_per_step
-        part = order[first : first + rows_per_step]
-        length = tf.maximum(tf.cast(lengths[first], tf.int32), least_length)
-        inputs = pack([tf.gather(s, part) for s in segments], vocab, length)
-        return i + 1, results.write(i, network(inputs))
+    def compute(rows):
+        length = tf.maximum(tf.cast(lengths[rows[0]], tf.int32), least_length)
+        return network(pack([tf.gather(s, rows) for s in segments], vocab, length))
 
-    results = tf.TensorArray(
-        tf.float32, size=steps, infer_shape=False, element_shape=[None, width]
-    )
-    _, results = tf.while_loop(
-        lambda i, _: i < steps, step, (0, results), parallel_iterations=1
-    )
-    return tf.gather(results.concat(), tf.math.invert_permutation(order))
+    results, order = _by_length(lengths, [width], compute)
+    return tf.gather(results, tf.math.invert_permutation(order))

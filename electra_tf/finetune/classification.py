@@ -138,11 +138,8 @@ class RegressionScorer(Scorer):
 class TextTask(Task):
     """One or two texts, and a class or a number between `lowest` and `highest`."""
 
-    num_texts = 1
-    labels: Sequence[str] = ()  # () for numbers
     metric = "accuracy"
     more_metrics: Sequence[str] = ()
-    lowest, highest = 0.0, 1.0
     usual_columns: Sequence[Columns] = ()
     identity: Columns = ("id", "index")  # the user's own, in a table
 
@@ -180,7 +177,7 @@ class TextTask(Task):
     def head(self) -> HeadSpec:
         """One output per class, or one."""
         if self.labels:
-            return HeadSpec("classification", len(self.labels))
+            return HeadSpec("classification", len(self.labels), self.class_weights)
         return HeadSpec("regression")
 
     @property
@@ -291,41 +288,34 @@ BALANCED = "balanced"
 
 
 def weights_of(
-    name: str, said: Any, labels: Sequence[str], examples: Iterable[Any]
+    name: str, given: Any, labels: Sequence[str], examples: Iterable[Any]
 ) -> list[float]:
     """The weight of each label.
 
     Args:
       name: of the task, for messages.
-      said: "balanced"; or numbers, in the order of the labels or by their names, where
+      given: "balanced"; or numbers, in the order of the labels or by their names, where
         one that is left out is 1.
       labels: in the order of the head's outputs.
       examples: the training set's, with a `label`, or a tuple of labels.
 
     Raises `UserError` for anything else.
     """
-    if said == BALANCED:
+    if given == BALANCED:
         return _balanced(name, labels, [example.label for example in examples])
-    listed = ", ".join(labels)
-    if isinstance(said, Mapping):
-        if unknown := [label for label in said if label not in labels]:
-            raise UserError(
-                f"task {name}: class_weights has {shown(unknown[0])}, which is no "
-                f"class.\nClasses: {listed}."
-            )
-        said = [said.get(label, 1.0) for label in labels]
-    if not isinstance(said, list) or len(said) != len(labels):
+    is_named = isinstance(given, Mapping)
+    weights = [given.get(label, 1.0) for label in labels] if is_named else given
+    wrong = [label for label in given if label not in labels] if is_named else []
+    if isinstance(weights, list):
+        is_right = [type(x) in (int, float) and 0 <= x < math.inf for x in weights]
+        wrong += [x for x, right in zip(weights, is_right, strict=True) if not right]
+    if wrong or not isinstance(weights, list) or len(weights) != len(labels):
         raise UserError(
-            f"task {name}: class_weights is {shown(said)}; it is {BALANCED!r}, or a "
-            f"list or object with a number for each class: {listed}."
+            f"task {name}: class_weights has {shown(wrong[0] if wrong else given)}.\n"
+            f"It must be {BALANCED!r}, or a list or object with a number of at least 0 "
+            f"for each class: {', '.join(labels)}."
         )
-    wrong = [x for x in said if type(x) not in (int, float) or not 0 <= x < math.inf]
-    if wrong:
-        raise UserError(
-            f"task {name}: class_weights has {shown(wrong[0])}; a weight is a number "
-            "of at least 0."
-        )
-    return [float(weight) for weight in said]
+    return [float(weight) for weight in weights]
 
 
 def _balanced(name: str, labels: Sequence[str], given: Sequence[Any]) -> list[float]:

@@ -64,7 +64,7 @@ def lines(task: Task, number: int, store: FeatureStore) -> Iterator[str]:
     more = f" and {len(counts) - _LISTED} more" if len(counts) > _LISTED else ""
     listed = ", ".join(f"{name} {count:,}" for name, count in usual)
     yield f"Classes of {task.name}: {listed}{more}"
-    if weights := getattr(task, "class_weights", None):
+    if weights := task.head.class_weights:
         pairs = list(zip(task.labels, weights, strict=True))[:_LISTED]
         listed = ", ".join(f"{name} {weight:.4g}" for name, weight in pairs)
         yield f"Class weights of {task.name}: {listed}"
@@ -89,7 +89,7 @@ def counts_of(task: Task, number: int, store: FeatureStore) -> collections.Count
         return counts
     found = np.bincount(labels, minlength=len(task.labels))
     for name, count in zip(task.labels, found, strict=True):
-        if task.head.kind == "classification" or getattr(task, "is_plain", False):
+        if task.head.kind == "classification" or task.is_plain:
             counts[name] += int(count)
         elif name[:2] in ("B-", "S-"):
             counts[name[2:]] += int(count)

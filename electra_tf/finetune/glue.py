@@ -11,7 +11,7 @@ import io
 import itertools
 import zipfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,22 +117,46 @@ class GlueTask(TextTask):
         return Path(self.config.raw_data_dir(self.name)) / f"{file}.tsv"
 
     def examples(self, split: str) -> list[InputExample]:
-        """All lines; in training both orders of pairs that have none."""
-        path = self.required(split)
-        is_test = split in self.glue.submission
+        """All rows; in training both orders of pairs that have none."""
+        found = []
+        for where, eid, texts, label in self.rows(split):
+            if wrong := self.wrong_label(label):
+                self.bad(split, where, wrong)
+            else:
+                found.append(InputExample(eid, texts[0], (*texts, None)[1], label))
+        if split == "train" and self.glue.is_unordered and self.config.double_unordered:
+            count = len(found)
+            found += [InputExample(n + count, b, a, y) for n, a, b, y, _ in found]
+        return found
+
+    def rows(self, split: str) -> Iterator[tuple[str, int, list[str], str]]:
+        """(where it stands, example id, texts, label) of each row."""
+        path, is_test = self.required(split), split in self.glue.submission
         lines = read_text(path).split("\n")
         first_line = 1
         if self.glue.has_header or is_test:
             self._check_header(path, lines[0], is_test)
             lines, first_line = lines[1:], 2
-        found = []
+        columns = (is_test and self.glue.test_text) or self.glue.text
+        columns = (1, 2) if split == "diagnostic" else columns
+        wanted = max(*columns, 0 if is_test else self.glue.label) + 1
         for eid, line in enumerate(lines):
-            if line.strip():
-                where = f"{path}, line {eid + first_line}"
-                example = self._example(eid, line, split, where)
-                if example:
-                    found.append(example)
-        return self.in_both_orders(found) if split == "train" else found
+            if not line.strip():
+                continue
+            where = f"{path}, line {eid + first_line}"
+            cells = line.rstrip("\r").split("\t")
+            if len(cells) < wanted:
+                what = f"{len(cells)} columns instead of {wanted} or more"
+                self.bad(split, where, what)
+                continue
+            if is_test and cells[0].strip() != str(eid):
+                raise UserError(
+                    f"{where}: the index is {shown(cells[0])}, the line's place {eid}."
+                    "\nGLUE's test files count their lines from 0 below the header, "
+                    "and what is submitted is known by these numbers."
+                )
+            label = self.unknown_label() if is_test else cells[self.glue.label]
+            yield where, eid, [cells[column] for column in columns], label
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
         """Refuses a first line that is an example: nothing would be left of it."""
@@ -148,41 +172,6 @@ class GlueTask(TextTask):
                 f"{path} has no header: its first line is an example.\n"
                 "Put the line with the names of the columns above it, as GLUE has it."
             )
-
-    def in_both_orders(self, found: list[InputExample]) -> list[InputExample]:
-        """With the turned pairs behind them, where pairs have no order."""
-        if not (self.glue.is_unordered and self.config.double_unordered):
-            return found
-        return found + [
-            InputExample(e.eid + len(found), e.text_b, e.text_a, e.label) for e in found
-        ]
-
-    def _example(self, eid, line, split, where) -> InputExample | None:
-        is_test = split in self.glue.submission
-        cells = line.rstrip("\r").split("\t")
-        columns = self.glue.text
-        if split == "diagnostic":
-            columns = (1, 2)
-        elif is_test:
-            columns = self.glue.test_text or columns
-        wanted = max(*columns, 0 if is_test else self.glue.label) + 1
-        if len(cells) < wanted:
-            what = f"{len(cells)} columns instead of {wanted} or more"
-            return self.bad(split, where, what)
-        if is_test and cells[0].strip() != str(eid):
-            raise UserError(
-                f"{where}: the index is {shown(cells[0])}, the line's place {eid}.\n"
-                "GLUE's test files count their lines from 0 below the header, and what "
-                "is submitted is known by these numbers."
-            )
-        texts = [cells[column] for column in columns] + [None]
-        label = self.unknown_label()
-        if not is_test:
-            label = cells[self.glue.label]
-        wrong = self.wrong_label(label)
-        if wrong:
-            return self.bad(split, where, wrong)
-        return InputExample(eid, texts[0], texts[1], label)
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
         """For test sets also the file that GLUE takes, alone and zipped."""
@@ -226,42 +215,34 @@ class GlueRowsTask(GlueTask):
     """A task of GLUE, from rows."""
 
     @abstractmethod
-    def rows(
+    def table(
         self, split: str
     ) -> tuple[Sequence[str], Iterable[tuple[str, dict[str, Any]]]]:
         """(names of the classes, if known; where each row stands, and the row)."""
 
-    def examples(self, split: str) -> list[InputExample]:
-        """All rows in order; in training both orders of pairs without one."""
-        names, rows = self.rows(split)
-        found = []
-        for number, (where, row) in enumerate(rows):
-            example = self._of_row(split, number, where, row, names)
-            if example:
-                found.append(example)
-        return self.in_both_orders(found) if split == "train" else found
-
-    def _of_row(self, split, number, where, row, names) -> InputExample | None:
-        texts, label = [], self.unknown_label()
-        for column in self.glue.columns[-1]:
-            text = row.get(column)
-            text = text.decode("utf-8") if isinstance(text, bytes) else text
-            if not isinstance(text, str):
-                what = f"column {column!r} is {shown(text)}, not a text"
-                return self.bad(split, where, what)
-            texts.append(text)
-        if split in self.glue.submission:
+    def rows(self, split):
+        """As `GlueTask.rows`, in the order of the table."""
+        names, table = self.table(split)
+        columns, is_test = self.glue.columns[-1], split in self.glue.submission
+        for number, (where, row) in enumerate(table):
+            texts = [row.get(column) for column in columns]
+            texts = [x.decode("utf-8") if isinstance(x, bytes) else x for x in texts]
+            wrong = [
+                c for c, x in zip(columns, texts, strict=True) if type(x) is not str
+            ]
             # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
-            number = row.get("idx", number)
-            if not isinstance(number, int | np.integer):
-                what = f"column 'idx' is {shown(number)}, not a whole number"
-                return self.bad(split, where, what)
-            number = int(number)
-        else:
-            label = self._label(row.get("label"), names or _CLASSES.get(self.name, ()))
-        if wrong := self.wrong_label(label):
-            return self.bad(split, where, f"column 'label': {wrong}")
-        return InputExample(number, texts[0], (*texts, None)[1], label)
+            eid = row.get("idx", number) if is_test else number
+            if wrong:
+                what = f"column {wrong[0]!r} is {shown(row.get(wrong[0]))}, not a text"
+                self.bad(split, where, what)
+            elif not isinstance(eid, int | np.integer):
+                what = f"column 'idx' is {shown(eid)}, not a whole number"
+                self.bad(split, where, what)
+            else:
+                names = names or _CLASSES.get(self.name, ())
+                label = self.unknown_label()
+                label = label if is_test else self._label(row.get("label"), names)
+                yield f"{where}: column 'label'", int(eid), texts, label
 
     def _label(self, value: Any, names: Sequence[str]) -> str:
         """As GLUE's files have it: its name, or the number of a class or a score."""
@@ -284,7 +265,7 @@ class ParquetGlueTask(GlueRowsTask):
         paths = [folder / parquet_name(folder, name) for folder in folders]
         return next((path for path in paths if path.is_file()), paths[0])
 
-    def rows(self, split):
+    def table(self, split):
         """As they stand in the file."""
         path = str(self.required(split))
         table = tables.Rows(path)

@@ -159,9 +159,9 @@ def build_finetuning_model(config, tasks, dtype=None) -> FinetuningModel:
         head = {"kind": task.head.kind}
         if config.label_smoothing and head["kind"] in SMOOTHED:
             head["label_smoothing"] = config.label_smoothing
-        if weights := getattr(task, "class_weights", None):
-            head["class_weights"] = weights
-        if getattr(task, "has_hidden_layer", False):
+        if task.head.class_weights:
+            head["class_weights"] = task.head.class_weights
+        if task.head.has_hidden_layer:
             head["has_hidden_layer"] = True
         if task.head.kind == "qa":
             head |= {name: getattr(config, name) for name in QA_OPTIONS}

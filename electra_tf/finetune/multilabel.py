@@ -122,7 +122,7 @@ class OwnMultilabelTask(OwnTextTask):
     @property
     def head(self) -> HeadSpec:
         """One output per class."""
-        return HeadSpec("multilabel", len(self.labels))
+        return HeadSpec("multilabel", len(self.labels), self.class_weights)
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:

@@ -30,7 +30,8 @@ from electra_tf.storage.files import PARTIAL, cannot_write, sync_directory
 from electra_tf.storage.manifest import verify_folder, write_manifest
 from electra_tf.text import packing
 
-FORMAT = 5
+# Of the files here and of what readers make of a data set: raise it with either.
+FORMAT = 6
 _PARTIAL_SECONDS = 24 * 3600
 # What the features of a split follow from, beside the data and the vocabulary.
 _SETTINGS = (

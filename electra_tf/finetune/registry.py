@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -146,7 +147,7 @@ def _check_class_weights(
             reason = f"the description of {name} says them, as its class_weights"
         elif (kind := named[name].head.kind) != "classification":
             reason = f"{name} is a task of {kind}, which has no single class"
-        elif not hasattr(type(named[name]), "class_weights"):
+        elif not isinstance(named[name], TextTask):
             reason = f"the class of {name} has no class_weights; a TextTask has"
         else:
             # What is wrong with them is said now.
@@ -157,8 +158,8 @@ def _check_class_weights(
 
 def _check_answerability(task: Task, config: FinetuningConfig) -> None:
     """Joint prediction has no score of "no answer" but that of the classifier."""
-    is_told = config.answerable_classifier or not config.joint_prediction
-    if getattr(task, "is_v2", False) and not is_told:
+    has_score = config.answerable_classifier or not config.joint_prediction
+    if task.is_v2 and not has_score:
         raise UserError(
             f"{task.name} has questions without an answer, which joint_prediction "
             "cannot tell without answerable_classifier.\n"
@@ -191,7 +192,7 @@ _TYPES = {
     "highest": ((int, float), "a number"),
     "has_impossible": (bool, "true or false"),
     "quoted": (bool, "true or false"),
-    "delimiter": (str, "one character"),
+    "delimiter": (str, "one character, such as ;"),
     "words": ((str, int), "a column's name, or its number from 1"),
     "tags": ((str, int), "a column's name, or its number from 1"),
     "tag_names": (list, "a list of names"),
@@ -262,22 +263,20 @@ def check_description(name: str, description: dict[str, Any]) -> None:
         is_other_bool = isinstance(value, bool) and types is not bool
         if is_other_bool or not isinstance(value, types):
             raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
-    low, high = (description.get(key) for key in ("lowest", "highest"))
-    if low is not None and high is not None and not low < high:
-        raise UserError(
-            f"task {name}: lowest is {low}, highest is {high}; lowest must be below "
-            "highest."
-        )
-    if len(description.get("delimiter", ",")) != 1:
-        raise UserError(f"task {name}: delimiter is one character, such as ;.")
-    if description.get("separator") == "":
-        raise UserError(f"task {name}: separator is empty; it parts the labels.")
-    metrics = metrics_of(description)
-    if not metrics or not all(metric in METRICS for metric in metrics):
-        raise UserError(
-            f"task {name}: metric is {description['metric']!r}; it is one of "
-            f"{', '.join(METRICS)}, or a list of them, the main one first."
-        )
+    top, metrics = description.get("highest", math.inf), metrics_of(description)
+    rules = {
+        "lowest": (lambda low: low < top, f"below highest ({top})"),
+        "delimiter": (lambda sign: len(sign) == 1, "one character, such as ;"),
+        "separator": (bool, "the sign between labels, such as ,"),
+        "metric": (
+            lambda _: metrics and set(map(str, metrics)) <= {*METRICS},
+            f"one of {', '.join(METRICS)}, or a list of them, the main one first",
+        ),
+    }
+    for key, (is_right, what) in rules.items():
+        if key in description and not is_right(description[key]):
+            value = description[key]
+            raise UserError(f"task {name}: {key} is {value!r}; it must be {what}.")
     if "scheme" in description:
         Notation.named(description["scheme"])
 

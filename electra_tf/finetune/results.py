@@ -35,8 +35,6 @@ DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
 
-# Beside the hparams; earlier versions did not store all of them.
-_FACTS = ("init_checkpoint", "init_sha256", "vocab_sha256", "tokenizer")
 _HASHES = {
     "init_sha256": "the hash of the weights of init_checkpoint",
     "vocab_sha256": "the hash of the vocabulary",
@@ -77,8 +75,8 @@ def differences(
     """(name, value there, value here) of all that differs and counts.
 
     Args:
-      stored: what `settings_of` once returned, perhaps that of an earlier version:
-        hparams that it did not have were as they are by default.
+      stored: what `settings_of` once returned; hparams that it lacks, which are newer,
+        have their defaults.
       ours: the same of this run, out of JSON as well.
       ignored: names that are not compared.
     """
@@ -93,8 +91,6 @@ def differences(
         ignored = {*ignored, "init_checkpoint"}  # The weights count, not their place.
     found = []
     for name in sorted({*stored, *ours} - {*ignored, *_WITHOUT_INFLUENCE}):
-        if name in _FACTS and not (name in stored and name in ours):
-            continue
         there, here = stored.get(name), ours.get(name)
         if there != here:
             found.append((name, there, here))
@@ -102,7 +98,7 @@ def differences(
 
 
 def changes_text(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    """What `differences` found, in words: the first, and the names of all.
+    """What `differences` found, for a message: the first, and the names of all.
 
     Values are written as in --hparams.
     """
@@ -123,11 +119,6 @@ def changes_text(changed: Sequence[tuple[str, Any, Any]]) -> str:
         names = [_HASHES.get(name, name) for name, _, _ in changed]
         count += f": {', '.join(names)}"
     return f"{name} is {show(there)} there, {show(here)} here ({count})"
-
-
-def taken_over(stored: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that are stored and that this run does not know."""
-    return {k: stored[k] for k in _FACTS if k in stored and k not in ours}
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,7 +213,6 @@ class Results:
                 'Set "model_dir" to a new place, or move those results and models away.'
             )
         self._check_data(path, data)
-        self.settings |= taken_over(stored, self.settings)
         return {result.trial: result for result in trials}
 
     def _check_data(self, path: Path, stored: dict[str, dict[str, str]]) -> None:
@@ -363,7 +353,7 @@ CONFIG = "config.json"
 def hparams_in(folder: Path) -> dict[str, Any]:
     """The hparams of a trial; {} for a folder that is none.
 
-    Raises `UserError`: 65 for a file that cannot be read, 2 naming what is no hparam.
+    Raises `UserError`: 65 for a file that cannot be read, 2 naming an unknown hparam.
     """
     path = Path(fetch_once(str(folder / CONFIG)))
     content = read_json(path) if path.is_file() else {}

@@ -86,9 +86,9 @@ def run(flags: Flags, console: Console) -> int:
     check_place(config.preprocessed_data_dir)
     check_trial_places(config)
     check_flags(flags, config)
-    if flags.merge:
-        return show(results_of(config, source), config, console)
     vocab = Vocabulary.load(config.vocab_file)
+    if flags.merge:
+        return show(results_of(config, source, vocab), config, console)
     vocab.check_size(config.vocab_size)
     resolve_settings(vocab, do_lower_case=config.do_lower_case)
     console.heading("Config:")
@@ -246,13 +246,13 @@ def log_examples(store, tasks: list[Task], console: Console) -> None:
 def results_of(
     config: FinetuningConfig,
     source: CheckpointInfo | None,
-    vocab: Vocabulary | None = None,
+    vocab: Vocabulary,
     tasks: Sequence[Task] = (),
     only: int | None = None,
 ) -> Results:
     """The results of the run, with those that are there if it trains.
 
-    `vocab`, `tasks`: None and () where their files are not to be looked at.
+    `tasks`: () where their files are not to be looked at.
     """
     settings = settings_of(config, source, vocab)
     if tasks:

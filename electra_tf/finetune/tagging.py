@@ -185,7 +185,6 @@ class TaggingTask(Task):
     identity: Columns = ("id",)
     reading = staticmethod(spans_of)
     is_frugal = True
-    is_plain = False
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)

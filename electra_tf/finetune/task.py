@@ -44,10 +44,18 @@ class FeatureSpec(NamedTuple):
 
 
 class HeadSpec(NamedTuple):
-    """What stands on the encoder: "classification", "multilabel", "tagging", ..."""
+    """The head on the encoder.
+
+    Attributes:
+      kind: "classification", "multilabel", "regression", "tagging" or "qa".
+      class_weights: factors of the training losses, by class.
+      has_hidden_layer: as in transformers' heads.
+    """
 
     kind: str
     num_labels: int = 0
+    class_weights: list[float] | None = None
+    has_hidden_layer: bool = False
 
 
 class Scorer(ABC):
@@ -103,6 +111,12 @@ class Task(ABC):
     """
 
     reads = "texts"
+    labels: Sequence[str] = ()  # () where the answer is not a class
+    num_texts = 1
+    lowest, highest = 0.0, 1.0  # of a regression's numbers
+    is_v2 = False  # whether questions may have no answer
+    is_plain = False  # whether tags are labels as they are, without spans
+    scheme: str | None = None  # that tags are written in
     version: str | None = None
     main_metric: str | None = None
     stored: TaskFacts | None = None
@@ -160,7 +174,7 @@ class Task(ABC):
 
     def feature_settings(self) -> dict[str, Any]:
         """What features follow from, beside data, vocabulary and shared hparams."""
-        found: dict[str, Any] = {"labels": list(getattr(self, "labels", []))}
+        found: dict[str, Any] = {"labels": list(self.labels)}
         ours = __name__.partition(".")[0]
         for cls in type(self).__mro__[:-1]:
             if cls.__module__.partition(".")[0] != ours:
@@ -313,7 +327,7 @@ class TaskFacts(NamedTuple):
 
     @property
     def head(self) -> HeadSpec:
-        """What stands on the encoder."""
+        """The head on the encoder."""
         return HeadSpec(self.kind, len(self.labels))
 
 
@@ -321,20 +335,17 @@ def facts_of(task: Task) -> TaskFacts:
     """What is to be known of a task."""
     found = TaskFacts(task.name, task.head.kind)
     return found._replace(
-        labels=tuple(getattr(task, "labels", ())),
-        num_texts=getattr(task, "num_texts", 1),
-        lowest=getattr(task, "lowest", 0.0),
-        highest=getattr(task, "highest", 1.0),
-        has_impossible=getattr(task, "is_v2", False),
+        labels=tuple(task.labels),
+        num_texts=task.num_texts,
+        lowest=task.lowest,
+        highest=task.highest,
+        has_impossible=task.is_v2,
     )
 
 
 def write_facts(directory: str | os.PathLike, tasks: Sequence[Task]) -> None:
     """Writes the facts of all tasks of a run into its directory."""
-    facts = [
-        facts_of(task)._asdict() | {"scheme": getattr(task, "scheme", None)}
-        for task in tasks
-    ]
+    facts = [facts_of(task)._replace(scheme=task.scheme)._asdict() for task in tasks]
     atomic_write(Path(directory) / FACTS_FILE, json.dumps(facts, indent=1) + "\n")
 
 

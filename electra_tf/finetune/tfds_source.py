@@ -95,7 +95,7 @@ class TfdsGlueTask(_Prepared, GlueRowsTask):
         mismatched = ["dev_mismatched"] if self.name == "mnli" else []
         return super().splits(kind) if kind == "test" else ["dev", *mismatched]
 
-    def rows(self, split):
+    def table(self, split):
         """Sorted by their index."""
         where, features, rows = self.prepared(split)
         rows.sort(key=lambda row: int(row["idx"]))

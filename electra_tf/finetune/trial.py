@@ -298,8 +298,7 @@ def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
 
 
 def _check_settings(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
-    stored = saved.settings or checkpoints.settings  # Who says none is not compared.
-    changed = differences(stored, checkpoints.settings, _CHANGEABLE)
+    changed = differences(saved.settings, checkpoints.settings, _CHANGEABLE)
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "

@@ -131,7 +131,7 @@ class Detections(_OfTexts):
         if any(token.probability != token.probability for token in tokens):
             raise UserError(
                 f"{texts.place(number)}: {self._model.name} gives it probabilities "
-                "that are no numbers:\nits weights or activations are not finite.",
+                "that are not numbers:\nits weights or activations are not finite.",
                 EXIT_DIVERGED,
             )
 

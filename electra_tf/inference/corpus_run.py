@@ -123,7 +123,7 @@ def run(
     """Writes the answers for a corpus; returns the manifest.
 
     An unfinished run of the same input, model and options is resumed, with the
-    checkpoint that it began with; a finished one is left as it is.
+    checkpoint that it began with; a finished one is left unchanged.
 
     Args:
       source: a file or a directory.

@@ -38,7 +38,7 @@ def passages(lines: Iterable[str], limit: int) -> Iterator[str]:
 def detect(
     model: PretrainedModel, texts: Iterable[str], corruption_seed: int | None = None
 ) -> Iterator[tuple[str, list[TokenPrediction]]]:
-    """Each text with the predictions for its tokens, read as it is needed.
+    """Each text with the predictions for its tokens, read lazily.
 
     Args:
       model: the model.

@@ -43,7 +43,7 @@ def check_run(model_dir: Path) -> None:
 def config_of(model_dir: Path) -> dict[str, Any]:
     """The settings of a run of pre-training, as they stand in its config.json.
 
-    Raises `UserError`: 65 where there is no JSON object, 2 naming the setting that
+    Raises `UserError`: 65 for anything but a JSON object, 2 naming the setting that
     cannot be one.
     """
     path = model_dir / "config.json"

@@ -7,9 +7,10 @@ windows are cut) stands in the manifest of what `export_model.py` writes.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Columns, shown
 from electra_tf.finetune.multilabel import OwnMultilabelTask
-from electra_tf.finetune.task import HeadSpec, TaskFacts
+from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
 from electra_tf.interop import huggingface, huggingface_files
 from electra_tf.interop.checkpoint import fit_rows
@@ -96,14 +97,6 @@ _TASKS = {
 }
 
 
-class _Named(NamedTuple):
-    """A head to build."""
-
-    name: str
-    head: HeadSpec
-    has_hidden_layer: bool
-
-
 def read(folder: Path) -> TaskPredictor | None:
     """The model in a directory of Hugging Face; None for one without a task's head.
 
@@ -161,7 +154,8 @@ def _predictor(folder: Path, config: Mapping[str, Any]) -> TaskPredictor:
     startup.import_tensorflow()
     from electra_tf.finetune.model import build_finetuning_model
 
-    head = _Named(kind, facts.head, kind in PROBLEMS)
+    spec = facts.head._replace(has_hidden_layer=kind in PROBLEMS)
+    head = types.SimpleNamespace(name=kind, head=spec)
     model = build_finetuning_model(config, [head], dtype="float32")
     weights = stored_tensors.of_arrays(str(folder), _tensors(network, kind))
     weights = fit_rows(weights, vocab)

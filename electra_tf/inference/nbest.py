@@ -59,7 +59,7 @@ def read_nbest(
       encoding_errors: see `archives.read_lines`.
 
     Raises `UserError` naming file and line: no or twice the same id, ids that other
-    files lack, empty lists, scores that are no finite numbers.
+    files lack, empty lists, scores that are not finite numbers.
     """
     if costs:
         lists = _read_kaldi(path, costs, encoding_errors)
@@ -118,34 +118,34 @@ def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
 
 
 def _json_list(path, number: int, row: Any) -> NBestList:
-    if not isinstance(row, dict):
-        raise _damaged(path, number, "no JSON object.")
-    if not isinstance(row.get("id"), (str, int)) or row["id"] == "":
+    if not isinstance(row, dict) or not isinstance(row.get("id", ""), str | int):
+        raise _damaged(path, number, f"not an n-best list: {row!r:.60}.")
+    if row.get("id", "") == "":
         raise _damaged(path, number, f'"id" is missing; found {sorted(row)}.')
     hypotheses = row.get("hypotheses")
     if not isinstance(hypotheses, list) or not hypotheses:
         raise _damaged(path, number, f'{row["id"]!r} has no "hypotheses".')
-    found = []
     for place, item in enumerate(hypotheses, start=1):
-        where = f"hypothesis {place} of {row['id']!r}"
-        if not isinstance(item, dict) or not isinstance(item.get("text"), str):
-            raise _damaged(path, number, f'{where} has no "text".')
-        score = item.get("score")
-        is_number = isinstance(score, (int, float)) and not isinstance(score, bool)
-        if not is_number or not _is_finite(score):
-            given = "no score" if score is None else f"the score {score!r:.40}"
-            raise _damaged(path, number, f"{where} has {given}: no finite number.")
-        found.append(Hypothesis(item["text"], float(score), item))
+        if not _is_hypothesis(item):
+            raise _damaged(
+                path,
+                number,
+                f'hypothesis {place} of {row["id"]!r} needs "text" and a finite '
+                f'"score"; found {item!r:.60}.',
+            )
     reference = row.get("reference")
-    if reference is not None and not isinstance(reference, str):
-        raise _damaged(path, number, f'"reference" of {row["id"]!r} is no text.')
+    if not isinstance(reference, str | None):
+        raise _damaged(path, number, f'"reference" of {row["id"]!r} is not a text.')
+    found = [Hypothesis(h["text"], float(h["score"]), h) for h in hypotheses]
     return NBestList(str(row["id"]), found, reference, row)
 
 
-def _is_finite(score: int | float) -> bool:
+def _is_hypothesis(item: Any) -> bool:
     try:
-        return math.isfinite(score)
-    except OverflowError:  # an int beyond all floats
+        score = item["score"]
+        is_number = not isinstance(score, bool) and math.isfinite(score)
+        return is_number and isinstance(item["text"], str)
+    except (KeyError, TypeError, OverflowError):  # an int may exceed all floats
         return False
 
 

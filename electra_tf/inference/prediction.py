@@ -44,7 +44,7 @@ def load(
 
     Returns a `Model`.
 
-    Raises `UserError` if there is no model, or if its files do not fit each other.
+    Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
     found = _find(Path(local_of(os.fspath(path))), task, data_dir)
     if task is not None and not isinstance(found, Predictor):

@@ -33,7 +33,7 @@ from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary
 
-# Sequences that are computed before the predictions for them are told.
+# Sequences that are computed before the first prediction is made.
 _CHUNK = 512
 # What an input may be a tuple of, by the key of `inputs.FORMS`.
 _COLUMNS = {"texts": ("text", "text_b"), "questions": ("question", "context")}
@@ -170,7 +170,7 @@ def read_trial(
       data_dir: where the vocabulary is; None: as the place of the folder says.
       vocab_file: the vocabulary, if it is elsewhere.
 
-    Raises `UserError`: 2 for what is no such model, 65 for damaged checkpoints.
+    Raises `UserError`: 2 for anything else, 65 for damaged checkpoints.
     """
     folder = folder.absolute()
     bring_model(folder)
@@ -212,7 +212,7 @@ class TaskPredictor(Predictor):
     def __init__(self, trained: FinetunedModel, task: Task, number: int):
         from electra_tf.finetune.batches import head_outputs
 
-        texts = getattr(task, "num_texts", 1)
+        texts = task.num_texts
         columns = getattr(task, "columns", ()) if task.reads == "texts" else ()
         fewest = min(map(len, columns), default=None)
         facts = {

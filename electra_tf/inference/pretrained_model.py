@@ -168,7 +168,7 @@ class TextModel(Model):
         """`method` if the model offers it; of None the best one, named on stderr."""
         if method not in (None, *METHODS):
             raise UserError(
-                f"there is no scoring method {method!r}; "
+                f"unknown scoring method {method!r}; "
                 f"{self.name} offers {', '.join(self.methods)}."
             )
         if not self.methods:
@@ -321,7 +321,7 @@ class PretrainedModel(TextModel):
         return predictions
 
     def save(self, path: str | os.PathLike, format: str = "huggingface") -> None:
-        """Writes the model, as it is now, into a new directory.
+        """Writes the model with its present weights into a new directory.
 
         Args:
           format: "huggingface" or "keras_hub", a directory for each network; "tf1", a
@@ -389,7 +389,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
       path: the directory of a run, `<data-dir>/models/<model-name>`, whose newest
         intact checkpoint is taken; or any other path that `interop.readers` reads.
 
-    Raises `UserError` if there is no model, or if its files do not fit each other.
+    Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
     try:
         found = readers.find(path, log=say_nothing)

@@ -19,10 +19,6 @@ from electra_tf.inference.nbest import NBestList
 from electra_tf.text.json_lines import json_line
 
 
-class MissingPackage(UserError):
-    """What counts word errors is not installed."""
-
-
 class Ranked(NamedTuple):
     """A hypothesis with its place in the given list and both scores."""
 
@@ -70,8 +66,8 @@ def rank(
     if not all(math.isfinite(row.total) for row in rows):
         total = next(row for row in rows if not math.isfinite(row.total))
         raise UserError(
-            f"{total.given:g} + {weight:g} x {total.model:g} is no finite number, for "
-            f"{total.text[:60]!r}."
+            f"{total.given:g} + {weight:g} x {total.model:g} is not a finite "
+            f"number, for {total.text[:60]!r}."
         )
     return sorted(rows, key=lambda row: -row.total)
 
@@ -114,60 +110,44 @@ def to_json(one: NBestList, ranked: Sequence[Ranked]) -> dict[str, Any]:
 
 
 def word_errors(reference: str, hypothesis: str) -> int:
-    """Words to substitute, delete or insert to make a reference of a hypothesis.
-
-    Raises `MissingPackage` saying how to get the package that counts them.
-    """
-    try:
-        from rapidfuzz.distance import Levenshtein
-    except ImportError:
-        raise MissingPackage(
-            "word errors are counted by the package rapidfuzz, which is not installed."
-            '\nInstall it: pip install -e ".[rerank]"'
-        ) from None
-    return Levenshtein.distance(reference.split(), hypothesis.split())
+    """Words to substitute, delete or insert to make a reference of a hypothesis."""
+    words = hypothesis.split()
+    distances = list(range(len(words) + 1))  # from the reference so far to words[:j]
+    for i, word in enumerate(reference.split(), 1):
+        before, distances[0] = distances[0], i
+        for j, other in enumerate(words, 1):
+            substituted = before + (word != other)
+            before = distances[j]
+            distances[j] = min(substituted, before + 1, distances[j - 1] + 1)
+    return distances[-1]
 
 
-def errors_of(lists: Sequence[NBestList]) -> list[list[int]]:
-    """Word errors of each hypothesis of each list.
+def errors_of(lists: Sequence[NBestList], is_needed: bool) -> list[list[int]] | None:
+    """Word errors of each hypothesis of each list; None where a reference is missing.
 
-    Raises `UserError` naming a list without reference.
+    Raises `UserError` naming a list without reference if the errors are needed.
+    Otherwise a line on stderr counts these lists, unless they all are.
     """
     missing = [one.id for one in lists if one.reference is None]
-    if missing:
+    if missing and is_needed:
         raise UserError(
             f"{missing[0]!r} has no reference"
             f"{f', nor have {len(missing) - 1} others' if missing[1:] else ''}: "
             "word errors cannot be counted.\nGive --references, or a "
             '"reference" with every list.'
         )
+    if missing:
+        if len(missing) < len(lists):
+            count = len(missing)
+            print(
+                f"No word error rate; lists without a reference: {count}.",
+                file=sys.stderr,
+            )
+        return None
     return [
         [word_errors(one.reference, hypothesis.text) for hypothesis in one.hypotheses]
         for one in lists
     ]
-
-
-def errors_if_known(
-    lists: Sequence[NBestList], is_needed: bool
-) -> list[list[int]] | None:
-    """As `errors_of`; None where they cannot be counted and need not be.
-
-    Says on stderr why, but where no list has a reference.
-    """
-    missing = sum(one.reference is None for one in lists)
-    if is_needed or not missing:
-        try:
-            return errors_of(lists)
-        except MissingPackage as error:
-            if is_needed:
-                raise
-            print(f"No word error rate: {error}", file=sys.stderr)
-    elif missing < len(lists):
-        print(
-            f"No word error rate; lists without a reference: {missing}.",
-            file=sys.stderr,
-        )
-    return None
 
 
 def chosen_errors(

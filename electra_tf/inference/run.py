@@ -147,7 +147,7 @@ def rerank(given) -> str | None:
     lists = nbest.read_nbest(
         given.nbest, given.costs, given.references, given.encoding_errors
     )
-    errors = reranking.errors_if_known(lists, is_needed=given.tune)
+    errors = reranking.errors_of(lists, is_needed=given.tune)
     with line_writer(given.output) as write:
         scorer = prediction.load(_model(given)).scorer(given.method)
         scores = reranking.score_lists(lists, scorer, given.overlap)

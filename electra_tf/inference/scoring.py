@@ -62,7 +62,7 @@ class TextScore(NamedTuple):
 
     @property
     def says_nothing(self) -> bool:
-        """Whether there are no tokens, or unknown ones only."""
+        """Whether it has unknown tokens only, or none."""
         return self.num_unknown == self.num_tokens
 
 

@@ -25,12 +25,11 @@ from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields
 from electra_tf.storage.manifest import (
     CHECKPOINT_MANIFEST,
-    MANIFEST,
     read_json,
     sha256,
     split_name,
 )
-from electra_tf.storage.stored_tensors import SLOTS, StoredTensors, of_arrays
+from electra_tf.storage.stored_tensors import SLOTS, StoredTensors
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
@@ -50,23 +49,32 @@ HEADS = (
 # Tables with a row for each token.
 BY_TOKEN = ("/word_embeddings", "_predictions/output_bias", "/token_counts")
 BY_TOKEN += ("/word_embeddings_residual",)
-TRAINED_LENGTH = "trained_length"  # in manifests
+STEP, _TASKS = "global_step", "task_specific/"
 _FEW_CAPITALS = 0.01  # of the tokens; uncased vocabularies have none
 # Files of weights: of directories, and of a checkpoint behind its prefix.
 _WEIGHTS = (".safetensors", ".h5")
 _OF_CHECKPOINT = re.compile(r"\.(index|data-\d{5}-of-\d{5})$")
 
 
-class Weights(NamedTuple):
-    """The tensors of a checkpoint, by the original's names."""
+class Opened(NamedTuple):
+    """The tensors of a checkpoint."""
 
-    tensors: dict[str, np.ndarray]
-    slots: dict[str, np.ndarray]  # `<weight>/adam_m`, `<weight>/adam_v`
-    step: int
-    notes: tuple[str, ...]
+    tensors: StoredTensors  # by the original's names
+    notes: tuple[str, ...] = ()
     # Runs the library that wrote the files and returns a note on the difference;
     # `UserError` (65) if that is too large. None: nothing to compare with.
     compare: Callable[[], str] | None = None
+
+    def weights(self, log: Callable[[str], None]) -> dict[str, np.ndarray]:
+        """Those of the pre-trained model, read."""
+        names = [n for n in self.tensors.shapes if n != STEP and not n.endswith(SLOTS)]
+        if heads := sorted(name for name in names if name.startswith(_TASKS)):
+            # An export of a task reads them by itself: "left out" would be wrong there.
+            log(
+                f"Note: {self.tensors.origin}: {heads[0]} and the other fine-tuned "
+                "heads do not belong to the pre-trained model."
+            )
+        return {n: self.tensors.get(n) for n in names if not n.startswith(_TASKS)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +85,7 @@ class CheckpointInfo:
       origin: the checkpoint's prefix, or the directory.
       known: the config fields that its files state, as `fields.of_hparams` has them.
       tokenizer_config, vocab_file: None where no file says it.
-      read_weights: whether the optimizer's slots are wanted -> Weights.
-      open_tensors: those of a TensorFlow checkpoint, read one at a time; None for the
-        directories of other libraries.
+      open: opens the tensors; those of TensorFlow are read one at a time.
       run: the directory of the run of this project that it belongs to.
       recorded_sha256: of the vocabulary of that run.
     """
@@ -88,8 +94,7 @@ class CheckpointInfo:
     known: dict[str, Any]
     tokenizer_config: TokenizerConfig | None
     vocab_file: str | None
-    read_weights: Callable[[bool], Weights]
-    open_tensors: Callable[[], StoredTensors] | None = None
+    open: Callable[[], Opened]
     run: Path | None = None
     recorded_sha256: str | None = None
 
@@ -113,14 +118,14 @@ class CheckpointInfo:
         The original's checkpoints are opened for it, which needs TensorFlow.
         """
         found = self.known
-        if "embedding_size" not in found and self.open_tensors is not None:
+        if "embedding_size" not in found:
             startup.import_tensorflow()
-            found = fields.of_shapes(self.open_tensors().shapes, self.origin) | found
+            found = fields.of_shapes(self.open().tensors.shapes, self.origin) | found
         return {name: found[name] for name in fields.SHAPE if name in found}
 
     def weights_sha256(self) -> str:
         """A hash of the files of its weights, of a run as the manifest has theirs."""
-        if self.open_tensors is None:
+        if os.path.isdir(self.origin):
             files = Path(self.origin).rglob("*")
             paths = [p for p in files if p.suffix in _WEIGHTS and p.is_file()]
         else:
@@ -134,40 +139,32 @@ class CheckpointInfo:
         return _hash_of(_file_sha256(p, p.stat().st_mtime_ns) for p in sorted(paths))
 
     def tensors(self, log: Callable[[str], None]) -> StoredTensors:
-        """Its weights by the original's names; of a fine-tuned run also its heads."""
-        if self.open_tensors is not None:
-            stored = self.open_tensors()
-        else:
-            weights = self.weights(log)
-            self.compare_with_library(weights, log)
-            stored = of_arrays(self.origin, weights.tensors)
+        """Its tensors by the original's names; of a fine-tuned run also its heads."""
+        opened = self.opened(log)
+        self.compare_with_library(opened, log)
         if self.run is not None or self.vocab_file is None:
-            return stored
-        return fit_rows(stored, Vocabulary.load(self.vocab_file), log)
+            return opened.tensors
+        return fit_rows(opened.tensors, Vocabulary.load(self.vocab_file), log)
 
-    def weights(self, log: Callable[[str], None], slots: bool = True) -> Weights:
-        """All that it holds, not yet checked for completeness.
-
-        Args:
-          slots: whether the optimizer's are wanted, twice as large as the weights.
-        """
-        found = self.read_weights(slots)
+    def opened(self, log: Callable[[str], None]) -> Opened:
+        """All that it holds, not yet checked for completeness."""
+        found = self.open()
         for note in found.notes:
             log(f"Note: {self.origin}: {note}.")
         return found
 
     def compare_with_library(
-        self, weights: Weights, log: Callable[[str], None], strict: bool = False
+        self, opened: Opened, log: Callable[[str], None], strict: bool = False
     ) -> None:
         """Notes how far the library that wrote the files is, if there is one.
 
         Args:
           strict: raise `UserError` (65) if it is far, as before an export.
         """
-        if weights.compare is None:
+        if opened.compare is None:
             return
         try:
-            note = weights.compare()
+            note = opened.compare()
         except UserError as error:
             if strict:
                 raise
@@ -223,24 +220,23 @@ class CheckpointInfo:
         Args:
           vocab_file: the vocabulary; None: the one beside the weights.
           hparams: what the files do not say; must agree with them.
-          slots: see `weights`.
+          slots: whether those of the optimizer are wanted, twice as large.
           strict: whether a library that computes something else is an error.
 
         Raises `UserError`: 2 when something does not fit, 65 when weights are missing,
         unexpected or of a wrong shape.
         """
         vocab = self._vocabulary(vocab_file)
-        weights = self.weights(log, slots)
-        every = of_arrays(self.origin, weights.tensors | weights.slots)
-        every = fit_rows(every, vocab, log)
-        tensors, slots_of = (
-            {name: every.get(name) for name in names}
-            for names in (weights.tensors, weights.slots)
-        )
+        opened = self.opened(log)
+        opened = opened._replace(tensors=fit_rows(opened.tensors, vocab, log))
+        every = opened.tensors
+        tensors = opened.weights(log)
+        moments = [name for name in every.shapes if slots and name.endswith(SLOTS)]
+        step = int(every.get(STEP)) if STEP in every.shapes else 0
         shapes = {name: every.shapes[name] for name in tensors}
-        given = fields.of_hparams(hparams or {}, defaults=False)
-        if "vocab_size" in (hparams or {}):
-            vocab.check_size((hparams or {})["vocab_size"])
+        hparams = hparams or {}
+        given = fields.of_hparams(hparams, defaults=False)
+        vocab.check_size(hparams.get("vocab_size", len(vocab)))
         known, merged = self._merged(shapes, given)
         if "num_attention_heads" not in known:
             log(fields.note_of_heads(merged["hidden_size"], self.origin))
@@ -255,14 +251,14 @@ class CheckpointInfo:
             str(path.parent), name, fields.as_hparams(merged.items())
         )
         stored = StoredModel(
-            *(config, vocab, tokenizer, tensors, slots_of, weights.step),
-            *(self.origin, known),
+            *(config, vocab, tokenizer, tensors, {n: every.get(n) for n in moments}),
+            *(step, self.origin, known),
         )
         _check_complete(stored)
         self.check_trained(stored.step)
         if "do_lower_case" not in given:
             self.check_casing(vocab)
-        self.compare_with_library(weights, log, strict)
+        self.compare_with_library(opened, log, strict)
         return stored
 
     def _vocabulary(self, vocab_file: str | None) -> Vocabulary:
@@ -338,12 +334,6 @@ class StoredModel(NamedTuple):
         Positions behind them have learned nothing.
         """
         return self.known.get("max_seq_length")
-
-
-def trained_length_in(folder: Path) -> int | None:
-    """`StoredModel.trained_length` by the manifest of a folder that we have written."""
-    manifest = folder / MANIFEST
-    return read_json(manifest).get(TRAINED_LENGTH) if manifest.is_file() else None
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

@@ -26,36 +26,11 @@ from electra_tf.config.model import ModelConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import huggingface_card, networks, verification
-from electra_tf.interop.checkpoint import (
-    DISCRIMINATOR_HEAD,
-    GENERATOR_HEAD,
-    CheckpointInfo,
-    StoredModel,
-    Weights,
-    trained_length_in,
-)
-from electra_tf.interop.huggingface_files import (
-    BUFFERS,
-    WEIGHTS,
-    files_in,
-    max_length,
-    read_tensors,
-    read_tokenizer,
-    words_tokenized_otherwise,
-    write_json,
-    write_tokenizer,
-)
-from electra_tf.interop.networks import (
-    CLASSIFIER,
-    DISCRIMINATOR,
-    EMBEDDINGS,
-    GENERATOR,
-    SPANS,
-    TASK_HEADS,
-    TEXT_CLASSIFIER,
-    Network,
-)
+from electra_tf.interop import huggingface_files as files
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
+from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import format_of, read_json, verify_folder
+from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import Vocabulary
 
 FORMAT = "huggingface"
@@ -69,11 +44,11 @@ _TASK_LAYERS = ({"classifier"}, {"classifier.dense", "classifier.out_proj"})
 _TASK_LAYERS += ({"qa_outputs"},)
 
 ARCHITECTURES = {
-    DISCRIMINATOR_HEAD: "ElectraForPreTraining",
-    GENERATOR_HEAD: "ElectraForMaskedLM",
-    CLASSIFIER: "ElectraForTokenClassification",
-    TEXT_CLASSIFIER: "ElectraForSequenceClassification",
-    SPANS: "ElectraForQuestionAnswering",
+    networks.DISCRIMINATOR_HEAD: "ElectraForPreTraining",
+    networks.GENERATOR_HEAD: "ElectraForMaskedLM",
+    networks.CLASSIFIER: "ElectraForTokenClassification",
+    networks.TEXT_CLASSIFIER: "ElectraForSequenceClassification",
+    networks.SPANS: "ElectraForQuestionAnswering",
     None: "ElectraModel",
 }
 # Names of activations there -> here; of several for one of ours, the last is written.
@@ -105,7 +80,7 @@ def is_directory_of(folder: Path) -> bool:
     """Whether a folder looks like one of transformers."""
     if said := format_of(folder):
         return said == FORMAT
-    if files_in(folder):
+    if files.files_in(folder):
         return True
     config = folder / CONFIG
     return config.is_file() and "model_type" in read_json(config)
@@ -129,7 +104,7 @@ def check_representable(network: Network, origin: str) -> None:
     the head has what the layers have.
     """
     act = network.shape.hidden_act
-    if act != "gelu" and network.head() == GENERATOR_HEAD:
+    if act != "gelu" and network.head() == networks.GENERATOR_HEAD:
         raise UserError(
             f"{origin}: hidden_act is {act}; the head of ElectraForMaskedLM always has "
             "gelu, generators here have one activation throughout.\n"
@@ -228,8 +203,8 @@ def write_networks(
     """
     for network in found.values():
         check_representable(network, stored.origin)
-    words = words_tokenized_otherwise(stored)
-    facts = {"words_tokenized_otherwise": words._asdict(), **(more or {})}
+    words = files.words_tokenized_otherwise(stored)
+    facts = {"files.words_tokenized_otherwise": words._asdict(), **(more or {})}
 
     def write(network: Network, folder: Path):
         return [*checked, *_write_network(network, stored, folder)], facts
@@ -250,13 +225,13 @@ def _write_network(
     if network.head() is None:
         theirs = {k.removeprefix(PREFIX): v for k, v in theirs.items()}
     try:
-        save_file(theirs, folder / WEIGHTS, metadata={"format": "pt"})
+        save_file(theirs, folder / files.WEIGHTS, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(None, str(error)) from error
     config = config_of(network, stored.vocab.pad_id)
-    write_json(folder / CONFIG, dict(sorted(config.items())))
+    files.write_json(folder / CONFIG, dict(sorted(config.items())))
     limit = stored.trained_length or network.shape.max_position_embeddings
-    write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
+    files.write_tokenizer(folder, stored.vocab, stored.tokenizer_config, limit)
     architecture = ARCHITECTURES[network.head()]
     card = huggingface_card.model_card(network, stored, architecture)
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -326,7 +301,9 @@ def _peer(
         elif "logits" in result:
             found["logits"] = result.logits.numpy()
         # Of a head of pre-training `networks.outputs` has its name.
-        return found | dict.fromkeys((DISCRIMINATOR, GENERATOR), found.get("logits"))
+        return found | dict.fromkeys(
+            (networks.DISCRIMINATOR, networks.GENERATOR), found.get("logits")
+        )
 
     return run
 
@@ -349,8 +326,8 @@ def read_network(
     """
     config = read_json(folder / CONFIG)
     shape, embedding_size = shape_of(config, folder)
-    place = folder / WEIGHTS
-    tensors = read_tensors(folder, allow_pytorch_bin)
+    place = folder / files.WEIGHTS
+    tensors = files.read_tensors(folder, allow_pytorch_bin)
     if not any(name.startswith(PREFIX) for name in tensors):
         tensors = {
             PREFIX + name if name.startswith(_ENCODER_PARTS) else name: array
@@ -360,7 +337,7 @@ def read_network(
     known = networks.weight_names(shape.num_hidden_layers)
     ours = {name.huggingface: name.ours for name in known}
     found = _transposed(networks.renamed(tensors, ours, str(place)))
-    words = found.get(f"{EMBEDDINGS}word_embeddings")
+    words = found.get(f"{networks.EMBEDDINGS}word_embeddings")
     if words is not None:
         if (said := config.get("vocab_size", len(words))) != len(words):
             raise UserError(
@@ -395,7 +372,7 @@ def _without_repetition(
     kept = {
         name: array
         for name, array in tensors.items()
-        if not name.removeprefix(PREFIX).startswith(BUFFERS)
+        if not name.removeprefix(PREFIX).startswith(files.BUFFERS)
     }
     repeated = kept.pop(TIED, None)
     words = kept.get("electra.embeddings.word_embeddings.weight")
@@ -428,9 +405,9 @@ def info(
     lengths = [_trained_length(part, shape) for part in (first, *others)]
     if any(lengths):
         known["max_seq_length"] = min(filter(None, lengths))
-    tokenizer, vocab_file = read_tokenizer(first)
+    tokenizer, vocab_file = files.read_tokenizer(first)
     for part in others:
-        other, file = read_tokenizer(part)
+        other, file = files.read_tokenizer(part)
         if vocab_file and file:
             vocab, advice = Vocabulary.load(file), "Give the folder of one of the two."
             sha256 = Vocabulary.load(vocab_file).sha256
@@ -442,7 +419,7 @@ def info(
         known=known,
         tokenizer_config=tokenizer,
         vocab_file=vocab_file,
-        read_weights=lambda slots: read(folder, allow_pytorch_bin),
+        open=lambda: read(folder, allow_pytorch_bin),
     )
 
 
@@ -452,12 +429,12 @@ def _trained_length(folder: Path, shape: ModelConfig) -> int | None:
     What others write there is the number of positions, or a very large one, whatever
     was trained.
     """
-    said = max_length(folder)
+    said = files.max_length(folder)
     said = said if said and said < shape.max_position_embeddings else None
-    return trained_length_in(folder) or said
+    return verification.trained_length_in(folder) or said
 
 
-def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
+def read(folder: Path, allow_pytorch_bin: bool = False) -> Opened:
     """A directory, or one with directories `discriminator` and `generator`.
 
     What others wrote is compared with what transformers computes of it.
@@ -469,11 +446,15 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
         network = read_network(part, notes.append, allow_pytorch_bin)
         if format_of(part) is None:
             foreign[part] = network
-        if network.head() in TASK_HEADS:
+        if network.head() in networks.TASK_HEADS:
             notes.append(f"left out: the head of {ARCHITECTURES[network.head()]}")
             network = network.encoder()
         # An encoder and a discriminator are the same part of a model.
-        kind = GENERATOR if network.head() == GENERATOR_HEAD else DISCRIMINATOR
+        kind = (
+            networks.GENERATOR
+            if network.head() == networks.GENERATOR_HEAD
+            else networks.DISCRIMINATOR
+        )
         if kind in found:
             raise UserError(
                 f"{part} is not the only folder with the weights of a {kind} in "
@@ -484,7 +465,7 @@ def read(folder: Path, allow_pytorch_bin: bool = False) -> Weights:
     if any(name.startswith("generator/embeddings/") for name in tensors):
         notes.append("generator and discriminator have embeddings of their own")
     compare = functools.partial(_compare_all, foreign) if foreign else None
-    return Weights(tensors, {}, 0, tuple(notes), compare)
+    return Opened(of_arrays(str(folder), tensors), tuple(notes), compare)
 
 
 def _compare_all(found: Mapping[Path, Network]) -> str:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from huggingface_hub import ModelCardData
-
 from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
 
@@ -102,6 +100,8 @@ training.
 
 def model_card(network: Network, stored: StoredModel, architecture: str) -> str:
     """The README.md of a Hugging Face directory."""
+    from huggingface_hub import ModelCardData  # reads the environment, and is slow
+
     shape, length = network.shape, stored.trained_length
     task = _TASKS.get(architecture)
     data = ModelCardData(

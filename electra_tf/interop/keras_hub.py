@@ -23,12 +23,7 @@ from electra_tf.config.hparams import check
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import networks, verification
-from electra_tf.interop.checkpoint import (
-    CheckpointInfo,
-    StoredModel,
-    Weights,
-    trained_length_in,
-)
+from electra_tf.interop.checkpoint import CheckpointInfo, Opened, StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage.manifest import (
     MANIFEST,
@@ -36,6 +31,7 @@ from electra_tf.storage.manifest import (
     read_json,
     verify_folder,
 )
+from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 FORMAT = "keras_hub"
@@ -335,7 +331,9 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
     verify_folder(folder, log)
     shape, embedding_size = _shape_in(folder)
     known = {"embedding_size": embedding_size} | shape.overrides()
-    if length := trained_length_in(folder):  # Presets have no place for it.
+    if length := verification.trained_length_in(
+        folder
+    ):  # Presets have no place for it.
         known["max_seq_length"] = length
     vocab_file = folder / VOCABULARY
     return CheckpointInfo(
@@ -343,19 +341,20 @@ def info(folder: Path, log: Callable[[str], None]) -> CheckpointInfo:
         known=known,
         tokenizer_config=_tokenizer_config(folder),
         vocab_file=str(vocab_file) if vocab_file.is_file() else None,
-        read_weights=lambda slots: read(folder),
+        open=lambda: read(folder),
     )
 
 
-def read(folder: Path) -> Weights:
+def read(folder: Path) -> Opened:
     """An encoder; what others wrote is compared with what KerasHub computes of it."""
     network = read_network(folder)
+    tensors = of_arrays(str(folder), network.tensors)
     notes = ["left out: the pooler, which the original does not have"]
     if format_of(folder) is not None:
-        return Weights(network.tensors, {}, 0, tuple(notes))
+        return Opened(tensors, tuple(notes))
     notes.append("its gelu is the approximation by tanh, hidden_act gelu_tanh here")
     compare = functools.partial(_compared, folder, network)
-    return Weights(network.tensors, {}, 0, tuple(notes), compare)
+    return Opened(tensors, tuple(notes), compare)
 
 
 def _tokenizer_config(folder: Path) -> TokenizerConfig | None:

@@ -21,7 +21,7 @@ from electra_tf.config.original import translated
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields, huggingface, huggingface_files, keras_hub, tf1
-from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel, Weights
+from electra_tf.interop.checkpoint import CheckpointInfo, StoredModel
 from electra_tf.interop.networks import FOLDERS
 from electra_tf.paths import local_of
 from electra_tf.pretrain import history
@@ -36,7 +36,7 @@ from electra_tf.storage.manifest import (
 )
 from electra_tf.storage.remote import fetch_once
 from electra_tf.storage.remote_run import bring_model
-from electra_tf.text.vocabulary import Vocabulary, read_settings, recorded_settings
+from electra_tf.text.vocabulary import read_settings, recorded_settings
 
 _CONFIG = "config.json"  # the hparams of a run
 _MADE_WITH = ("max_seq_length", "mask_prob", "temperature", "disallow_correct")
@@ -194,24 +194,13 @@ def _checkpoint(prefix: str) -> CheckpointInfo:
     tokenizer = vocab_file and read_settings(vocab_file)
     # The file beside the vocabulary may be lost where the vocabulary was copied.
     tokenizer = recorded_settings(settings, tokenizer, vocab_file, prefix)
-    sha256 = identity.get("vocab_sha256")
-
-    def read_weights(slots: bool) -> Weights:
-        read_json(run / _CONFIG)  # Without it, too much is open.
-        if vocab_file is not None:
-            Vocabulary.load(vocab_file).check_same(
-                sha256, f"{prefix} was trained", "Put its own vocabulary there."
-            )
-        return found.read_weights(slots)
-
     return dataclasses.replace(
         found,
         known=known,
         tokenizer_config=tokenizer,
         vocab_file=vocab_file,
-        read_weights=read_weights,
         run=run,
-        recorded_sha256=sha256,
+        recorded_sha256=identity.get("vocab_sha256"),
     )
 
 

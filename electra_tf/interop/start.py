@@ -35,7 +35,6 @@ from electra_tf.interop.checkpoint import BY_TOKEN, CheckpointInfo, fit_rows
 from electra_tf.pretrain import history, shards
 from electra_tf.storage.checkpoints import Checkpoints
 from electra_tf.storage.manifest import CheckpointManifest
-from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text.vocabulary import (
     TokenizerConfig,
     Vocabulary,
@@ -273,8 +272,8 @@ def load_initial(
     Raises `UserError` if the model is damaged or does not fit; nothing is assigned
     then.
     """
-    weights, path = model.weights(log, slots=False), model.origin
-    theirs = _vocabulary(model, weights.tensors, vocab, log)
+    opened, path = model.opened(log), model.origin
+    theirs = _vocabulary(model, opened.tensors, vocab, log)
     if config.do_lower_case:
         if question := model.unknown_casing(theirs):
             log(f"Note: {question.splitlines()[0]} This run lower-cases it.")
@@ -287,11 +286,10 @@ def load_initial(
     ours = resolve_settings(vocab, do_lower_case=config.do_lower_case)
     if model.tokenizer_config and not model.tokenizer_config.equivalent(ours):
         log(f"Changed: text is {ours} here, {model.tokenizer_config} in {path}")
-    stored = fit_rows(of_arrays(path, weights.tensors), theirs, log)
-    stored = tf1.as_residuals(stored, variables)
-    tensors = {name: stored.get(name) for name in stored.shapes}
+    stored = tf1.as_residuals(fit_rows(opened.tensors, theirs, log), variables)
+    tensors = opened._replace(tensors=stored).weights(log)
     values, report = _plan(tensors, variables, theirs, vocab, f"init_checkpoint {path}")
-    model.compare_with_library(weights, log)
+    model.compare_with_library(opened, log)
     for name, value in values.items():
         variables[name].assign(value)
     log(f"Weights initialised from {path}; the optimizer starts anew.")
@@ -341,11 +339,13 @@ def load_generator(
 def _vocabulary(model: CheckpointInfo, tensors, vocab: Vocabulary, log) -> Vocabulary:
     """The other model's vocabulary; this run's where it is unknown and sizes agree."""
     if model.vocab_file:
-        return Vocabulary.load(model.vocab_file)
-    words = tensors.get(fields.WORDS)
-    if words is not None and len(words) != len(vocab):
+        theirs, advice = Vocabulary.load(model.vocab_file), "Restore its vocabulary."
+        theirs.check_same(model.vocab_sha256, f"{model.origin} was trained", advice)
+        return theirs
+    rows, *_ = tensors.shapes.get(fields.WORDS, [len(vocab)])
+    if rows != len(vocab):
         raise UserError(
-            f"init_checkpoint {model.origin} has {len(words)} word embeddings, "
+            f"init_checkpoint {model.origin} has {rows} word embeddings, "
             f"{vocab.path} has {len(vocab)} tokens, and no vocabulary lies beside it."
             "\nPut its own there as vocab.txt, so that rows can be matched by token."
         )

@@ -8,7 +8,6 @@ weights a checkpoint has `global_step` and two Adam slots per weight.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import re
@@ -26,9 +25,10 @@ from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields, verification
 from electra_tf.interop.checkpoint import (
+    STEP,
     CheckpointInfo,
+    Opened,
     StoredModel,
-    Weights,
     as_float32,
 )
 from electra_tf.storage.atomic_folder import atomic_folder
@@ -50,7 +50,6 @@ from electra_tf.text.vocabulary import read_settings, write_settings, write_toke
 
 HPARAMS, VOCABULARY = "hparams.json", "vocab.txt"
 FORMAT = "tf1"
-STEP = "global_step"
 _ORIGINAL_ACTIVATIONS = ("gelu", "relu", "tanh", "linear")  # the first by default
 _PLACES = {
     field.name
@@ -64,7 +63,6 @@ _OPTIMIZERS = re.compile(
     r"(.*/)?((current_)?loss_scale|(num_)?(good|bad)_steps|beta[12]_power(_\d+)?"
     r"|learning_rate)$|.*/(Adam(_1)?|lamb_[mv]|Momentum)$"
 )
-_TASKS = "task_specific/"
 ENCODER, GENERATOR = "electra/", "generator/"
 _EMBEDDINGS = f"{ENCODER}embeddings/"
 RESIDUAL = "_residual"  # as in model/encoder.py, which needs TensorFlow
@@ -117,56 +115,8 @@ def info(prefix: str) -> CheckpointInfo:
         known=fields.of_hparams(hparams),
         tokenizer_config=read_settings(vocab_file) if has_vocabulary else None,
         vocab_file=vocab_file if has_vocabulary else None,
-        read_weights=functools.partial(read, prefix),
-        open_tensors=functools.partial(tensors_of, prefix),
+        open=lambda: Opened(tensors_of(prefix)),
     )
-
-
-def read(prefix: str, slots: bool = True) -> Weights:
-    """Reads the tensors of a checkpoint, checksums included.
-
-    Args:
-      slots: whether those of the optimizer are wanted, twice as large as the weights.
-
-    Raises `UserError` (65) when a file is damaged.
-    """
-    tensors = read_tensors(prefix, () if slots else SLOTS)
-    step = int(tensors.pop(STEP, 0))
-    moments = {k: tensors.pop(k) for k in list(tensors) if k.endswith(SLOTS)}
-    tasks = sorted(k for k in tensors if k.startswith(_TASKS))
-    # An export of a task reads them by itself: "left out" would be wrong there.
-    note = "and the other fine-tuned heads do not belong to the pre-trained model"
-    weights = {
-        k: v
-        for k, v in tensors.items()
-        if not k.startswith(_TASKS) and not _OPTIMIZERS.match(k)
-    }
-    notes = (f"{tasks[0]} {note}",) if tasks else ()
-    return Weights(weights, moments, step, notes)
-
-
-def read_tensors(prefix: str, without: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-    """The tensors by name, but those whose names end in one of `without`.
-
-    Raises `UserError` (65) naming the damage.
-    """
-    import tensorflow as tf
-
-    stored = tensors_of(prefix)
-    tensors = {}
-    for name in sorted(stored.shapes):
-        if name.endswith(without):
-            continue
-        try:
-            tensors[name] = stored.get(name)
-        except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0][:100]
-            raise UserError(
-                f"{prefix}: {name} cannot be read: {reason}\nThe file is damaged or "
-                "cut off; copy it again.",
-                EXIT_DAMAGED,
-            ) from None
-    return tensors
 
 
 def tensors_of(prefix: str) -> StoredTensors:
@@ -174,7 +124,11 @@ def tensors_of(prefix: str) -> StoredTensors:
 
     What a run learns as a residual (`embedding_sharing` disentangled) is the sum, under
     the usual name. The optimizer does not know the sum, so its slots are left out.
+
+    Raises `UserError` (65), also on reading one, for damaged files.
     """
+    import tensorflow as tf
+
     stored = of_checkpoint(prefix)
     terms = {
         name.removesuffix(RESIDUAL): name
@@ -185,14 +139,21 @@ def tensors_of(prefix: str) -> StoredTensors:
     def get(name: str) -> np.ndarray:
         if name in terms:
             return get(_base(name)) + get(terms[name])
-        return as_float32(stored.get(name))
+        try:
+            return as_float32(stored.get(name))
+        except (tf.errors.OpError, IndexError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0][:100]
+            raise UserError(
+                f"{prefix}: {name} cannot be read: {reason}\nThe file is damaged or "
+                "cut off; copy it again.",
+                EXIT_DAMAGED,
+            ) from None
 
-    if not terms:
-        return stored._replace(get=get)
+    left_out = (RESIDUAL, *SLOTS) if terms else ()
     shapes = {
         name: shape
         for name, shape in stored.shapes.items()
-        if not name.endswith((RESIDUAL, *SLOTS))
+        if not name.endswith(left_out) and not _OPTIMIZERS.match(name)
     }
     sums = {name: stored.shapes[residual] for name, residual in terms.items()}
     return StoredTensors(prefix, shapes | sums, get)

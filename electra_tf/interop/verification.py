@@ -13,15 +13,13 @@ import numpy as np
 from electra_tf.config.model import ModelConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.interop import fields, networks
-from electra_tf.interop.checkpoint import (
-    TRAINED_LENGTH,
-    StoredModel,
-)
+from electra_tf.interop.checkpoint import StoredModel
 from electra_tf.interop.networks import Network
 from electra_tf.storage import manifest
 from electra_tf.storage.atomic_folder import atomic_folder, require_room
 
 TOLERANCE = 1e-5
+_TRAINED_LENGTH = "trained_length"  # in manifests
 _ROUNDINGS = 5  # by how many of its own errors a library in float32 may differ
 _PACKAGES = (
     "electra-tf", "tensorflow", "keras", "keras-hub", "numpy", "safetensors",
@@ -254,7 +252,7 @@ def write_manifest(
         "what": what,
         "model": stored.name,
         "step": stored.step,
-        TRAINED_LENGTH: stored.trained_length,
+        _TRAINED_LENGTH: stored.trained_length,
         "vocab_sha256": stored.vocab.sha256,
         **stored.tokenizer_config._asdict(),
         **(facts or {}),
@@ -265,3 +263,9 @@ def write_manifest(
         "verification": [r._asdict() for r in results],
     }
     manifest.write_manifest(folder, content, _PACKAGES)
+
+
+def trained_length_in(folder: Path) -> int | None:
+    """`StoredModel.trained_length` by the manifest of a folder that we have written."""
+    path = folder / manifest.MANIFEST
+    return manifest.read_json(path).get(_TRAINED_LENGTH) if path.is_file() else None

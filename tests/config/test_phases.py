@@ -80,7 +80,7 @@ def test_each_phase_may_mix_data():
     configs = [part.config for part in make(*parts, sampling_alpha=0.3).run_phases()]
     assert [config.sampling_alpha for config in configs] == [0.3, 1.0, 1.0]
     assert tuple(config.pretrain_tfrecords for config in configs) == data
-    refused(["sampling_alpha is 0.3"], make, *parts[1:], sampling_alpha=0.3)
+    refused(["sampling_alpha 0.3"], make, *parts[1:], sampling_alpha=0.3)
 
 
 def test_saved_config_is_the_same_run(tmp_path):

@@ -359,9 +359,12 @@ def mix(data, **more):
         (mix({"a": True}), ["weight", "above 0"]),
         ({"eval_tfrecords": {"a": -1}}, ["eval_tfrecords", "above 0"]),
         (mix(["ftp://a"]), ["ftp://"]),
-        ({"sampling_alpha": 0.3}, ["sampling_alpha is 0.3", "one data set"]),
-        (mix(["a"], sampling_alpha=0.3), ["sampling_alpha is 0.3", "one data set"]),
-        (mix({"a": 1, "b": 2}, sampling_alpha=0.3), ["sampling_alpha", "weights"]),
+        ({"sampling_alpha": 0.3}, ["sampling_alpha 0.3", "a list"]),
+        (mix(["a"], sampling_alpha=0.3), ["sampling_alpha 0.3", "a list"]),
+        (
+            mix({"a": 1, "b": 2}, sampling_alpha=0.3),
+            ["sampling_alpha", "without weights"],
+        ),
         (mix(["a", "b"], sampling_alpha=1.5), ["<= 1"]),
     ],
 )

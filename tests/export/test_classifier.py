@@ -45,9 +45,9 @@ def test_near_tie_is_accepted_in_half_precision_alone(folder, tmp_path, name, be
         place = tmp_path / precision
         if precision == "float32":
             with pytest.raises(UserError, match="differ"):
-                saved_model.write_saved_model(made, task.source, name, place)
+                saved_model.write_saved_models({name: made}, task.source, place)
             return
-        written = saved_model.write_saved_model(made, task.source, name, place)
+        [written] = saved_model.write_saved_models({name: made}, task.source, place)
         loaded = tf.saved_model.load(str(written)).signatures["serving_default"]
         [check] = [c for c in made.checks if c.signature == "serving_default"]
         found = loaded(text=tf.constant(check.inputs["text"]))[best].numpy()

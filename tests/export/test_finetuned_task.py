@@ -249,7 +249,7 @@ def test_model_of_a_request(data, configs):
     for change, words in (
         ({"what": "squad"}, "several models for squad: other_1, squad"),
         ({"what": "detecter"}, "cola, squad, sts"),
-        ({"init_checkpoint": str(data)}, "no directory of a fine-tuned model"),
+        ({"init_checkpoint": str(data)}, "not the directory of a fine-tuned model"),
         ({"hparams": {"precision": "x"}}, "--hparams does not go with --what cola"),
     ):
         with pytest.raises(UserError, match=words):
@@ -283,8 +283,8 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     config, _, _ = write_run(data, hparams | {"model_dir": f"own_{kind}"})
     folder = Path(config.trial_dir(1))
     task = finetuned_task.read_task(folder, "own")
-    made = saved_model.TASKS[kind](task)
-    saved = saved_model.write_saved_model(made, task.source, "own", tmp_path / "s")
+    made = {"own": saved_model.TASKS[kind](task)}
+    [saved] = saved_model.write_saved_models(made, task.source, tmp_path / "s")
     other_libraries.write_task(task, folder, tmp_path / "hf", log=lambda line: None)
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):

@@ -79,14 +79,14 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
     if not OBJECTIVES[name].main_network:
         export(data, tmp_path / "generator", "saved_model", what="generator")
         for kind in ("saved_model", "litert", "huggingface"):
-            with pytest.raises(UserError, match="no encoder that reads a whole text"):
+            with pytest.raises(UserError, match="has no encoder"):
                 export(data, tmp_path / kind, kind, what="encoder")
         for kind in ("huggingface", "keras_hub"):
             with pytest.raises(UserError, match="no encoder that reads"):
                 export(data, tmp_path / kind, kind)
         for what in (None, "generator"):
             pytest.importorskip("onnx")
-            with pytest.raises(UserError, match="saved_model has its generator"):
+            with pytest.raises(UserError, match="saved_model has .*generator"):
                 export(data, tmp_path / "onnx", "onnx", what=what)
         with pytest.raises(UserError, match="has --what preprocessor, generator"):
             export(data, tmp_path / "detector", "saved_model", what="detector")
@@ -96,7 +96,7 @@ def test_saved_models_compute_the_same(runs, tmp_path, name):
     if has_head:
         export(data, tmp_path / "detector", "saved_model", what="detector")
     else:
-        with pytest.raises(UserError, match="no discriminator"):
+        with pytest.raises(UserError, match="no detector"):
             export(data, tmp_path / "detector", "saved_model", what="detector")
 
 

@@ -5,9 +5,7 @@ import contextlib
 import json
 import shlex
 import shutil
-import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.export import formats, hub, hub_card
+from electra_tf.export import formats, hub_card
 from electra_tf.storage.checkpoints import Checkpoints
 from tests.helpers import forked_runs, model_hubs
 from tests.helpers.cards import run_snippets
@@ -93,11 +91,10 @@ def hugging_face():
         yield hub, {"HF_ENDPOINT": hub.address, "HF_TOKEN": SECRET}
 
 
-def archived(directory, kind):
-    """The files of an archive: path -> content."""
-    with tarfile.open(directory / f"{kind}.tar.gz") as tar:
-        files = [m for m in tar.getmembers() if m.isfile()]
-        return {m.name: tar.extractfile(m).read() for m in files}
+def files_of(directory, kind):
+    """The files of a SavedModel: path -> content."""
+    files = [p for p in (directory / kind).rglob("*") if p.is_file()]
+    return {str(p.relative_to(directory / kind)): p.read_bytes() for p in files}
 
 
 def assert_secret_is_kept(run, directory, done):
@@ -108,18 +105,11 @@ def assert_secret_is_kept(run, directory, done):
                 assert SECRET.encode() not in path.read_bytes(), path
 
 
-@pytest.mark.thorough
-def test_directory_holds_archives_and_pages(directory):
-    found = {p.relative_to(directory).as_posix() for p in directory.rglob("*.*")}
-    assert found == {f"{kind}.tar.gz" for kind in KINDS} | {"README.md"}
-    done = subprocess.run(["sha256sum", "-c", "SHA256SUMS"], cwd=directory)
-    assert done.returncode == 0
+def test_directory_holds_saved_models_and_the_card(directory):
+    assert {p.name for p in directory.iterdir()} == {*KINDS, "README.md"}
     for kind in KINDS:
-        with tarfile.open(directory / f"{kind}.tar.gz") as tar:
-            names = tar.getnames()
-            owners = {(m.uid, m.uname, m.mtime) for m in tar.getmembers()}
-        assert {"saved_model.pb", "variables", "manifest.json"} <= set(names)
-        assert owners == {(0, "", 0)}
+        found = {"saved_model.pb", "manifest.json", "assets/vocab.txt"}
+        assert found <= files_of(directory, kind).keys()
 
 
 def assert_card_describes_run(card):
@@ -148,8 +138,7 @@ def test_card_of_a_checkpoint_describes_its_run(run, tmp_path):
 @pytest.mark.thorough
 def test_snippets_run(directory, tmp_path):
     for kind in KINDS:
-        (tmp_path / kind).mkdir()
-        hub.unpack(directory / f"{kind}.tar.gz", tmp_path / kind)
+        (tmp_path / kind).symlink_to(directory / kind)
     facts = hub_card.facts_of(tiny_source())
     for variant, kind in (("electra", "generator"), ("electric", "scorer")):
         (tmp_path / kind).symlink_to(shared_export(variant, kind))
@@ -161,28 +150,13 @@ def test_snippets_run(directory, tmp_path):
     run_snippets(tmp_path, pages, PKG_RESOURCES)
 
 
-def test_damaged_archive_is_not_published(copy):
-    archive = copy / "encoder.tar.gz"
-    content = bytearray(archive.read_bytes())
-    content[len(content) // 2] ^= 8
-    archive.write_bytes(content)
-    with pytest.raises(UserError, match="encoder.tar.gz is not what") as caught:
-        hub.archives_of(copy)
+def test_damaged_saved_model_is_not_published(copy):
+    request = request_of(copy, dry_run=True, **HF)
+    damaged = copy / "encoder" / "saved_model.pb"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(UserError, match="saved_model.pb") as caught:
+        formats.export(request)
     assert caught.value.exit_code == EXIT_DAMAGED
-    archive.unlink()
-    with pytest.raises(UserError, match="encoder.tar.gz is missing"):
-        hub.archives_of(copy)
-
-
-def test_archive_with_paths_outside_is_refused(tmp_path):
-    archive = tmp_path / "evil.tar.gz"
-    (tmp_path / "x").write_text("x")
-    with tarfile.open(archive, "w:gz") as tar:
-        tar.add(tmp_path / "x", "../outside")
-    (tmp_path / "into").mkdir()
-    with pytest.raises(UserError, match="is damaged"):
-        hub.unpack(archive, tmp_path / "into")
-    assert not (tmp_path / "outside").exists()
 
 
 def test_upload_to_hugging_face(run, directory):
@@ -193,7 +167,7 @@ def test_upload_to_hugging_face(run, directory):
     expected = {
         f"{kind}/{path}": content
         for kind in KINDS
-        for path, content in archived(directory, kind).items()
+        for path, content in files_of(directory, kind).items()
     }
     expected["README.md"] = (directory / "README.md").read_bytes()
     assert hub.files.keys() == expected.keys()
@@ -216,7 +190,7 @@ def test_written_directory_is_uploaded_without_a_model(run, directory):
         assert hub.files == {}
     assert dry.returncode == done.returncode == 0, dry.stderr + done.stderr
     assert "encoder/saved_model.pb" in dry.stdout
-    assert f"Uploaded as it is: {directory}" in done.stdout
+    assert f"Uploaded unchanged: {directory}" in done.stdout
     assert late.returncode == 73 and "is public already" in late.stderr
 
 
@@ -250,7 +224,7 @@ def test_failed_upload_names_the_command_that_repeats_it(run, directory):
     done = upload(run, directory, "--publish=huggingface", env=env)
     assert done.returncode == 73 and "Traceback" not in done.stderr
     assert "upload of me/tiny to Hugging Face failed" in done.stderr
-    command = done.stderr.rpartition("upload it as it is: python3 ")[2]
+    command = done.stderr.rpartition("upload it unchanged: python3 ")[2]
     assert "--data-dir" not in command
     done = script(run, *shlex.split(command)[1:], env=env)
     assert done.returncode == 73, done.stderr  # as far as before
@@ -261,7 +235,7 @@ def test_wrong_requests_are_refused(run, directory, tmp_path, monkeypatch):
     new = request_of(tmp_path / "out", run, handle="me/tiny", publish="kaggle")
     monkeypatch.setitem(sys.modules, "kagglehub", None)
     for request, words in (
-        (request_of(directory, run, handle="me/tiny"), "is not empty"),
+        (request_of(directory, run, handle="me/tiny"), "in use"),
         (request_of(directory / "new", run, handle="tiny"), "owner/model"),
         (request_of(directory, run, **HF)._replace(model_name="other"), "'other'"),
         (new._replace(private=True), "on Kaggle a new model is private"),
@@ -304,13 +278,16 @@ def test_upload_to_kaggle(directory, copy, monkeypatch):
         request = request_of(folder, handle="me/tiny", publish="kaggle")
         formats.export(request)
         assert sent == {
-            f"me/tiny/tensorFlow2/{kind}": (licence, archived(directory, kind))
+            f"me/tiny/tensorFlow2/{kind}": (licence, files_of(directory, kind))
             for kind in KINDS
         }
     with pytest.raises(UserError, match="says license: mit, --license is cc"):
         formats.export(request._replace(license="cc-by-4.0"))
     (copy / "README.md").write_text(text.partition("# ")[2])
     with pytest.raises(UserError, match="names no licence"):
+        formats.export(request)
+    (copy / "README.md").write_text(text.replace("license: ", "license: ["))
+    with pytest.raises(UserError, match="front matter is not YAML"):
         formats.export(request)
 
 

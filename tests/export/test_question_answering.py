@@ -27,4 +27,4 @@ def test_answers_with_unknown_words_are_checked_by_characters(tmp_path, answer_t
     made = question_answering.question_answering(task)
     asked = [name for check in made.checks for name in check.expected]
     assert "answer" in asked
-    saved_model.write_saved_model(made, task.source, "squad", tmp_path / "out")
+    saved_model.write_saved_models({"squad": made}, task.source, tmp_path / "out")

@@ -18,6 +18,7 @@ from electra_tf.finetune.model import (
     build_finetuning_model,
     freeze,
 )
+from electra_tf.finetune.task import HeadSpec
 from electra_tf.model.transformer_layer import gelu
 from electra_tf.train.optimization import LayerwiseDecay, create_finetuning_optimizer
 from electra_tf.train.step import TrainState
@@ -306,7 +307,7 @@ def test_config_reaches_heads_and_rates():
         "model_hparam_overrides": {"hidden_size": 16, "num_hidden_layers": 2},
     }
     config = FinetuningConfig.from_hparams("D", "m", {"task_names": ["squad"], **given})
-    head = types.SimpleNamespace(kind="qa", num_labels=0)
+    head = HeadSpec("qa")
     model = build_finetuning_model(
         config, [types.SimpleNamespace(name="squad", head=head)]
     )

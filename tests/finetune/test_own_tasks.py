@@ -13,7 +13,7 @@ from electra_tf.errors import UserError
 from electra_tf.export import litert, onnx, saved_model
 from electra_tf.finetune import data_summary, inputs, preprocessing
 from electra_tf.finetune.registry import check_description
-from electra_tf.finetune.task import write_facts
+from electra_tf.finetune.task import HeadSpec, write_facts
 from electra_tf.interop import networks
 from electra_tf.text.tokenization import Tokenizer
 from tests.helpers.own_task import own_tasks, write_files
@@ -178,7 +178,7 @@ def test_several_classes_for_a_text(tmp_path):
     keys = {"text_a": "a", "label": "b"}
     tasks = own_tasks(tmp_path, files, "multilabel", **keys)
     [task] = tasks
-    assert task.labels == ("x", "y", "z") and task.head == ("multilabel", 3)
+    assert task.labels == ("x", "y", "z") and task.head == HeadSpec("multilabel", 3)
     store = preprocessing.features(task.config, tasks, "train", True)
     flags = [[1, 1, 0], [0, 0, 0], [0, 0, 1]]
     assert store["mine:label_flags"].tolist() == flags

@@ -86,6 +86,12 @@ def test_features_depend_on_the_content_of_files_alone(tmp_path):
     assert dev_features(other).digest != before.digest
 
 
+def test_features_of_an_earlier_reader_are_rebuilt(tmp_path, monkeypatch):
+    before = dev_features(own_tasks(tmp_path, FILES))
+    monkeypatch.setattr(preprocessing, "FORMAT", preprocessing.FORMAT + 1)
+    assert dev_features(own_tasks(tmp_path, FILES)).digest != before.digest
+
+
 def test_predictions_for_another_test_set_do_not_count(tmp_path):
     test = {"test.csv": "a\nran\n"}
     tasks = own_tasks(tmp_path, FILES | test, write_test_outputs=True)

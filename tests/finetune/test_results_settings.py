@@ -63,14 +63,14 @@ def test_path_of_the_weights_does_not_count(tmp_path):
     theirs = ours | {"init_checkpoint": "/abs/data/m"}
     assert changed(theirs, ours) == []
     assert changed(theirs | {"init_sha256": "b"}, ours) == ["init_sha256"]
-    assert changed(settings(tmp_path), ours) == ["init_checkpoint"]
+    assert changed(settings(tmp_path), ours) == ["init_checkpoint", "init_sha256"]
     # Without training, the weights are those of the trials.
     for hparams, is_known in (({"do_train": False}, False), ({}, True)):
         found = settings(tmp_path, **hparams)
         assert ("init_checkpoint" in found) == is_known
         assert found.get("init_checkpoint") is None
     # Of a directory, only the files of the weights count.
-    found = CheckpointInfo(str(tmp_path), {}, None, None, lambda _: None)
+    found = CheckpointInfo(str(tmp_path), {}, None, None, lambda: None)
     name, hashes = "discriminator/model.safetensors", []
     for file, text in ((name, "a"), ("README.md", "b"), (name, "other")):
         write_files(tmp_path, {file: text})

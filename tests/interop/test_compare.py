@@ -30,7 +30,7 @@ VOCAB = Vocabulary((*SPECIAL_TOKENS, "a"))
 
 def info(sha256=VOCAB.sha256, cased=False, **known):
     tokenizer = TokenizerConfig(not cased, not cased)
-    rest = (None, lambda slots: None)
+    rest = (None, lambda: None)
     return CheckpointInfo("M", SMALL | known, tokenizer, *rest, recorded_sha256=sha256)
 
 

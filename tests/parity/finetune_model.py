@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.finetune.model import build_finetuning_model
+from electra_tf.finetune.task import HeadSpec
 from electra_tf.train.optimization import create_finetuning_optimizer
 from tests.parity.pretraining import (
     RecordedNorm,
@@ -33,14 +34,9 @@ PENALISED = ("start_logits", "end_logits")
 STEPS_ATOL = 2e-6
 
 
-class _Head(NamedTuple):
-    kind: str
-    num_labels: int
-
-
 class _Task(NamedTuple):
     name: str
-    head: _Head
+    head: HeadSpec
 
 
 class Recording:
@@ -68,14 +64,14 @@ class Recording:
                 variable.assign(self.checkpoint.get_tensor(path))
         return model
 
-    def _head(self) -> _Head:
+    def _head(self) -> HeadSpec:
         outputs = {k.rpartition("/")[2] for k in self.arrays if "train_out/" in k}
         if "start_logits" in outputs:
-            return _Head("qa", 0)
+            return HeadSpec("qa", 0)
         if "targets" in outputs:
-            return _Head("regression", 0)
+            return HeadSpec("regression", 0)
         kind = "tagging" if "labels_mask" in outputs else "classification"
-        return _Head(kind, self.arrays["train_out/logits"].shape[-1])
+        return HeadSpec(kind, self.arrays["train_out/logits"].shape[-1])
 
     def batch(self, mode: str) -> dict[str, tf.Tensor]:
         """Its features; the original has "_" where there is ":" here."""

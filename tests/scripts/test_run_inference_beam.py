@@ -59,7 +59,9 @@ def test_a_saved_model_predicts(finetuned, tmp_path):
     place = "models/tiny/finetuning_models/cola,sts,chunk_model_1"
     trial = finetuned_models.read_task(Path(finetuned / place), "cola")
     served = saved_model.TASKS[trial.facts.kind](trial)
-    model = saved_model.write_saved_model(served, trial.source, "cola", tmp_path / "e")
+    [model] = saved_model.write_saved_models(
+        {"cola": served}, trial.source, tmp_path / "e"
+    )
     words = tiny_finetuning.WORDS
     lines = [" ".join(words[i % 40 : i % 40 + i % 7]) for i in range(200)]
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))

@@ -17,7 +17,7 @@ import setuptools
 from tests.helpers.runs import ROOT, write_tiny_data
 
 # Imported where it is installed; otherwise an error names the extra.
-OPTIONAL = {"onnx", "onnxruntime", "rapidfuzz", "torch", "transformers"}
+OPTIONAL = {"onnx", "onnxruntime", "torch", "transformers"}
 OPTIONAL |= {"apache_beam", "backports", "fsspec", "py3langid", "pyarrow", "rensa"}
 # The package of several that share a folder.
 SHARED = {"backports": ["backports.zstd"]}
