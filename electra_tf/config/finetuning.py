@@ -160,8 +160,7 @@ class FinetuningConfig(RunConfig):
     )
     freeze_layers: int | None = setting(
         None,
-        "Embeddings and so many of the lowest layers stay as they are; null: none, nor "
-        "embeddings.",
+        "Freeze the embeddings and this many of the lowest layers; null: train all.",
         minimum=0,
     )
 

@@ -138,7 +138,7 @@ def final_text(
     """The part of `original` that `predicted`, in normalised tokens, stands for.
 
     Normalising a text keeps the order of its characters: the place is found by
-    counting those that are no spaces. Where that does not work out, all of `original`.
+    counting those that are not spaces. Where that does not work out, all of `original`.
     """
     config = TokenizerConfig(do_lower_case, strip_accents)
     normal = " ".join(basic_tokenize(original, config))

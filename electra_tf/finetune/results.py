@@ -353,7 +353,7 @@ CONFIG = "config.json"
 def hparams_in(folder: Path) -> dict[str, Any]:
     """The hparams of a trial; {} for a folder that is none.
 
-    Raises `UserError`: 65 for a file that cannot be read, 2 naming what is no hparam.
+    Raises `UserError`: 65 for a file that cannot be read, 2 naming an unknown hparam.
     """
     path = Path(fetch_once(str(folder / CONFIG)))
     content = read_json(path) if path.is_file() else {}

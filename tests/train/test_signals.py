@@ -39,11 +39,12 @@ ALL = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 @pytest.fixture(autouse=True)
-def default_sighup():
-    """Also if the tests run under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def default_signals():
+    """Also if the tests run under nohup, or in the background of a script."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in ALL}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", ALL)
@@ -142,7 +143,7 @@ from electra_tf.train import supervisor
 
 with supervisor.leave_at_once():
     try:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
     finally:
         os.kill(os.getpid(), signal.SIGTERM)
 """
@@ -151,7 +152,7 @@ with supervisor.leave_at_once():
 def test_a_second_signal_ends_the_process():
     done = run_code(CLEANS_UP)
     assert done.returncode == -signal.SIGTERM
-    assert "SIGINT: nothing to save" in done.stdout
+    assert "SIGTERM: nothing to save" in done.stdout
 
 
 def interrupt_the_import():
