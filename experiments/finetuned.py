@@ -247,8 +247,7 @@ def untrained(
     model: CheckpointInfo, hparams: Mapping[str, Any], vocab_file: str, console: Console
 ) -> dict[str, Any]:
     """The hparams of random weights of a model's shape, drawn as its own once were."""
-    theirs = model.settings.hparams.get("model_hparam_overrides", {})
-    drawn = {k: theirs[k] for k in ("initializer_range",) if k in theirs}
+    drawn = {k: v for k, v in model.known.items() if k == "initializer_range"}
     overrides = drawn | hparams.get("model_hparam_overrides", {})
     given = {**hparams, "model_hparam_overrides": overrides}
     shape = initial_weights.hparams_of(model, given, vocab_file, console.log)

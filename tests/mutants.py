@@ -32,7 +32,7 @@ CORE = {
     "data/example_building.py": "data parity scripts/test_build_pretraining_dataset.py",
     "text/tokenization.py": "text/test_tok* parity",
     "storage/checkpoints.py": "storage/test_check* faults/test_check* faults/test_res*",
-    "train/loop.py": "train/test_loop* pretrain/test_run* train/test_stop*",
+    "train/loop.py": "train/test_loop* pretrain/test_run* train/test_signals*",
     "finetune/qa_answers.py": "finetune/test_qa* parity",
     "interop/huggingface_files.py": "interop/test_hugg* interop/test_readers.py",
 }

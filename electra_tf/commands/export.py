@@ -95,7 +95,7 @@ flags.DEFINE_boolean(
 flags.DEFINE_boolean(
     "allow_pytorch_bin",
     False,
-    "Read weights from pytorch_model.bin if there is no safetensors file: with "
+    "Read weights from pytorch_model.bin where safetensors are missing: with "
     "torch.load(weights_only=True), which runs none of the code in it.",
 )
 flags.mark_flags_as_required(["format", "output_dir"])

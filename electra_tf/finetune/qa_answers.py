@@ -306,7 +306,7 @@ def best_threshold(
 
 
 WINDOWS_PER_EXAMPLE = 1000
-# The score of "no answer" where there is no text that could have one.
+# The score of "no answer" where no text could have one.
 _SURELY_NONE = 1e4
 
 

@@ -11,18 +11,45 @@ Serving: docs/serving.md.
 
 import argparse
 import base64
+import contextlib
 import http.server
 import json
 import os
 import re
+import signal
+import tempfile
 import threading
 from pathlib import Path
 
+import numpy as np
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np
-import tensorflow as tf
-import tensorflow_text  # noqa: F401 - registers the ops that read text
+
+@contextlib.contextmanager
+def _without_notices():
+    """Keeps what C++ prints while TensorFlow starts for the case that it fails."""
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as notices:
+        os.dup2(notices.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            notices.seek(0)
+            os.write(stderr, notices.read())
+            raise
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+with _without_notices():
+    import tensorflow as tf
+    import tensorflow_text  # noqa: F401 - registers the ops that read text
+    from google.protobuf.json_format import MessageToDict
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    tf.config.list_physical_devices()
 
 MAX_BODY_BYTES = 64 * 2**10  # A long text holds the model for a second or two.
 
@@ -41,7 +68,18 @@ class Model:
         self.version = base.name if versions else "1"
         self._loaded = tf.saved_model.load(str(base))  # holds the variables
         self.signatures = self._loaded.signatures
+        self._definition = (base / "saved_model.pb").read_bytes()
         self._one_at_a_time = threading.Lock()
+
+    def metadata(self, name: str) -> dict:
+        """The signatures, as TensorFlow Serving gives them."""
+        [graph] = saved_model_pb2.SavedModel.FromString(self._definition).meta_graphs
+        names = "always_print_fields_with_no_presence", "preserving_proto_field_name"
+        options = dict.fromkeys(names, True)
+        plain = {k: MessageToDict(v, **options) for k, v in graph.signature_def.items()}
+        spec = {"name": name, "signature_name": "", "version": self.version}
+        signatures = {"signature_def": {"signature_def": plain}}
+        return {"model_spec": spec, "metadata": signatures}
 
     def predict(self, body: bytes) -> dict:
         """The answer to a request; raises Refused."""
@@ -119,7 +157,7 @@ def _reason(message: str) -> str:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """GET / and /v1/models/NAME; POST /v1/models/NAME:predict."""
+    """GET /, /v1/models/NAME and its /metadata; POST /v1/models/NAME:predict."""
 
     models: dict[str, Model] = {}
     timeout = 10  # seconds that a client may take for its request
@@ -137,6 +175,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 for k, m in self.models.items()
             )
             return {"models": list(rows)}
+        if self.path.endswith("/metadata"):
+            return self._named("/metadata").metadata(self.path.split("/")[3])
         status = {"version": self._named("").version, "state": "AVAILABLE"}
         return {"model_version_status": [status]}
 
@@ -184,6 +224,8 @@ def main() -> None:
     server = http.server.ThreadingHTTPServer((args.host, args.port), Handler)
     names, port = ", ".join(Handler.models), server.server_address[1]
     print(f"Serving {names} on http://{args.host}:{port}", flush=True)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: os._exit(0))
     server.serve_forever()
 
 

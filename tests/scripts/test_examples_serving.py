@@ -4,6 +4,7 @@
 import base64
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 import urllib.error
@@ -32,11 +33,16 @@ def server():
     exports = {name: shared_export("electra", name) for name in ("encoder", "detector")}
     flags = [f"--model={name}={path.parent}" for name, path in exports.items()]
     command = [sys.executable, SERVING / "server.py", "--port=0", *flags]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    env = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    pipes = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, **pipes, env=env, text=True)
     try:
         line = process.stdout.readline()
         assert line.startswith("Serving encoder, detector on http://127.0.0.1:"), line
         yield line.split()[-1]
+        process.terminate()
+        lines = process.stderr.read().splitlines()
+        assert all('"POST ' in x or '"GET ' in x for x in lines)  # none of TensorFlow's
     finally:
         process.kill()
         process.wait(20)
@@ -99,6 +105,14 @@ def test_models_are_listed(server):
     names = {"version": "1", "signatures": ["ids", "serving_default"]}
     assert {"name": "detector", **names} in content["models"]
     assert len(content["models"]) == 2
+    _, content = send(server, "detector/metadata")
+    spec = {"name": "detector", "signature_name": "", "version": "1"}
+    assert content["model_spec"] == spec
+    signatures = content["metadata"]["signature_def"]["signature_def"]
+    text = signatures["serving_default"]["inputs"]["text"]
+    assert text["dtype"] == "DT_STRING"
+    shape = {"dim": [{"size": "-1", "name": ""}], "unknown_rank": False}
+    assert text["tensor_shape"] == shape
 
 
 BAD = [

@@ -130,7 +130,7 @@ def test_a_trial_elsewhere_needs_its_vocabulary_but_no_data(data, trial, tmp_pat
     close(model.predict(TEXTS), without_ids(written(data, "reviews")))
     settings = '{"do_lower_case": true, "strip_accents": false}'
     (tmp_path / "vocab.txt.json").write_text(settings)
-    with pytest.raises(UserError, match="text that is uncased, accents stripped"):
+    with pytest.raises(UserError, match="its text is uncased, accents stripped"):
         electra_tf.load(copy, "reviews", str(tmp_path))
 
 
