@@ -55,10 +55,11 @@ def measure(config: FinetuningConfig, lengths: list[int]) -> list[dict]:
         TrainableFinetuningModel,
         build_finetuning_model,
     )
+    from electra_tf.finetune.task import HeadSpec
     from electra_tf.train import optimization
     from electra_tf.train import step as training_step
 
-    head = SimpleNamespace(kind="classification", num_labels=2)
+    head = HeadSpec("classification", 2)
     given = [SimpleNamespace(name="task", head=head)]
     task, state, placement = place(
         config,

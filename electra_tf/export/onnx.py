@@ -233,7 +233,8 @@ def _parts(stored: StoredModel, what: str | None) -> dict[str, Part]:
     if what not in (None, *there) or not there:
         saved_model.check_part(source, what if what and there else "encoder")
         raise UserError(
-            f"{stored.origin}: ONNX cannot hold its {what}, but {', '.join(there)}."
+            f"{stored.origin} has no {what} that ONNX can hold; --format onnx has "
+            f"--what {', '.join(there)}."
         )
     return {kind: _part(stored, source, kind) for kind in ([what] if what else there)}
 

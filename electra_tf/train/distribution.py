@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -29,6 +30,7 @@ from electra_tf.train.supervisor import Cluster, plain_signals
 # Splits the CPU into that many devices, so that replicas can be tried out without
 # GPUs: every replica then computes on the same cores.
 CPU_DEVICES_VARIABLE = "ELECTRA_TF_CPU_DEVICES"
+_PART_SECONDS = 1.0
 
 
 class Decision(NamedTuple):
@@ -114,6 +116,15 @@ class Workers:
 
         values = self._strategy.run(offer, args=(value,))
         return self._strategy.experimental_local_results(values)[0]
+
+    def part(self) -> None:
+        """Waits until the others have fetched this worker's last message.
+
+        An all-reduce ends for a worker when it has fetched its peers' parts: a process
+        that ended at once would look lost to those that still fetch.
+        """
+        if self.count > 1:
+            time.sleep(_PART_SECONDS)
 
     def decide(
         self,

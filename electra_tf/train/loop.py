@@ -94,6 +94,7 @@ def train(
         except tf.errors.OpError as error:
             raise as_user_error(error) or error from error
         finally:
+            workers.part()
             _close(saver, report)
     if not loop.is_over:
         console.log(f"{decision.reason}: saved at step {loop.done}.")

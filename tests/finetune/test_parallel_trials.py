@@ -60,7 +60,7 @@ def test_signal_ends_all_trials(data):
     )
     log = data / "models" / "parallel" / "results" / "sts_results.trial_2.log"
     deadline = time.monotonic() + 200
-    while not log.exists() or "%" not in log.read_text():
+    while not log.exists() or "seq/s" not in log.read_text():
         assert time.monotonic() < deadline, run.stdout.read_text()
         time.sleep(0.2)
     os.kill(run.process.pid, signal.SIGTERM)

@@ -125,7 +125,7 @@ def check_command(wheel, folder):
     done = run("pretrain", "--config=electra_small_plus_plus", *flags)
     assert done.returncode == 0 and "4000000" in done.stdout, done.stderr
     done = run("pretrian")
-    assert done.returncode == 1 and "no command 'pretrian'" in done.stderr
+    assert done.returncode == 1 and "unknown command 'pretrian'" in done.stderr
 
 
 def test_extras_that_are_named_exist(declared):
