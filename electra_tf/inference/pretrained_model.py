@@ -135,7 +135,7 @@ class TextModel(Model):
             tokens = self.vocab.tokens
             found.append(
                 [
-                    [TokenGuess(tokens[i], p) for i, p in zip(*row, strict=True)]
+                    [TokenGuess(tokens[i], float(p)) for i, p in zip(*row, strict=True)]
                     for row in rows
                 ]
             )
