@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs
+from electra_tf.finetune import cells, inputs
 from electra_tf.finetune.inputs import Asked, Columns, Source, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
@@ -484,7 +484,7 @@ class OwnTextTask(OwnFiles, TextTask):
     def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
         """What is wrong with the cell of the label, as far as its type goes."""
         [column] = self.label_columns
-        if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
+        if isinstance(row[column], (list, dict)) or cells.is_printed(row[column]):
             hint = "; type multilabel reads lists" * self._has_classes
             return f"{column} is {shown(row[column])}{hint}"
         return None if self.label_of(row) else f"the column {column!r} is empty"
@@ -497,15 +497,15 @@ class OwnTextTask(OwnFiles, TextTask):
     def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
         """Labels in one spelling for equal numbers, such as 0 and 0.0."""
         if not self._has_classes:
-            found = [inputs.with_decimal_point(label) for label in labels]
+            found = [cells.with_decimal_point(label) for label in labels]
             if count := sum(map(str.__ne__, labels, found)):
                 self.remark(split, "numbers have a decimal comma", count)
             return found
         is_known = split != "train" or self.stored
-        spellings = inputs.spellings(self.labels if is_known else labels)
+        spellings = cells.spellings(self.labels if is_known else labels)
         known = {*self.labels} if is_known else set()
         found = [
-            label if label in known else spellings.get(inputs.number_of(label), label)
+            label if label in known else spellings.get(cells.number_of(label), label)
             for label in labels
         ]
         if not is_known and (count := len({*labels}) - len({*found})):

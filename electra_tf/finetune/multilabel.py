@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import inputs
+from electra_tf.finetune import cells
 from electra_tf.finetune.classification import OwnTextTask
 from electra_tf.finetune.inputs import shown
 from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, rounded
@@ -35,7 +35,7 @@ def split(label: Any, separator: str) -> tuple[str, ...]:
     separators.
     """
     if isinstance(label, str) and label.strip()[:1] in ("[", "(", "{"):
-        there = inputs.printed(label)
+        there = cells.printed(label)
         label = there if isinstance(there, list) else label
     if isinstance(label, str) and _VECTOR.fullmatch(label.strip()):
         label = re.findall(r"[01]", label)
@@ -47,13 +47,13 @@ def split(label: Any, separator: str) -> tuple[str, ...]:
 
 def _flag(value: Any) -> float | None:
     """0 or 1 of a cell; any other number; None for text."""
-    return inputs.number_of(int(value) if isinstance(value, bool) else value)
+    return cells.number_of(int(value) if isinstance(value, bool) else value)
 
 
 def is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
     """Whether labels are vectors of 0 and 1, a number for each class."""
     widths = {len(label) for label in labels}
-    numbers = {inputs.number_of(name) for label in labels for name in label}
+    numbers = {cells.number_of(name) for label in labels for name in label}
     return len(widths) == 1 and max(widths) > 1 and numbers <= {0.0, 1.0}
 
 
@@ -189,7 +189,7 @@ class OwnMultilabelTask(OwnTextTask):
         return [tuple(dict.fromkeys(map(spelling.get, label))) for label in labels]
 
     def _of_vector(self, label: tuple[str, ...], names: Sequence[str]):
-        numbers = [inputs.number_of(x) for x in label]
+        numbers = [cells.number_of(x) for x in label]
         if len(numbers) != self._width or not {*numbers} <= {0.0, 1.0}:
             return ("no vector: " + " ".join(label),)
         pairs = zip(names, numbers, strict=False)

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS, UserError
+from electra_tf.finetune.cells import printed
 from electra_tf.finetune.inputs import (
     Asked,
     Source,
     is_object,
     more_columns,
-    printed,
     records,
     refuse,
     shown,
