@@ -25,6 +25,7 @@ class ObjectiveKind(NamedTuple):
       is_originals: whether the original has it.
       generator: the usual one.
       presets: what else it sets, unless that is set by hand.
+      needs: what it sets and nothing else may set otherwise.
       main_network: whether there is an encoder beside the generator's own ones (of
         masked language modeling: the one that it is).
       heads: scopes of the weights that are neither an encoder's nor the generator's.
@@ -38,12 +39,15 @@ class ObjectiveKind(NamedTuple):
     is_originals: bool = False
     generator: str = "masked_lm"
     presets: dict[str, Any] = {}
+    needs: dict[str, Any] = {}
     main_network: bool = True
     heads: tuple[str, ...] = (DISCRIMINATOR_HEAD,)
     predicts: str = "none"
 
 
 _ELECTRA = {"electra_objective": True, "electric_objective": False}
+_NEITHER = {"electra_objective": False, "electric_objective": False}
+_ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
     "electra": ObjectiveKind("objectives:Electra", _ELECTRA, True),
     "electric": ObjectiveKind(
@@ -53,33 +57,28 @@ OBJECTIVES = {
         generator="two_tower",
     ),
     "mlm": ObjectiveKind(
-        "objectives:MaskedLM",
-        {"electra_objective": False, "electric_objective": False},
-        True,
-        generator="tied",
-        heads=(),
+        "objectives:MaskedLM", _NEITHER, True, generator="tied", heads=()
     ),
     "two_tower": ObjectiveKind(
         "objectives:TwoTower",
-        {"electra_objective": False, "electric_objective": False},
+        _NEITHER,
         generator="two_tower",
-        presets={"generator_hidden_size": 1.0},
+        needs=_ONE_SIZE | {"embedding_sharing": "shared"},
         main_network=False,
         heads=(),
     ),
     "two_stage": ObjectiveKind(
         "electra_variants:TwoStage",
         _ELECTRA,
-        presets={
-            "embedding_size": None,
-            "generator_hidden_size": 1.0,
-            "embedding_sharing": "untied",
-        },
+        presets={"embedding_size": None},
+        # The generator's weights initialise the discriminator.
+        needs=_ONE_SIZE | {"embedding_sharing": "untied"},
     ),
     "frozen_generator": ObjectiveKind(
         "electra_variants:FrozenGenerator",
         _ELECTRA,
-        presets={"embedding_sharing": "untied", "generator_dropout": 0.0},
+        presets={"generator_dropout": 0.0},
+        needs={"embedding_sharing": "untied"},  # The generator does not learn.
     ),
     "adversarial": ObjectiveKind(
         "adversarial:Adversarial",
