@@ -2,8 +2,9 @@
 """Objectives: what the main network reads and predicts, its loss and its metrics.
 
 Here are the contract and the objectives of the original; the others are in
-`electra_variants`, `adversarial` and `token_objectives`. `pretraining.ElectraPretrainer.call` generates and corrupts; the objective
-says what the main network makes of it.
+`electra_variants`, `adversarial` and `token_objectives`.
+`pretraining.ElectraPretrainer.call` generates and corrupts; the objective says what the
+main network makes of it.
 
 Shapes: B batch, L length.
 """
