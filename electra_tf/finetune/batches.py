@@ -128,6 +128,7 @@ class _BatchLoader:
         store, size = self._store, self._batch_size
         if self._seed is not None:
             index = batch_indices(int(step), size, len(store), self._seed)
+            index = index[np.argsort(store.lengths[index], kind="stable")]
             real = np.ones(size, bool)
         else:
             index = int(step) * size + np.arange(size)
@@ -161,8 +162,6 @@ def training_buckets(
     if config.length_buckets is not None:
         return _given(config)
     longest = _rounded(int(lengths.max()), config)
-    if config.gradient_accumulation_steps > 1:
-        return (longest,)  # its parts are cut from batches of one known length
     if not is_compiled:
         return _all_up_to(longest, config)
     size, n = config.train_batch_size, len(lengths)

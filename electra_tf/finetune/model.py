@@ -188,6 +188,17 @@ def freeze(model: FinetuningModel, layers: int) -> None:
             variable.trainable = False
 
 
+def without_padding(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """A batch of unknown length, cut to its longest example.
+
+    A microbatch of similar lengths is shorter than the batch that it is a part of.
+    """
+    if batch["input_ids"].shape[1]:
+        return batch
+    longest = tf.reduce_max(tf.reduce_sum(batch["input_mask"], axis=1))
+    return batch | {name: batch[name][:, :longest] for name in SHARED}
+
+
 class TrainableFinetuningModel:
     """Trains a FinetuningModel (see `train.step.Trainable`)."""
 
@@ -211,7 +222,7 @@ class TrainableFinetuningModel:
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """The loss, summed over examples, and each task's loss and examples."""
         del weights
-        output = self.model(batch, training=True, seed=seed)
+        output = self.model(without_padding(batch), training=True, seed=seed)
         of_task = tf.one_hot(batch["task_id"], len(self.task_names))
         sums = {}
         for number, name in enumerate(self.task_names):
