@@ -68,14 +68,14 @@ OBJECTIVES = {
         heads=(),
     ),
     "two_stage": ObjectiveKind(
-        "two_stage:TwoStage",
+        "electra_variants:TwoStage",
         _ELECTRA,
         presets={"embedding_size": None},
         # The generator's weights initialise the discriminator.
         needs=_ONE_SIZE | {"embedding_sharing": "untied"},
     ),
     "frozen_generator": ObjectiveKind(
-        "frozen_generator:FrozenGenerator",
+        "electra_variants:FrozenGenerator",
         _ELECTRA,
         presets={"generator_dropout": 0.0},
         needs={"embedding_sharing": "untied"},  # The generator does not learn.
@@ -87,33 +87,33 @@ OBJECTIVES = {
         heads=(DISCRIMINATOR_HEAD, BASELINE),
     ),
     "electra_sentence": ObjectiveKind(
-        "sentence:ElectraSentence",
+        "electra_variants:ElectraSentence",
         _ELECTRA,
         heads=(DISCRIMINATOR_HEAD, SENTENCE_HEAD),
     ),
-    "electra_15": ObjectiveKind("ablations:Electra15", _ELECTRA),
+    "electra_15": ObjectiveKind("electra_variants:Electra15", _ELECTRA),
     "replace_mlm": ObjectiveKind(
-        "ablations:ReplaceMLM",
+        "token_objectives:ReplaceMLM",
         _ELECTRA,
         presets={"disc_weight": 1.0},
         heads=(TOKEN_HEAD,),
         predicts="masked",
     ),
     "all_tokens_mlm": ObjectiveKind(
-        "ablations:AllTokensMLM",
+        "token_objectives:AllTokensMLM",
         _ELECTRA,
         presets={"disc_weight": 1.0},
-        heads=(DISCRIMINATOR_HEAD, TOKEN_HEAD),
+        heads=(TOKEN_HEAD, DISCRIMINATOR_HEAD),
         predicts="all",
     ),
     "corrective_lm": ObjectiveKind(
-        "token_tasks:CorrectiveLM",
+        "token_objectives:CorrectiveLM",
         _ELECTRA,
         heads=(DISCRIMINATOR_HEAD, CORRECTION_HEAD),
         predicts="masked",
     ),
     "multi_choice": ObjectiveKind(
-        "token_tasks:MultiChoice",
+        "token_objectives:MultiChoice",
         _ELECTRA,
         presets={"disc_weight": 5.0, "token_weight": 2.0},
         heads=(DISCRIMINATOR_HEAD, SELECTION_HEAD),
