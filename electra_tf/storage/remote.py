@@ -89,8 +89,8 @@ def store_errors(path: str | os.PathLike, writes: bool = False) -> Iterator[None
             raise
         raise UserError(
             f"{url_of(path)} cannot be {'written' if writes else 'read'}: "
-            f"{text.splitlines()[0]}\nCheck its name, the network, AWS_ENDPOINT_URL and "
-            "the credentials (docs/storage.md).",
+            f"{text.splitlines()[0]}\nCheck its name, the network, AWS_ENDPOINT_URL, "
+            "and the credentials (docs/storage.md).",
             EXIT_CANNOT_WRITE if writes else EXIT_CONFIG,
         ) from None
 
