@@ -73,8 +73,6 @@ def main(
         leave_at_once() if config.do_train else nothing,
         lock if writes else nothing,
         folder if chief else nothing,
-        # Is left before the folder, whose upload may take its time.
-        leave_at_once() if config.do_train else nothing,
     ):
         start = find_start(config, vocab, checkpoints, console.log, is_chief=chief)
         console.heading("Config:")
@@ -96,7 +94,8 @@ def main(
             if dry_run:
                 return runs.describe(run, start)
             if config.do_train:
-                return runs.train(run, start, StopRequest(limit, started))
+                with StopRequest(limit, started) as stop:
+                    return runs.train(run, start, stop)
             return runs.evaluate(run, start)
 
 
