@@ -100,18 +100,13 @@ _TASKS = {
 def read(folder: Path) -> TaskPredictor | None:
     """The model in a directory of Hugging Face; None for one without a task's head.
 
-    Raises `UserError`: 2 for a head that is not known here, 65 for damaged files.
+    Raises `UserError`: 65 for damaged files.
     """
     if not huggingface.is_directory_of(folder):
         return None
     path = folder / huggingface.CONFIG
     config = read_json(path) if path.is_file() else {}
     architecture = (config.get("architectures") or [""])[0]
-    if architecture.endswith("ForMultipleChoice"):
-        raise UserError(
-            f"{folder} is an {architecture}, whose head cannot be read here.\n"
-            "Fine-tune its encoder (init_checkpoint)."
-        )
     return _predictor(folder, config) if architecture.endswith(_ENDINGS) else None
 
 

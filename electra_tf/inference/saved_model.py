@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import bisect
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from electra_tf import startup
 from electra_tf.console import say_nothing
@@ -60,18 +61,14 @@ def read(folder: Path) -> SavedModelPredictor | SavedModelPart:
     raise UserError(f"{folder} is a SavedModel that export_model.py has not written.")
 
 
-class _States(NamedTuple):
-    sequence_output: Any
-
-
 class _Encoder:
     """The encoder of a SavedModel, called as `TextEncoder` is."""
 
     def __init__(self, states: Callable[..., Any], hidden_size: int):
         self._states, self.hidden_size = states, hidden_size
 
-    def __call__(self, *inputs) -> _States:
-        return _States(self._states(*inputs))
+    def __call__(self, *inputs) -> Any:
+        return types.SimpleNamespace(sequence_output=self._states(*inputs))
 
 
 class SavedModelPart(Model):
