@@ -16,7 +16,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import cells, inputs
-from electra_tf.finetune.inputs import Asked, Columns, Source, shown
+from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
@@ -149,13 +149,13 @@ class TextTask(Task):
         description = self.config.tasks.get(self.name, {})
         return columns_of(description, self.usual_columns, self.num_texts)
 
-    def asked(
+    def read_inputs(
         self, source: Source, bad: Callable[[str, str], None] = inputs.refuse
-    ) -> Iterator[Asked]:
+    ) -> Iterator[Input]:
         """Texts in columns."""
         return inputs.texts(source, self.columns, self.identity, bad)
 
-    def example_of(self, number: int, given: dict[str, Any]) -> InputExample:
+    def input_example(self, number: int, given: dict[str, Any]) -> InputExample:
         """With any label."""
         return example_of(number, given, self.unknown_label())
 
@@ -249,7 +249,9 @@ class TextTask(Task):
         share = min(max(float(row["predictions"]), 0.0), 1.0)
         return format(self.lowest + share * (self.highest - self.lowest), form)
 
-    def told(self, example: InputExample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(
+        self, example: InputExample, rows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """The label and all probabilities, or the number."""
         del example
         [row] = rows
@@ -272,7 +274,7 @@ class TextTask(Task):
             given = {"id": one.id, "text": one.text_a, "text_b": one.text_b}
             given = {name: value for name, value in given.items() if value is not None}
             right = {"correct": one.label} if split in self.splits("dev") else {}
-            rows.append({"eid": one.eid} | given | self.told(one, [row]) | right)
+            rows.append({"eid": one.eid} | given | self.prediction(one, [row]) | right)
         return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
 
 
@@ -467,8 +469,8 @@ class OwnTextTask(OwnFiles, TextTask):
             # In the described columns alone: those of other files are looked for.
             bad = functools.partial(self.bad, split)
             found = self.columns[:1], self.identity, bad
-            asked = inputs.texts(self.source(split), *found)
-            return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
+            read = enumerate(inputs.texts(self.source(split), *found))
+            return [self.input_example(eid, one.fields) for eid, one in read]
         found = []
         rows = list(self._labelled(split))
         labels = [self.label_of(row) for _, row in rows]

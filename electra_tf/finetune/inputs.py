@@ -81,11 +81,11 @@ class Source(NamedTuple):
         return cls("the inputs", _ROWS, objects)
 
 
-class Asked(NamedTuple):
+class Input(NamedTuple):
     """One input: where it stands, and what a prediction repeats of it."""
 
     where: str
-    given: dict[str, Any]  # "id", where there is one; text, text_b, words, question ...
+    fields: dict[str, Any]  # "id" if there is one; text, text_b, words, question ...
 
 
 def form_of(path: str | Path) -> str:
@@ -557,7 +557,7 @@ def texts(
     choices: Sequence[Columns],
     identity: Columns = ("id",),
     bad: Callable[[str, str], None] | None = None,
-) -> Iterator[Asked]:
+) -> Iterator[Input]:
     """Texts, or pairs of them, in the first columns of `choices` that are there.
 
     Args:
@@ -568,7 +568,7 @@ def texts(
         if wrong := no_text(row, columns):
             bad(where, wrong)
         else:
-            yield Asked(where, given_of(row, columns, identity))
+            yield Input(where, given_of(row, columns, identity))
 
 
 def no_text(row: Row, columns: Columns) -> str | None:

@@ -214,7 +214,7 @@ class OwnMultilabelTask(OwnTextTask):
         """By F1."""
         return MultilabelScorer(self.labels)
 
-    def told(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The classes above one half, and all probabilities."""
         del example
         [row] = rows

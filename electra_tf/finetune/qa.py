@@ -18,7 +18,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, qa_answers, question_inputs
-from electra_tf.finetune.inputs import Asked, Source, shown
+from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.qa_answers import (
     WINDOWS_PER_EXAMPLE,
     Answers,
@@ -447,18 +447,20 @@ class QATask(Task):
         """Question -> right answers."""
         return {e.question_id: list(e.answers) for e in self.read(split)}
 
-    def asked(self, source: Source) -> Iterator[Asked]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """Questions on texts."""
         return question_inputs.questions(source)
 
-    def example_of(self, number: int, given: dict[str, Any]) -> QAExample:
+    def input_example(self, number: int, given: dict[str, Any]) -> QAExample:
         """Without answers."""
         question, context = given["question"], given["context"]
         words, _ = _words_of(context)
         name = str(given.get("id", number))
         return QAExample(number, name, question, words, None, None, "", False, context)
 
-    def told(self, example: QAExample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(
+        self, example: QAExample, rows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
         """The answer as it stands in the text, and where, by characters."""
         return self._told(example, decode(self, example, rows))
 
@@ -483,7 +485,7 @@ class QATask(Task):
         return told
 
     def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """Answers, n-best lists and null odds in SQuAD's form; JSONL as `told` is.
+        """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.
 
         Of 2.0 also the answers to submit: those whose null odds are low enough.
         """

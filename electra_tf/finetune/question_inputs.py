@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.finetune.cells import printed
 from electra_tf.finetune.inputs import (
-    Asked,
+    Input,
     Source,
     is_object,
     more_columns,
@@ -72,12 +72,12 @@ class Paragraph(NamedTuple):
     questions: list[Question]
 
 
-def questions(source: Source) -> Iterator[Asked]:
+def questions(source: Source) -> Iterator[Input]:
     """Questions to be answered, one by one."""
     for where, context, asked in paragraphs(source, refuse, has_answers=False):
         for one in asked:
             given = {} if one.id is None else {"id": one.id}
-            yield Asked(where, given | {"question": one.text, "context": context})
+            yield Input(where, given | {"question": one.text, "context": context})
 
 
 def paragraphs(

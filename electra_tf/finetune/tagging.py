@@ -17,7 +17,7 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, tag_schemes
-from electra_tf.finetune.inputs import Asked, Columns, Source, shown
+from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Notation, Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
@@ -288,15 +288,15 @@ class TaggingTask(Task):
             found.append(TaggingExample(len(found), words, marks, tags, identity))
         return found
 
-    def asked(self, source: Source) -> Iterator[Asked]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """Sentences as lists of words."""
         return conll.words(source, self.word_column, self.identity)
 
-    def example_of(self, number: int, given: dict[str, Any]) -> TaggingExample:
+    def input_example(self, number: int, given: dict[str, Any]) -> TaggingExample:
         """Without tags."""
         return TaggingExample(number, given["words"], None, (), given.get("id"))
 
-    def told(self, example, rows, split: str | None = None) -> dict[str, Any]:
+    def prediction(self, example, rows, split: str | None = None) -> dict[str, Any]:
         """Tags, in the scheme of the data, and the probability of each.
 
         It is None for words beyond max_seq_length.
@@ -426,7 +426,7 @@ class TaggingTask(Task):
         by_eid = {int(row["eid"]): row for row in scorer.rows}
         lines, rows, between = [], [], self.separator(split)
         for example in self.read(split):
-            found = self.told(example, [by_eid[example.eid]], split)
+            found = self.prediction(example, [by_eid[example.eid]], split)
             given = {"eid": example.eid, "id": example.id, "words": example.words}
             given = {name: value for name, value in given.items() if value is not None}
             columns = [example.words, found["tags"]]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
-from electra_tf.finetune.inputs import Asked, Source
+from electra_tf.finetune.inputs import Input, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.remote import fetch_once
@@ -236,16 +236,16 @@ class Task(ABC):
     def scorer(self, split: str) -> Scorer:
         """A scorer for one data set."""
 
-    def asked(self, source: Source) -> Iterator[Asked]:
-        """What is to be predicted, in a user's file; with `example_of`, if at all."""
-        raise UserError(f"{self.name} has no `asked`, so it cannot read files.")
+    def read_inputs(self, source: Source) -> Iterator[Input]:
+        """The inputs in a file of the user; goes with `input_example`."""
+        raise UserError(f"{self.name} has no `read_inputs`, so it cannot read files.")
 
-    def example_of(self, number: int, given: dict[str, Any]) -> Any:
+    def input_example(self, number: int, given: dict[str, Any]) -> Any:
         """The example of what was asked, which needs no label."""
-        raise UserError(f"{self.name} has no `example_of`, so it cannot read files.")
+        raise UserError(f"{self.name} has no `input_example`, so it cannot read files.")
 
     @abstractmethod
-    def told(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """A prediction in JSON, from the head's outputs for the example's features."""
 
     @abstractmethod

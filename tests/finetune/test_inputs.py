@@ -290,7 +290,7 @@ def test_bytes_of_a_table_are_text(tmp_path):
     assert task.labels == ("neg", "pos")
     assert [e.text_a for e in task.read("train")] == ["the dog", "the caf\u00e9"]
     source = open_source(str(tmp_path / "x.parquet"), None, "texts")
-    assert [one.given["id"] for one in task.asked(source)] == ["2026-11-23"] * 2
+    assert [one.fields["id"] for one in task.read_inputs(source)] == ["2026-11-23"] * 2
     rows[1]["a"] = b"caf\xe9"
     content = parquet_bytes(rows, tmp_path / "x.parquet")
     with pytest.raises(UserError, match="row 1: .* is not UTF-8"):
@@ -379,7 +379,7 @@ def test_rows_of_questions_are_whole(tmp_path):
     def read(name, text):
         (tmp_path / name).write_text(text)
         source = open_source(str(tmp_path / name), None, "questions")
-        return [one.given for one in questions(source)]
+        return [one.fields for one in questions(source)]
 
     for name, sign in (("a.csv", ","), ("a.tsv", "\t")):
         cut = f"question{sign}context\nwho?{sign}The cat{sign} the dog\n"

@@ -213,9 +213,9 @@ def test_column_of_the_text(tmp_path):
     # A file of new texts may have them in another column, but in one only.
     write_files(tmp_path, {"new.jsonl": '{"text": "dog"}\n{"text": "cat"}\n'})
     new = inputs.Source.of(tmp_path / "new.jsonl")
-    assert [one.given["text"] for one in task.asked(new)] == ["dog", "cat"]
+    assert [one.fields["text"] for one in task.read_inputs(new)] == ["dog", "cat"]
     refused(
-        lambda: list(task.asked(inputs.Source.of(tmp_path / "test.jsonl"))),
+        lambda: list(task.read_inputs(inputs.Source.of(tmp_path / "test.jsonl"))),
         *("test.jsonl, line 2", "the text is in text, but in a on the lines before"),
     )
 

@@ -85,7 +85,7 @@ def test_forms_of_questions(tmp_path, name, content):
     assert (example.first, example.answer, example.context) == (4, "dog", CONTEXT)
     assert task.read("dev")[0].answers == ("dog",)
     [asked, *_] = questions(open_source(str(tmp_path / name), None, "questions"))
-    assert asked.given == {"id": "q", "question": "who ?", "context": CONTEXT}
+    assert asked.fields == {"id": "q", "question": "who ?", "context": CONTEXT}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_separator_and_quotes_are_recognised(tmp_path, name, text, rows, note):
     notes = []
     source = inputs.open_source(str(tmp_path / name), None, "texts")
     asked = inputs.texts(source._replace(say=notes.append), [("a",)])
-    assert [one.given["text"] for one in asked][: len(rows)] == [r[0] for r in rows]
+    assert [one.fields["text"] for one in asked][: len(rows)] == [r[0] for r in rows]
     assert bool(notes) == bool(note)
     if name.endswith(".tsv"):
         assert inputs.can_cut(tmp_path / name, "tsv", "texts") == (

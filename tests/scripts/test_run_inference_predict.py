@@ -13,7 +13,7 @@ import pytest
 import electra_tf
 from electra_tf.console import Console
 from electra_tf.errors import UserError
-from electra_tf.finetune.inputs import Asked, open_source
+from electra_tf.finetune.inputs import Input, open_source
 from electra_tf.inference import prediction
 from tests.helpers.runs import run_script
 from tests.helpers.tiny_finetuning import own_sentences
@@ -51,7 +51,7 @@ def without_ids(rows):
 
 
 def asked_in(model, path):
-    return model.asked(open_source(str(path), None, model.reads))
+    return model.read_inputs(open_source(str(path), None, model.reads))
 
 
 def close(ours, theirs):
@@ -114,7 +114,7 @@ def test_predictions_hold_text_and_all_probabilities(data):
 
 def test_inputs_are_read_lazily(trial):
     read = []
-    asked = (read.append(n) or Asked("", {"text": TEXTS[n % 6]}) for n in count())
+    asked = (read.append(n) or Input("", {"text": TEXTS[n % 6]}) for n in count())
     rows = load(trial, "reviews").rows(asked)
     found = [next(rows)["text"] for _ in range(700)]
     assert found == [TEXTS[n % 6] for n in range(700)]
