@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.finetune.cells import printed
 from electra_tf.finetune.inputs import (
     LINES,
     Columns,
     Input,
     Source,
     identity_of,
+    printed,
     records,
     refuse,
     shown,

@@ -202,7 +202,7 @@ def test_what_is_written_has_the_scores_of_conlleval(tmp_path, scheme, form, nam
     joined = [(0, 3, classes[0])] if scheme == "IO" else [(0, 2, classes[0])]
     spans = [*joined, (5, 5, classes[1])]
     scorer = predicted(task, spans)
-    [_, path] = task.write_predictions("dev", scorer, str(tmp_path / "out"), 1)
+    [_, path] = task.write_predictions("dev", scorer, str(tmp_path / "out"))
     counts = np.zeros(3)
     back = {in_form(tag, form, "O"): tag for tag in [*right, *all_tags(scheme, name)]}
     for line_group in open(path, encoding="utf-8").read().strip().split("\n\n"):

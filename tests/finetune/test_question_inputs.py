@@ -7,8 +7,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
-from electra_tf.finetune.cells import printed
-from electra_tf.finetune.inputs import open_source
+from electra_tf.finetune.inputs import open_source, printed
 from electra_tf.finetune.question_inputs import questions
 from tests.helpers.own_task import own_tasks
 

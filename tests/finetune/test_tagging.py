@@ -29,7 +29,7 @@ def predicted(task, split, *tags):
 
 def written(task, split, scorer, folder):
     """What is written of a split, as CoNLL's lines and as JSON."""
-    rows, lines = task.write_predictions(split, scorer, str(folder / "out"), 1)
+    rows, lines = task.write_predictions(split, scorer, str(folder / "out"))
     rows = [json.loads(row) for row in open(rows, encoding="utf-8")]
     return open(lines, encoding="utf-8").read(), rows
 
