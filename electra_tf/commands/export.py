@@ -81,8 +81,8 @@ flags.DEFINE_enum(
     "publish",
     None,
     ["kaggle", "huggingface"],
-    "With --format hub, or huggingface: upload what was written, or what --output-dir "
-    "holds already, which must be of the newest checkpoint of a run that is named.",
+    "With --format hub or huggingface: upload what was written, or, without a model, "
+    "what --output-dir holds already.",
 )
 flags.DEFINE_boolean(
     "private",

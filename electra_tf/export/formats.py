@@ -113,7 +113,7 @@ def export(request: ExportRequest) -> str:
         module = importlib.import_module(known.module)
         written = getattr(module, f"export_{request.format}")(request)
     if request.publish:
-        publishing.publish(request, is_new)
+        publishing.publish(request)
     done = "Would be uploaded unchanged:" if request.dry_run else "Uploaded unchanged:"
     print(shown(f"{'Written to' if is_new else done} {written}"))
     return str(written)

@@ -6,7 +6,9 @@ Facts come from the run's files; what these do not hold is marked as missing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -19,7 +21,7 @@ from electra_tf.paths import joined
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS, Metric
 from electra_tf.pretrain.objectives import objective_class
-from electra_tf.storage.manifest import read_json
+from electra_tf.storage.manifest import MANIFEST, read_json
 from electra_tf.storage.remote import expand, fetch_once
 
 REPOSITORY = "electra_tf"
@@ -81,58 +83,85 @@ score = tf.saved_model.load("scorer").signatures["serving_default"]
 score(text=tf.constant(["The chef ate the meal."]))["score"]
 """,
 }
-# How the SavedModels of a model card become layers.
-_AS_LAYERS = """\
-In tf_keras, to be trained further (tensorflow_hub 0.16 needs `pip install
-"setuptools<82"`):
-
-```python
-import tensorflow as tf
-import tensorflow_hub as hub
-import tensorflow_text
-import tf_keras
-
-text = tf_keras.layers.Input([], dtype=tf.string)
-inputs = hub.KerasLayer("preprocessor")(text)
-outputs = hub.KerasLayer("encoder", trainable=True)(inputs)
-model = tf_keras.Model(text, tf_keras.layers.Dense(1)(outputs["pooled_output"]))
-```
-
-In Keras 3, for inference:
-
-```python
-import keras
-import tensorflow as tf
-import tensorflow_text
-
-inputs = tf.saved_model.load("preprocessor")(tf.constant(["The chef ate the meal."]))
-encoder = keras.layers.TFSMLayer("encoder", call_endpoint="__call__")
-encoder(inputs)["sequence_output"]
-```
-"""
-
 # What a card says only of these.
-_POOLED = """\
+_LIMITS = {
+    "encoder": """\
 - `pooled_output` is the vector of [CLS], not a trained sentence embedding: fine-tune
   it.
-"""
-_DETECTOR = """\
+""",
+    "detector": """\
 - A detector tells tokens that a small language model put in. It tests neither truth
   nor whether a machine wrote a text.
-"""
+""",
+}
+_CARD = """\
+---
+{front_matter}
+---
+# {name}
+
+{overview}
+
+| SavedModel | what it does | greatest difference from the model |
+|---|---|---|
+{files}
+
+They load with tensorflow and tensorflow_text alone. The difference was measured on a
+fixed batch after the files were written; manifest.json holds it too. Invalid ids and
+masks raise `InvalidArgumentError`.
+
+{programs}
+
+## Data
+
+{data}
+
+## Training
+
+{training}
+
+## Evaluation
+
+{evaluation}
+
+## Licence
+
+{licence}, as chosen by who published the model. The licence of the training data is
+theirs to know.
+
+## Limits
+
+- It reads at most {positions} tokens at a time. It was trained on sequences {length}.
+- What it knows, it knows from its training data, with their language, age and bias. It
+  was not examined for harmful bias.
+{limits}"""
 
 
 class RunFacts(NamedTuple):
     """What is known of how a model came about."""
 
-    step: int
-    objective: str  # a key of `config.objectives.OBJECTIVES`
-    sizes: dict[str, Any]  # ModelConfig and embedding_size
-    tokenizer: str  # "uncased, accents stripped", ...
-    trained_length: int | None  # as `StoredModel.trained_length`
-    hparams: dict[str, Any] | None  # config.json of the run
-    results: dict[str, Any] | None  # of its evaluation
-    data: list[dict[str, Any] | None]  # manifests of the training data, by phase
+    source: ExportedModel
+    hparams: dict[str, Any] | None = None  # config.json of the run
+    results: Mapping[str, Any] = MappingProxyType({})  # of its evaluation
+    data: Sequence[dict[str, Any] | None] = ()  # manifests of its data, by phase
+
+    @property
+    def step(self) -> int:
+        """Of the checkpoint."""
+        return self.source.facts.get("step", 0)
+
+    @property
+    def metrics(self) -> list[tuple[Metric, float]]:
+        """The numbers that the evaluation has of the known metrics."""
+        numbers = self.results.get("metrics", {})
+        found = [(metric, numbers.get(metric.name)) for metric in ALL_METRICS]
+        return [pair for pair in found if isinstance(pair[1], (int, float))]
+
+    @property
+    def initial_weights(self) -> str | None:
+        """What the run began with, without the folders it was in."""
+        path = (self.hparams or {}).get("init_checkpoint")
+        return path and "/".join(Path(path).parts[-2:])
 
 
 def kinds_of(source: ExportedModel) -> list[str]:
@@ -155,33 +184,15 @@ def facts_of(source: ExportedModel, run_dir: Path | None = None) -> RunFacts:
       run_dir: of the run; None when there is only a checkpoint. One of fine-tuning
         knows nothing of the pre-training.
     """
-    model = source.pretrainer
-    fields = (
-        "num_hidden_layers hidden_size num_attention_heads vocab_size "
-        "max_position_embeddings"
-    ).split()
-    sizes = {name: getattr(model.model_config, name) for name in fields}
-    hparams = run_dir and _json_if_there(run_dir / "config.json")
-    if hparams and "task_names" in hparams:
-        hparams = run_dir = None
-    results, data = None, []
-    step = source.facts.get("step", 0)
-    if run_dir is not None:
-        results = html_report.results_of(run_dir) or None
-        data = _manifests(hparams or {}, run_dir, step)
-    return RunFacts(
-        step=step,
-        objective=model.objective.name,
-        sizes=sizes | {"embedding_size": model.settings.embedding_size},
-        tokenizer=str(source.tokenizer_config),
-        trained_length=source.facts.get("trained_length"),
-        hparams=hparams,
-        results=results,
-        data=data,
-    )
+    facts, path = RunFacts(source), run_dir and run_dir / "config.json"
+    hparams = read_json(path) if path and path.is_file() else None
+    if run_dir is None or "task_names" in (hparams or {}):
+        return facts
+    data = _manifests(hparams or {}, run_dir, facts.step)
+    return RunFacts(source, hparams, html_report.results_of(run_dir), data)
 
 
-def _manifests(hparams, run_dir: Path, step: int) -> list:
+def _manifests(hparams, run_dir: Path, step: int) -> list[dict[str, Any] | None]:
     """Those of the data that a run has read; None for one that is not there."""
     found = []
     for part in history.begun(hparams, step):
@@ -189,185 +200,123 @@ def _manifests(hparams, run_dir: Path, step: int) -> list:
         shards = expand(joined(part.get("pretrain_tfrecords") or ""))
         folders = [Path(shard).parent for shard in shards]
         folders = folders or [run_dir.parent.parent / usual]
-        found += [str(folder / "manifest.json") for folder in folders]
-    return [_json_if_there(Path(fetch_once(path))) for path in dict.fromkeys(found)]
-
-
-def _json_if_there(path: Path) -> dict[str, Any] | None:
-    """A file's JSON object; `UserError` (65) for another content."""
-    return read_json(path) if path.is_file() else None
+        found += [str(folder / MANIFEST) for folder in folders]
+    paths = [Path(fetch_once(path)) for path in dict.fromkeys(found)]
+    return [read_json(path) if path.is_file() else None for path in paths]
 
 
 def model_card(
-    name: str,
-    handle: str,
-    facts: RunFacts,
-    licence: str,
-    differences: dict[str, float],
+    name: str, facts: RunFacts, licence: str | None, differences: dict[str, float]
 ) -> str:
     """README.md of the model, with the front matter that Hugging Face reads.
 
     Args:
+      licence: of the weights; None: LICENCE.
       differences: of each SavedModel beside it from the model it was exported from.
     """
-    files = "\n".join(
-        f"| `{kind}` | {_DOES[kind]} | {gap:.1e} |" for kind, gap in differences.items()
+    licence = licence or LICENCE
+    rows = [
+        f"| `{kind}` | {_DOES[kind]} | {differences[kind]:.1e} |"
+        for kind in differences
+    ]
+    programs = [f"```python\n{_USE[kind]}```" for kind in differences]
+    limits = [text for kind, text in _LIMITS.items() if kind in differences]
+    length = facts.source.facts.get("trained_length")
+    return _CARD.format(
+        front_matter=_front_matter(name, facts, licence),
+        name=name,
+        overview=_overview(facts),
+        files="\n".join(rows),
+        programs="\n".join(programs),
+        data="\n\n".join(_data(facts)),
+        training=_training(facts),
+        evaluation=_evaluation(facts),
+        licence=licence,
+        positions=facts.source.shape.max_position_embeddings,
+        length=f"of {length}" if length else "whose length is not known",
+        limits="".join(limits),
     )
-    programs = "\n".join(f"```python\n{_USE[kind]}```" for kind in differences)
-    main = next(iter(differences))
-    layers, limits = ("\n" + _AS_LAYERS, _POOLED) if main == "encoder" else ("", "")
-    if "detector" in differences:
-        limits += _DETECTOR
-    return f"""\
----
-{_front_matter(name, facts, licence)}
----
-# {name}
-
-{_overview(facts)}
-
-| SavedModel | what it does | greatest difference from the model |
-|---|---|---|
-{files}
-
-They load with tensorflow and tensorflow_text alone. The difference was measured on a
-fixed batch after the files were written; manifest.json holds it too. Invalid ids and
-masks raise `InvalidArgumentError`.
-
-{programs}
-
-Kaggle and Hugging Face give the directories: published as `{handle}`.
-{layers}
-## Data
-
-{_data(facts)}
-
-## Training
-
-{_training(facts)}
-
-## Evaluation
-
-{_evaluation(facts)}
-
-## Licence
-
-{licence}, as chosen by who published the model. The licence of the training data is
-theirs to know.
-
-## Limits
-
-- It reads at most {facts.sizes["max_position_embeddings"]} tokens at a time. \
-{_trained_on(facts)}
-- What it knows, it knows from its training data, with their language, age and bias. It
-  was not examined for harmful bias.
-{limits}"""
-
-
-def _trained_on(facts: RunFacts) -> str:
-    if facts.trained_length is None:
-        return "On sequences of which length it was trained is not known."
-    return f"It was trained on sequences of {facts.trained_length}."
 
 
 def _front_matter(name: str, facts: RunFacts, licence: str) -> str:
     """What the Hub reads, with the results that it shows beside the model."""
-    tags = ["electra", *filter(None, [objective_class(facts.objective).tag])]
-    results = facts.results or {}
+    tag = objective_class(facts.source.objective).tag
     found = [
         EvalResult(
             task_type="feature-extraction",
             dataset_type="pre-training",
-            dataset_name=html_report.data_of(results),
+            dataset_name=html_report.data_of(facts.results),
             metric_type=metric.name,
             metric_name=metric.label,
             metric_value=value,
         )
-        for metric, value in _metrics(facts)
+        for metric, value in facts.metrics
     ]
     data = ModelCardData(
         license=licence,
         library_name="tensorflow",
-        tags=[*tags, "tf-keras"],
+        tags=["electra", *filter(None, [tag]), "tf-keras"],
         model_name=name if found else None,
         eval_results=found or None,
     )
     return data.to_yaml()
 
 
-def _metrics(facts: RunFacts) -> list[tuple[Metric, float]]:
-    """The numbers that a run's evaluation has of the known metrics."""
-    numbers = (facts.results or {}).get("metrics", {})
-    found = [(metric, numbers.get(metric.name)) for metric in ALL_METRICS]
-    return [pair for pair in found if isinstance(pair[1], (int, float))]
-
-
 def _overview(facts: RunFacts) -> str:
-    kind = objective_class(facts.objective).description
-    sizes = facts.sizes
-    made = f"Exported with {REPOSITORY}"
+    model, tokenizer = facts.source.pretrainer, facts.source.tokenizer_config
+    shape, made = facts.source.shape, f"Exported with {REPOSITORY}"
     if facts.hparams is not None:
         made = f"Pre-trained for {facts.step:,} steps with {REPOSITORY}"
-    if start := _initial_weights(facts):
+    if start := facts.initial_weights:
         made += f", from the weights of {start}"
     return (
-        f"{kind}. {made}. "
-        f"{sizes['num_hidden_layers']} layers, {sizes['hidden_size']} wide, "
-        f"{sizes['num_attention_heads']} heads, embeddings of "
-        f"{sizes['embedding_size']}; {sizes['vocab_size']:,} wordpieces, "
-        f"{facts.tokenizer}."
+        f"{objective_class(facts.source.objective).description}. {made}. "
+        f"{shape.num_hidden_layers} layers, {shape.hidden_size} wide, "
+        f"{shape.num_attention_heads} heads, embeddings of "
+        f"{model.settings.embedding_size}; {shape.vocab_size:,} wordpieces, "
+        f"{tokenizer}."
     )
 
 
-def _initial_weights(facts: RunFacts) -> str | None:
-    """What the run began with, without the folders it was in."""
-    path = (facts.hparams or {}).get("init_checkpoint")
-    return path and "/".join(Path(path).parts[-2:])
-
-
-def _data(facts: RunFacts) -> str:
-    sets = list(map(_data_set, facts.data or [None]))
-    if start := _initial_weights(facts):
-        sets.append(f"What {start} was trained on before is not listed here.")
-    return "\n\n".join(sets)
-
-
-def _data_set(manifest: dict[str, Any] | None) -> str:
-    corpus = (manifest or {}).get("corpus")
-    if not manifest or not corpus:
-        return "Not recorded: no manifest of the training data describes the corpus."
-    names = corpus.get("names") or []
-    shown = ", ".join(map(str, names[:10])) + (", ..." if len(names) > 10 else "")
-    lines = [
-        f"- {corpus.get('files', '?')} files, {corpus.get('bytes', 0) / 1e6:,.1f} MB"
-        + (f": {shown}" if shown else ""),
-        f"- {corpus.get('tokens_kept', 0):,} tokens in {corpus.get('examples', 0):,} "
-        f"examples of up to {manifest.get('max_seq_length')} tokens",
-        f"- sha256 of the corpus: {corpus.get('sha256')}",
-    ]
-    return "\n".join(lines)
+def _data(facts: RunFacts) -> Iterator[str]:
+    for manifest in facts.data or [None]:
+        corpus = (manifest or {}).get("corpus")
+        if not manifest or not corpus:
+            yield "Not recorded: no manifest of the training data describes the corpus."
+            continue
+        names = corpus["names"]
+        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        yield (
+            f"- {corpus['files']} files, {corpus['bytes'] / 1e6:,.1f} MB: {shown}\n"
+            f"- {corpus['tokens_kept']:,} tokens in {corpus['examples']:,} examples "
+            f"of up to {manifest['max_seq_length']} tokens\n"
+            f"- sha256 of the corpus: {corpus['sha256']}"
+        )
+    if start := facts.initial_weights:
+        yield f"What {start} was trained on before is not listed here."
 
 
 def _training(facts: RunFacts) -> str:
     if facts.hparams is None:
         return "Not recorded: the files of the model do not say it."
-    parts = history.begun(facts.hparams, facts.step)
-    rows = []
+    parts, rows = history.begun(facts.hparams, facts.step), []
     for name in _HPARAMS:
         if name in facts.hparams:
             values = [str(part[name]) for part in parts]
             shown = values if len(set(values)) > 1 else values[:1]
-            rows.append(f"| {name} | {', then '.join(shown)} |")
-    return "\n".join(["| setting | value |", "|---|---|", *rows])
+            rows.append((name, ", then ".join(shown)))
+    return _table("setting", rows)
 
 
 def _evaluation(facts: RunFacts) -> str:
-    metrics = _metrics(facts)
-    if not metrics:
+    if not facts.metrics:
         return "Not evaluated, as far as the files of the model say."
-    rows = [f"| {metric.label} | {value:.4f} |" for metric, value in metrics]
-    step = facts.results.get("global_step")
-    head = (
-        f"Pre-training metrics at step {step}, on {html_report.data_of(facts.results)}."
-    )
-    return "\n".join([head, "", "| metric | value |", "|---|---|", *rows])
+    step, data = facts.results.get("global_step"), html_report.data_of(facts.results)
+    rows = [(metric.label, f"{value:.4f}") for metric, value in facts.metrics]
+    head = f"Pre-training metrics at step {step}, on {data}.\n\n"
+    return head + _table("metric", rows)
+
+
+def _table(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    lines = (f"| {name} | {value} |" for name, value in rows)
+    return "\n".join([f"| {title} | value |", "|---|---|", *lines])

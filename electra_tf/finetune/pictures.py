@@ -33,7 +33,7 @@ def write(
     Args:
       log: told where they are.
     """
-    folder = Path(config.pictures_dir(result.trial))
+    folder = Path(config.beside_results("pictures", result.trial))
     for name, details in result.details.items():
         if found := details.get("confusion"):
             safe = name.replace(os.sep, ".")

@@ -176,7 +176,7 @@ def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
 def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the scores on all dev sets; predictions are written."""
     started = time.monotonic()
-    directory = run.config.predictions_dir(result.trial)
+    directory = run.config.beside_results("predictions", result.trial)
     scores, details, degenerate = {}, {}, []
     for name, scorer, _ in _predictions(run, model, "dev", directory, result.trial):
         scores[name] = dict(scorer.get_results())
@@ -194,7 +194,7 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
 
 def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the predictions on all test sets, which are written."""
-    directory = run.config.test_predictions_dir(result.trial)
+    directory = run.config.beside_results("test_predictions", result.trial)
     paths = []
     for name, _, files in _predictions(run, model, "test", directory, result.trial):
         paths += files

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a generator is: the network that proposes tokens for the masked positions.
 
-Sections 2 of the ELECTRA paper and 2.3 of the Electric paper. Each kind is a class in a
-module of its own, `masked_lm_generator` and so on.
+Sections 2 of the ELECTRA paper and 2.3 of the Electric paper. The kinds are in
+`masked_lm_generator`, `two_tower_generator` and `fixed_generators`.
 
 Shapes: B batch, L length, N masked positions, E embedding width, V vocabulary.
 """

@@ -25,9 +25,9 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -352,8 +352,8 @@ class BackgroundSaver:
         self.checkpoints = checkpoints
         self.seconds = 0.0
         self.blocked_seconds = 0.0
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._future: Future[None] | None = None
         self._step = checkpoints.last_saved_step
 
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
@@ -372,22 +372,16 @@ class BackgroundSaver:
         # The host must hold the state twice: the copy lives until it is written.
         with tf.device("CPU:0"):
             copies = {k: np.array(tf.identity(v)) for k, v in variables.items()}
-        self._thread = threading.Thread(
-            target=self._write, args=(step, copies, started), name="checkpoint"
-        )
-        self._thread.start()
+        self._future = self._pool.submit(self._write, step, copies, started)
         self.blocked_seconds += time.monotonic() - started
 
     def _write(self, step: int, copies: dict[str, np.ndarray], started: float) -> None:
-        try:
-            self.checkpoints.save(step, copies)
-        except BaseException as error:  # raised again where training sees it
-            self._error = error
+        self.checkpoints.save(step, copies)
         self.seconds = time.monotonic() - started
 
     def is_writing(self) -> bool:
         """Whether a save is under way."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._future is not None and not self._future.done()
 
     def check(self) -> None:
         """Raises what a save that has ended failed with."""
@@ -397,14 +391,15 @@ class BackgroundSaver:
     def wait(self) -> None:
         """Returns when nothing is being written; raises what the save failed with."""
         started = time.monotonic()
-        thread, self._thread = self._thread, None
-        if thread:
-            thread.join()
-        self.blocked_seconds += time.monotonic() - started
-        error, self._error = self._error, None
-        if error:
+        future, self._future = self._future, None
+        try:
+            if future:
+                future.result()
+        except BaseException:
             self._step = self.checkpoints.last_saved_step
-            raise error
+            raise
+        finally:
+            self.blocked_seconds += time.monotonic() - started
 
 
 def differences(

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,10 +28,7 @@ _NO_FLOCK += (errno.EBADF,)
 
 
 def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
-    """The error for a failed write: what failed, and what helps.
-
-    Where it is for room or permissions, how much room is left.
-    """
+    """The error for a failed write: what failed, and what helps."""
     path = Path(path)
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
     advice = "Put that right, and run the command again."
@@ -41,21 +37,13 @@ def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
         os.strerror(code) in reason for code in _FULL_OR_FORBIDDEN
     ):
         advice = (
-            f"{_room_at(path)}What was saved before is intact; make room or fix the "
-            "permissions and run the command again."
+            "What was saved before is intact; make room or fix the permissions and run "
+            "the command again."
         )
     copy = f"the copy in {cache_root()} of " if url_of(path) else ""
     return UserError(
         f"cannot write {copy}{path}: {reason}\n{advice}", EXIT_CANNOT_WRITE
     )
-
-
-def _room_at(path: Path) -> str:
-    try:
-        left = shutil.disk_usage(path if path.is_dir() else path.parent).free / 1e6
-    except OSError:
-        return ""
-    return f"{left:.0f} MB are free there. "
 
 
 def check_place(directory: str | os.PathLike) -> None:

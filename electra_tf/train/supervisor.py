@@ -30,7 +30,6 @@ from electra_tf.errors import (
 )
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LEAVE_SECONDS = 5.0
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -305,32 +304,22 @@ def plain_signals(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def leave_at_once() -> Iterator[None]:
-    """Has a signal in the block end the process with exit code 42.
+    """Has a signal in the block end the process at once, with exit code 42.
 
-    For the time before and after training, in which there is nothing to save. The
-    block has some seconds to clean up, then a thread ends the process: SystemExit alone
-    would not do, as Python ignores an exception that a handler raises in a finalizer.
+    For the time before and after training, in which there is nothing to save.
     """
-    timer = threading.Timer(_LEAVE_SECONDS, os._exit, [EXIT_PREEMPTED])
-    timer.daemon = True
 
     def leave(number: int, _) -> None:
         name = signal.Signals(number).name
         say(f"{name}: nothing to save. Run the same command again.", sys.stdout)
-        timer.start()
-        raise SystemExit(EXIT_PREEMPTED)
+        os._exit(EXIT_PREEMPTED)
 
     with _handled(leave):
-        try:
-            yield
-        finally:
-            timer.cancel()
+        yield
 
 
 class StopRequest:
     """Notes the first signal while it is entered; a second one ends the process.
-
-    It may be entered again inside: what it has noted stays until the outermost end.
 
     Args:
       max_seconds: the time that the process was given, None for no limit.
@@ -342,22 +331,17 @@ class StopRequest:
 
     def __init__(self, max_seconds: float | None = None, since: float | None = None):
         self.signal: signal.Signals | None = None
-        self._depth = 0
         self._handlers = contextlib.ExitStack()
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
 
     def __enter__(self) -> Self:
-        if not self._depth:
-            self._handlers.enter_context(_handled(self._note))
-        self._depth += 1
+        self._handlers.enter_context(_handled(self._note))
         return self
 
     def __exit__(self, *_) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._handlers.close()
+        self._handlers.close()
 
     def _note(self, number: int, _) -> None:
         self.signal = signal.Signals(number)
