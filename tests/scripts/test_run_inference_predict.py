@@ -149,7 +149,7 @@ def test_predict_reads_standard_input_and_writes_standard_output(data, trial):
     ("name", "content", "words"),
     [
         ("x.tsv", "id\ttexd\n1\ta\n", "x.tsv has no column 'text'.*'texd'?"),
-        ("x.txt", b"a\nb\xe9\n", "x.txt, line 2.*not UTF-8"),
+        ("x.txt", b"a\nb\xe9\n", "x.txt: byte 0xe9 at offset 3 is not UTF-8"),
         ("x.xlsx", "a", "x.xlsx is xlsx(.|\n)*tsv, csv, jsonl, json, parquet, txt"),
     ],
 )
