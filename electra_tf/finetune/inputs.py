@@ -191,12 +191,13 @@ def _lines(
     # Parts are of files that are not compressed.
     opened = archives.open_decompressed(path) if end is None else open_text(path)
     with opened as stream:
-        for number, block in enumerate(TextReader(stream, name, start=start, end=end)):
-            if not (number or start) and "\0" in block[0]:
-                raise UserError(
-                    f"{name} has characters of value 0, as text in UTF-16.\nConvert it "
-                    f"to UTF-8: iconv -f UTF-16 -t UTF-8 {Path(name).name} > new"
-                )
+        head = getattr(stream, "head", b"")
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head[:64]:
+            raise UserError(
+                f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
+                f"{Path(name).name} > new"
+            )
+        for block in TextReader(stream, name, start=start, end=end):
             # Where lines end in \r alone, all do.
             is_one = len(block) == 1 and "\r" in block[0]
             yield from block[0].split("\r") if is_one else block

@@ -9,13 +9,13 @@ alarm, and the numbers of misses and of false alarms are equal.
 from __future__ import annotations
 
 import html
-import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from electra_tf.console import printable
-from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.model import TokenPrediction
+from electra_tf.inference.scoring import batched
 from electra_tf.text.json_lines import json_line
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def detect(
       corruption_seed: decides what the generator replaces before the discriminator
         reads; None: it reads the texts as they stand.
     """
-    for number, chunk in enumerate(_chunks(texts)):
+    for number, chunk in enumerate(batched(texts, _CHUNK)):
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
@@ -98,12 +98,6 @@ def show(
                 f"{total.caught} of {total.replaced} replaced tokens are among the "
                 f"{total.flagged} most suspicious ones."
             )
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    texts = iter(texts)
-    while chunk := list(itertools.islice(texts, _CHUNK)):
-        yield chunk
 
 
 # ANSI colours: what was replaced and flagged, replaced only, flagged only.

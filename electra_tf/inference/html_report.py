@@ -25,7 +25,7 @@ from electra_tf.train.curves import comparison, plot_curves
 from electra_tf.train.reporting import SAMPLES, read_metrics
 
 if TYPE_CHECKING:  # It loads TensorFlow.
-    from electra_tf.inference.pretrained_model import TokenPrediction
+    from electra_tf.inference.model import TokenPrediction
 
 # Steps from which a sample is shown, spread over the training.
 _MAX_SAMPLES = 5

@@ -14,12 +14,7 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Input
 from electra_tf.finetune.results import CONFIG, hparams_in
-from electra_tf.inference import (
-    corpus_run,
-    huggingface_heads,
-    pretrained_model,
-    saved_model,
-)
+from electra_tf.inference import huggingface_heads, pretrained_model, saved_model
 from electra_tf.inference.model import Model
 from electra_tf.inference.predictor import Predictor, TaskPredictor, read_trial
 from electra_tf.paths import local_of
@@ -141,10 +136,3 @@ def write(
             line = f"{texts}, {count / seconds:,.0f} texts/s, {duration(seconds)}"
             console.tick(line)
     console.log(line)
-
-
-def facts_of(predictor: Predictor) -> dict[str, Any]:
-    """What predictions are of: the model's path and hash, the task and its settings."""
-    return corpus_run.model_facts(
-        predictor.origin, task=predictor.task, **predictor.facts
-    )

@@ -136,7 +136,7 @@ def score(given) -> str | None:
 
 def rerank(given) -> str | None:
     """Writes the lists of --nbest in their new order."""
-    from electra_tf.inference import nbest, prediction, reranking
+    from electra_tf.inference import prediction, reranking
 
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
@@ -144,7 +144,7 @@ def rerank(given) -> str | None:
         raise UserError(
             f"--weight {given.weight}: it is a number of at least 0.", EXIT_FLAGS
         )
-    lists = nbest.read_nbest(
+    lists = reranking.read_nbest(
         given.nbest, given.costs, given.references, given.encoding_errors
     )
     errors = reranking.errors_of(lists, is_needed=given.tune)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +14,9 @@ from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, question_inputs
 from electra_tf.finetune.inputs import Input, Source
 from electra_tf.finetune.task import rounded
+from electra_tf.inference.model import Model
 from electra_tf.inference.predictor import Predictor, plain
-from electra_tf.inference.pretrained_model import TextModel
+from electra_tf.inference.scoring import batched
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import verify_folder
 from electra_tf.text.tokenization import Tokenizer, encoded
@@ -74,7 +74,7 @@ class _Encoder:
         return _States(self._states(*inputs))
 
 
-class SavedModelPart(TextModel):
+class SavedModelPart(Model):
     """An encoder, preprocessor, detector, generator or scorer.
 
     Args:
@@ -152,8 +152,7 @@ class SavedModelPredictor(Predictor):
         """Yields each input with its prediction, in order."""
         import tensorflow as tf
 
-        inputs = iter(inputs)
-        while chunk := list(itertools.islice(inputs, _BATCH)):
+        for chunk in batched(inputs, _BATCH):
             texts = [one.fields for one in chunk]
             if self._is_tagger:
                 texts = [{"text": " ".join(one["words"])} for one in texts]

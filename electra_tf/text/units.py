@@ -229,14 +229,10 @@ def of_files(
 
 def _kind_by_name(name: str) -> str | None:
     """The kind of a file, compressed or not; None if its name does not tell."""
-    stem, ending = os.path.splitext(name.lower())
-    if ending in _TABLES:
-        return _TABLES[ending]
     if archives.is_named(name):
         return "archive"
-    if ending in archives.COMPRESSED:
-        ending = os.path.splitext(stem)[1]
-    return "json" if ending in _JSON_LINES else None
+    kind = _TABLES.get(os.path.splitext(name.lower())[1])
+    return kind or ("json" if archives.ending_of(name) in _JSON_LINES else None)
 
 
 def _kind_by_content(head: bytes) -> str:

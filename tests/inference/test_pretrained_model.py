@@ -12,7 +12,8 @@ import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import detection
-from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
+from electra_tf.inference.model import TokenPrediction
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import huggingface, readers, tf1
 from electra_tf.interop.checkpoint import empty_pretrainer
 from electra_tf.text.vocabulary import Vocabulary

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import electra_tf
-from electra_tf.inference.reranking import rank
+from electra_tf.inference import reranking
 from tests.helpers import forked_runs
 from tests.helpers.pipes import drained, fed
 from tests.helpers.runs import run_script
@@ -185,7 +185,7 @@ def test_rerank_at_a_weight(electric, scorer, tmp_path):
     assert "(1 of 19 words)" not in run.stderr and "1, 1 of 19 words)" in run.stderr
 
 
-def test_rerank_finds_the_weight(electric, scorer):
+def test_rerank_finds_the_weight(electric, scorer, tmp_path):
     rows = lists_for(scorer)
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     flags = ("--model", electric, "--nbest", "-", "--best", "--tune")
@@ -193,11 +193,13 @@ def test_rerank_finds_the_weight(electric, scorer):
     weight = float(run.stderr.split("weight ")[1].split(",")[0])
     assert "found: the errors are the same from" in run.stderr
     assert "1, 1 of 19 words)" in run.stderr
-    for row, line in zip(rows[:-1], run.stdout.splitlines(), strict=False):
-        texts = [hypothesis["text"] for hypothesis in row["hypotheses"]]
-        scores = [s.score for s in scorer.score_texts(texts)]
-        given = [hypothesis["score"] for hypothesis in row["hypotheses"]]
-        assert line == f"{row['id']} {rank(given, scores, weight, texts)[0].text}"
+    path = tmp_path / "n.jsonl"
+    path.write_text(text)
+    lists = reranking.read_nbest(path)
+    scores = reranking.score_lists(lists, scorer.scorer())
+    lines = run.stdout.splitlines()
+    for one, model, line in zip(lists[:-1], scores, lines, strict=False):
+        assert line == f"{one.id} {reranking.rank(one, model, weight)[0].text}"
     assert run.stdout.splitlines()[-1] == "one"
 
 
