@@ -163,8 +163,8 @@ def predict(given) -> str | None:
 
     predictor = prediction.load_predictor(given.model, given.task, given.data_dir)
     source = inputs.open_source(given.input, given.input_format, predictor.reads)
-    asked = predictor.asked(source)
-    prediction.write(predictor, asked, given.output, Console(sys.stderr))
+    rows = predictor.read_inputs(source)
+    prediction.write(predictor, rows, given.output, Console(sys.stderr))
     return given.output
 
 
