@@ -192,7 +192,7 @@ class Predictions:
         )
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
-        """What was asked and its prediction."""
+        """The fields of each input and its prediction."""
         try:
             yield from self._rows(parts, False)
         except UserError:
@@ -202,16 +202,16 @@ class Predictions:
             raise
 
     def _rows(self, parts: Sequence[Unit], counted: bool) -> Iterator[dict[str, Any]]:
-        asked = itertools.chain.from_iterable(
-            self._predictor.asked(
+        found = itertools.chain.from_iterable(
+            self._predictor.read_inputs(
                 inputs.open_part(
                     unit, corpus.lines_before(unit.path, unit.start) if counted else 0
                 )
             )
             for unit in parts
         )
-        for chunk in batched(asked, _CHUNK):
-            order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].given))
+        for chunk in batched(found, _CHUNK):
+            order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].fields))
             rows = self._predictor.rows(chunk[i] for i in order)
             of_input = dict(zip(order, rows, strict=True))
             for place in range(len(chunk)):

@@ -259,11 +259,6 @@ class Model:
 
     def _checked_method(self, method: str | None) -> str:
         """`method` if the model offers it; of None the best one, named on stderr."""
-        if method not in (None, *METHODS):
-            raise UserError(
-                f"unknown scoring method {method!r}; "
-                f"{self.name} offers {', '.join(self.methods)}."
-            )
         if not self.methods:
             raise self.lacks("score")
         if method is None:

@@ -14,7 +14,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -193,10 +192,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
 
     Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
-    try:
-        found = readers.find(path, log=say_nothing)
-    except readers.NoModelError as error:
-        raise _with_runs(path, error) from None
+    found = readers.find(path, log=say_nothing)
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
     log = say_nothing if found.run else _to_stderr
@@ -223,15 +219,6 @@ def load(path: str | os.PathLike) -> PretrainedModel:
         origin=found.origin,
         known=stored.known,
     )
-
-
-def _with_runs(path: str | os.PathLike, error: UserError) -> UserError:
-    """The error, or for a data directory the one that names its runs."""
-    runs = sorted(Path(path).glob("models/*/config.json"))
-    if not runs:
-        return error
-    names = ", ".join(str(config.parent) for config in runs)
-    return UserError(f"{path} is a data directory.\nGive one of its runs: {names}.")
 
 
 def _to_stderr(line: str) -> None:

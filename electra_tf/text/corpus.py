@@ -217,8 +217,8 @@ class TextReader:
                 raise UserError(
                     f"{self._place()}: byte 0x{block[e.start]:02x} at offset "
                     f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
-                    "file, if it is text at all, or go on without such bytes: "
-                    "--encoding-errors replace",
+                    "file, if it is text at all; programs that read a corpus can also "
+                    "go on without such bytes: --encoding-errors replace",
                     EXIT_DAMAGED,
                 ) from None
             codecs.register_error(_COUNTING, self._replace)

@@ -98,7 +98,7 @@ def test_report_and_comparison_of_runs(electra, tmp_path):
     assert "data:image/png;base64," in page
     page = tmp_path / "page.html"
     run = infer("report", *where, "first,none", "--output", page, code=2)
-    assert "none holds no run" in run.stderr and not page.exists()
+    assert "none is not one" in run.stderr and not page.exists()
 
 
 # Scores.
@@ -227,14 +227,14 @@ def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
         ("detect --model=/no --nbest=x", 1, "not used by detect but by rerank."),
         ("report --model=/no --max_passages=3 --method=electric", 1, "by score and"),
         ("rerank --model=/no --nbest=/no", 1, "--weight or --tune"),
-        ("rerank --model=/no --nbest=/no --weight=nan", 1, "at least 0"),
+        ("rerank --model=/no --nbest=/no --weight=-1", 1, "non-negative"),
         ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),
         ("detect --data-dir=/no --model-name=m", 2, "/no/models/m is neither"),
         ("detect --model=/no --seed=3", 1, "--seed is for --corrupt"),
         ("detect --model=/no --format=jsonl --threshold=.3", 1, "marks nothing"),
         ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),
         ("score --model=/no --output=setup.py/x", 73, "cannot write"),
-        ("report --model=/no", 2, "report is on a run, and /no is not one"),
+        ("report --model=/no", 2, "and /no is not one"),
         ("score --workers=2", 1, "--workers is for --output-dir"),
         ("score --output-dir=o --output=f", 1, "--output is not for --output-dir"),
         ("score --output-dir=o --beam-args=--x", 1, "is for --runner beam"),
