@@ -214,13 +214,11 @@ def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
     with contextlib.suppress(OSError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # Empty after an orderly end; tried only if in doubt, because for a moment
-            # it refuses a process that starts now.
-            if f.read(1):
-                try:
-                    fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+            # For a moment this refuses a process that starts now.
+            try:
+                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
     return False
 
 
