@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from electra_tf.config.hparams import (
     IDENTITY,
-    LARGEST,
     PLACE,
     SETTING,
     check,
@@ -212,13 +211,6 @@ class RunConfig(metaclass=_Resolved):
                 f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
-        for name in ("train_batch_size", "eval_batch_size"):
-            rows = getattr(self, name)
-            if rows * self.max_seq_length > LARGEST:
-                raise UserError(
-                    f"{name} {rows} x max_seq_length {self.max_seq_length} are too "
-                    f"many: a batch has at most {LARGEST:,} tokens"
-                )
         if self.train_batch_size % self.gradient_accumulation_steps:
             raise UserError(
                 f"gradient_accumulation_steps {self.gradient_accumulation_steps} does "

@@ -45,7 +45,6 @@ _HELD_BYTES = 64 << 20  # of records, before they are written to their shards
 
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
-_MAX_SHARDS = 99_999
 _MAX_NAMES = 1000  # of files, in the manifest
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
@@ -139,23 +138,21 @@ def build(
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
         sizes = [sum(unit.weight for unit in group.units) for group in groups]
-        job.run(folder, Job(_NAME, write, groups, sizes, "examples"), runner)
+        job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
 
 
 def _check_settings(
     settings: BuildSettings, num_processes: int, num_shards: int | None
 ) -> None:
-    if settings.max_seq_length < _MIN_SEQ_LENGTH:
-        raise UserError(
-            f"--max-seq-length {settings.max_seq_length} leaves no room for text; "
-            f"give at least {_MIN_SEQ_LENGTH}."
-        )
-    if num_processes < 1:
-        raise UserError(f"--num-processes {num_processes}: at least 1 is needed.")
+    for flag, value, least in (
+        ("--max-seq-length", settings.max_seq_length, _MIN_SEQ_LENGTH),
+        ("--num-processes", num_processes, 1),
+        ("--num-out-files", 1 if num_shards is None else num_shards, 1),
+    ):
+        if value < least:
+            raise UserError(f"{flag} {value}: give at least {least}.")
     settings.filters.check()
-    if num_shards is not None and not 1 <= num_shards <= _MAX_SHARDS:
-        raise UserError(f"--num-out-files {num_shards}: give 1 to {_MAX_SHARDS}.")
 
 
 def _identity(
@@ -183,7 +180,7 @@ def _identity(
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     estimate = sample_output(text, settings)
     small = min(_SMALL_SHARDS, len(text.units), int(estimate / _SMALL_SHARD_BYTES))
-    return min(_MAX_SHARDS, max(1, round(estimate / _SHARD_BYTES), small))
+    return max(1, round(estimate / _SHARD_BYTES), small)
 
 
 def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> None:

@@ -94,11 +94,7 @@ class Filters(NamedTuple):
         return chosen | installed_versions(*used)
 
     def check(self) -> None:
-        """Raises UserError for impossible settings and for missing packages."""
-        if self.min_chars < 0:
-            raise UserError(f"--min-document-chars {self.min_chars}: give 0 or more.")
-        if not 0 <= self.min_letters <= 1:
-            raise UserError(f"--min-letters {self.min_letters}: give a share, 0 to 1.")
+        """Raises UserError for unknown languages and for missing packages."""
         if self.languages:
             known = sorted(_language_identifier().labels)
             unknown = sorted(set(self.languages) - set(known))
@@ -261,7 +257,7 @@ def compare(folder: str, firsts: Sequence[int], wanted: Filters, output: str) ->
         np.savez(
             _verdicts_file(output, portion),
             documents=documents[portion],
-            lines=np.packbits(lines[portion] != 1),
+            lines=lines[portion] != 1,
             first_document=starts,
             first_line=first_line[starts],
         )
@@ -326,10 +322,9 @@ class Verdicts(NamedTuple):
         documents, lines, first_document, first_line = _load(self, portion)
         index = unit.index - int(firsts[portion])
         start, end = first_line[index], first_line[index + 1]
-        bits = np.unpackbits(lines[start // 8 : -(-end // 8)])
         return UnitVerdicts(
             documents[first_document[index] : first_document[index + 1]],
-            bits[start % 8 : start % 8 + end - start].astype(bool),
+            lines[start:end],
         )
 
 

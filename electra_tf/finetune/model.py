@@ -202,11 +202,7 @@ def without_padding(batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 class TrainableFinetuningModel:
     """Trains a FinetuningModel (see `train.step.Trainable`)."""
 
-    metrics = (
-        Metric(
-            "loss", "loss", "the loss, summed over the batch's examples", short="loss"
-        ),
-    )
+    metrics = (Metric("loss", "loss, summed over the examples", short="loss"),)
 
     def __init__(self, model: FinetuningModel):
         self.model = model

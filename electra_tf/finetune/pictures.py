@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.results import TrialResult
+from electra_tf.finetune.results import Statistics, TrialResult
 from electra_tf.finetune.trial import read_evaluations
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
@@ -103,6 +103,28 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
         dress(axes, name if len(curves) > 1 else f"{name}: {', '.join(curves)}")
         if len(curves) > 1:
             axes.legend(fontsize=8, frameon=False)
+    atomic_write(path, png_of(figure))
+
+
+def draw_sweep(
+    scores: Mapping[str, Mapping[int, Statistics]], path: Path, title: str
+) -> None:
+    """Medians and deviations of dev scores over the steps of pre-training.
+
+    Args:
+      scores: "data set: metric" -> step -> statistics; losses are not drawn.
+    """
+    figure = new_figure((8, 5))
+    axes = figure.add_subplot()
+    for name, by_step in scores.items():
+        if not name.endswith((": loss", ": mse")):
+            medians = [value.median for value in by_step.values()]
+            spread = [value.std or 0.0 for value in by_step.values()]
+            style = {"marker": "o", "capsize": 3, "label": name}
+            axes.errorbar([*by_step], medians, spread, **style)
+    dress(axes, title, "pre-training step")
+    axes.set_ylabel("dev score, median of the trials", fontsize=9)
+    axes.legend(fontsize=8, frameon=False)
     atomic_write(path, png_of(figure))
 
 

@@ -33,6 +33,11 @@ class Answer(NamedTuple):
     end_logit: float
     tokens: tuple[int, int] | None = None  # first and last one, of the document
 
+    @property
+    def score(self) -> float:
+        """Of start and end together."""
+        return self.start_logit + self.end_logit
+
 
 class Window(NamedTuple):
     """What decoding must know of one window on a document."""
@@ -58,6 +63,11 @@ def softmax(scores: Sequence[float]) -> list[float]:
         return []
     shifted = [math.exp(score - max(scores)) for score in scores]
     return [value / sum(shifted) for value in shifted]
+
+
+def probabilities(answers: Sequence[Answer]) -> list[float]:
+    """Of the answers to a question."""
+    return softmax([answer.score for answer in answers])
 
 
 def nbest(
@@ -427,18 +437,6 @@ class QAScorer(Scorer):
             name: "" if odds.get(name, limit) > limit else answer
             for name, answer in self.predictions.items()
         }
-
-    @property
-    def remark(self) -> str | None:
-        """That no question is answered, and so nothing is in the file to submit."""
-        if not self.null_odds or any(self.submitted.values()):
-            return None
-        return (
-            f"none of the {len(self.null_odds):,} questions is answered: the null "
-            "odds of all are above qa_na_threshold "
-            f"({self._task.config.qa_na_threshold:g}); the lowest are "
-            f"{min(self.null_odds.values()):.2f}."
-        )
 
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""

@@ -7,6 +7,7 @@ TensorFlow is imported after everything that can be checked without it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,21 +24,24 @@ from electra_tf.finetune import (
     initial_weights,
     preprocessing,
     registry,
-    sweep,
 )
 from electra_tf.finetune.results import (
     DATA,
     Results,
+    Statistics,
     check_is_free,
     check_is_kept,
+    finite,
     settings_of,
 )
 from electra_tf.finetune.task import Task
 from electra_tf.interop import compare
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
-from electra_tf.storage.files import check_place
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
@@ -100,7 +104,7 @@ def run(flags: Flags, console: Console) -> int:
     if source is not None:
         compare.check(source, config, vocab, compare.FINETUNE)
     if flags.sweep:
-        return run_sweep(flags, config, vocab, console)
+        return run_sweep(config, vocab, console)
     trained = None
     if not config.do_train:
         trained = source.run
@@ -358,49 +362,64 @@ def run_trials(
     return EXIT_OK
 
 
-def run_sweep(
-    flags: Flags, config: FinetuningConfig, vocab: Vocabulary, console: Console
-) -> int:
-    """Fine-tunes from every checkpoint of a pre-training run, task by task."""
+def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
+    """Fine-tunes from every checkpoint of a pre-training run; writes scores by step."""
+    checkpoints = checkpoints_of(config.init_checkpoint)
     placement = prepare_devices(config, console)
-    # What a single task implies holds for each, such as longer texts of questions.
-    singles = {}
-    for name in config.task_names:
-        hparams = {**flags.hparams, "task_names": [name]}
-        singles[name], _ = resolve(flags, hparams, Console(silent=True))
-    runs, all_tasks = [], registry.make_tasks(config, vocab, own=singles)
-    if config.write_test_outputs:
-        check_test_sets(all_tasks)
-    # All data are read, and found right, before the first task is trained.
-    for name, task in zip(config.task_names, all_tasks, strict=True):
-        hparams = sweep.of_task(flags.hparams, config, name, task)
-        if config.write_test_outputs and not hparams["write_test_outputs"]:
-            console.log(f"Note: {task.notes(['test'])[0]}.")
-        own, _ = resolve(flags, hparams, console)
-        runs.append((name, own, make_tasks(own, vocab, console)))
+    tasks = make_tasks(config, vocab, console)
+    from electra_tf.finetune import pictures
     from electra_tf.finetune.trial import Run
 
-    scores: sweep.Scores = {}
+    path = Path(config.results_txt)
+    path = path.parent / "sweep" / path.name
+    scores: dict[str, dict[int, Statistics]] = {}  # "data set: metric" -> by step
     with StopRequest() as stop:
-        for name, own, tasks in runs:
-            for step, prefix in sweep.checkpoints_of(own):
-                console.heading(f"{name} from step {step}")
-                here = sweep.config_at(own, step, prefix)
-                check_trial_places(here)
-                source = initial_weights.find(prefix, console.log)
-                compare.check(source, here, vocab, compare.FINETUNE)
-                run = Run(here, vocab, tasks, source, placement, console, stop)
-                results = results_of(here, source, vocab, tasks)
-                if code := run_trials(run, results, numbers(here), for_glue=False):
-                    return code
-                show(results, here, console)
-                for data_set, metrics in results.statistics().items():
-                    metric = tasks[0].main_metric or next(iter(metrics))
-                    by_step = scores.setdefault(f"{data_set}: {metric}", {})
-                    by_step[step] = metrics[metric]
-    json_path = sweep.json_path_of(config)
-    picture = sweep.write(scores, json_path, f"Sweep of {config.model_name}")
-    put_folder(json_path.parent)
-    console.log(sweep.table(scores))
-    console.log(f"Written to {json_path} and {picture}")
+        for step, prefix in checkpoints:
+            console.heading(f"From step {step}")
+            here = dataclasses.replace(
+                config,
+                init_checkpoint=prefix,
+                model_dir=f"{config.model_dir}_from_{step}",
+                results_txt=str(path.with_stem(f"{path.stem}_from_{step}")),
+            )
+            check_trial_places(here)
+            source = initial_weights.find(prefix, console.log)
+            compare.check(source, here, vocab, compare.FINETUNE)
+            run = Run(here, vocab, tasks, source, placement, console, stop)
+            results = results_of(here, source, vocab, tasks)
+            if code := run_trials(run, results, numbers(here), for_glue=False):
+                return code
+            show(results, here, console)
+            for name, metrics in results.statistics().items():
+                for metric, value in metrics.items():
+                    scores.setdefault(f"{name}: {metric}", {})[step] = value
+    path = path.with_name(f"{','.join(config.task_names)}_sweep.json")
+    content = {
+        name: {str(step): value._asdict() for step, value in by_step.items()}
+        for name, by_step in scores.items()
+    }
+    atomic_write(path, json.dumps(finite(content), indent=2) + "\n")
+    picture = path.with_suffix(".png")
+    pictures.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
+    put_folder(path.parent)
+    console.log(f"Written to {path} and {picture}")
     return EXIT_OK
+
+
+def checkpoints_of(directory: str | None) -> list[tuple[int, str]]:
+    """(step, prefix) of every checkpoint in a run's directory, but that of step 0.
+
+    Raises `UserError` when it is not a directory or holds none.
+    """
+    if directory is not None:
+        bring_model(directory, all_steps=True)
+    if directory is None or not os.path.isdir(directory):
+        raise UserError(
+            f"--sweep needs the directory of a pre-training run as init_checkpoint, "
+            f"not {directory!r}."
+        )
+    found = Checkpoints(directory, read_only=True)
+    steps = [step for step in found.steps() if step > 0]
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")
+    return [(step, found.prefix(step)) for step in steps]

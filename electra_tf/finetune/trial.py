@@ -183,7 +183,7 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
         if found := scorer.details():
             details[name] = found
         run.console.log(f"{name}: {scores_text(scores[name])}")
-        if scorer.has_learnt_nothing:
+        if len(scorer) > 1 and scorer.is_degenerate:
             degenerate.append(name)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
     seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
@@ -209,11 +209,9 @@ def _predictions(
     for task in run.tasks:
         for split in task.splits(kind):
             scorer, name = score(run, model, task, split), data_set_name(task, split)
-            files = task.write_predictions(split, scorer, directory, trial)
+            files = task.write_predictions(split, scorer, directory)
             put_folder(directory)
             yield name, scorer, files
-            if scorer.remark:
-                run.console.log(f"{name}: {scorer.remark}")
 
 
 def data_set_name(task, split: str) -> str:

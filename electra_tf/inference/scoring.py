@@ -288,3 +288,10 @@ def batches(items: Iterable, length_of) -> Iterator[list]:
         batch.append(item)
     if batch:
         yield batch
+
+
+def batched(items: Iterable, size: int) -> Iterator[list]:
+    """Consecutive items, `size` of them at a time."""
+    items = iter(items)
+    while batch := list(itertools.islice(items, size)):
+        yield batch

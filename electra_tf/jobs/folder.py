@@ -18,6 +18,7 @@ from typing import Any
 
 from electra_tf.errors import UserError
 from electra_tf.storage import remote
+from electra_tf.storage.checkpoints import as_text, differences
 from electra_tf.storage.files import PARTIAL, atomic_write
 from electra_tf.storage.lock import NAME, Lock
 from electra_tf.storage.manifest import MANIFEST, read_json
@@ -111,7 +112,7 @@ def opened(
         yield JobFolder(path, settings, sizes)
         return
     is_remote = remote.is_remote(path)
-    with Lock(path, flag, leaves_file=False):
+    with Lock(path, flag):
         # Before this nothing may be read, brought or removed: it may be another's.
         if is_remote:
 
@@ -192,15 +193,9 @@ def _state(
 
 
 def _check_same(path: str, stored: dict, current: dict) -> None:
-    before, now = dict(_flat(stored)), dict(_flat(current))
-    different = [
-        f"{name} {_brief(before.get(name))}, now {_brief(now.get(name))}"
-        for name in sorted(before.keys() | now.keys())
-        if before.get(name) != now.get(name)
-    ]
-    if different:
+    if found := differences(dict(_flat(stored)), dict(_flat(current))):
         raise UserError(
-            f"{path} was made with {'; '.join(different)}.\nNothing is "
+            f"{path} was made with other settings: {as_text(found)}.\nNothing is "
             "overwritten: name another folder, or give the settings of before."
         )
 
@@ -212,12 +207,6 @@ def _flat(settings: dict, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{prefix}{name}: ")
         else:
             yield prefix + name, value
-
-
-def _brief(value: Any) -> str:
-    text = json.dumps(value)
-    # Paths differ at their ends, too.
-    return text if len(text) <= 90 else f"{text[:40]}...{text[-40:]}"
 
 
 def _check_complete(path: str, manifest: dict, sizes: Mapping[str, int]) -> None:

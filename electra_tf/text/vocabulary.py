@@ -302,14 +302,12 @@ def resolve_settings(
     vocab: Vocabulary,
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
-    of_flags: bool = False,
 ) -> TokenizerConfig:
     """Returns the settings to tokenise with: what was asked for, checked.
 
     None means "not given": the settings beside the vocabulary hold, and without those
     the original's defaults (lower-case, strip accents). A value that contradicts the
-    settings beside the vocabulary is a UserError, which says what fits: of flags or,
-    by default, of hparams.
+    settings beside the vocabulary is a UserError.
     """
     stored = read_settings(vocab)
     default = stored or TokenizerConfig()
@@ -321,14 +319,9 @@ def resolve_settings(
         where = settings_path(vocab.path)
         where = where if os.path.exists(where) else "as it says itself"
         raise UserError(
-            f"{vocab.path} was built {stored} ({where}),\nbut the "
-            f"{'flags' if of_flags else 'hparams'} ask for text that is {config}.\n"
-            + (
-                "Leave out --do-lower-case and --strip-accents."
-                if of_flags
-                else 'This hparam fits it: "do_lower_case": '
-                + json.dumps(stored.do_lower_case)
-            )
+            f"{vocab.path} was built {stored} ({where}),\nbut the flags or hparams ask "
+            f"for text that is {config}.\nThis fits it: do_lower_case "
+            f"{json.dumps(stored.do_lower_case)}."
         )
     return config
 

@@ -277,7 +277,7 @@ def test_what_cannot_be_scored(models, vocab):
     model = models("electric")
     with pytest.raises(UserError, match=r"mask_each.*\n.*electric \(.*two_tower \("):
         model.score_tokens(["w1"], "mask_each")
-    with pytest.raises(UserError, match="unknown scoring method 'pll'"):
+    with pytest.raises(UserError, match="no scores by the method 'pll'"):
         model.score_tokens(["w1"], "pll")
     with pytest.raises(UserError, match="less than the 30 tokens"):
         list(model.score_texts(TEXT, overlap=30))
