@@ -65,7 +65,9 @@ def train(flags) -> None:
         ]
     model.save_pretrained(flags.output)
     count = sum(len(batch["labels"]) for batch in batches["dev"])
-    print(f"accuracy {sum(right) / count:.3f}; step {sorted(seconds)[len(seconds) // 2]}")
+    print(
+        f"accuracy {sum(right) / count:.3f}; step {sorted(seconds)[len(seconds) // 2]}"
+    )
 
 
 def read_batches(path: Path, tokenizer, flags, split: str) -> list[dict]:
@@ -93,13 +95,13 @@ def read_batches(path: Path, tokenizer, flags, split: str) -> list[dict]:
 
 
 def predict(flags) -> None:
-    """A class and its probability for each line, by the text-classification pipeline."""
+    """A class and its probability for each line, by a pipeline."""
     pipeline = transformers.pipeline(
         "text-classification", model=flags.model, batch_size=flags.batch_size
     )
     texts = Path(flags.texts).read_text(encoding="utf-8").splitlines()
     with open(flags.output, "w", encoding="utf-8") as file:
-        for answer in pipeline(iter(texts), truncation=True, max_length=128):
+        for answer in pipeline(texts, truncation=True, max_length=128):
             print(answer["label"], answer["score"], sep="\t", file=file)
 
 

@@ -51,6 +51,8 @@ def vocabulary_of(data_dir: str, model_name: str) -> str:
 class FinetuningConfig(RunConfig):
     """All hparams of one fine-tuning run; make it with `from_hparams`."""
 
+    has_one_length = False
+
     # A trial's identity has the hash of its features, which depends on the case.
     do_lower_case: bool = in_another_role(RunConfig, "do_lower_case", SETTING)
     log_steps: int = in_another_role(RunConfig, "log_steps", PLACE)

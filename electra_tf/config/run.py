@@ -9,7 +9,7 @@ import json
 import os
 from abc import ABCMeta, abstractmethod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from electra_tf.config.hparams import (
     IDENTITY,
@@ -52,6 +52,8 @@ class RunConfig(metaclass=_Resolved):
     `PretrainingConfig(model_size="base")` takes what is not named from the presets and
     defaults, and checks it.
     """
+
+    has_one_length: ClassVar[bool] = True  # of all its batches
 
     data_dir: str = place("", "Directory of the data; from --data-dir.")
     model_name: str = place("", "Name of the pre-trained model; from --model-name.")

@@ -4,13 +4,16 @@
 As in pre-training, batch k is a function of (seed, k): a run that is taken up again
 reads what it would have read. Which examples form a batch does not depend on the
 lengths, and padding changes no output; but XLA compiles the step anew for each length,
-so a run under XLA gets two at most.
+so a run under XLA gets two at most. On a CPU without XLA, a batch is computed in parts
+of similar lengths, each cut to its own longest example.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -32,8 +35,12 @@ _STEP = 16
 # With XLA a second length pays from this many steps and this gain on.
 _MIN_STEPS = 200
 _MIN_GAIN = 0.1
-# Batches that are looked at to choose the second length.
+# Batches that are looked at to choose the second length, or the number of parts.
 _SAMPLE = 2000
+# What a part costs beside its tokens, in tokens (ELECTRA-Small on two cores).
+_PART_COST = 128
+# Examples that an evaluation sorts by length at a time.
+_WINDOW = 1024
 
 
 def make_dataset(
@@ -45,6 +52,7 @@ def make_dataset(
     num_replicas: int = 1,
     replica_slice: tuple[int, int] = (0, 1),
     length_buckets: tuple[int, ...] = (),
+    by_length: bool = False,
 ) -> tf.data.Dataset:
     """Batches of a store without an end; batch k is a function of (seed, k).
 
@@ -52,14 +60,19 @@ def make_dataset(
       batch_size: of all replicas together.
       replica_slice: (this input pipeline, number of them).
       length_buckets: a batch is cut to the first of these that its examples fit in.
+      by_length: whether a batch has its shortest examples first.
     """
-    loader = _BatchLoader(store, batch_size, length_buckets, seed)
+    loader = _BatchLoader(store, batch_size, length_buckets)
     names = loader.names
+
+    def load(step):
+        index = batch_indices(int(step), batch_size, len(store), seed)
+        return loader.load(store.sorted_by_length(index) if by_length else index)
 
     @tf.autograph.experimental.do_not_convert  # which would take half a second
     def batch(step):
         types = [store[name].dtype for name in names]
-        arrays = tf.numpy_function(loader.load, [step], types)
+        arrays = tf.numpy_function(load, [step], types)
         found = {}
         for name, array in zip(names, arrays, strict=True):
             shape = loader.shape(name)
@@ -81,18 +94,6 @@ def make_dataset(
     return dataset.prefetch(4)
 
 
-def in_order(
-    store: FeatureStore, batch_size: int, length_buckets: tuple[int, ...] = ()
-) -> Iterator[dict[str, np.ndarray]]:
-    """All examples once.
-
-    The last batch is filled up with examples whose task_id is the number of tasks.
-    """
-    loader = _BatchLoader(store, batch_size, length_buckets)
-    for step in range(-(-len(store) // batch_size)):
-        yield dict(zip(loader.names, loader.load(np.int64(step)), strict=True))
-
-
 def specs_of(store: FeatureStore, batch_size: int) -> dict[str, tf.TensorSpec]:
     """What batches of a store may be, whatever their lengths."""
     loader = _BatchLoader(store, batch_size)
@@ -106,12 +107,11 @@ def specs_of(store: FeatureStore, batch_size: int) -> dict[str, tf.TensorSpec]:
 
 
 class _BatchLoader:
-    """Batch k of a store as numpy arrays; seed None: in order."""
+    """Examples of a store as a batch of numpy arrays."""
 
-    def __init__(self, store, batch_size, length_buckets=(), seed=None):
+    def __init__(self, store, batch_size, length_buckets=()):
         self.names = sorted(store)
         self._store, self._batch_size = store, batch_size
-        self._seed = seed
         full = store["input_ids"].shape[1]
         self._buckets = sorted({b for b in length_buckets if b <= full})
         if not self._buckets or self._buckets[-1] < store.lengths.max():
@@ -123,17 +123,14 @@ class _BatchLoader:
             return [self._buckets[0] if len(self._buckets) == 1 else None]
         return list(self._store[name].shape[1:])
 
-    def load(self, step: np.ndarray) -> list[np.ndarray]:
-        """The features of a batch, in the order of `names`."""
-        store, size = self._store, self._batch_size
-        if self._seed is not None:
-            index = batch_indices(int(step), size, len(store), self._seed)
-            index = index[np.argsort(store.lengths[index], kind="stable")]
-            real = np.ones(size, bool)
-        else:
-            index = int(step) * size + np.arange(size)
-            real = index < len(store)
-            index = np.where(real, index, 0)
+    def load(self, index: np.ndarray) -> list[np.ndarray]:
+        """The features of those examples, in the order of `names`.
+
+        A batch is filled up with examples whose task_id is the number of tasks.
+        """
+        store = self._store
+        real = np.arange(self._batch_size) < len(index)
+        index = np.resize(index, self._batch_size)
         longest = store.lengths[index].max()
         length = next(b for b in self._buckets if b >= longest)
         found = []
@@ -164,6 +161,8 @@ def training_buckets(
     longest = _rounded(int(lengths.max()), config)
     if not is_compiled:
         return _all_up_to(longest, config)
+    if config.gradient_accumulation_steps > 1:
+        return (longest,)  # its parts are cut from batches of one known length
     size, n = config.train_batch_size, len(lengths)
     first = (batch_indices(k, size, n, seed) for k in range(min(steps, _SAMPLE)))
     maxima = np.array([lengths[batch].max() for batch in first])
@@ -202,25 +201,73 @@ def _rounded(length: int, config: FinetuningConfig) -> int:
     return min(math.ceil(length / _MULTIPLE) * _MULTIPLE, config.max_seq_length)
 
 
+def num_parts(config: FinetuningConfig, lengths: np.ndarray, *, seed: int) -> int:
+    """The parts of a batch, for a training run without XLA on one CPU.
+
+    `gradient_accumulation_steps` or two or four times as many, whatever leaves least to
+    compute. Dropout aside, they change a step by rounding only.
+    """
+    size, given = config.train_batch_size, config.gradient_accumulation_steps
+    count = min(_SAMPLE, -(-len(lengths) // size))
+    index = np.array([batch_indices(k, size, len(lengths), seed) for k in range(count)])
+    found = np.sort(lengths[index], axis=1)
+    costs = {}
+    for parts in (given, 2 * given, 4 * given):
+        if size % parts == 0:
+            longest = found.reshape(count, parts, -1)[..., -1]
+            costs[parts] = parts * _PART_COST + longest.sum() * size / parts / count
+    return min(costs, key=costs.get)
+
+
 def head_outputs(
     model: FinetuningModel,
     task_name: str,
     config: FinetuningConfig,
     store: FeatureStore,
-) -> Iterator[list[dict[str, Any]]]:
-    """The outputs of a task's head for each example of each batch.
+    on_batch: Callable[[int], None] = lambda done: None,
+) -> Iterator[dict[str, Any]]:
+    """The outputs of a task's head for each example, in order.
 
-    The head and the encoder below it work on one device.
+    The head and the encoder below it work on one device. Examples of similar lengths
+    are computed together.
+
+    Args:
+      on_batch: gets the number of batches that are computed, after each.
     """
-    buckets = evaluation_buckets(config, store.lengths)
-    # For batches of all lengths.
-    specs = specs_of(store, config.eval_batch_size)
-    outputs = model.traced(task_name, specs)
+    size = config.eval_batch_size
+    loader = _BatchLoader(store, size, evaluation_buckets(config, store.lengths))
+    outputs = model.traced(task_name, specs_of(store, size))
+
+    def compute(index):
+        batch = map(tf.constant, loader.load(index))
+        found = outputs(dict(zip(loader.names, batch, strict=True)))
+        return {name: tensor.numpy() for name, tensor in found.items()}
+
+    window, done = max(1, _WINDOW // size) * size, 0
+    # Operations on short texts are too small for several cores.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(store), window):
+            places = np.arange(start, min(start + window, len(store)))
+            places, rows = store.sorted_by_length(places), {}
+            parts = [places[k : k + size] for k in range(0, len(places), size)]
+            for index, arrays in zip(
+                parts, _results(pool, compute, parts), strict=True
+            ):
+                for row, place in enumerate(index):
+                    rows[place] = {k: v[row] for k, v in arrays.items()}
+                done += 1
+                on_batch(done)
+            yield from (rows[place] for place in sorted(rows))
+
+
+def _results(pool: ThreadPoolExecutor, function: Callable, parts: list) -> Iterator:
+    """The function's results in order; after a failure the rest is not computed."""
+    futures = [pool.submit(function, part) for part in parts]
     try:
-        for batch in in_order(store, config.eval_batch_size, buckets):
-            tensors = {name: tf.constant(x) for name, x in batch.items()}
-            arrays = {k: v.numpy() for k, v in outputs(tensors).items()}
-            real = np.flatnonzero(batch["task_id"] != len(model.heads))
-            yield [{k: v[row] for k, v in arrays.items()} for row in real]
+        for future in futures:
+            yield future.result()
     except tf.errors.OpError as error:
         raise as_user_error(error) or error from error
+    finally:
+        for future in futures:
+            future.cancel()

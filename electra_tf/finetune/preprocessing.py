@@ -71,6 +71,10 @@ class FeatureStore(Mapping):
     def __len__(self) -> int:
         return len(self.lengths)
 
+    def sorted_by_length(self, index: np.ndarray) -> np.ndarray:
+        """Numbers of examples, those of the shortest first."""
+        return index[np.argsort(self.lengths[index], kind="stable")]
+
 
 def features(
     config: FinetuningConfig, tasks: list[Any], split: str, is_training: bool, only=None

@@ -231,13 +231,14 @@ def score(run: Run, model, task, split: str):
     scorer = task.scorer(split)
     size = config.eval_batch_size
     progress = Progress(run.console, count, 0, size, count)
+
+    def on_batch(done):
+        run.check_stop()
+        progress.update(done, {})
+
     try:
-        found = batches.head_outputs(model, task.name, config, store)
-        for number, rows in enumerate(found, start=1):
-            run.check_stop()
-            for row in rows:
-                scorer.update(row)
-            progress.update(number, {})
+        for row in batches.head_outputs(model, task.name, config, store, on_batch):
+            scorer.update(row)
     finally:
         progress.close()
     run.check_stop()
@@ -428,34 +429,42 @@ def _train_to_end(run, trial, store, task, state, checkpoints, steps, assess) ->
     config, placement = run.config, run.placement
     config.save(f"{config.trial_dir(trial)}/config.json")
     write_facts(config.trial_dir(trial), run.tasks)
-    every = config.eval_every_steps
-    step = training_step.TrainingStep(
-        task,
-        state,
-        placement,
-        seed=seed_of(config, trial),
-        accumulation=config.gradient_accumulation_steps,
-    )
-
+    every, seed = config.eval_every_steps, seed_of(config, trial)
     buckets = batches.training_buckets(
         config,
         store.lengths,
         steps=steps,
-        seed=seed_of(config, trial),
+        seed=seed,
         is_compiled=placement.jit_compile,
     )
-    run.console.log(f"Batches are padded to {', '.join(map(str, buckets))} tokens.")
+    by_length = placement.is_one_cpu and not placement.jit_compile and len(buckets) > 1
+    parts = config.gradient_accumulation_steps
+    if by_length:
+        parts = batches.num_parts(config, store.lengths, seed=seed)
+    step = training_step.TrainingStep(
+        task,
+        state,
+        placement,
+        seed=seed,
+        accumulation=parts,
+    )
+    computed = (
+        f", computed in {parts} parts by length" if by_length and parts > 1 else ""
+    )
+    shown = ", ".join(map(str, buckets))
+    run.console.log(f"Batches are padded to {shown} tokens{computed}.")
 
     def batches_from(start: int):
         def dataset(context):
             return batches.make_dataset(
                 store,
                 batch_size=config.train_batch_size,
-                seed=seed_of(config, trial),
+                seed=seed,
                 start_step=start,
                 num_replicas=placement.num_replicas,
                 replica_slice=(context.input_pipeline_id, context.num_input_pipelines),
                 length_buckets=buckets,
+                by_length=by_length,
             )
 
         return iter(placement.strategy.distribute_datasets_from_function(dataset))

@@ -262,13 +262,8 @@ class TaskPredictor(Predictor):
     def _outputs(self, features: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if not features:  # of empty texts only
             return iter(())
-        # Texts of like length are padded least.
-        lengths = [len(found["input_ids"]) for found in features]
-        order = sorted(range(len(features)), key=lengths.__getitem__)
-        rows = [(self._task, features[place]) for place in order]
+        rows = [(self._task, found) for found in features]
         length = self._config.max_seq_length
         arrays = preprocessing.pack(rows, {self._task: self._number}, length)
         store = preprocessing.FeatureStore(arrays, "", self._num_heads, [])
-        found = itertools.chain.from_iterable(self._run(store))
-        outputs = dict(zip(order, found, strict=True))
-        return (outputs[place] for place in range(len(order)))
+        return self._run(store)

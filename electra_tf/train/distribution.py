@@ -247,7 +247,8 @@ def uses_jit(config) -> bool:
     """Whether XLA compiles the step: `jit_compile`, or what is faster here.
 
     Measured for ELECTRA-Small on 2 CPU cores (docs/performance.md): XLA is 1.2 times
-    as fast in float32 and slower in bfloat16, whose products it does not hand to AMX.
+    as fast in float32 and slower in bfloat16, whose products it does not hand to AMX;
+    where lengths vary, in fine-tuning, plain graphs save more.
     """
     if config.jit_compile is not None:
         return config.jit_compile
@@ -255,7 +256,8 @@ def uses_jit(config) -> bool:
         return False  # TPUs compile everything by themselves.
     if tf.config.list_physical_devices("GPU"):
         return True
-    return config.precision == "float32" and not config.debug
+    is_plain = config.precision != "float32" or config.debug
+    return config.has_one_length and not is_plain
 
 
 def set_precision(name: str) -> None:
