@@ -138,7 +138,7 @@ def build(
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
         sizes = [sum(unit.weight for unit in group.units) for group in groups]
-        job.run(folder, Job(_NAME, write, groups, sizes, "examples"), runner)
+        job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
 
 

@@ -133,7 +133,7 @@ def run(
         sizes = [sum(unit.weight for unit in units) for units in shards]
         tasks = [*enumerate(shards)]
         runner = Runner(workers, beam_args, gpus if workers > 1 else ())
-        job.run(opened, job.Job(command, work, tasks, sizes, "texts"), runner)
+        job.run(opened, job.Job(command, work, tasks, sizes), runner)
         return _write_manifest(plan, opened)
 
 

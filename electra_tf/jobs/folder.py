@@ -112,7 +112,7 @@ def opened(
         yield JobFolder(path, settings, sizes)
         return
     is_remote = remote.is_remote(path)
-    with Lock(path, flag, leaves_file=False):
+    with Lock(path, flag):
         # Before this nothing may be read, brought or removed: it may be another's.
         if is_remote:
 

@@ -12,7 +12,7 @@ from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs.folder import STATE
 from electra_tf.paths import escape, globs_in, joined
-from electra_tf.storage.remote import expand, fetch_once, is_remote, size_of
+from electra_tf.storage.remote import expand, fetch_once, is_remote, stats_of
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 
@@ -122,8 +122,9 @@ def check_counts(
             continue
         problem = f"{path}: {count} of {entry['examples']} records can be read"
         if not skip_damaged:
+            [(size, _)] = stats_of([path])
             raise UserError(
-                f"{problem}: it ends after record {count} at byte {size_of(path)}.\n"
+                f"{problem}: it ends after record {count} at byte {size}.\n"
                 "Restore the file, or build the data again.",
                 EXIT_DAMAGED,
             )

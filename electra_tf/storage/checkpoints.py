@@ -41,7 +41,6 @@ from electra_tf.storage.manifest import (
     CheckpointManifest,
     DamagedCheckpointError,
     name_of,
-    pointed_at,
     pointer_to,
     split_name,
     verify_checkpoint,
@@ -166,11 +165,6 @@ class Checkpoints:
                 continue
             for bad, reason in damaged.items():
                 self._pass_over(bad, f"{reason}; going back to step {step}")
-            if self._pointer_step() > max(step, *damaged, -1):
-                self.log(
-                    f"The files of the checkpoint of step {self._pointer_step()} are "
-                    f"gone; going back to step {step}."
-                )
             self.last_saved_step = step
             return manifest
         if self.read_only and max(self.steps(), default=-1) > max(damaged, default=-1):
@@ -189,11 +183,6 @@ class Checkpoints:
                 EXIT_DAMAGED,
             )
         return None
-
-    def _pointer_step(self) -> int:
-        """The newest step by the pointer, -1 if that says nothing."""
-        parts = split_name(pointed_at(self.directory) or "")
-        return parts[0] if parts else -1
 
     def _pass_over(self, step: int, reason: str) -> None:
         self.log(f"Damaged checkpoint of step {step} passed over: {reason}.")

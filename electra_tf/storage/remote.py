@@ -27,7 +27,6 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, EXIT_DAMAGED, User
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, flock, replacing
 
-_PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
 # s3fs retries by itself. A cached listing would hide what others write.
 _BOTO = {
     "connect_timeout": 3,
@@ -56,16 +55,13 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
     Raises `UserError` (2) naming the package that is missing.
     """
     scheme, _, key = url_of(path).partition("://")
-    package, extra = _PACKAGES[scheme]
     try:
         import fsspec
 
         store = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
-    except ImportError:
-        raise UserError(
-            f"{scheme}://{key} needs the package {package}.\n"
-            f'Install it: pip install -e ".[{extra}]"'
-        ) from None
+    except ImportError as error:
+        install = f'pip install -e ".[{"gcs" if scheme == "gs" else "s3"}]"'
+        raise UserError(f"{scheme}://{key}: {error}.\n{install}") from None
     # absl shows what libraries log for their developers.
     for name in ("aiobotocore", "botocore", "s3fs"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -149,13 +145,6 @@ def expand(globs: str) -> list[str]:
     return sorted(paths)
 
 
-def size_of(path: str) -> int:
-    """Bytes of a file, here or in a bucket."""
-    if not is_remote(path):
-        return os.path.getsize(path)
-    return stats_of([path])[0][0]
-
-
 def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     """(bytes, time of change in ns) of files; 0 for the time of those in buckets."""
     found: dict[str, dict] = {}
@@ -225,13 +214,11 @@ def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
     with contextlib.suppress(OSError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # Empty after an orderly end; tried only if in doubt, because for a moment
-            # it refuses a process that starts now.
-            if f.read(1):
-                try:
-                    fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+            # For a moment this refuses a process that starts now.
+            try:
+                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
     return False
 
 
@@ -438,13 +425,6 @@ def has_changed(path: str, name: str) -> bool:
         return state.get(name, [0, 0, 0])[2] != os.stat(f"{path}/{name}").st_mtime_ns
 
 
-def write(path: str, data: bytes) -> None:
-    """Writes an object without a copy; raises `UserError` (73)."""
-    store, key = open_store(path)
-    with store_errors(path, writes=True):
-        store.pipe_file(key, data)
-
-
 def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Removes objects below a path in a bucket, one after the other."""
     for name in names:
@@ -456,5 +436,7 @@ def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
 def check_writable(path: str | os.PathLike) -> None:
     """Raises `UserError` (73) for a place in a bucket that cannot be written to."""
     if is_remote(path):
-        write(os.path.join(path, f".try{PARTIAL}"), b"")
-        remove(path, [f".try{PARTIAL}"])
+        store, key = open_store(os.path.join(path, f".try{PARTIAL}"))
+        with store_errors(path, writes=True):
+            store.pipe_file(key, b"")
+            store.rm_file(key)

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import sys
@@ -138,10 +137,8 @@ class Cluster(NamedTuple):
                 "End what uses it, or give TF_CONFIG another."
             ) from error
         with listener, contextlib.ExitStack() as stack:
-            while True:
-                came = {i: one for i, one in came.items() if not _has_left(one[0])}
-                left = end - time.monotonic()
-                if len(came) == len(self.places) - 1 or left <= 0:
+            while len(came) < len(self.places) - 1:
+                if (left := end - time.monotonic()) <= 0:
                     break
                 listener.settimeout(left)
                 with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
@@ -214,32 +211,14 @@ class Cluster(NamedTuple):
             timer.cancel()
 
     def _give_up(self) -> None:
-        others = [i for i in range(len(self.places)) if i != self.index]
-        silent = [i for i in others if not _answers(self.places[i])]
-        who = f"{', '.join(map(self.name, silent))} cannot be reached"
-        if not silent:
-            who = "all can be reached: a step or a save takes longer, or one hangs"
         say(
-            f"error: no exchange was reached within {self.timeout:g} s; {who}.\nRun "
-            'the same commands again on all workers; "peer_timeout" in the hparams is '
-            "how long they wait.",
+            f"error: no exchange with the other workers within {self.timeout:g} s: one "
+            "has ended, hangs, or takes longer for a step or a save.\nRun the same "
+            'commands again on all workers; "peer_timeout" in the hparams is how long '
+            "they wait.",
             sys.stderr,
         )
         os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
-
-
-def _has_left(peer: socket.socket) -> bool:
-    """Whether a worker that waits, and so says nothing, is gone."""
-    return bool(select.select([peer], [], [], 0)[0])
-
-
-def _answers(place: str) -> bool:
-    host, _, port = place.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=2).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def parse_duration(text: str, flag: str) -> float:

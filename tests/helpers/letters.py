@@ -37,7 +37,7 @@ def build(path, runner=Runner(), work=write, settings=SETTINGS, tasks=TASKS):  #
         if not folder.is_finished:
             folder.begin()
             sizes = [1] * len(tasks)
-            job.run(folder, Job("write", work, tasks, sizes, "letters"), runner)
+            job.run(folder, Job("write", work, tasks, sizes), runner)
             records = list(folder.records("write", len(tasks)))
             files = [f for r in records for f in r["files"] if f["name"][0] != "."]
             folder.finish({"settings": settings, "files": files})
