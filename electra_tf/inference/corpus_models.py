@@ -111,23 +111,13 @@ class Scores(_OfTexts):
 
     def rows(self, units: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """As `scoring.to_json` has them."""
-        texts = Texts(units, self.reading)
-        read, kept = itertools.tee(texts)
-        scorer, overlap = self._scorer, self.options["overlap"]
-        of_texts = scorer.score_tokens if self.options["tokens"] else scorer.score_texts
-        for text, scored in zip(
-            kept, of_texts(read, overlap, texts.place), strict=True
-        ):
-            yield scoring.to_json(text, scored)
+        texts, options = Texts(units, self.reading), self.options
+        overlap, tokens = options["overlap"], options["tokens"]
+        return scoring.rows(self._scorer, texts, overlap, tokens, texts.place)
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
         """Tokens, and texts whose scores say nothing."""
-        tokens, unknown = row["num_tokens"], row["num_unknown"]
-        return {
-            "tokens": tokens,
-            "texts_without_tokens": int(not tokens),
-            "texts_of_unknown_tokens": int(0 < tokens == unknown),
-        }
+        return scoring.counts_of(row["num_tokens"], row["num_unknown"])
 
 
 class Detections(_OfTexts):

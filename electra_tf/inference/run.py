@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import collections
 import os
 import sys
 import types
@@ -128,8 +129,11 @@ def score(given) -> str | None:
 
     with line_writer(given.output) as write:
         scorer = prediction.load(_model(given)).scorer(given.method)
+        counts: collections.Counter[str] = collections.Counter()
         for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+            counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
             write(json_line(row))
+        scoring.warn_of_nothing(counts)
     return given.output
 
 
@@ -195,9 +199,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         *(command, load, options, given.input, given.output_dir),
         *(given.workers, beam_args, shard_bytes),
     )
-    counts = manifest["counts"]
-    empty, unknown = "texts_without_tokens", "texts_of_unknown_tokens"
-    scoring.warn_of_nothing(counts.get(empty, 0), counts.get(unknown, 0))
+    scoring.warn_of_nothing(manifest["counts"])
 
 
 def _model(given) -> str:
