@@ -111,9 +111,7 @@ def build(
         )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    with job_folder.opened(
-        output_dir, identity, lambda name: ".tfrecord-" in name
-    ) as folder:
+    with job_folder.opened(output_dir, identity) as folder:
         if folder.is_finished:
             message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
