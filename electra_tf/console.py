@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -28,15 +30,8 @@ def printable(text: str) -> str:
 
 def duration(seconds: float) -> str:
     """Seconds as [[days, ]hours:]minutes:seconds."""
-    minutes, seconds = divmod(max(0, round(seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        unit = "day" if days == 1 else "days"
-        return f"{days} {unit}, {hours}:{minutes:02d}:{seconds:02d}"
-    if hours:
-        return f"{hours}:{minutes:02d}:{seconds:02d}"
-    return f"{minutes}:{seconds:02d}"
+    text = str(datetime.timedelta(seconds=max(0, round(seconds))))
+    return re.sub("^0:0?", "", text)
 
 
 def open_closed_streams() -> None:

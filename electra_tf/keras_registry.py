@@ -22,11 +22,11 @@ CLASSES = {
     "model.transformer_layer": "Attention Intermediate LayerNorm Residual "
     "SelfAttention TransformerLayer _Dense",
     "pretrain.discriminator": "DiscriminatorPredictions",
-    "pretrain.masked_lm_generator": "MaskedLMGenerator MaskedLMHead TiedGenerator",
+    "pretrain.fixed_generators": "UniformGenerator UnigramGenerator",
+    "pretrain.masked_lm_generator": "MaskedLMGenerator TiedGenerator",
+    "pretrain.masked_lm_head": "MaskedLMHead",
     "pretrain.pretraining": "ElectraPretrainer",
     "pretrain.two_tower_generator": "TwoTowerGenerator",
-    "pretrain.uniform_generator": "UniformGenerator",
-    "pretrain.unigram_generator": "UnigramGenerator",
     "train.optimization": "AdamWeightDecay InPhases LayerwiseDecay ScopedRate "
     "WarmupPolynomialDecay WarmupStableDecay",
 }

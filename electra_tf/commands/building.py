@@ -123,9 +123,7 @@ def define_flags() -> Callable[..., None]:
             blanks_separate_docs = text.blanks_separate_docs()
         settings = BuildSettings(
             vocab_file=vocab_file,
-            tokenizer=resolve_settings(
-                vocab, FLAGS.do_lower_case, FLAGS.strip_accents, of_flags=True
-            ),
+            tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),
             max_seq_length=FLAGS.max_seq_length,
             blanks_separate_docs=blanks_separate_docs,
             seed=FLAGS.seed,

@@ -49,7 +49,7 @@ _define_path(
 _define_path("nbest", "N-best lists: JSON lines, or with --costs Kaldi's text.")
 _define_path("references", "What was said: lines of a list's id and words.")
 flags.DEFINE_list("costs", [], "Kaldi's files of costs of hypotheses, to be added.")
-flags.DEFINE_float("weight", None, "Of the model's score in rerank, >= 0.")
+flags.DEFINE_float("weight", None, "Of the model's score in rerank.", lower_bound=0)
 flags.DEFINE_boolean("tune", False, "Find the weight with the fewest word errors.")
 flags.DEFINE_boolean("best", False, "rerank writes lines of id and best text.")
 _ERRORS = ["strict", "replace"]

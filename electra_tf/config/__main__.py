@@ -69,9 +69,9 @@ def _page() -> str:
             for size, preset in pretraining.SIZE_PRESETS.items()
         ),
         objectives="\n".join(
-            f"- {name}: {settings(kind.presets)}"
+            f"- {name}: {settings(kind.presets | kind.needs)}"
             for name, kind in OBJECTIVES.items()
-            if kind.presets
+            if kind.presets or kind.needs
         ),
         original=markdown_list(original.OriginalHparams),
         debug=settings(pretraining.DEBUG_PRESET),
@@ -79,7 +79,7 @@ def _page() -> str:
         long=settings(finetuning.LONG_PRESET),
         qa=settings(finetuning.QA_PRESET),
         chunk=settings(finetuning.CHUNK_PRESET),
-        large=settings(finetuning.LARGE_PRESET),
+        large=settings(finetuning.SIZE_PRESETS["large"]),
         finetuning_debug=settings(finetuning.DEBUG_PRESET),
         model=markdown_list(ModelConfig),
     )

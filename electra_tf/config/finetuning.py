@@ -13,6 +13,7 @@ from typing import Any
 from electra_tf.config.hparams import (
     PLACE,
     SETTING,
+    SHARE,
     in_another_role,
     place,
     setting,
@@ -23,7 +24,11 @@ from electra_tf.errors import UserError
 from electra_tf.paths import json_beside
 from electra_tf.storage.remote import fetch_once
 
-LARGE_PRESET = {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9}
+SIZE_PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"embedding_size": 128},
+    "base": {},
+    "large": {"learning_rate": 5e-5, "layerwise_lr_decay": 0.9},
+}
 LONG_PRESET = {"num_train_epochs": 10.0}  # rte, sts
 QA_PRESET = {"max_seq_length": 512, "num_train_epochs": 2.0}
 CHUNK_PRESET = {"max_seq_length": 256}
@@ -51,35 +56,21 @@ class FinetuningConfig(RunConfig):
     log_steps: int = in_another_role(RunConfig, "log_steps", PLACE)
 
     # What is run.
-    debug: bool = setting(
-        False,
-        "Logs examples and makes features anew, 3 epochs; model and data keep their "
-        "size.",
-    )
+    debug: bool = setting(False, "Log examples, make features anew, 3 epochs.")
     do_train: bool = place(True, "Fine-tune.")
-    do_eval: bool = place(
-        True, "Evaluate on the dev set, after the training if there is one."
-    )
-    task_names: list[str] = setting(
-        ["chunk"], "Tasks; several are trained together, in one model."
-    )
-    num_trials: int = place(
-        1, "How many times the whole is run, each with a seed of its own.", minimum=1
-    )
+    do_eval: bool = place(True, "Evaluate on the dev set, after any training.")
+    task_names: list[str] = setting(["chunk"], "Tasks; several share one model.")
+    num_trials: int = place(1, "Runs of the whole, each with its own seed.", ">= 1")
     seed: int = setting(
         42,
         "Key of all random numbers; trial k uses seed + k - 1.",
-        minimum=0,
-        maximum=2**30,
+        ">= 0 and <= 1073741824",
     )
-    keep_all_models: bool = place(
-        True, "False: only the first trial's model is kept on disk."
-    )
+    keep_all_models: bool = place(True, "False: keep only the first trial's model.")
     init_checkpoint: str | None = place(
         "<data-dir>/models/<model-name>",
-        "Where the weights come from: a run directory (of a fine-tuned model, where "
-        "do_train is false), any other model that docs/checkpoints.md says is read, or "
-        "null: random weights.",
+        "Weights to start from: a run directory (of a fine-tuned model, where do_train "
+        "is false), any other model that docs/checkpoints.md lists; null: random.",
     )
 
     # Data.
@@ -88,28 +79,24 @@ class FinetuningConfig(RunConfig):
     )
     class_weights: dict[str, Any] = setting(
         {},
-        "What the losses of each class's examples are multiplied by, for the "
-        "classification tasks of the original: name -> a list, {class: weight} or "
-        "balanced.",
+        "Factors of the losses of classes, for the original's classification tasks: "
+        "name -> a list, {class: weight} or balanced.",
     )
     data_source: str = setting(
         "files",
-        "Where GLUE and SQuAD come from: files, or tfds (tensorflow_datasets, "
-        "prepared before).",
-        choices=("files", "tfds"),
+        "Where GLUE and SQuAD come from: files, or tfds (prepared before).",
+        ("files", "tfds"),
     )
     tfds_data_dir: str | None = place(
-        None,
-        "Where tensorflow_datasets keeps its data; null: its usual place.",
-        here=True,
+        None, "Where tensorflow_datasets keeps its data; null: its default.", here=True
     )
     on_bad_example: str = setting(
         "stop",
         "On a line that cannot be used: stop, or skip, count and list it.",
-        choices=("stop", "skip"),
+        ("stop", "skip"),
     )
     max_seq_length: int = setting(
-        128, "Tokens per sequence; longer ones are cut or windowed.", minimum=8
+        128, "Tokens per sequence; longer ones are cut or windowed.", ">= 8"
     )
     double_unordered: bool = setting(
         True, "Train on sentence pairs without an order (mrpc, sts) in both."
@@ -118,100 +105,62 @@ class FinetuningConfig(RunConfig):
         True, "Use the features of an earlier run if data and settings are the same."
     )
     eval_every_steps: int = setting(
-        0,
-        "Steps from one evaluation on the dev sets to the next in training; 0: none.",
-        minimum=0,
+        0, "Steps between evaluations on the dev sets in training; 0: none.", ">= 0"
     )
     keep: str = setting(
-        "last",
-        "Weights that a trial ends with: the last, or the best on the dev sets.",
-        choices=("last", "best"),
+        "last", "Weights kept: the last, or the best on the dev sets.", ("last", "best")
     )
     early_stopping_patience: int = setting(
-        0,
-        "Evaluations without a better score after which training ends; 0: never.",
-        minimum=0,
+        0, "Evaluations without a better score that end training; 0: never.", ">= 0"
     )
     log_examples: bool = place(False, "Print the first examples of each task.")
 
     # Optimization.
-    learning_rate: float = setting(1e-4, "Peak of the schedule.", above=0)
+    learning_rate: float = setting(1e-4, "Peak of the schedule.", "> 0")
     layerwise_lr_decay: float = setting(
         0.8, "Each layer learns at this fraction of the next higher one; 0: all alike."
     )
     layerwise_lr_offset: str = setting(
         "original",
         "The top layer's rate: original has decay ** 2 of the head's, fixed decay.",
-        choices=("original", "fixed"),
+        ("original", "fixed"),
     )
-    num_train_epochs: float = setting(3.0, "Passes over the training data.", above=0)
-    warmup_proportion: float = setting(
-        0.1, "Fraction of the steps that warm up.", minimum=0, maximum=1
-    )
-    train_batch_size: int = setting(
-        32, "Sequences per step, over all devices together.", minimum=1
-    )
-
+    num_train_epochs: float = setting(3.0, "Passes over the training data.", "> 0")
+    warmup_proportion: float = setting(0.1, "Fraction of steps that warm up.", SHARE)
+    train_batch_size: int = setting(32, "Sequences per step, in all.", ">= 1")
     label_smoothing: float = setting(
-        0.0,
-        "Share of the loss of classification and tagging that all labels share.",
-        minimum=0,
-        below=1,
+        0.0, "Share of the loss that all labels share.", ">= 0 and < 1"
     )
     freeze_layers: int | None = setting(
-        None,
-        "Freeze the embeddings and this many of the lowest layers; null: train all.",
-        minimum=0,
+        None, "Freeze the embeddings and this many of the lowest layers.", ">= 0"
     )
 
     # Running.
-    iterations_per_loop: int = place(
-        1000, "Most steps that run without coming back to Python.", minimum=1
-    )
-    save_checkpoints_steps: int = place(
-        1000000, "Steps from one checkpoint to the next.", minimum=1
-    )
+    iterations_per_loop: int = place(1000, "Most steps in one graph call.", ">= 1")
+    save_checkpoints_steps: int = place(1000000, "Steps between checkpoints.", ">= 1")
     length_buckets: list[int] | None = setting(
-        None,
-        "Lengths that batches are padded to beside max_seq_length; null: chosen from "
-        "the data; []: always max_seq_length.",
+        None, "Lengths to pad to; null: chosen from the data; []: max_seq_length only."
     )
-    eval_batch_size: int = place(32, "Sequences per evaluation batch.", minimum=1)
-    predict_batch_size: int = place(
-        32, "Taken but not used: eval_batch_size serves predictions too.", minimum=1
-    )
+    eval_batch_size: int = place(32, "Sequences per evaluation batch.", ">= 1")
+    predict_batch_size: int = place(32, "Unused: eval_batch_size serves both.", ">= 1")
 
     # What is written.
-    write_test_outputs: bool = place(
-        False, "Write predictions for the test set, in the form that is submitted."
-    )
-    n_writes_test: int = place(
-        5, "Trials whose test predictions are written.", minimum=0
-    )
-    write_pictures: bool = place(
-        False, "Draw learning curves and confusion matrices beside the results."
-    )
-    write_distill_outputs: bool = setting(
-        False, "Taken but not used, as in the original."
-    )
+    write_test_outputs: bool = place(False, "Write predictions for submission.")
+    n_writes_test: int = place(5, "Trials whose test predictions are written.", ">= 0")
+    write_pictures: bool = place(False, "Draw learning curves and confusion matrices.")
+    write_distill_outputs: bool = setting(False, "Unused, as in the original.")
 
     # Question answering.
-    max_query_length: int = setting(64, "Tokens of a question.", minimum=1)
-    doc_stride: int = setting(
-        128, "Tokens from one window on a long document to the next.", minimum=1
-    )
-    n_best_size: int = setting(20, "Answers that are kept per question.", minimum=1)
-    max_answer_length: int = setting(30, "Tokens of an answer.", minimum=1)
-    joint_prediction: bool = setting(
-        True, "Predict an answer's end from its start; false: one without the other."
-    )
-    beam_size: int = setting(20, "Starts that joint prediction follows up.", minimum=1)
+    max_query_length: int = setting(64, "Tokens of a question.", ">= 1")
+    doc_stride: int = setting(128, "Tokens from one window to the next.", ">= 1")
+    n_best_size: int = setting(20, "Answers that are kept per question.", ">= 1")
+    max_answer_length: int = setting(30, "Tokens of an answer.", ">= 1")
+    joint_prediction: bool = setting(True, "Predict an answer's end from its start.")
+    beam_size: int = setting(20, "Starts that joint prediction follows up.", ">= 1")
     qa_na_threshold: float = setting(
         -2.75, "Null score above which a question counts as unanswerable."
     )
-    answerable_classifier: bool = setting(
-        True, "Learn whether a question can be answered."
-    )
+    answerable_classifier: bool = setting(True, "Learn whether there is an answer.")
     answerable_uses_start_logits: bool = setting(
         True, "That classifier sees the expected start of the answer."
     )
@@ -219,9 +168,8 @@ class FinetuningConfig(RunConfig):
     answer_text: str | None = setting(
         None,
         "How an answer is cut out of its text: offsets by characters; original by "
-        "looking up its tokens, or else by whole words; null: offsets for tasks of "
-        "your own, else original.",
-        choices=(None, "original", "offsets"),
+        "looking up its tokens; null: offsets for tasks of your own, else original.",
+        (None, "original", "offsets"),
     )
 
     # Locations.
@@ -239,7 +187,7 @@ class FinetuningConfig(RunConfig):
     )
     results_pkl: str = place(
         "<data-dir>/models/<model-name>/results/<tasks>_results.pkl",
-        "Taken but not written: results are JSON, beside results_txt.",
+        "Unused: results are JSON, beside results_txt.",
     )
 
     @classmethod
@@ -287,19 +235,8 @@ class FinetuningConfig(RunConfig):
         """The run directory of a trial; trials count from 1."""
         return f"{self.model_dir}_{trial}"
 
-    def predictions_dir(self, trial: int) -> str:
-        """Where predictions on the dev sets go."""
-        return self._beside_results("predictions", trial)
-
-    def test_predictions_dir(self, trial: int) -> str:
-        """Where predictions on a test set go."""
-        return self._beside_results("test_predictions", trial)
-
-    def pictures_dir(self, trial: int) -> str:
-        """Where the pictures go."""
-        return self._beside_results("pictures", trial)
-
-    def _beside_results(self, what: str, trial: int) -> str:
+    def beside_results(self, what: str, trial: int) -> str:
+        """Where a trial's "predictions", "test_predictions" or "pictures" go."""
         name = os.path.splitext(self.results_txt)[0].removesuffix("_results")
         return os.path.join(f"{name}_{what}", f"trial_{trial}")
 
@@ -316,44 +253,33 @@ class FinetuningConfig(RunConfig):
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
         result = super().checked(hparams, source)
+        for name, kind in (("task_names", str), ("length_buckets", int)):
+            items = result.get(name) or []
+            if not all(item and type(item) is kind for item in items):
+                raise UserError(f"{name} in {source} has a wrong item: {show(items)}")
         names = result.get("task_names", ["chunk"])
-        if not names or not all(type(n) is str and n for n in names):
+        if not names or len({*names}) < len(names):
             raise UserError(
                 f"task_names in {source} is {show(names)}; it must be a list of names, "
-                'such as ["cola"]'
+                'such as ["cola"], none of them twice'
             )
-        if len(set(names)) < len(names):
-            raise UserError(f"task_names in {source} names a task twice: {show(names)}")
-        for length in result.get("length_buckets") or []:
-            if type(length) is not int or length < 1:
-                raise UserError(
-                    f"length_buckets in {source} has {show(length)}; they are whole "
-                    "numbers"
-                )
         for name, description in result.get("tasks", {}).items():
             if not isinstance(description, dict):
                 raise UserError(
                     f"tasks in {source}: {name} is {show(description)}; it must be an "
-                    "object {...} as docs/fine_tuning.md describes"
+                    "object {...}, see docs/fine_tuning.md"
                 )
         return result
 
     @classmethod
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
         """What model_size, a single task and debug imply, in the original's words."""
-        size = explicit.get("model_size", "small")
-        values: dict[str, Any] = {}
-        if size == "small":
-            values["embedding_size"] = 128
-        if size == "large":
-            values |= LARGE_PRESET
+        values = dict(SIZE_PRESETS[explicit.get("model_size", "small")])
         names = explicit.get("task_names", ["chunk"])
         if len(names) == 1:
             own = explicit.get("tasks", {}).get(names[0], {})
             values |= _task_preset(names[0], own.get("type"))
-        if explicit.get("debug"):
-            values |= DEBUG_PRESET
-        return values
+        return values | (DEBUG_PRESET if explicit.get("debug") else {})
 
     @classmethod
     def _default_locations(cls, values: dict[str, Any]) -> dict[str, str]:

@@ -85,10 +85,10 @@ GENERATORS = {
         predicts="all",
     ),
     "uniform": GeneratorKind(
-        "uniform_generator:UniformGenerator", _ANY, _original(uniform=True)
+        "fixed_generators:UniformGenerator", _ANY, _original(uniform=True)
     ),
     "unigram": GeneratorKind(
-        "unigram_generator:UnigramGenerator",
+        "fixed_generators:UnigramGenerator",
         (*_ANY, "electric"),
         _original(),
         is_originals=False,

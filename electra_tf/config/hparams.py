@@ -11,12 +11,11 @@ import difflib
 import enum
 import functools
 import json
-import math
 import operator
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -44,24 +43,18 @@ _TYPE_NAMES = {
     dict: "an object {...}",
     types.NoneType: "null",
 }
-_COMPARE = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-}
+_COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+SHARE = ">= 0 and <= 1"
+# Steps, positions and sizes of arrays are int32 in TensorFlow's programs.
+LARGEST = 2**31 - 1
 
 
 def hparam(
     default: Any,
     doc: str,
-    role: Role,
+    allowed: str | tuple[Any, ...] = "",
     *,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-    choices: tuple[Any, ...] | None = None,
+    role: Role,
     here: bool = False,
     applies_to: Mapping[str, Collection[Any]] = MappingProxyType({}),
     if_idle: str = "refuse",
@@ -71,20 +64,16 @@ def hparam(
     A list or dict default is copied for each instance.
 
     Args:
-      minimum, maximum: allowed themselves; `above` and `below` are not.
+      allowed: the values to choose from, or limits such as ">= 0 and < 1".
       here: of places, whether it has to be on this machine.
       applies_to: other hparams -> those of their values with which it has an effect.
       if_idle: without effect, another value than the default is to "refuse", to "note"
         or to "ignore".
     """
-    limits = {">=": minimum, "<=": maximum, ">": above, "<": below}
-    limits = {sign: limit for sign, limit in limits.items() if limit is not None}
-    metadata = {"doc": doc, "role": role, "limits": limits, "choices": choices}
-    metadata |= {"here": here, "applies_to": applies_to, "if_idle": if_idle}
+    metadata = {"doc": doc, "role": role, "allowed": allowed, "here": here}
+    metadata |= {"applies_to": applies_to, "if_idle": if_idle}
     if isinstance(default, (list, dict)):
-        return dataclasses.field(
-            default_factory=lambda: default.copy(), metadata=metadata
-        )
+        return dataclasses.field(default_factory=default.copy, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -158,11 +147,8 @@ def read_hparams(text_or_path: str) -> dict[str, Any]:
             text, object_pairs_hook=_without_duplicates, parse_constant=_refuse_constant
         )
     except json.JSONDecodeError as e:
-        line = text.split("\n")[e.lineno - 1]  # as json counts them
-        near = line[max(0, e.colno - 30) : e.colno + 30].strip()
         raise UserError(
             f"{name}, line {e.lineno}, column {e.colno}: {e.msg}.\n"
-            f"Near: {near}\n"
             'JSON wants "double quotes", true/false/null, and no trailing comma.'
         ) from None
     except ValueError as e:
@@ -207,8 +193,9 @@ def check(cls: type, hparams: dict[str, Any], source: str) -> dict[str, Any]:
     result = {}
     for name, value in hparams.items():
         if name not in fields:
-            hint = _hint(name, fields)
-            raise UserError(f"unknown hparam {show(name)} in {source}{hint}")
+            close = difflib.get_close_matches(name.lower(), list(fields), n=1)
+            hint = f"did you mean {show(close[0])}?" if close else "see docs/hparams.md"
+            raise UserError(f"unknown hparam {show(name)} in {source}; {hint}")
         result[name] = _checked(fields[name], hints[name], value, source)
     return result
 
@@ -222,25 +209,21 @@ def merge(first: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name.lower(), list(known), n=1)
-    return (
-        f"; did you mean {show(close[0])}?" if close else "; docs/hparams.md lists all"
-    )
-
-
 def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> Any:
+    allowed, wrong = field.metadata["allowed"], ""
     converted = _of_type(hint, value)
-    limits, choices = field.metadata["limits"], field.metadata["choices"]
-    right = converted is not _WRONG and (choices is None or converted in choices)
-    if right and converted is not None:
-        right = all(_COMPARE[sign](converted, n) for sign, n in limits.items())
-    too_large = right and type(converted) is int and converted > LARGEST
-    if too_large or not right:
-        most = f", at most {LARGEST:,}" if too_large else ""
+    if isinstance(allowed, tuple):
+        if converted not in allowed:
+            wrong = " or ".join(map(show, allowed))
+    elif converted is _WRONG or not _is_within(allowed, converted):
+        first, *others = (_TYPE_NAMES[kind] for kind in _kinds(hint))
+        wrong = " or ".join([f"{first} {allowed}".strip(), *others])
+    elif type(converted) is int and converted > LARGEST:
+        wrong = f"at most {LARGEST:,}"
+    if wrong:
         raise UserError(
-            f"{field.name} in {source} is {show(value)}; it must be "
-            f"{allowed(field, hint)}{most}\n({field.metadata['doc']})"
+            f"{field.name} in {source} is {show(value)}; it must be {wrong}\n"
+            f"({field.metadata['doc']})"
         )
     if field.metadata["role"] is PLACE and isinstance(value, str | list | dict):
         try:
@@ -252,29 +235,22 @@ def _checked(field: dataclasses.Field, hint: Any, value: Any, source: str) -> An
     return converted
 
 
-def allowed(field: dataclasses.Field, hint: Any) -> str:
-    """The values that a field takes, as text."""
-    choices = field.metadata["choices"]
-    if choices is not None:
-        return " or ".join(show(choice) for choice in choices)
-    limits = " and ".join(f"{k} {v}" for k, v in field.metadata["limits"].items())
-    kinds = [_TYPE_NAMES[kind] for kind in _kinds(hint)]
-    kinds[0] = f"{kinds[0]} {limits}".strip()
-    return " or ".join(kinds)
+def _is_within(limits: str, value: Any) -> bool:
+    """Whether a number is within limits such as ">= 0 and < 1"; null is."""
+    if not limits or value is None:
+        return True
+    pairs = (limit.split() for limit in limits.split(" and "))
+    return all(_COMPARE[sign](value, float(number)) for sign, number in pairs)
 
 
 _WRONG = object()
-# Steps, positions and sizes of arrays are int32 in TensorFlow's programs.
-LARGEST = 2**31 - 1
 
 
 def _of_type(hint: Any, value: Any) -> Any:
     """The value in the annotated type, or _WRONG."""
     for kind in _kinds(hint):
         if kind is float and type(value) in (int, float):
-            if abs(value) > sys.float_info.max or math.isnan(value):
-                return _WRONG
-            return float(value)
+            return float(value) if abs(value) <= sys.float_info.max else _WRONG
         if kind is int and type(value) is float and value.is_integer():
             return int(value)  # 1e6 is how people write a million in JSON.
         if type(value) is kind:
@@ -305,9 +281,9 @@ def markdown_list(cls: type, without: type | None = None) -> str:
     rows = []
     for field in dataclasses.fields(cls):
         doc, default = field.metadata["doc"], default_of(field)
-        others = [
-            c for c in field.metadata["choices"] or () if c not in (default, None)
-        ]
+        allowed = field.metadata["allowed"]
+        choices = allowed if isinstance(allowed, tuple) else ()
+        others = [c for c in choices if c not in (default, None)]
         if missing := [show(c) for c in others if str(c) not in doc]:
             doc += f" Also {', '.join(missing)}."
         if field.name not in left_out:

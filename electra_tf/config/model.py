@@ -11,35 +11,33 @@ from electra_tf.config.hparams import identity, setting
 class ModelConfig:
     """The shape of one transformer (the original's BertConfig)."""
 
-    vocab_size: int = identity(30522, "Rows of the word embedding table.", minimum=1)
-    hidden_size: int = identity(256, "Width of the encoder.", minimum=1)
-    num_hidden_layers: int = identity(12, "Transformer layers.", minimum=1)
-    num_attention_heads: int = identity(4, "Heads; they divide hidden_size.", minimum=1)
+    vocab_size: int = identity(30522, "Rows of the word embedding table.", ">= 1")
+    hidden_size: int = identity(256, "Width of the encoder.", ">= 1")
+    num_hidden_layers: int = identity(12, "Transformer layers.", ">= 1")
+    num_attention_heads: int = identity(4, "Heads; they divide hidden_size.", ">= 1")
     hidden_act: str = identity(
         "gelu",
         "Activation of the feed-forward layers; gelu_tanh approximates gelu by tanh.",
-        choices=("gelu", "gelu_tanh", "relu", "tanh", "linear"),
+        ("gelu", "gelu_tanh", "relu", "tanh", "linear"),
     )
-    intermediate_size: int = identity(
-        1024, "Width of the feed-forward layer.", minimum=1
-    )
+    intermediate_size: int = identity(1024, "Width of the feed-forward layer.", ">= 1")
     hidden_dropout_prob: float = setting(
-        0.1, "Dropout on embeddings and layer outputs.", minimum=0, below=1
+        0.1, "Dropout on embeddings and layer outputs.", ">= 0 and < 1"
     )
     attention_probs_dropout_prob: float = setting(
-        0.1, "Dropout on attention probabilities.", minimum=0, below=1
+        0.1, "Dropout on attention probabilities.", ">= 0 and < 1"
     )
     max_position_embeddings: int = identity(
-        512, "Rows of the position table: the longest sequence.", minimum=1
+        512, "Rows of the position table: the longest sequence.", ">= 1"
     )
-    type_vocab_size: int = identity(2, "Number of segment types.", minimum=2)
+    type_vocab_size: int = identity(2, "Number of segment types.", ">= 2")
     initializer_range: float = setting(
-        0.02, "Standard deviation of the truncated normal initializer.", above=0
+        0.02, "Standard deviation of the truncated normal initializer.", "> 0"
     )
     attention_chunk_size: int = setting(
         0,
         "Queries whose attention exists at one time, for long sequences; 0: all.",
-        minimum=0,
+        ">= 0",
     )
 
     def overrides(self) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class ObjectiveKind(NamedTuple):
       is_originals: whether the original has it.
       generator: the usual one.
       presets: what else it sets, unless that is set by hand.
+      needs: what it sets and nothing else may set otherwise.
       main_network: whether there is an encoder beside the generator's own ones (of
         masked language modeling: the one that it is).
       heads: scopes of the weights that are neither an encoder's nor the generator's.
@@ -38,12 +39,15 @@ class ObjectiveKind(NamedTuple):
     is_originals: bool = False
     generator: str = "masked_lm"
     presets: dict[str, Any] = {}
+    needs: dict[str, Any] = {}
     main_network: bool = True
     heads: tuple[str, ...] = (DISCRIMINATOR_HEAD,)
     predicts: str = "none"
 
 
 _ELECTRA = {"electra_objective": True, "electric_objective": False}
+_NEITHER = {"electra_objective": False, "electric_objective": False}
+_ONE_SIZE = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
 OBJECTIVES = {
     "electra": ObjectiveKind("objectives:Electra", _ELECTRA, True),
     "electric": ObjectiveKind(
@@ -53,33 +57,28 @@ OBJECTIVES = {
         generator="two_tower",
     ),
     "mlm": ObjectiveKind(
-        "objectives:MaskedLM",
-        {"electra_objective": False, "electric_objective": False},
-        True,
-        generator="tied",
-        heads=(),
+        "objectives:MaskedLM", _NEITHER, True, generator="tied", heads=()
     ),
     "two_tower": ObjectiveKind(
         "objectives:TwoTower",
-        {"electra_objective": False, "electric_objective": False},
+        _NEITHER,
         generator="two_tower",
-        presets={"generator_hidden_size": 1.0},
+        needs=_ONE_SIZE | {"embedding_sharing": "shared"},
         main_network=False,
         heads=(),
     ),
     "two_stage": ObjectiveKind(
-        "two_stage:TwoStage",
+        "electra_variants:TwoStage",
         _ELECTRA,
-        presets={
-            "embedding_size": None,
-            "generator_hidden_size": 1.0,
-            "embedding_sharing": "untied",
-        },
+        presets={"embedding_size": None},
+        # The generator's weights initialise the discriminator.
+        needs=_ONE_SIZE | {"embedding_sharing": "untied"},
     ),
     "frozen_generator": ObjectiveKind(
-        "frozen_generator:FrozenGenerator",
+        "electra_variants:FrozenGenerator",
         _ELECTRA,
-        presets={"embedding_sharing": "untied", "generator_dropout": 0.0},
+        presets={"generator_dropout": 0.0},
+        needs={"embedding_sharing": "untied"},  # The generator does not learn.
     ),
     "adversarial": ObjectiveKind(
         "adversarial:Adversarial",
@@ -88,33 +87,33 @@ OBJECTIVES = {
         heads=(DISCRIMINATOR_HEAD, BASELINE),
     ),
     "electra_sentence": ObjectiveKind(
-        "sentence:ElectraSentence",
+        "electra_variants:ElectraSentence",
         _ELECTRA,
         heads=(DISCRIMINATOR_HEAD, SENTENCE_HEAD),
     ),
-    "electra_15": ObjectiveKind("ablations:Electra15", _ELECTRA),
+    "electra_15": ObjectiveKind("electra_variants:Electra15", _ELECTRA),
     "replace_mlm": ObjectiveKind(
-        "ablations:ReplaceMLM",
+        "token_objectives:ReplaceMLM",
         _ELECTRA,
         presets={"disc_weight": 1.0},
         heads=(TOKEN_HEAD,),
         predicts="masked",
     ),
     "all_tokens_mlm": ObjectiveKind(
-        "ablations:AllTokensMLM",
+        "token_objectives:AllTokensMLM",
         _ELECTRA,
         presets={"disc_weight": 1.0},
-        heads=(DISCRIMINATOR_HEAD, TOKEN_HEAD),
+        heads=(TOKEN_HEAD, DISCRIMINATOR_HEAD),
         predicts="all",
     ),
     "corrective_lm": ObjectiveKind(
-        "token_tasks:CorrectiveLM",
+        "token_objectives:CorrectiveLM",
         _ELECTRA,
         heads=(DISCRIMINATOR_HEAD, CORRECTION_HEAD),
         predicts="masked",
     ),
     "multi_choice": ObjectiveKind(
-        "token_tasks:MultiChoice",
+        "token_objectives:MultiChoice",
         _ELECTRA,
         presets={"disc_weight": 5.0, "token_weight": 2.0},
         heads=(DISCRIMINATOR_HEAD, SELECTION_HEAD),

@@ -69,7 +69,7 @@ def translated(hparams: Mapping[str, Any]) -> dict[str, Any]:
             f"{_shown(given)} exclude each other: with objective {objective} goes "
             f"generator {' or '.join(takes)}"
         )
-    usual = kind.presets.get("embedding_sharing", found.get("embedding_sharing"))
+    usual = kind.needs.get("embedding_sharing", found.get("embedding_sharing"))
     sharing = hparams.get("embedding_sharing", usual)
     expected = kind.original | {"untied_generator_embeddings": sharing == "untied"}
     if objective != "mlm":

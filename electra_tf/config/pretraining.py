@@ -9,12 +9,13 @@ comment, and runs that set only `model_size` diverged.
 import dataclasses
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Self
 
 from electra_tf.config import original, phases, rules
-from electra_tf.config.generators import GENERATORS
+from electra_tf.config.generators import GENERATORS, GeneratorKind
 from electra_tf.config.hparams import (
+    SHARE,
     applicable,
     check,
     identity,
@@ -56,30 +57,41 @@ DEBUG_PRESET = {
     "num_eval_steps": 2,
 }
 
-_SHARE = {"minimum": 0, "maximum": 1}
+
+def _objectives(*names: str) -> dict[str, Any]:
+    return {"objective": names}
+
+
+def _without(*names: str) -> dict[str, Any]:
+    return _objectives(*(OBJECTIVES.keys() - {*names}))
+
+
+def _generators(fits: Callable[[GeneratorKind], bool]) -> dict[str, Any]:
+    return {"generator": [name for name, kind in GENERATORS.items() if fits(kind)]}
+
+
 # What hparams apply to.
-_MASKING = {
-    "generator": [n for n, kind in GENERATORS.items() if kind.predicts == "masked"]
-}
-_OWN_ENCODERS = {"generator": [n for n, k in GENERATORS.items() if k.has_own_encoders]}
-_LEARNS = {"objective": [*(OBJECTIVES.keys() - {"frozen_generator"})]}
-_TOKENS = {"objective": ["corrective_lm", "multi_choice"]}
-_FROZEN, _CHOICE = {"objective": ["frozen_generator"]}, {"objective": ["multi_choice"]}
-_DISCRIMINATOR = {
-    "objective": [n for n, k in OBJECTIVES.items() if DISCRIMINATOR_HEAD in k.heads]
-}
+_MASKING = _generators(lambda kind: kind.predicts == "masked")
+_OWN_ENCODERS = _generators(lambda kind: kind.has_own_encoders)
+_SIZE: Any = {"applies_to": _OWN_ENCODERS, "if_idle": "ignore"}
+_LEARNS, _SAMPLES = _without("frozen_generator"), _without("mlm")
+_OWN_LEARNS = _OWN_ENCODERS | _LEARNS
+_LOGITS = _SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]}
+_MASKS_SOME, _RARE = _without("two_tower"), _without("electric", "two_tower")
+_TOKENS, _CHOICE = (
+    _objectives("corrective_lm", "multi_choice"),
+    _objectives("multi_choice"),
+)
+_FROZEN, _ELECTRA_15 = _objectives("frozen_generator"), _objectives("electra_15")
+_SENTENCE, _STAGES = _objectives("electra_sentence"), _objectives("two_stage")
+_DISCRIMINATOR = _objectives(
+    *(name for name, kind in OBJECTIVES.items() if DISCRIMINATOR_HEAD in kind.heads)
+)
 _WSD, _POLYNOMIAL = {"schedule": ["wsd"]}, {"schedule": ["original", "polynomial"]}
-_SENTENCE, _STAGES = {"objective": ["electra_sentence"]}, {"objective": ["two_stage"]}
-_SAMPLES = {"objective": [*(OBJECTIVES.keys() - {"mlm"})]}
-# Electric's loss is made of the q that its samples are drawn from.
-_CURRICULUM = {
-    "objective": [
-        *("electra", "two_stage", "electra_sentence", "electra_15", "frozen_generator"),
-        *("replace_mlm", "all_tokens_mlm", "corrective_lm", "multi_choice"),
-    ],
-    "generator": [name for name, kind in GENERATORS.items() if kind.predicts != "none"],
-}
-_MASKS_SOME = {"objective": [*(OBJECTIVES.keys() - {"two_tower"})]}
+# Not Electric, whose loss is made of the q that its samples are drawn from.
+_CURRICULUM = _without("mlm", "electric", "two_tower", "adversarial") | _generators(
+    lambda kind: kind.predicts != "none"
+)
 
 
 def max_predictions_per_seq(mask_prob: float, max_seq_length: int) -> int:
@@ -122,76 +134,65 @@ class PretrainingConfig(RunConfig):
     debug: bool = setting(False, "A few steps on small batches; same model size.")
     do_train: bool = place(True, "Pre-train.")
     do_eval: bool = place(False, "Evaluate; exactly one of do_train, do_eval.")
-    seed: int = setting(42, "Key of all random numbers.", minimum=0, maximum=2**31 - 1)
+    seed: int = setting(42, "Key of all random numbers.", ">= 0")
     init_checkpoint: str | None = setting(None, "Weights to start from; null: random.")
-
     init_generator: str | None = identity(
         None, "Masked language model that fills the masks.", applies_to=_FROZEN
     )
 
     # Objectives.
     objective: str = identity(
-        "electra", "What is learned (docs/recipes.md).", choices=tuple(OBJECTIVES)
+        "electra", "What to learn (docs/recipes.md).", tuple(OBJECTIVES)
     )
     gen_weight: float = setting(
-        1.0, "Weight of the generator's loss.", minimum=0, applies_to=_LEARNS
+        1.0, "Weight of the generator's loss.", ">= 0", applies_to=_LEARNS
     )
-    disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", minimum=0)
-    mask_prob: float = setting(
-        0.15, "Fraction of the tokens that are masked or replaced.", above=0, below=1
-    )
+    disc_weight: float = setting(50.0, "Weight of the discriminator's loss.", ">= 0")
+    mask_prob: float = setting(0.15, "Fraction of tokens to mask.", "> 0 and < 1")
     repeated_masks: str = setting(
         "original",
         "original: a position drawn twice gets the mean id; fixed: none is.",
-        choices=("original", "fixed"),
+        ("original", "fixed"),
         applies_to=_MASKS_SOME,
     )
     mask_unit: str = setting(
-        "token",
-        "Mask single tokens or whole words (docs/recipes.md).",
-        choices=("token", "word"),
-        applies_to=_MASKING,
+        "token", "Mask tokens or whole words.", ("token", "word"), applies_to=_MASKING
     )
     word_list: str | None = place(
         None, "Words of scripts without spaces.", applies_to={"mask_unit": ["word"]}
     )
     mask_token_share: float = setting(
-        0.85, "Masked positions that become [MASK].", **_SHARE, applies_to=_MASKING
+        0.85, "Masked positions that become [MASK].", SHARE, applies_to=_MASKING
     )
     random_token_share: float = setting(
         0.0,
-        "Share that becomes a random token; the rest stays. BERT: 0.8 and 0.1.",
-        minimum=0,
-        maximum=1,
+        "Share that becomes a random token; the rest stays.",
+        SHARE,
         applies_to=_MASKING,
     )
     rare_mask_power: float = setting(
         0.0,
-        "Mask tokens in proportion to count ** -power, with repeated_masks fixed.",
-        minimum=0,
-        applies_to={"objective": [*(OBJECTIVES.keys() - {"electric", "two_tower"})]},
-        maximum=2,  # Beyond it, draws of rare tokens are equal in float32.
+        "Mask tokens in proportion to count ** -power.",
+        ">= 0 and <= 2",
+        applies_to=_RARE,
     )
     intact_share: float = setting(
-        0.2, "Sequences that stay intact.", **_SHARE, applies_to=_SENTENCE
+        0.2, "Sequences that stay intact.", SHARE, applies_to=_SENTENCE
     )
     sentence_weight: float = setting(
-        1.0, "Weight of the loss on whole sequences.", minimum=0, applies_to=_SENTENCE
+        1.0, "Weight of the loss on whole sequences.", ">= 0", applies_to=_SENTENCE
     )
     token_weight: float = setting(
-        1.0, "Weight of the loss of tokens.", above=0, applies_to=_TOKENS
+        1.0, "Weight of the loss of tokens.", "> 0", applies_to=_TOKENS
     )
     num_candidates: int = setting(
-        5, "Tokens to choose from.", minimum=2, applies_to=_CHOICE
+        5, "Tokens to choose from.", ">= 2", applies_to=_CHOICE
     )
     electra_15_positions: str = setting(
-        "masked",
-        "Learn from the masked tokens, or from as many other tokens.",
-        choices=("masked", "other"),
-        applies_to={"objective": ["electra_15"]},
+        "masked", "Tokens to learn from.", ("masked", "other"), applies_to=_ELECTRA_15
     )
     stage_one_steps: int | None = identity(
-        None, "Steps of stage one; null: half.", minimum=1, applies_to=_STAGES
+        None, "Steps of stage one; null: half.", ">= 1", applies_to=_STAGES
     )
     init_discriminator: bool = identity(
         True, "From the generator's weights; false: random.", applies_to=_STAGES
@@ -200,133 +201,113 @@ class PretrainingConfig(RunConfig):
     # Optimization.
     optimizer: str = setting(
         "original",
-        "original: Adam without bias correction; adamw: with it; lamb: large batches.",
-        choices=("original", "adamw", "lamb"),
+        "original: Adam without bias correction; adamw: with it.",
+        ("original", "adamw", "lamb"),
     )
-    adam_beta_1: float = setting(0.9, "Adam's decay of the mean.", minimum=0, below=1)
-    adam_beta_2: float = setting(0.999, "Decay of squares.", minimum=0, below=1)
+    adam_beta_1: float = setting(0.9, "Adam's decay of the mean.", ">= 0 and < 1")
+    adam_beta_2: float = setting(0.999, "Decay of squares.", ">= 0 and < 1")
     schedule: str = setting(
         "original",
-        "original: warm-up times decay; others: after the warm-up. wsd decays at the "
-        "end.",
-        choices=("original", "linear", "polynomial", "wsd", "constant"),
+        "original: warm-up times decay; others: decay after it, wsd at the end.",
+        ("original", "linear", "polynomial", "wsd", "constant"),
     )
     decay_proportion: float = setting(
-        0.1, "Last part, in which wsd decays.", above=0, maximum=1, applies_to=_WSD
+        0.1, "Last part, in which wsd decays.", "> 0 and <= 1", applies_to=_WSD
     )
-    learning_rate: float = setting(5e-4, "Peak of the schedule.", above=0)
+    learning_rate: float = setting(5e-4, "Peak of the schedule.", "> 0")
     generator_learning_rate: float | None = setting(
-        None,
-        "The generator's peak, in a fixed ratio to learning_rate; null: the same.",
-        above=0,
-        applies_to=_OWN_ENCODERS | _LEARNS,
+        None, "The generator's peak; null: the same.", "> 0", applies_to=_OWN_LEARNS
     )
     clip_by: str = setting(
         "all",
         "Clip gradients by the norm of all, or of each network.",
-        choices=("all", "network"),
-        applies_to=_OWN_ENCODERS | _LEARNS,
+        ("all", "network"),
+        applies_to=_OWN_LEARNS,
     )
     lr_decay_power: float = setting(
-        1.0, "Power of the decay.", minimum=0, applies_to=_POLYNOMIAL
+        1.0, "Power of the decay.", ">= 0", applies_to=_POLYNOMIAL
     )
-    num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", minimum=0)
+    num_warmup_steps: int = setting(10000, "Steps of linear warm-up.", ">= 0")
     on_bad_record: str = setting(
-        "stop",
-        "On a damaged record: stop, or skip and count it.",
-        choices=("stop", "skip"),
+        "stop", "On a damaged record: stop, or skip and count it.", ("stop", "skip")
     )
     on_alarm: str = setting(
         "warn",
-        "On an alarm (docs/metrics.md): warn, or save and stop (exit code 70).",
-        choices=("warn", "stop"),
+        "On an alarm (docs/metrics.md): warn, or save and stop.",
+        ("warn", "stop"),
     )
 
     # Training.
-    iterations_per_loop: int = setting(200, "Most steps in one graph call.", minimum=1)
-    save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", minimum=1)
-    keep_checkpoint_max: int = setting(5, "Checkpoints kept; 0: all.", minimum=0)
-    num_train_steps: int = setting(
-        1000000, "Optimizer steps; the schedule ends here.", minimum=1
-    )
-    phases: list[dict[str, Any]] = setting(
-        [], "Parts of the run with settings of their own (docs/phases.md)."
-    )
-    num_eval_steps: int = setting(100, "Batches of an evaluation.", minimum=1)
+    iterations_per_loop: int = setting(200, "Most steps in one graph call.", ">= 1")
+    save_checkpoints_steps: int = setting(1000, "Steps between checkpoints.", ">= 1")
+    keep_checkpoint_max: int = setting(5, "Checkpoints kept; 0: all.", ">= 0")
+    num_train_steps: int = setting(1000000, "Optimizer steps of the run.", ">= 1")
+    phases: list[dict[str, Any]] = setting([], "Parts of the run (docs/phases.md).")
+    num_eval_steps: int = setting(100, "Batches of an evaluation.", ">= 1")
     eval_every_steps: int = setting(
-        0, "Steps between evaluations in training; 0: none.", minimum=0
+        0, "Steps between evaluations in training; 0: none.", ">= 0"
     )
     sample_steps: int = setting(
-        0, "Steps between samples; 0: none.", minimum=0, applies_to=_DISCRIMINATOR
+        0, "Steps between samples; 0: none.", ">= 0", applies_to=_DISCRIMINATOR
     )
     peer_timeout: float = place(
-        600.0, "Seconds that a worker waits for the others (TF_CONFIG).", above=0
+        600.0, "Seconds to wait for other workers (TF_CONFIG).", "> 0"
     )
 
     # Generator.
     generator: str | None = identity(
         None,
-        "Kind of generator; null: the usual one of the objective (docs/recipes.md).",
-        choices=(None, *GENERATORS),
+        "Kind of generator; null: by objective (docs/recipes.md).",
+        (None, *GENERATORS),
     )
     embedding_sharing: str = identity(
         "shared",
         "untied: two tables; disentangled: shared without gradient plus a residual.",
-        choices=("shared", "untied", "disentangled"),
+        ("shared", "untied", "disentangled"),
         applies_to=_OWN_ENCODERS,
         if_idle="note",
     )
     generator_layers: float = identity(
-        1.0,
-        "Generator's depth, as a fraction of the discriminator's.",
-        above=0,
-        applies_to=_OWN_ENCODERS,
-        if_idle="ignore",
+        1.0, "Generator's depth, as a fraction of the discriminator's.", "> 0", **_SIZE
     )
     generator_hidden_size: float = identity(
-        0.25,
-        "Generator's width, as a fraction of the discriminator's.",
-        above=0,
-        applies_to=_OWN_ENCODERS,
-        if_idle="ignore",
+        0.25, "Generator's width, as a fraction of the discriminator's.", "> 0", **_SIZE
     )
     cloze_chunk_size: int | None = setting(
         None,
-        "Positions scored at one time (towers, all_tokens_mlm); null: 1024, CPU: 128.",
-        minimum=1,
+        "Positions scored at a time (towers, all_tokens_mlm); null: by device.",
+        ">= 1",
     )
     disallow_correct: bool = setting(
         False, "Never sample the original.", applies_to=_SAMPLES, if_idle="note"
     )
     temperature: float = setting(
         1.0,
-        "Divides the generator's logits before sampling.",
-        above=0,
-        applies_to=_SAMPLES | {"generator": [*(GENERATORS.keys() - {"uniform"})]},
+        "Divides the generator's logits.",
+        "> 0",
+        applies_to=_LOGITS,
         if_idle="note",
     )
     temperature_start: float | None = setting(
-        None, "Temperature at the first step.", above=0, applies_to=_CURRICULUM
+        None, "Temperature at the first step.", "> 0", applies_to=_CURRICULUM
     )
     unigram_share: float = setting(
-        0.0, "Samples by word frequency at first.", **_SHARE, applies_to=_CURRICULUM
+        0.0, "Samples by word frequency at first.", SHARE, applies_to=_CURRICULUM
     )
     curriculum_decay: str = setting(
         "exponential",
-        "How temperature_start and unigram_share fall.",
-        choices=("exponential", "linear"),
+        "How the two above fall.",
+        ("exponential", "linear"),
         applies_to=_CURRICULUM,
     )
     generator_dropout: float | None = setting(
-        None, "null: the discriminator's.", minimum=0, below=1, applies_to=_OWN_ENCODERS
+        None, "null: the discriminator's.", ">= 0 and < 1", applies_to=_OWN_ENCODERS
     )
 
     # Batches.
-    max_seq_length: int = setting(
-        128, "Tokens per sequence, as in the data.", minimum=4
-    )
-    train_batch_size: int = setting(128, "Sequences per step, in all.", minimum=1)
-    eval_batch_size: int = setting(128, "Sequences per evaluation batch.", minimum=1)
+    max_seq_length: int = setting(128, "Tokens per sequence, as in the data.", ">= 4")
+    train_batch_size: int = setting(128, "Sequences per step, in all.", ">= 1")
+    eval_batch_size: int = setting(128, "Sequences per evaluation batch.", ">= 1")
 
     # Locations.
     pretrain_tfrecords: str | list | dict = place(
@@ -336,9 +317,7 @@ class PretrainingConfig(RunConfig):
     eval_tfrecords: str | list | dict = place(
         "<pretrain_tfrecords>", "Files to evaluate on."
     )
-    sampling_alpha: float = setting(
-        1.0, "Shares of a list of data sets: size ** alpha.", **_SHARE
-    )
+    sampling_alpha: float = setting(1.0, "Shares of data sets: size ** alpha.", SHARE)
     model_dir: str = place(
         "<data-dir>/models/<model-name>", "Checkpoints, metrics and results."
     )
@@ -456,11 +435,6 @@ class PretrainingConfig(RunConfig):
 
     @classmethod
     def checked(cls, hparams: dict[str, Any], source: str) -> dict[str, Any]:
-        if "max_predictions_per_seq" in hparams:
-            raise UserError(
-                f"unknown hparam max_predictions_per_seq in {source}: it follows from "
-                "mask_prob and max_seq_length"
-            )
         ours, booleans = dict(hparams), {}
         for name in original.NAMES & hparams.keys():
             booleans[name] = ours.pop(name)
@@ -476,7 +450,8 @@ class PretrainingConfig(RunConfig):
     def _presets(cls, explicit: dict[str, Any]) -> dict[str, Any]:
         kind = OBJECTIVES[explicit.get("objective", "electra")]
         implied = SIZE_PRESETS[explicit.get("model_size", "small")]
-        implied = implied | {"generator": kind.generator} | kind.presets
+        implied = implied | {"generator": kind.generator}
+        implied |= kind.presets | kind.needs
         if explicit.get("mask_unit") == "word":
             implied["repeated_masks"] = "fixed"
         return implied | (DEBUG_PRESET if explicit.get("debug") else {})

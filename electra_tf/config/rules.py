@@ -4,28 +4,14 @@
 Beside these rules, an hparam says itself what it applies to.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 from electra_tf.config.generators import GENERATORS
 from electra_tf.config.hparams import idle_fields, show
 from electra_tf.config.objectives import OBJECTIVES
 from electra_tf.config.run import check_heads
 from electra_tf.errors import UserError
-
-
-class Rule(NamedTuple):
-    """Hparams that exclude each other.
-
-    Attributes:
-      names: the hparams.
-      is_broken: whether those of a PretrainingConfig do.
-      reason: why, and what to do.
-    """
-
-    names: tuple[str, ...]
-    is_broken: Callable[[Any], bool]
-    reason: str
 
 
 def _is_last_to_learn(config) -> bool:
@@ -41,121 +27,65 @@ def _is_mixed(phase) -> bool:
     return isinstance(data, list) and len(data) > 1
 
 
-RULES = (
-    Rule(
-        ("do_train", "do_eval"),
-        lambda c: c.do_train == c.do_eval,
-        'exactly one must be true.\nTo evaluate: {"do_train": false, "do_eval": true}',
-    ),
-    Rule(
-        ("objective", "phases"),
-        lambda c: c.objective == "two_stage" and c.phases,
-        "its stages are phases already. Leave phases out",
-    ),
-    Rule(
-        ("stage_one_steps", "num_train_steps"),
-        lambda c: (c.stage_one_steps or 0) >= c.num_train_steps,
-        "no step is left for the discriminator. Lower the first, or raise the second",
-    ),
-    Rule(
-        ("mask_prob", "max_seq_length"),
-        lambda c: c.max_predictions_per_seq < 1,
-        "less than one token is masked. Raise one of them",
-    ),
-    Rule(
-        ("sampling_alpha", "pretrain_tfrecords"),
-        lambda c: c.sampling_alpha != 1 and not any(map(_is_mixed, c.run_phases())),
-        "it gives shares to a list\nof data sets without weights. Leave it out",
-    ),
-    Rule(
-        ("mask_token_share", "random_token_share"),
-        # 0.7 and 0.3 pass, whatever their rounding.
-        lambda c: c.mask_token_share + c.random_token_share > 1 + 1e-9,
-        "they are shares of one whole, together at most 1",
-    ),
-    Rule(
-        ("mask_unit", "repeated_masks"),
-        lambda c: c.mask_unit == "word" and c.repeated_masks != "fixed",
-        "words are distinct. Leave repeated_masks out",
-    ),
-    Rule(
-        ("rare_mask_power", "repeated_masks"),
-        lambda c: c.rare_mask_power and c.repeated_masks != "fixed",
-        'it draws distinct positions.\nSet "repeated_masks": "fixed"',
-    ),
-    Rule(
-        ("rare_mask_power", "mask_unit"),
-        lambda c: c.rare_mask_power and c.mask_unit == "word",
-        "the frequencies are those of tokens. Leave one of them out",
-    ),
-    Rule(
-        ("objective", "repeated_masks"),
-        lambda c: c.objective == "adversarial" and c.repeated_masks != "fixed",
-        "where a position is drawn twice, the discriminator reads neither sample",
-    ),
-    Rule(
-        ("objective", "disallow_correct"),
-        lambda c: c.objective == "adversarial" and c.disallow_correct,
-        "samples must be of the generator's own distribution",
-    ),
-    Rule(
-        ("objective", "temperature", "disallow_correct"),
-        lambda c: (
-            c.objective == "two_tower" and (c.temperature != 1 or c.disallow_correct)
-        ),
-        "no samples are drawn. Leave the others out",
-    ),
-    Rule(
-        ("objective", "intact_share"),
-        lambda c: c.objective == "electra_sentence" and c.intact_share == 1,
-        "nothing would ever be replaced",
-    ),
-    Rule(
-        ("objective", "disc_weight"),
-        lambda c: c.disc_weight == 0 and _is_last_to_learn(c),
-        "the main network, or its discriminator, would not learn",
-    ),
-    Rule(
-        ("objective", "gen_weight"),
-        lambda c: c.gen_weight == 0 and c.objective in ("two_stage", "adversarial"),
-        "the generator would not learn",
-    ),
-    Rule(
-        ("embedding_sharing", "objective", "generator"),
-        lambda c: c.embedding_sharing == "disentangled" and c.generator != "masked_lm",
-        "it needs a discriminator beside a\ngenerator that is a masked language model. "
-        "Leave embedding_sharing out",
-    ),
-)
-
-# What objectives need: the reason, and the values.
-_SIZES = {"generator_hidden_size": 1.0, "generator_layers": 1.0}
-_NEEDS = {
-    "two_stage": (
-        "two networks of one size with\nembeddings of their own, because the "
-        "generator's weights initialise the discriminator",
-        _SIZES | {"embedding_sharing": "untied"},
-    ),
-    "frozen_generator": (
-        "its generator does not learn, and\nso cannot share what does",
-        {"embedding_sharing": "untied"},
-    ),
-    "two_tower": (
-        "the towers are the whole model.\n"
-        "model_size and model_hparam_overrides size it",
-        _SIZES | {"embedding_sharing": "shared"},
-    ),
-}
+def _conflicts(c) -> Iterator[tuple[str, str]]:
+    """(hparams that exclude each other, why and what to do) of a PretrainingConfig."""
+    if c.do_train == c.do_eval:
+        yield "do_train do_eval", "exactly one must be true"
+    if c.objective == "two_stage" and c.phases:
+        yield "objective phases", "its stages are phases already. Leave phases out"
+    if (c.stage_one_steps or 0) >= c.num_train_steps:
+        yield "stage_one_steps num_train_steps", "no step is left for stage two"
+    if c.max_predictions_per_seq < 1:
+        yield "mask_prob max_seq_length", "less than one token is masked. Raise one"
+    if c.sampling_alpha != 1 and not any(map(_is_mixed, c.run_phases())):
+        reason = "it gives shares to a list\nof data sets without weights. Leave it out"
+        yield "sampling_alpha pretrain_tfrecords", reason
+    # 0.7 and 0.3 pass, whatever their rounding.
+    if c.mask_token_share + c.random_token_share > 1 + 1e-9:
+        yield "mask_token_share random_token_share", "together they are at most 1"
+    if c.mask_unit == "word" and c.repeated_masks != "fixed":
+        yield "mask_unit repeated_masks", "words are distinct. Leave the latter out"
+    if c.rare_mask_power and c.repeated_masks != "fixed":
+        reason = 'it draws distinct positions.\nSet "repeated_masks": "fixed"'
+        yield "rare_mask_power repeated_masks", reason
+    if c.rare_mask_power and c.mask_unit == "word":
+        yield "rare_mask_power mask_unit", "the frequencies are those of tokens"
+    if c.objective == "adversarial" and c.repeated_masks != "fixed":
+        reason = "at a position drawn twice, the discriminator reads neither sample"
+        yield "objective repeated_masks", reason
+    if c.objective == "adversarial" and c.disallow_correct:
+        reason = "samples must be of the generator's own distribution"
+        yield "objective disallow_correct", reason
+    if c.objective == "two_tower" and (c.temperature != 1 or c.disallow_correct):
+        yield "objective temperature disallow_correct", "no samples are drawn"
+    if c.objective == "electra_sentence" and c.intact_share == 1:
+        yield "objective intact_share", "nothing would ever be replaced"
+    if c.disc_weight == 0 and _is_last_to_learn(c):
+        reason = "the main network, or its discriminator, would not learn"
+        yield "objective disc_weight", reason
+    if c.gen_weight == 0 and c.objective in ("two_stage", "adversarial"):
+        yield "objective gen_weight", "the generator would not learn"
+    if c.embedding_sharing == "disentangled" and c.generator != "masked_lm":
+        reason = "it needs a discriminator beside a\ngenerator that is a masked LM"
+        yield "embedding_sharing objective generator", reason
+    losses = {
+        "gen_weight": GENERATORS[c.generator].predicts != "none",
+        "disc_weight": bool(OBJECTIVES[c.objective].heads),
+        "sentence_weight": c.objective == "electra_sentence",
+    }
+    weights = [weight for weight, has_parameters in losses.items() if has_parameters]
+    if not any(getattr(c, weight) for weight in weights):
+        names = " ".join([*weights, "objective generator"])
+        yield names, "nothing would be learned"
 
 
 def check(config) -> None:
     """Raises a UserError for hparams of a PretrainingConfig that exclude each other."""
     for name in ("pretrain_tfrecords", "eval_tfrecords"):
         _check_data_sets(name, getattr(config, name))
-    for rule in RULES:
-        if rule.is_broken(config):
-            said = [f"{name} {show(getattr(config, name))}" for name in rule.names]
-            raise UserError(f"{' and '.join(said)} exclude each other: {rule.reason}")
+    for names, reason in _conflicts(config):
+        values = [f"{name} {show(getattr(config, name))}" for name in names.split()]
+        raise UserError(f"{' and '.join(values)} exclude each other: {reason}")
     for field, name, value in _changed_in_vain(config):
         if field.metadata["if_idle"] == "refuse":
             fitting, only = field.metadata["applies_to"][name], ""
@@ -165,12 +95,19 @@ def check(config) -> None:
                 f"{field.name} {show(value)} has no effect with {name} "
                 f"{show(getattr(config, name))}{only}: leave {field.name} out"
             )
-    _check_needs(config)
-    _check_weights(config)
-    _check_sizes(config)
+    needed = OBJECTIVES[config.objective].needs
+    if config.objective == "two_stage":
+        needed = {**needed, "embedding_size": config.model_config().hidden_size}
+    for name, value in needed.items():
+        if getattr(config, name) != value:
+            raise UserError(
+                f"{name} is {show(getattr(config, name))}, but objective "
+                f"{config.objective} needs {show(value)}: leave {name} out"
+            )
+    _check_generator(config)
 
 
-def _changed_in_vain(config) -> Iterable[tuple[Any, str, Any]]:
+def _changed_in_vain(config) -> Iterator[tuple[Any, str, Any]]:
     """(field, the hparam with which it has no effect, value) of what is set."""
     for field, name in idle_fields(type(config), vars(config)):
         value = getattr(config, field.name)
@@ -178,41 +115,11 @@ def _changed_in_vain(config) -> Iterable[tuple[Any, str, Any]]:
             yield field, name, value
 
 
-def _check_needs(config) -> None:
-    reason, needed = _NEEDS.get(config.objective, ("", {}))
-    if config.objective == "two_stage":
-        needed = {**needed, "embedding_size": config.model_config().hidden_size}
-    for name, value in needed.items():
-        if getattr(config, name) != value:
-            raise UserError(
-                f"{name} is {show(getattr(config, name))}, but objective "
-                f"{config.objective} needs {show(value)}: {reason}. Leave {name} out"
-            )
-
-
-def _check_weights(config) -> None:
-    """Raises a UserError if no loss counts."""
-    losses = {
-        "gen_weight": GENERATORS[config.generator].predicts != "none",
-        "disc_weight": bool(OBJECTIVES[config.objective].heads),
-        "sentence_weight": config.objective == "electra_sentence",
-    }
-    weights = [weight for weight, has_parameters in losses.items() if has_parameters]
-    if not any(getattr(config, weight) for weight in weights):
-        said = " and ".join(f"{weight} 0" for weight in weights)
-        raise UserError(
-            f"{said} with objective {config.objective} and generator "
-            f"{config.generator}: nothing would be learned"
-        )
-
-
 def _check_data_sets(name: str, data: str | list | dict) -> None:
     """Raises a UserError unless these are patterns, each once, with weights."""
     problem = ""
-    if not data:
-        problem = "is empty: it names no data"
-    elif not all(isinstance(pattern, str) and pattern for pattern in data):
-        problem = "names data sets by patterns, which are text"
+    if not data or not all(isinstance(pattern, str) and pattern for pattern in data):
+        problem = "must name data sets by patterns, which are text"
     elif isinstance(data, list) and len(set(data)) < len(data):
         problem = "names a data set twice; an object {pattern: weight} has weights"
     elif isinstance(data, dict) and not all(map(_is_weight, data.values())):
@@ -225,21 +132,18 @@ def _is_weight(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < float("inf")
 
 
-def _check_sizes(config) -> None:
+def _check_generator(config) -> None:
     """Raises a UserError for a generator without units."""
     if not config.uses_generator_config:
         return
-    shape, generator = config.model_config(), config.generator_config()
-    for name, fraction in (
-        ("hidden_size", "generator_hidden_size"),
-        ("num_hidden_layers", "generator_layers"),
-    ):
-        if getattr(generator, name) < 1:
-            raise UserError(
-                f"{fraction} {getattr(config, fraction)} of {name} "
-                f"{getattr(shape, name)} is {getattr(generator, name)}; it must be 1 "
-                "or more"
-            )
+    generator = config.generator_config()
+    sizes = generator.hidden_size, generator.num_hidden_layers
+    if min(sizes) < 1:
+        raise UserError(
+            f"generator_hidden_size {config.generator_hidden_size} and generator_layers"
+            f" {config.generator_layers} give a generator of hidden_size {sizes[0]} and"
+            f" {sizes[1]} layers; both must be 1 or more"
+        )
     check_heads("the generator", generator, "generator_hidden_size")
 
 
@@ -267,11 +171,4 @@ def notes(config) -> list[str]:
                 f"num_warmup_steps ({warmup}) exceeds num_train_steps ({steps}){where}:"
                 " the learning rate never reaches its peak"
             )
-    chunk = config.model_config().attention_chunk_size
-    longest = max(phase.config.max_seq_length for phase in parts)
-    if chunk >= longest:
-        found.append(
-            f"attention_chunk_size ({chunk}) has no effect: no sequence is longer, "
-            f"max_seq_length being {longest}"
-        )
     return found

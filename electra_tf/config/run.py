@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from electra_tf.config.hparams import (
     IDENTITY,
-    LARGEST,
     PLACE,
     SETTING,
     check,
@@ -59,23 +58,23 @@ class RunConfig(metaclass=_Resolved):
 
     # Optimization.
     weight_decay_rate: float = setting(
-        0.01, "Decoupled weight decay; not on biases and LayerNorm.", minimum=0
+        0.01, "Decoupled weight decay; not on biases and LayerNorm.", ">= 0"
     )
     gradient_accumulation_steps: int = setting(
-        1, "Parts that a batch is computed in, in turn.", minimum=1
+        1, "Parts that a batch is computed in, in turn.", ">= 1"
     )
     on_nonfinite: str = setting(
         "stop",
         "On a loss or gradient that is not finite: stop, or skip the step.",
-        choices=("stop", "skip"),
+        ("stop", "skip"),
     )
 
     # Running.
-    log_steps: int = setting(100, "Steps between progress lines.", minimum=1)
+    log_steps: int = setting(100, "Steps between progress lines.", ">= 1")
     precision: str = setting(
         "float32",
         "Type of the computation; weights and losses stay float32.",
-        choices=("float32", "mixed_bfloat16", "mixed_float16"),
+        ("float32", "mixed_bfloat16", "mixed_float16"),
     )
     jit_compile: bool | None = setting(
         None, "Compile the step with XLA; null: where it is faster."
@@ -84,19 +83,15 @@ class RunConfig(metaclass=_Resolved):
 
     # Model.
     model_size: str = setting(
-        "small",
-        "Size of the encoder; sets what is listed below.",
-        choices=tuple(SIZES),
+        "small", "Size of the encoder; sets what is listed below.", tuple(SIZES)
     )
     model_hparam_overrides: dict[str, Any] = setting(
         {}, "Fields of ModelConfig to set by hand, such as num_hidden_layers."
     )
     embedding_size: int | None = identity(
-        None,
-        "Width of the embeddings; null: 128 for small, else the model's.",
-        minimum=1,
+        None, "Width of the embeddings; null: 128 for small, else the model's.", ">= 1"
     )
-    vocab_size: int = identity(30522, "Tokens; default: as in vocab_file.", minimum=1)
+    vocab_size: int = identity(30522, "Tokens; default: as in vocab_file.", ">= 1")
     do_lower_case: bool = identity(True, "The data and its vocabulary are lower-cased.")
     vocab_file: str = place(
         "<data-dir>/vocab.txt",
@@ -105,7 +100,7 @@ class RunConfig(metaclass=_Resolved):
 
     # TPU.
     use_tpu: bool = setting(False, "Run on a TPU.")
-    num_tpu_cores: int = setting(1, "All cores are used; 1: unchecked.", minimum=1)
+    num_tpu_cores: int = setting(1, "All cores are used; 1: unchecked.", ">= 1")
     tpu_job_name: str | None = setting(None, "Name of the TPU worker job.")
     tpu_name: str | None = setting(None, "Cloud TPU to use.")
     tpu_zone: str | None = setting(None, "Zone of the Cloud TPU.")
@@ -216,23 +211,10 @@ class RunConfig(metaclass=_Resolved):
                 f"max_position_embeddings {limit}; lower it, or raise the latter in "
                 "model_hparam_overrides"
             )
-        for name in ("train_batch_size", "eval_batch_size"):
-            rows = getattr(self, name)
-            if rows * self.max_seq_length > LARGEST:
-                raise UserError(
-                    f"{name} {rows} x max_seq_length {self.max_seq_length} are too "
-                    f"many: a batch has at most {LARGEST:,} tokens"
-                )
         if self.train_batch_size % self.gradient_accumulation_steps:
             raise UserError(
                 f"gradient_accumulation_steps {self.gradient_accumulation_steps} does "
                 f"not divide train_batch_size {self.train_batch_size}"
-            )
-        lines = _count_lines(self.vocab_file)
-        if lines is not None and lines != self.vocab_size:
-            raise UserError(
-                f"vocab_size is {self.vocab_size}, but {self.vocab_file} has {lines} "
-                "lines; leave vocab_size out to take the file's"
             )
 
     @property
@@ -290,9 +272,7 @@ class RunConfig(metaclass=_Resolved):
 
     def notes(self) -> list[str]:
         """What a user should be told before a run starts; not errors."""
-        if self.vocab_size == type(self).vocab_size:
-            return []
-        return [f"vocab_size is {self.vocab_size}, as in {self.vocab_file}"]
+        return []
 
 
 def run_directory(data_dir: str, model_name: str) -> str:

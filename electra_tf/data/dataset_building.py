@@ -45,7 +45,6 @@ _HELD_BYTES = 64 << 20  # of records, before they are written to their shards
 
 _NAME = "build"
 _MIN_SEQ_LENGTH = 8
-_MAX_SHARDS = 99_999
 _MAX_NAMES = 1000  # of files, in the manifest
 # Shares of the tokens of a data set, and of a vocabulary, that bring a warning.
 _MUCH_UNKNOWN, _MUCH_CASED = 0.05, 0.01
@@ -71,6 +70,7 @@ class Plan(NamedTuple):
         is_only_unit: the corpus is a single unit.
         vocab_sha256: of the vocabulary that the file must have, on every machine.
         identity: a hash of all that makes two builds the same.
+        firsts: by portion of the corpus (`units.portions`) the index of its first unit.
     """
 
     folder: str
@@ -79,6 +79,7 @@ class Plan(NamedTuple):
     is_only_unit: bool
     vocab_sha256: str
     identity: str
+    firsts: tuple[int, ...]
 
 
 def build(
@@ -112,9 +113,7 @@ def build(
         )
     vocab = Vocabulary.load(settings.vocab_file)
     identity = _identity(text, settings, vocab, num_shards)
-    with job_folder.opened(
-        output_dir, identity, lambda name: ".tfrecord-" in name
-    ) as folder:
+    with job_folder.opened(output_dir, identity) as folder:
         if folder.is_finished:
             message = f"{output_dir} is complete already: {_summary(folder.state)}"
             print(shown(message), flush=True)
@@ -132,6 +131,7 @@ def build(
             len(text.units) == 1,
             vocab.sha256,
             digest,
+            tuple(portion[0].index for portion in units.portions(text.units)),
         )
         runner = Runner(num_processes, beam_args)
         if settings.filters.compare:
@@ -139,23 +139,21 @@ def build(
         groups = deal(text.units, plan.num_shards, settings.seed)
         write = functools.partial(write_shards, plan)
         sizes = [sum(unit.weight for unit in group.units) for group in groups]
-        job.run(folder, Job(_NAME, write, groups, sizes, "examples"), runner)
+        job.run(folder, Job(_NAME, write, groups, sizes), runner)
         return _write_manifest(folder, plan, text, len(groups), vocab)
 
 
 def _check_settings(
     settings: BuildSettings, num_processes: int, num_shards: int | None
 ) -> None:
-    if settings.max_seq_length < _MIN_SEQ_LENGTH:
-        raise UserError(
-            f"--max-seq-length {settings.max_seq_length} leaves no room for text; "
-            f"give at least {_MIN_SEQ_LENGTH}."
-        )
-    if num_processes < 1:
-        raise UserError(f"--num-processes {num_processes}: at least 1 is needed.")
+    for flag, value, least in (
+        ("--max-seq-length", settings.max_seq_length, _MIN_SEQ_LENGTH),
+        ("--num-processes", num_processes, 1),
+        ("--num-out-files", 1 if num_shards is None else num_shards, 1),
+    ):
+        if value < least:
+            raise UserError(f"{flag} {value}: give at least {least}.")
     settings.filters.check()
-    if num_shards is not None and not 1 <= num_shards <= _MAX_SHARDS:
-        raise UserError(f"--num-out-files {num_shards}: give 1 to {_MAX_SHARDS}.")
 
 
 def _identity(
@@ -183,7 +181,7 @@ def _identity(
 def _choose_num_shards(text: Corpus, settings: BuildSettings) -> int:
     estimate = sample_output(text, settings)
     small = min(_SMALL_SHARDS, len(text.units), int(estimate / _SMALL_SHARD_BYTES))
-    return min(_MAX_SHARDS, max(1, round(estimate / _SHARD_BYTES), small))
+    return max(1, round(estimate / _SHARD_BYTES), small)
 
 
 def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> None:
@@ -192,9 +190,8 @@ def _compare(folder: JobFolder, plan: Plan, text: Corpus, runner: Runner) -> Non
     sizes = [sum(unit.weight for unit in portion) for portion in portions]
     write = functools.partial(number_documents, plan)
     job.run(folder, Job("read", write, [*enumerate(portions)], sizes), runner)
-    firsts = [portion[0].index for portion in portions]
     compare = functools.partial(compare_documents, plan)
-    job.run(folder, Job("compare", compare, [firsts], [sum(sizes)]), Runner())
+    job.run(folder, Job("compare", compare, [None], [sum(sizes)]), Runner())
 
 
 def _write_manifest(
@@ -332,7 +329,7 @@ def _maker(plan: Plan) -> RecordMaker:
     verdicts = None
     if plan.settings.filters.compare:
         folder = os.path.join(plan.folder, OWN)
-        verdicts = filters.Verdicts(folder, plan.identity)
+        verdicts = filters.Verdicts(folder, plan.identity, plan.firsts)
     maker = RecordMaker(plan.settings, plan.is_only_unit, verdicts)
     advice = "Every machine needs the same file there."
     maker.vocab.check_same(plan.vocab_sha256, "the build was begun", advice)
@@ -348,10 +345,10 @@ def number_documents(plan: Plan, task: tuple[int, list], folder: str) -> dict[st
     return {}
 
 
-def compare_documents(plan: Plan, firsts: list[int], folder: str) -> dict[str, Any]:
+def compare_documents(plan: Plan, _: None, folder: str) -> dict[str, Any]:
     """Writes the verdicts on all documents; see `filters.compare`."""
     numbers = os.path.join(plan.folder, OWN)
-    filters.compare(numbers, firsts, plan.settings.filters, folder)
+    filters.compare(numbers, len(plan.firsts), plan.settings.filters, folder)
     return {}
 
 

@@ -33,7 +33,6 @@ _INDEX_MAGIC = 0x31584449_41525445  # "ETRAIDX1"
 _HEADER_FIELDS = 4  # magic, number of files, records stepped over, CRC of the rest
 _FILE_FIELDS = 3  # size, time of change, number of records
 _MAX_OPEN_FILES = 256  # well below the usual limit of 1024 per process
-_MAX_WARNINGS = 10  # about one shard
 
 
 class Location(NamedTuple):
@@ -218,14 +217,10 @@ def _scan_all(
         rows += [size, changed, len(found) - 1]
         offsets.append(found)
         skipped += len(damages)
-        if len(damages) > _MAX_WARNINGS:
+        for damage in damages[:1]:
             print(
-                f"warning: {path}: {len(damages)} damaged records, such as", flush=True
-            )
-        for damage in damages[:_MAX_WARNINGS]:
-            print(
-                f"warning: {path}: left out record {damage.record} at byte "
-                f"{damage.offset}: {damage.reason}",
+                f"warning: {path}: {len(damages)} damaged records left out, the first "
+                f"is record {damage.record} at byte {damage.offset}: {damage.reason}",
                 flush=True,
             )
     body = np.concatenate([np.array(rows, np.int64), *offsets])

@@ -42,7 +42,7 @@ def count(
         sizes = [sum(unit.weight for unit in part) for part in parts]
         work = functools.partial(_count, config, reading)
         tasks = [*enumerate(parts)]
-        job.run(folder, Job("count", work, tasks, sizes, "words"), runner)
+        job.run(folder, Job("count", work, tasks, sizes), runner)
         total = vocabulary_training.total_of(
             _read(os.path.join(path, job_folder.OWN, _file(number)))
             for number in range(len(parts))
@@ -65,7 +65,7 @@ def _count(
     counts = vocabulary_training.count_documents(documents, config)
     with open(os.path.join(folder, _file(number)), "w", encoding="utf-8") as f:
         json.dump(counts, f)
-    return {"counts": {"words": counts.words.total()}}
+    return {}
 
 
 def _read(path: str) -> WordCounts:

@@ -42,7 +42,7 @@ from electra_tf.export.signatures import (
     truncate,
     windows_of,
 )
-from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.model import TokenPrediction
 from electra_tf.inference.scoring import TokenScore
 from electra_tf.text import packing
 from electra_tf.text.tf_tokenization import tokenize_with_offsets
@@ -369,7 +369,7 @@ def _expected_of_texts(source: ExportedModel) -> dict[str, np.ndarray]:
         for place, best in enumerate(guesses):
             shares = [guess.probability for guess in best]
             apart &= not (-np.diff(shares) < _NEAR_TIE).any()
-            tokens[row, place] = [guess.token.encode() for guess in best[:TOP]]
+            tokens[row, place] = [guess.text.encode() for guess in best[:TOP]]
             probs[row, place] = shares[:TOP]
     counts = np.array([len(row) for row in rows])
     found = {"probabilities": probs, "num_masks": counts}

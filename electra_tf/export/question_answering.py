@@ -324,7 +324,7 @@ def in_python(
     reader = qa.QATask(task.facts.name, task.config, source.tokenizer())
     reader.answer_text = answer_text or reader.answer_text
     reader.is_v2 = _has_null(task)
-    example = reader.example_of(0, {"question": question, "context": context})
+    example = reader.input_example(0, {"question": question, "context": context})
     outputs = []
     for features in reader.featurize(example, False):
         row = packing.Row(features["input_ids"], features["segment_ids"])

@@ -24,7 +24,6 @@ from electra_tf.export.signatures import Check, ExportedModel, Servable
 from electra_tf.interop import verification
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import readable_by_tensorflow, shown
-from electra_tf.pretrain.generator import FillsMasks
 from electra_tf.storage import remote
 from electra_tf.storage.atomic_folder import atomic_folders
 from electra_tf.storage.manifest import verify_folder, write_manifest
@@ -95,7 +94,7 @@ def kinds_of(source: ExportedModel) -> list[str]:
     if model.discriminator_predictions is not None:
         kinds.append("detector")
         kinds += ["scorer"] * (model.objective.scoring == "electric")
-    return kinds + ["generator"] * isinstance(model.generator, FillsMasks)
+    return kinds + ["generator"] * (model.generator.logits_at is not None)
 
 
 def check_part(source: ExportedModel, what: str) -> None:

@@ -8,19 +8,18 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import cells, inputs
-from electra_tf.finetune.inputs import Asked, Columns, Source, shown
+from electra_tf.finetune import inputs
+from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
-    OwnFiles,
     Scorer,
     Task,
     class_details,
@@ -39,19 +38,6 @@ class InputExample(NamedTuple):
     text_b: str | None
     label: Any
     id: Any = None  # the user's own
-
-
-def example_of(eid: int, given: dict[str, Any], label: Any) -> InputExample:
-    """The example of what `inputs.texts` gives."""
-    return InputExample(eid, given["text"], given.get("text_b"), label, given.get("id"))
-
-
-def columns_of(
-    description: Mapping[str, Any], usual: Sequence[Columns], num_texts: int
-) -> list[Columns]:
-    """Where the texts of a task may stand in a table: the first that are there."""
-    own = tuple(description[k] for k in ("text_a", "text_b") if description.get(k))
-    return [*([own] if own else usual), ("text", "text_b")[:num_texts]]
 
 
 class ClassificationScorer(Scorer):
@@ -135,29 +121,55 @@ class RegressionScorer(Scorer):
         return float(np.std([row["predictions"] for row in self.rows])) < 1e-4
 
 
-class TextTask(Task):
-    """One or two texts, and a class or a number between `lowest` and `highest`."""
+METRICS = ("accuracy", "mcc", "f1")
 
-    metric = "accuracy"
+
+class TextTask(Task):
+    """One or two texts, and a class or a number between `lowest` and `highest`.
+
+    Labels and the scale that nothing else gives are those of the training file.
+    """
+
     more_metrics: Sequence[str] = ()
     usual_columns: Sequence[Columns] = ()
     identity: Columns = ("id", "index")  # the user's own, in a table
+    fewest_labels = 2
+
+    def __init__(self, name, config, tokenizer):
+        super().__init__(name, config, tokenizer)
+        self.metric, self._has_classes = "accuracy", True
+        if self.description:
+            self.num_texts = 2 if self.description.get("text_b") else 1
+            self.identity = (self.description.get("id", "id"),)
+            self.metric, *self.more_metrics = metrics_of(self.description)
+            self._has_classes = self.description["type"] != "regression"
+
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Those that the model was trained for, else those of the training file."""
+        if self.stored:
+            return self.stored.labels
+        found = {e.label for e in self.read("train")} if self._has_classes else ()
+        return tuple(sorted(found))
 
     @property
     def columns(self) -> list[Columns]:
-        """Where texts may stand in a table."""
-        description = self.config.tasks.get(self.name, {})
-        return columns_of(description, self.usual_columns, self.num_texts)
+        """Where texts may be in a table: the first of these that are there."""
+        return columns_of(self.description, self.usual_columns, self.num_texts)
 
-    def asked(
+    def read_inputs(
         self, source: Source, bad: Callable[[str, str], None] = inputs.refuse
-    ) -> Iterator[Asked]:
+    ) -> Iterator[Input]:
         """Texts in columns."""
         return inputs.texts(source, self.columns, self.identity, bad)
 
-    def example_of(self, number: int, given: dict[str, Any]) -> InputExample:
+    def input_example(self, number: int, fields: dict[str, Any]) -> InputExample:
         """With any label."""
-        return example_of(number, given, self.unknown_label())
+        return self._example(number, fields, self.unknown_label())
+
+    def _example(self, eid: int, fields: dict[str, Any], label: Any) -> InputExample:
+        text_b, identity = fields.get("text_b"), fields.get("id")
+        return InputExample(eid, fields["text"], text_b, label, identity)
 
     def feature_settings(self) -> dict[str, Any]:
         """Numbers are learnt as shares of their scale."""
@@ -165,7 +177,7 @@ class TextTask(Task):
         return super().feature_settings() | scale
 
     def unknown_label(self) -> Any:
-        """What stands for the label of a text that has none."""
+        """The label that a text without one gets."""
         return self.labels[0] if self.labels else str(self.lowest)
 
     @property
@@ -180,35 +192,26 @@ class TextTask(Task):
             return HeadSpec("classification", len(self.labels), self.class_weights)
         return HeadSpec("regression")
 
-    @property
-    def said_weights(self) -> Any:
-        """The class weights that were asked for; None: none."""
-        return self.config.class_weights.get(self.name)
-
     @functools.cached_property
     def class_weights(self) -> list[float] | None:
         """What the losses of each class's examples are multiplied by in training."""
-        said = self.said_weights
-        if said is None or not self.config.do_train or self.stored:
+        weights = self.config.class_weights.get(self.name)
+        weights = self.description.get("class_weights", weights)
+        if weights is None or not self.config.do_train or self.stored:
             return None
-        examples = self.read("train")
-        return weights_of(self.name, said, self.labels, examples)
+        if weights == BALANCED:
+            labels = [example.label for example in self.read("train")]
+            return balanced_weights(self.name, self.labels, labels)
+        return checked_weights(self.name, self.labels, weights)
 
     def wrong_label(self, label: str) -> str | None:
         """What is wrong with a label or a number."""
-        if self.labels:
-            if label in self.labels:
-                return None
-            known = "there are" if self.stored is None else "the model was trained for"
-            return f"unknown label {shown(label)}; {known} {', '.join(self.labels)}"
-        try:
-            right = self.lowest <= float(label) <= self.highest
-        except ValueError:
-            right = False
-        if right:
+        if not self.labels:
+            return wrong_number(label, self.lowest, self.highest)
+        if label in self.labels:
             return None
-        allowed = f"{self.lowest:g} to {self.highest:g}"
-        return f"the score is {shown(label)}; it must be {allowed}"
+        known = "there are" if self.stored is None else "the model was trained for"
+        return f"unknown label {shown(label)}; {known} {', '.join(self.labels)}"
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """label_ids or targets, and eid."""
@@ -230,7 +233,7 @@ class TextTask(Task):
         yield features | {"eid": example.eid} | self.answer_features(example)
 
     def answer_features(self, example: InputExample) -> dict[str, Any]:
-        """What is right: label_ids or targets."""
+        """The right answer: label_ids or targets."""
         if self.labels:
             return {"label_ids": self.labels.index(example.label)}
         value = float(example.label) - self.lowest
@@ -249,9 +252,8 @@ class TextTask(Task):
         share = min(max(float(row["predictions"]), 0.0), 1.0)
         return format(self.lowest + share * (self.highest - self.lowest), form)
 
-    def told(self, example: InputExample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The label and all probabilities, or the number."""
-        del example
         [row] = rows
         if not self.labels:
             return {"value": float(self.answer(row, ".7g"))}
@@ -263,17 +265,167 @@ class TextTask(Task):
             "probabilities": {name: rounded(share) for name, share in pairs},
         }
 
-    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """JSONL: what was asked, the prediction, of a dev set also what is right."""
-        del trial
+    def write_predictions(self, split, scorer, directory) -> list[str]:
+        """JSONL: the texts, the prediction, of a dev set also the right answer."""
         examples, rows = {e.eid: e for e in self.read(split)}, []
         for row in sorted(scorer.rows, key=lambda row: int(row["eid"])):
             one = examples[int(row["eid"])]
-            given = {"id": one.id, "text": one.text_a, "text_b": one.text_b}
-            given = {name: value for name, value in given.items() if value is not None}
+            texts = {"id": one.id, "text": one.text_a, "text_b": one.text_b}
+            texts = {name: value for name, value in texts.items() if value is not None}
             right = {"correct": one.label} if split in self.splits("dev") else {}
-            rows.append({"eid": one.eid} | given | self.told(one, [row]) | right)
+            rows.append({"eid": one.eid} | texts | self.prediction(one, [row]) | right)
         return [write_jsonl(Path(directory) / f"{self.name}_{split}.jsonl", rows)]
+
+    # Reading the files of a description.
+
+    @functools.cached_property
+    def lowest(self) -> float:
+        """The low end of the scale."""
+        return self._scale[0]
+
+    @functools.cached_property
+    def highest(self) -> float:
+        """The high end of the scale."""
+        return self._scale[1]
+
+    @functools.cached_property
+    def _scale(self) -> tuple[float, float]:
+        """That of the description, else the model, else the training file."""
+        if self._has_classes:
+            return 0.0, 1.0
+        if self.stored:
+            low, high = self.stored.lowest, self.stored.highest
+        else:
+            is_given = self._is_scale_given
+            low, high = (0.0, 1.0) if is_given else _range(self.read("train"))
+        given = self.description.get
+        return float(given("lowest", low)), float(given("highest", high))
+
+    @property
+    def _is_scale_given(self) -> bool:
+        """By a model or both keys; else the training file's scores are the scale."""
+        return bool(self.stored) or {"lowest", "highest"} <= set(self.description)
+
+    def check(self) -> None:
+        """Classes or numbers to tell apart, and a scale that holds the dev set's."""
+        _ = self._has_classes and self.class_weights  # which may be wrong
+        if not self.description:
+            return
+        if self._has_classes:
+            self._check_labels()
+        elif self.highest <= self.lowest:
+            raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
+        elif self.config.scores_dev and not self._is_scale_given:
+            low, high = _range(self.read("dev"))
+            if low < self.lowest or high > self.highest:
+                low, high = min(low, self.lowest), max(high, self.highest)
+                raise UserError(
+                    f"{self.path('dev')} has scores from {low:g} to {high:g}, the "
+                    f"training file from {self.lowest:g} to {self.highest:g}.\nGive "
+                    f'the scale in the task: "lowest": {low:g}, "highest": {high:g}.'
+                )
+
+    def _check_labels(self) -> None:
+        if len(self.labels) < self.fewest_labels:
+            raise UserError(
+                f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
+                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
+                f"{reasons(self.skipped.get('train', ()))}."
+            )
+        examples = [] if self.stored else self.read("train")
+        texts = {(e.text_a, e.text_b) for e in examples}
+        if len(texts) < len({e.label for e in examples}):
+            raise UserError(
+                f"task {self.name}: {self.path('train')} has {len(texts)} texts and "
+                f"more labels, as {shown(examples[0].label)}.\nAre the columns of text "
+                "and label swapped? text_a and label of the task name them."
+            )
+
+    @property
+    def label_columns(self) -> tuple[str, ...]:
+        """One; of classes in columns of their own, all."""
+        label = self.description["label"]
+        return (label,) if isinstance(label, str) else tuple(label)
+
+    def examples(self, split: str) -> list[InputExample]:
+        """All lines, counted by the example ids; spaces around labels do not count."""
+        bad, [columns, *_] = functools.partial(self.bad, split), self.columns
+        source = self.source(split)
+        if split == "test":
+            # In the described columns alone: those of other files are looked for.
+            read = inputs.texts(source, [columns], self.identity, bad)
+            return [self.input_example(eid, one.fields) for eid, one in enumerate(read)]
+        rows = []
+        for where, row, _ in inputs.whole_rows(
+            source, [(*columns, *self.label_columns)], bad
+        ):
+            if wrong := inputs.no_text(row, columns) or self.wrong_cells(row):
+                bad(where, wrong)
+            else:
+                rows.append((where, row))
+        found = []
+        labels = self.one_spelling(split, [self.label_of(row) for _, row in rows])
+        for eid, ((where, row), label) in enumerate(zip(rows, labels, strict=True)):
+            if wrong := self._wrong_in(split, label):
+                bad(where, wrong)
+            else:
+                fields = inputs.text_fields(row, columns, self.identity)
+                found.append(self._example(eid, fields, label))
+        return found
+
+    def _wrong_in(self, split: str, label: Any) -> str | None:
+        """What is wrong with a label, as far as the file can tell by itself."""
+        if self._has_classes:
+            is_free = split == "train" and not self.stored
+            return None if is_free else self.wrong_label(label)
+        ends = (self.description.get(key) for key in ("lowest", "highest"))
+        return wrong_number(label, *ends)
+
+    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
+        """What is wrong with the cell of the label, as far as its type goes."""
+        [column] = self.label_columns
+        if isinstance(row[column], (list, dict)) or inputs.is_printed(row[column]):
+            hint = "; type multilabel reads lists" * self._has_classes
+            return f"{column} is {shown(row[column])}{hint}"
+        return None if self.label_of(row) else f"the column {column!r} is empty"
+
+    def label_of(self, row: dict[str | None, Any]) -> str:
+        """The label of a line, without the spaces around it."""
+        [column] = self.label_columns
+        return str(row[column]).strip()
+
+    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
+        """Labels in one spelling for equal numbers, such as 0 and 0.0."""
+        if not self._has_classes:
+            found = [inputs.with_decimal_point(label) for label in labels]
+            if count := sum(map(str.__ne__, labels, found)):
+                self.remark(split, "numbers have a decimal comma", count)
+            return found
+        is_known = split != "train" or self.stored
+        spellings = inputs.spellings(self.labels if is_known else labels)
+        known = {*self.labels} if is_known else set()
+        found = [
+            label if label in known else spellings.get(inputs.number_of(label), label)
+            for label in labels
+        ]
+        if not is_known and (count := len({*labels}) - len({*found})):
+            what = "spellings of a number that another class has, as 0.0 beside 0"
+            self.remark(split, what, count)
+        return found
+
+
+def metrics_of(description: Mapping[str, Any]) -> list[Any]:
+    """The metrics of a description, the main one first."""
+    found = description.get("metric", "accuracy")
+    return found if isinstance(found, list) else [found]
+
+
+def columns_of(
+    description: Mapping[str, Any], usual: Sequence[Columns], num_texts: int
+) -> list[Columns]:
+    """Where the texts of a task may be in a table: the first that are there."""
+    own = tuple(description[k] for k in ("text_a", "text_b") if description.get(k))
+    return [*([own] if own else usual), ("text", "text_b")[:num_texts]]
 
 
 def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
@@ -287,253 +439,75 @@ def truncate_pair(a: list[int], b: list[int], length: int) -> tuple[list, list]:
 BALANCED = "balanced"
 
 
-def weights_of(
-    name: str, given: Any, labels: Sequence[str], examples: Iterable[Any]
-) -> list[float]:
-    """The weight of each label.
+def checked_weights(name: str, labels: Sequence[str], weights: Any) -> list[float]:
+    """A weight for each label, in the order of the head's outputs.
 
     Args:
       name: of the task, for messages.
-      given: "balanced"; or numbers, in the order of the labels or by their names, where
-        one that is left out is 1.
-      labels: in the order of the head's outputs.
-      examples: the training set's, with a `label`, or a tuple of labels.
+      weights: numbers, in the order of the labels or by their names, where one that is
+        left out is 1.
 
     Raises `UserError` for anything else.
     """
-    if given == BALANCED:
-        return _balanced(name, labels, [example.label for example in examples])
-    is_named = isinstance(given, Mapping)
-    weights = [given.get(label, 1.0) for label in labels] if is_named else given
-    wrong = [label for label in given if label not in labels] if is_named else []
-    if isinstance(weights, list):
-        is_right = [type(x) in (int, float) and 0 <= x < math.inf for x in weights]
-        wrong += [x for x, right in zip(weights, is_right, strict=True) if not right]
-    if wrong or not isinstance(weights, list) or len(weights) != len(labels):
+    found, wrong = weights, []
+    if isinstance(weights, Mapping):
+        found = [weights.get(label, 1.0) for label in labels]
+        wrong = [label for label in weights if label not in labels]
+    if not isinstance(found, list) or len(found) != len(labels):
+        wrong = [weights]
+    else:
+        numbers = [type(x) in (int, float) and 0 <= x < math.inf for x in found]
+        wrong += [x for x, right in zip(found, numbers, strict=True) if not right]
+    if wrong:
         raise UserError(
-            f"task {name}: class_weights has {shown(wrong[0] if wrong else given)}.\n"
-            f"It must be {BALANCED!r}, or a list or object with a number of at least 0 "
-            f"for each class: {', '.join(labels)}."
+            f"task {name}: class_weights has {shown(wrong[0])}.\nIt must be "
+            f"{BALANCED!r}, or a list or object with a number of at least 0 for each "
+            f"class: {', '.join(labels)}."
         )
-    return [float(weight) for weight in weights]
+    return [float(weight) for weight in found]
 
 
-def _balanced(name: str, labels: Sequence[str], given: Sequence[Any]) -> list[float]:
+def balanced_weights(
+    name: str, labels: Sequence[str], of_examples: Sequence[Any]
+) -> list[float]:
     """So that each class has the same part in the loss, the mean weight being 1.
 
     Where a text has any number of classes: so that it weighs as much to have one as
     not to have it.
+
+    Args:
+      of_examples: the label, or the tuple of labels, of each training example.
     """
-    has_one = all(isinstance(label, str) for label in given)
-    each = given if has_one else itertools.chain.from_iterable(given)
-    counts = collections.Counter(each)
+    has_one = all(isinstance(label, str) for label in of_examples)
+    each = of_examples if has_one else itertools.chain.from_iterable(of_examples)
+    counts, total = collections.Counter(each), len(of_examples)
     if missing := next((label for label in labels if not counts[label]), None):
         raise UserError(
             f"task {name}: class_weights is {BALANCED!r}, but there is no training "
             f"example of {missing}.\nGive the weights as numbers."
         )
     if has_one:
-        return [len(given) / (len(labels) * counts[label]) for label in labels]
-    return [max(len(given) - counts[x], 1) / counts[x] for x in labels]
+        return [total / (len(labels) * counts[label]) for label in labels]
+    return [max(total - counts[x], 1) / counts[x] for x in labels]
 
 
-METRICS = ("accuracy", "mcc", "f1")
-
-
-def metrics_of(description: dict[str, Any]) -> list[Any]:
-    """The metrics of a description, the main one first."""
-    found = description.get("metric", "accuracy")
-    return found if isinstance(found, list) else [found]
-
-
-def _number(label: Any) -> float | None:
+def wrong_number(
+    label: str, lowest: float | None = None, highest: float | None = None
+) -> str | None:
+    """What is wrong with a score on a scale; None: that end is open."""
     try:
-        found = float(label)
-    except (ValueError, TypeError):
+        value = float(label)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        either = f"; {label.replace(',', '.')} or {label.replace(',', '')}?"
+        is_thousands = re.fullmatch(r"-?\d{1,3}(,\d{3})+", label)
+        return f"{shown(label)} is not a number{either if is_thousands else ''}"
+    low = -math.inf if lowest is None else lowest
+    high = math.inf if highest is None else highest
+    if low <= value <= high:
         return None
-    return found if math.isfinite(found) else None
-
-
-class OwnTextTask(OwnFiles, TextTask):
-    """Classes or numbers for texts in columns."""
-
-    fewest_labels = 2
-
-    def __init__(self, name, config, tokenizer):
-        super().__init__(name, config, tokenizer)
-        self.num_texts = 2 if self.description.get("text_b") else 1
-        self.identity = (self.description.get("id", "id"),)
-        self.metric, *self.more_metrics = metrics_of(self.description)
-        self._has_classes = self.description["type"] != "regression"
-
-    @functools.cached_property
-    def labels(self) -> tuple[str, ...]:
-        """Those that the model was trained for, else those of the training file."""
-        if self.stored:
-            return self.stored.labels
-        found = {e.label for e in self.read("train")} if self._has_classes else ()
-        return tuple(sorted(found))
-
-    @property
-    def said_weights(self) -> Any:
-        """The class weights of the description."""
-        return self.description.get("class_weights")
-
-    @property
-    def lowest(self) -> float:
-        """The low end of the scale."""
-        return self._scale[0]
-
-    @property
-    def highest(self) -> float:
-        """The high end of the scale."""
-        return self._scale[1]
-
-    @functools.cached_property
-    def _scale(self) -> tuple[float, float]:
-        """What the description says, else the model, else the training file."""
-        known = self.stored
-        if self._has_classes:
-            return 0.0, 1.0
-        if known:
-            found = known.lowest, known.highest
-        elif {"lowest", "highest"} <= set(self.description):
-            found = 0.0, 1.0
-        else:
-            found = _range(self.read("train"))
-        keys = zip(("lowest", "highest"), found, strict=True)
-        low, high = (float(self.description.get(key, value)) for key, value in keys)
-        return low, high
-
-    def check(self) -> None:
-        """Classes or numbers to tell apart, and a scale that holds the dev set's."""
-        if self._has_classes and len(self.labels) < self.fewest_labels:
-            raise UserError(
-                f"task {self.name}: {self.path('train')} has {len(self.labels)} labels "
-                f"({', '.join(self.labels) or 'none'}); there is nothing to learn"
-                f"{reasons(self.skipped.get('train', ()))}."
-            )
-        if self._has_classes:
-            _ = self.class_weights  # What is wrong with them is said now.
-            given = () if self.stored else self.read("train")
-            texts = {(e.text_a, e.text_b) for e in given}
-            if given and len(texts) < len({e.label for e in given}):
-                raise UserError(
-                    f"task {self.name}: {self.path('train')} has {len(texts)} texts "
-                    f"and more labels, as {shown(given[0].label)}.\nAre the columns of "
-                    "text and label swapped? text_a and label of the task name them."
-                )
-            return
-        if self.highest <= self.lowest:
-            raise UserError(f"task {self.name}: all scores are {self.lowest:g}.")
-        if not self.config.scores_dev or self._is_scale_given:
-            return
-        low, high = _range(self.read("dev"))
-        if low < self.lowest or high > self.highest:
-            low, high = min(low, self.lowest), max(high, self.highest)
-            raise UserError(
-                f"{self.path('dev')} has scores from {low:g} to {high:g}, the training "
-                f"file from {self.lowest:g} to {self.highest:g}.\nSay in the task what "
-                f'the scale is, such as "lowest": {low:g}, "highest": {high:g}.'
-            )
-
-    @property
-    def _is_scale_given(self) -> bool:
-        """By a model or both keys; else the training file's scores are the scale."""
-        return bool(self.stored) or {"lowest", "highest"} <= set(self.description)
-
-    @property
-    def label_columns(self) -> tuple[str, ...]:
-        """One; of classes in columns of their own, all."""
-        label = self.description["label"]
-        return (label,) if isinstance(label, str) else tuple(label)
-
-    def _labelled(self, split: str) -> Iterator[tuple[str, dict[str | None, Any]]]:
-        """Lines that have all columns; `bad` has been told of the others."""
-        columns = (*self.columns[0], *self.label_columns)
-        bad = functools.partial(self.bad, split)
-        source = self.source(split)
-        for where, row, _ in inputs.whole_rows(source, [columns], bad):
-            if wrong := inputs.no_text(row, self.columns[0]):
-                bad(where, wrong)
-            elif wrong := self.wrong_cells(row):
-                bad(where, wrong)
-            else:
-                yield where, row
-
-    def examples(self, split: str) -> list[InputExample]:
-        """All lines, counted by the example ids; spaces around labels do not count."""
-        if split == "test":
-            # In the described columns alone: those of other files are looked for.
-            bad = functools.partial(self.bad, split)
-            found = self.columns[:1], self.identity, bad
-            asked = inputs.texts(self.source(split), *found)
-            return [self.example_of(eid, one.given) for eid, one in enumerate(asked)]
-        found = []
-        rows = list(self._labelled(split))
-        labels = [self.label_of(row) for _, row in rows]
-        labels = self.one_spelling(split, labels)
-        for eid, ((where, row), label) in enumerate(zip(rows, labels, strict=True)):
-            if wrong := self._wrong(split, label):
-                self.bad(split, where, wrong)
-                continue
-            given = inputs.given_of(row, self.columns[0], self.identity)
-            found.append(example_of(eid, given, label))
-        return found
-
-    def wrong_cells(self, row: dict[str | None, Any]) -> str | None:
-        """What is wrong with the cell of the label, as far as its type goes."""
-        [column] = self.label_columns
-        if isinstance(row[column], (list, dict)) or cells.is_printed(row[column]):
-            hint = "; type multilabel reads lists" * self._has_classes
-            return f"{column} is {shown(row[column])}{hint}"
-        return None if self.label_of(row) else f"the column {column!r} is empty"
-
-    def label_of(self, row: dict[str | None, Any]) -> str:
-        """The label of a line, without the spaces around it."""
-        [column] = self.label_columns
-        return str(row[column]).strip()
-
-    def one_spelling(self, split: str, labels: list[Any]) -> list[Any]:
-        """Labels in one spelling for equal numbers, such as 0 and 0.0."""
-        if not self._has_classes:
-            found = [cells.with_decimal_point(label) for label in labels]
-            if count := sum(map(str.__ne__, labels, found)):
-                self.remark(split, "numbers have a decimal comma", count)
-            return found
-        is_known = split != "train" or self.stored
-        spellings = cells.spellings(self.labels if is_known else labels)
-        known = {*self.labels} if is_known else set()
-        found = [
-            label if label in known else spellings.get(cells.number_of(label), label)
-            for label in labels
-        ]
-        if not is_known and (count := len({*labels}) - len({*found})):
-            what = "spellings of a number that another class has, as 0.0 beside 0"
-            self.remark(split, what, count)
-        return found
-
-    def _wrong(self, split: str, label: str) -> str | None:
-        """What is wrong with a label, as far as the file can tell by itself."""
-        if not self._has_classes and not self._is_scale_given:
-            return self._wrong_number(label)
-        if self._has_classes and split == "train" and not self.stored:
-            return None
-        return self.wrong_label(label)
-
-    def _wrong_number(self, label: str) -> str | None:
-        """What is wrong with a score, where one end of the scale at most is given."""
-        value = _number(label)
-        if value is None:
-            either = f"; {label.replace(',', '.')} or {label.replace(',', '')}?"
-            is_thousands = re.fullmatch(r"-?\d{1,3}(,\d{3})+", label)
-            return f"{shown(label)} is not a number{either if is_thousands else ''}"
-        low, high = (self.description.get(key) for key in ("lowest", "highest"))
-        if low is not None and value < float(low):
-            return f"the score is {label}, lowest is {low}"
-        if high is not None and value > float(high):
-            return f"the score is {label}, highest is {high}"
-        return None
+    return f"the score is {label}; it must be {low:g} to {high:g}"
 
 
 def _range(examples: Sequence[InputExample]) -> tuple[float, float]:

@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from electra_tf.errors import UserError
-from electra_tf.finetune.cells import printed
 from electra_tf.finetune.inputs import (
     LINES,
-    Asked,
     Columns,
+    Input,
     Source,
     identity_of,
+    printed,
     records,
     refuse,
     shown,
@@ -274,7 +274,7 @@ def words(
     source: Source,
     column: Named = None,
     identity: Columns = ("id",),
-) -> Iterator[Asked]:
+) -> Iterator[Input]:
     """Sentences as lists of words: lists in JSON lines, columns, or a sentence a line.
 
     Args:
@@ -292,10 +292,10 @@ def words(
             refuse(where, f"{name} is {shown(found)}, not a list of words; has {there}")
         if wrong := no_words(found):
             refuse(where, f"{key} has {wrong} for a word")
-        yield Asked(where, identity_of(row, identity) | {"words": [*map(str, found)]})
+        yield Input(where, identity_of(row, identity) | {"words": [*map(str, found)]})
 
 
-def _asked_lines(source: Source, column: Named) -> Iterator[Asked]:
+def _asked_lines(source: Source, column: Named) -> Iterator[Input]:
     lines = iter(source.lines)
     sample = list(itertools.islice(lines, _SAMPLE))
     layout = untagged_layout(source.name, sample, column)
@@ -305,14 +305,14 @@ def _asked_lines(source: Source, column: Named) -> Iterator[Asked]:
     if layout.is_running:
         for number, line in enumerate(lines, start=1):
             if cells := line.split():
-                yield Asked(f"{source.name}, line {number}", {"words": cells})
+                yield Input(f"{source.name}, line {number}", {"words": cells})
         return
     for number, rows in sentences(lines, layout):
         where = f"{source.name}, line {number}"
         wrong = next((r for r in rows if len(r) != layout.width), None)
         if wrong is not None:
             refuse(where, f"{shown(' '.join(wrong))} has not {layout.width} columns")
-        yield Asked(where, {"words": [row[layout.words] for row in rows]})
+        yield Input(where, {"words": [row[layout.words] for row in rows]})
 
 
 def untagged_layout(name: str, lines: Sequence[str], column: Named = None) -> Layout:

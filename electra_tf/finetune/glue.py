@@ -21,8 +21,8 @@ from electra_tf.errors import UserError
 from electra_tf.finetune.classification import InputExample, TextTask
 from electra_tf.finetune.inputs import (
     Columns,
+    Source,
     parquet_name,
-    read_text,
     shown,
 )
 from electra_tf.finetune.task import (
@@ -103,14 +103,6 @@ class GlueTask(TextTask):
         mismatched = self.name == "mnli" and self.path("dev_mismatched").is_file()
         return ["dev", "dev_mismatched"] if mismatched else ["dev"]
 
-    def notes(self, kinds: Sequence[str]) -> list[str]:
-        """Which of mnli's sets is not there."""
-        found = super().notes(kinds)
-        if self.name == "mnli" and "dev" in kinds and len(self.splits("dev")) < 2:
-            name = self.path("dev_mismatched").name
-            found.append(f"mnli has no {name}: only the matched set counts")
-        return found
-
     def path(self, split: str) -> Path:
         """The file of a split."""
         file = "dev_matched" if (self.name, split) == ("mnli", "dev") else split
@@ -132,7 +124,7 @@ class GlueTask(TextTask):
     def rows(self, split: str) -> Iterator[tuple[str, int, list[str], str]]:
         """(where it stands, example id, texts, label) of each row."""
         path, is_test = self.required(split), split in self.glue.submission
-        lines = read_text(path).split("\n")
+        lines = [*Source.of(path).lines] or [""]
         first_line = 1
         if self.glue.has_header or is_test:
             self._check_header(path, lines[0], is_test)
@@ -144,7 +136,7 @@ class GlueTask(TextTask):
             if not line.strip():
                 continue
             where = f"{path}, line {eid + first_line}"
-            cells = line.rstrip("\r").split("\t")
+            cells = line.split("\t")
             if len(cells) < wanted:
                 what = f"{len(cells)} columns instead of {wanted} or more"
                 self.bad(split, where, what)
@@ -160,7 +152,7 @@ class GlueTask(TextTask):
 
     def _check_header(self, path: Path, line: str, is_test: bool) -> None:
         """Refuses a first line that is an example: nothing would be left of it."""
-        cells = line.rstrip("\r").split("\t")
+        cells = line.split("\t")
         if is_test:
             is_example = len(cells) > 1 and cells[0].strip().isdecimal()
         else:
@@ -173,9 +165,9 @@ class GlueTask(TextTask):
                 "Put the line with the names of the columns above it, as GLUE has it."
             )
 
-    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
+    def write_predictions(self, split, scorer, directory) -> list[str]:
         """For test sets also the file that GLUE takes, alone and zipped."""
-        paths = super().write_predictions(split, scorer, directory, trial)
+        paths = super().write_predictions(split, scorer, directory)
         if split not in self.glue.submission:
             return paths
         rows = sorted(scorer.rows, key=lambda row: int(row["eid"]))
@@ -223,26 +215,23 @@ class GlueRowsTask(GlueTask):
     def rows(self, split):
         """As `GlueTask.rows`, in the order of the table."""
         names, table = self.table(split)
+        names = names or _CLASSES.get(self.name, ())
         columns, is_test = self.glue.columns[-1], split in self.glue.submission
         for number, (where, row) in enumerate(table):
-            texts = [row.get(column) for column in columns]
-            texts = [x.decode("utf-8") if isinstance(x, bytes) else x for x in texts]
-            wrong = [
-                c for c, x in zip(columns, texts, strict=True) if type(x) is not str
-            ]
             # Only there the ids are GLUE's; those of MRPC's other sets have gaps.
             eid = row.get("idx", number) if is_test else number
+            texts = [row.get(column) for column in columns]
+            texts = [x.decode("utf-8") if isinstance(x, bytes) else x for x in texts]
+            cells = dict(zip(columns, texts, strict=True)) | {"idx": eid}
+            kinds = dict.fromkeys(columns, str) | {"idx": int | np.integer}
+            wrong = [c for c, x in cells.items() if not isinstance(x, kinds[c])]
             if wrong:
-                what = f"column {wrong[0]!r} is {shown(row.get(wrong[0]))}, not a text"
-                self.bad(split, where, what)
-            elif not isinstance(eid, int | np.integer):
-                what = f"column 'idx' is {shown(eid)}, not a whole number"
-                self.bad(split, where, what)
-            else:
-                names = names or _CLASSES.get(self.name, ())
-                label = self.unknown_label()
-                label = label if is_test else self._label(row.get("label"), names)
-                yield f"{where}: column 'label'", int(eid), texts, label
+                what = f"column {wrong[0]!r} is {shown(cells[wrong[0]])}"
+                self.bad(split, where, f"{what}, not a text or a whole number")
+                continue
+            label = self.unknown_label()
+            label = label if is_test else self._label(row.get("label"), names)
+            yield f"{where}: column 'label'", int(eid), texts, label
 
     def _label(self, value: Any, names: Sequence[str]) -> str:
         """As GLUE's files have it: its name, or the number of a class or a score."""

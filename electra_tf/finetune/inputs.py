@@ -7,6 +7,8 @@ held in memory but the line at hand (of a SQuAD file in .json, the file).
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import csv
 import difflib
 import functools
@@ -18,12 +20,12 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.text import archives, tables
 from electra_tf.text.archives import COMPRESSED
-from electra_tf.text.corpus import open_text
+from electra_tf.text.corpus import TextReader, open_text
 from electra_tf.text.units import Unit
 
 TABLES = ("tsv", "csv", "jsonl", "json", "parquet")
@@ -73,7 +75,8 @@ class Source(NamedTuple):
     @classmethod
     def of(cls, path: Path) -> Source:
         """A file of a data set, opened when its lines are asked for."""
-        return cls(str(path), form_of(path), _of_file(path))
+        form = form_of(path)
+        return cls(str(path), form, _content(path, form))
 
     @classmethod
     def of_objects(cls, objects: Iterable[Mapping[str, Any]]) -> Source:
@@ -81,11 +84,11 @@ class Source(NamedTuple):
         return cls("the inputs", _ROWS, objects)
 
 
-class Asked(NamedTuple):
+class Input(NamedTuple):
     """One input: where it stands, and what a prediction repeats of it."""
 
     where: str
-    given: dict[str, Any]  # "id", where there is one; text, text_b, words, question ...
+    fields: dict[str, Any]  # "id" if there is one; text, text_b, words, question ...
 
 
 def form_of(path: str | Path) -> str:
@@ -126,9 +129,7 @@ def open_source(path: str | None, form: str | None, kind: str) -> Source:
     found = input_form(path, form, kind)
     if path is None and found == "parquet":
         raise UserError("parquet cannot be read from standard input; name the file.")
-    if path is None:
-        return Source(archives.STANDARD_INPUT, found, _of_file(None))
-    return Source(path, found, _of_file(Path(path)))
+    return Source(path or archives.STANDARD_INPUT, found, _content(path, found))
 
 
 def input_form(path: str | None, form: str | None, kind: str) -> str:
@@ -149,7 +150,7 @@ def can_cut(path: str | Path, form: str, kind: str) -> bool:
     if Path(path).suffix.lower() in COMPRESSED:
         return False
     if form == "tsv":  # A line may end inside a quoted cell.
-        sample = list(itertools.islice(_of_file(Path(path)), _SAMPLE))
+        sample = list(itertools.islice(_lines(path), _SAMPLE))
         return not _is_quoted(_with_quotes(str(path), sample), "\t")
     return form == "jsonl" or (form == LINES and kind == "texts")
 
@@ -161,74 +162,45 @@ def open_part(part: Unit, skipped: int) -> Source:
       part: its kind is the form.
       skipped: the lines before, for messages.
     """
-    path = Path(part.path)
-    if path.suffix.lower() in COMPRESSED:  # such a file is one part
-        return Source(part.path, part.kind, _of_file(path))
-    if not part.start:
-        return Source(part.path, part.kind, _of_file(path, 0, part.end), 0)
-    lines = _of_file(path, part.start, part.end, skipped)
-    if part.kind != "tsv":
-        return Source(part.path, part.kind, lines, skipped)
-    header = itertools.islice(_of_file(path), 1)
-    lines = itertools.chain(header, lines)
-    return Source(part.path, part.kind, lines, skipped - 1, is_quoted=False)
+    path, form = part.path, part.kind
+    if form == "json" or Path(path).suffix.lower() in COMPRESSED:
+        return Source(path, form, _content(path, form))  # such a file is one part
+    lines = _lines(path, part.start, part.end)
+    if part.start and form == "tsv":
+        lines = itertools.chain(itertools.islice(_lines(path), 1), lines)
+        return Source(path, form, lines, skipped - 1, is_quoted=False)
+    return Source(path, form, lines, skipped if part.start else 0)
 
 
-def _of_file(
-    path: Path | None, start: int = 0, end: int | None = None, skipped: int = 0
+def _content(path: str | Path | None, form: str) -> Iterator[Any]:
+    """The lines of a file or of standard input (None); of JSON the bytes of the whole.
+
+    Raises `UserError` for something else than text in UTF-8.
+    """
+    if form != "json":
+        yield from _lines(path)
+        return
+    with archives.open_decompressed(path) as stream:
+        yield stream.read()
+
+
+def _lines(
+    path: str | Path | None, start: int = 0, end: int | None = None
 ) -> Iterator[str]:
     name = archives.STANDARD_INPUT if path is None else str(path)
     # Parts are of files that are not compressed.
     opened = archives.open_decompressed(path) if end is None else open_text(path)
     with opened as stream:
-        lines = stream if end is None else _lines_from(stream, start, end)
-        yield from text_lines(lines, name, max(2, skipped + 1) if start else 1)
-
-
-def _lines_from(stream: BinaryIO, start: int, end: int) -> Iterator[bytes]:
-    """The lines that begin in some bytes of a file."""
-    if start:
-        stream.seek(start - 1)
-        start += len(stream.readline()) - 1
-    while start < end and (line := stream.readline()):
-        start += len(line)
-        yield line
-
-
-def text_lines(stream: Iterable[bytes], name: str, first: int = 1) -> Iterator[str]:
-    """The lines of a stream in UTF-8, without their ends and a byte order mark.
-
-    Args:
-      first: number of the first line in its file.
-
-    Raises `UserError` naming the first line that is something else.
-    """
-    for number, line in enumerate(stream, start=first):
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise _not_utf8(name, number, line, error.start) from None
-        if number == 1 and "\0" in text:
-            raise _not_utf8(name, number, line, line.index(b"\0"))
-        if number == 1 and not text.endswith("\n"):
-            yield from text.split("\r")  # Where lines end in \r alone, all do.
-        else:
-            yield text.removesuffix("\n").removesuffix("\r")
-
-
-def _not_utf8(name: str, number: int, line: bytes, place: int) -> UserError:
-    is_utf16 = line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line
-    theirs = "UTF-16" if is_utf16 else "ENCODING"
-    what = "is UTF-16, " if is_utf16 else ""
-    return UserError(
-        f"{name}, line {number}: {what}not UTF-8 (byte 0x{line[place]:02x}).\nConvert "
-        f"the file: iconv -f {theirs} -t UTF-8 {Path(name).name} > new"
-    )
-
-
-def read_text(path: Path) -> str:
-    """The text of a file, as `text_lines` has it; lines end in \\n."""
-    return "".join(f"{line}\n" for line in _of_file(path))
+        head = getattr(stream, "head", b"")
+        if head[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in head[:64]:
+            raise UserError(
+                f"{name} is UTF-16, not UTF-8.\nConvert it: iconv -f UTF-16 -t UTF-8 "
+                f"{Path(name).name} > new"
+            )
+        for block in TextReader(stream, name, start=start, end=end):
+            # Where lines end in \r alone, all do.
+            is_one = len(block) == 1 and "\r" in block[0]
+            yield from block[0].split("\r") if is_one else block
 
 
 def records(
@@ -256,7 +228,7 @@ def records(
     if source.form == "jsonl":
         yield from _objects(name, lines, source.skipped)
     elif source.form == "json":
-        yield from _array(name, lines)
+        yield from _array(source)
     elif source.form == "parquet":
         yield from _table_rows(name, choices)
     else:
@@ -330,7 +302,7 @@ def _with_quotes(name: str, sample: Sequence[str]) -> Sequence[str]:
     """The first lines of a file; where they have no quote, those from its first on."""
     if len(sample) < _SAMPLE or '"' in "".join(sample) or not os.path.isfile(name):
         return sample
-    later = itertools.dropwhile(lambda line: '"' not in line, _of_file(Path(name)))
+    later = itertools.dropwhile(lambda line: '"' not in line, _lines(name))
     return [sample[0], *itertools.islice(later, _SAMPLE - 1)]
 
 
@@ -464,8 +436,7 @@ def _objects(
                 f"\nConvert it: jq -c '.[]' {Path(name).name}"
             )
         try:
-            # Others write NaN, which JSON does not have, for a missing value.
-            found = json.loads(line, parse_constant=lambda _: None)
+            found = json.loads(line, parse_constant=_missing)
         except JSON_ERRORS as error:
             hint = f"\nOne object a line: jq -c . {Path(name).name} > new.jsonl"
             is_cut = is_first and line.strip() == "{"
@@ -476,31 +447,33 @@ def _objects(
         yield where, _flat(found)
 
 
-def _array(name: str, lines: Iterable[str]) -> Iterator[tuple[str, Row]]:
-    """The objects of a JSON array, perhaps under one key."""
-    lines = list(lines)
+def read_json(source: Source) -> Any:
+    """What is in a .json file; of JSON Lines by that name a list of the lines."""
+    [data] = source.lines
     try:
-        content = json.loads("\n".join(lines), parse_constant=lambda _: None)
+        return json.loads(data, parse_constant=_missing)
     except JSON_ERRORS as error:
-        if len(lines) > 1 and is_object(lines[0]):  # JSON Lines by another name
-            yield from _objects(name, iter(lines), 0)
-            return
-        raise UserError(f"{name}: {error}") from None
+        with contextlib.suppress(*JSON_ERRORS):
+            lines = filter(None, map(bytes.strip, data.split(b"\n")))
+            return [json.loads(line, parse_constant=_missing) for line in lines]
+        raise UserError(f"{source.name} is not in JSON: {error}.") from None
+
+
+def _missing(constant: str) -> None:
+    """What NaN is in JSON, where others write it for a missing value."""
+    del constant
+
+
+def _array(source: Source) -> Iterator[tuple[str, Row]]:
+    """The objects of a JSON array, perhaps under one key."""
+    content = read_json(source)
     lists = [content] if isinstance(content, list) else []
     if isinstance(content, dict):
         lists = [value for value in content.values() if isinstance(value, list)]
     if len(lists) != 1 or not all(isinstance(row, dict) for row in lists[0]):
-        raise UserError(f"{name} is not an array of objects, [{{...}}, ...].")
+        raise UserError(f"{source.name} is not an array of objects, [{{...}}, ...].")
     for number, row in enumerate(lists[0]):
-        yield f"{name}, entry {number}", _flat(row)
-
-
-def is_object(line: str) -> bool:
-    """Whether a line is a JSON object by itself."""
-    try:
-        return isinstance(json.loads(line), dict)
-    except JSON_ERRORS:
-        return False
+        yield f"{source.name}, entry {number}", _flat(row)
 
 
 def _flat(row: Row) -> Row:
@@ -557,7 +530,7 @@ def texts(
     choices: Sequence[Columns],
     identity: Columns = ("id",),
     bad: Callable[[str, str], None] | None = None,
-) -> Iterator[Asked]:
+) -> Iterator[Input]:
     """Texts, or pairs of them, in the first columns of `choices` that are there.
 
     Args:
@@ -568,7 +541,7 @@ def texts(
         if wrong := no_text(row, columns):
             bad(where, wrong)
         else:
-            yield Asked(where, given_of(row, columns, identity))
+            yield Input(where, text_fields(row, columns, identity))
 
 
 def no_text(row: Row, columns: Columns) -> str | None:
@@ -579,11 +552,12 @@ def no_text(row: Row, columns: Columns) -> str | None:
     return None
 
 
-def given_of(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
+def text_fields(row: Row, columns: Columns, identity: Columns) -> dict[str, Any]:
     """id, text and text_b of a row, as far as it has them."""
     texts_of = zip(("text", "text_b"), columns, strict=False)
-    given = identity_of(row, identity)
-    return given | {name: str(row[column]) for name, column in texts_of}
+    return identity_of(row, identity) | {
+        name: str(row[column]) for name, column in texts_of
+    }
 
 
 def identity_of(row: Mapping[str | None, Any], columns: Columns) -> dict[str, Any]:
@@ -601,3 +575,63 @@ def shown(label: Any) -> str:
     """A value of the data for a message, which may be as long as the file."""
     text = repr(label)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_STRING = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_CONSTANTS = {"true": "True", "false": "False", "null": "None", "nan": "None"}
+
+
+def printed(text: str) -> Any:
+    """The list or object that a text is the printed form of; None if it is none.
+
+    As JSON, Python, pandas, NumPy and Java print them: ["a"], ['a', 'b'], ['a' 'b'],
+    [1. 0.], {'text': array(['a'], dtype=object)}, [a, b].
+    """
+    parts = re.split(_STRING, text.strip())
+    for place in range(0, len(parts), 2):  # what is not between quotes
+        part = re.sub(r",\s*dtype=\w+|\barray(?=\()", "", parts[place])
+        part = re.sub(r"[a-z]+", lambda m: _CONSTANTS.get(m[0], m[0]), part)
+        part = re.sub(r"(?<=[\w.])\s+(?=[-\w.])", ", ", part)
+        is_inside = 0 < place < len(parts) - 1
+        parts[place] = ", " if is_inside and not part.strip() else part
+    try:
+        found = ast.literal_eval("".join(parts))
+        return (
+            [*found]
+            if isinstance(found, (tuple, set))
+            else (found if isinstance(found, (list, dict)) else None)
+        )
+    except (ValueError, SyntaxError):
+        inner = text.strip()
+        is_list = inner[:1] == "[" and inner[-1:] == "]" and len(parts) == 1
+        return [x.strip() for x in inner[1:-1].split(",")] if is_list else None
+
+
+def is_printed(value: Any) -> bool:
+    """Whether a text is a printed list, of several things or of quoted text."""
+    if not isinstance(value, str) or not re.match(r"\s*[\[({]", value):
+        return False
+    found = printed(value)
+    return isinstance(found, (list, dict)) and (len(found) != 1 or "'" in value)
+
+
+def number_of(label: Any) -> float | None:
+    """The number that a label is, if it is written as one; 01 is none."""
+    is_number = re.fullmatch(r"-?(0|[1-9]\d*)(\.\d+)?", str(label))
+    return float(label) if is_number else None
+
+
+def with_decimal_point(number: str) -> str:
+    """A number whose decimal sign is a comma, with a point.
+
+    1,250 stays: its comma may part thousands.
+    """
+    is_clear = re.fullmatch(r"-?(0,\d+|\d+,(?!\d{3}$)\d+)", number)
+    return number.replace(",", ".") if is_clear else number
+
+
+def spellings(labels: Iterable[str]) -> dict[float | None, str]:
+    """Number -> its shortest spelling among labels."""
+    found = {number_of(x): x for x in sorted({*labels}, key=len, reverse=True)}
+    found.pop(None, None)
+    return found

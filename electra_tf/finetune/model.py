@@ -191,11 +191,7 @@ def freeze(model: FinetuningModel, layers: int) -> None:
 class TrainableFinetuningModel:
     """Trains a FinetuningModel (see `train.step.Trainable`)."""
 
-    metrics = (
-        Metric(
-            "loss", "loss", "the loss, summed over the batch's examples", short="loss"
-        ),
-    )
+    metrics = (Metric("loss", "loss, summed over the examples", short="loss"),)
 
     def __init__(self, model: FinetuningModel):
         self.model = model

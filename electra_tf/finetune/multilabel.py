@@ -15,10 +15,16 @@ from typing import Any
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.finetune import cells
-from electra_tf.finetune.classification import OwnTextTask
+from electra_tf.finetune import inputs
+from electra_tf.finetune.classification import TextTask
 from electra_tf.finetune.inputs import shown
-from electra_tf.finetune.task import FeatureSpec, HeadSpec, Scorer, rounded
+from electra_tf.finetune.task import (
+    FeatureSpec,
+    HeadSpec,
+    Scorer,
+    rounded,
+    scores_by_class,
+)
 
 SEPARATOR = ","
 _VECTOR = re.compile(r"[01]([ ,;|]+[01])+")
@@ -35,7 +41,7 @@ def split(label: Any, separator: str) -> tuple[str, ...]:
     separators.
     """
     if isinstance(label, str) and label.strip()[:1] in ("[", "(", "{"):
-        there = cells.printed(label)
+        there = inputs.printed(label)
         label = there if isinstance(there, list) else label
     if isinstance(label, str) and _VECTOR.fullmatch(label.strip()):
         label = re.findall(r"[01]", label)
@@ -47,13 +53,13 @@ def split(label: Any, separator: str) -> tuple[str, ...]:
 
 def _flag(value: Any) -> float | None:
     """0 or 1 of a cell; any other number; None for text."""
-    return cells.number_of(int(value) if isinstance(value, bool) else value)
+    return inputs.number_of(int(value) if isinstance(value, bool) else value)
 
 
 def is_vectors(labels: Sequence[tuple[str, ...]]) -> bool:
     """Whether labels are vectors of 0 and 1, a number for each class."""
     widths = {len(label) for label in labels}
-    numbers = {cells.number_of(name) for label in labels for name in label}
+    numbers = {inputs.number_of(name) for label in labels for name in label}
     return len(widths) == 1 and max(widths) > 1 and numbers <= {0.0, 1.0}
 
 
@@ -68,21 +74,20 @@ class MultilabelScorer(Scorer):
         gold = np.array([row["label_flags"] for row in self.rows]) > 0.5
         return gold, np.array([row["logits"] for row in self.rows]) > 0
 
-    def _options(self) -> dict[str, Any]:
-        """For scikit-learn, to which one column is of two classes: no and yes."""
-        only = {"labels": [True]} if len(self.labels) == 1 else {}
-        return only | {"zero_division": 0.0}
+    @property
+    def _which(self) -> list[bool] | None:
+        """For scikit-learn, to which one column is two classes: no and yes."""
+        return [True] if len(self.labels) == 1 else None
 
     def get_results(self) -> list[tuple[str, float]]:
         """f1 (micro), f1_macro, exact_match and loss."""
         from sklearn import metrics
 
         gold, ours = self._arrays()
-        found = {"f1": "micro", "f1_macro": "macro"}
-        options = self._options()
+        options = {"labels": self._which, "zero_division": 0.0}
         results = [
             (name, metrics.f1_score(gold, ours, average=average, **options))
-            for name, average in found.items()
+            for name, average in (("f1", "micro"), ("f1_macro", "macro"))
         ]
         results.append(("exact_match", np.mean(np.all(gold == ours, axis=1))))
         loss = np.mean([row["loss"] for row in self.rows], dtype=np.float64)
@@ -90,21 +95,7 @@ class MultilabelScorer(Scorer):
 
     def details(self) -> dict[str, Any]:
         """Precision, recall and F1 of each class, in percent."""
-        from sklearn import metrics
-
-        found = metrics.precision_recall_fscore_support(
-            *self._arrays(), average=None, **self._options()
-        )
-        classes = {}
-        for label, (precision, recall, f1, support) in zip(
-            self.labels, zip(*found, strict=True), strict=True
-        ):
-            classes[label] = {
-                "precision": 100.0 * float(precision),
-                "recall": 100.0 * float(recall),
-                "f1": 100.0 * float(f1),
-                "support": int(support),
-            }
+        classes = scores_by_class(*self._arrays(), self.labels, self._which)
         return {"classes": classes}
 
     @property
@@ -113,7 +104,7 @@ class MultilabelScorer(Scorer):
         return len({row.tobytes() for row in self._arrays()[1]}) == 1
 
 
-class OwnMultilabelTask(OwnTextTask):
+class MultilabelTask(TextTask):
     """Any number of classes for texts in columns."""
 
     fewest_labels = 1  # Which a text may have or not.
@@ -189,7 +180,7 @@ class OwnMultilabelTask(OwnTextTask):
         return [tuple(dict.fromkeys(map(spelling.get, label))) for label in labels]
 
     def _of_vector(self, label: tuple[str, ...], names: Sequence[str]):
-        numbers = [cells.number_of(x) for x in label]
+        numbers = [inputs.number_of(x) for x in label]
         if len(numbers) != self._width or not {*numbers} <= {0.0, 1.0}:
             return ("no vector: " + " ".join(label),)
         pairs = zip(names, numbers, strict=False)
@@ -214,7 +205,7 @@ class OwnMultilabelTask(OwnTextTask):
         """By F1."""
         return MultilabelScorer(self.labels)
 
-    def told(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The classes above one half, and all probabilities."""
         del example
         [row] = rows

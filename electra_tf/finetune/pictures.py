@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 
 from electra_tf.config.finetuning import FinetuningConfig
-from electra_tf.finetune.results import TrialResult
+from electra_tf.finetune.results import Statistics, TrialResult
 from electra_tf.finetune.trial import read_evaluations
 from electra_tf.storage.files import atomic_write
 from electra_tf.train.curves import dress, new_figure, png_of, smooth
 from electra_tf.train.reporting import read_metrics
 
-# Up to this many classes numbers can be read in the cells, and names beside them.
-_WITH_NUMBERS = 15
-_WITH_NAMES = 60
-_LONGEST_NAME = 24
+_WITH_NAMES, _WITH_NUMBERS = 60, 15  # classes, at most
 _METRICS = "metrics.jsonl"
 
 
@@ -33,7 +30,7 @@ def write(
     Args:
       log: told where they are.
     """
-    folder = Path(config.pictures_dir(result.trial))
+    folder = Path(config.beside_results("pictures", result.trial))
     for name, details in result.details.items():
         if found := details.get("confusion"):
             safe = name.replace(os.sep, ".")
@@ -62,7 +59,7 @@ def draw_confusion(found: Mapping[str, Any], path: Path, title: str) -> None:
     axes.set_xlabel("predicted", fontsize=9)
     axes.set_ylabel("right", fontsize=9)
     if count <= _WITH_NAMES:
-        names = [_short(label) for label in labels]
+        names = [str(label)[:24] for label in labels]
         axes.set_xticks(range(count), names, rotation=45, ha="right", fontsize=8)
         axes.set_yticks(range(count), names, fontsize=8)
     if count <= _WITH_NUMBERS:
@@ -106,6 +103,28 @@ def draw_curves(trial: Path, path: Path, title: str) -> None:
     atomic_write(path, png_of(figure))
 
 
+def draw_sweep(
+    scores: Mapping[str, Mapping[int, Statistics]], path: Path, title: str
+) -> None:
+    """Medians and deviations of dev scores over the steps of pre-training.
+
+    Args:
+      scores: "data set: metric" -> step -> statistics; losses are not drawn.
+    """
+    figure = new_figure((8, 5))
+    axes = figure.add_subplot()
+    for name, by_step in scores.items():
+        if not name.endswith((": loss", ": mse")):
+            medians = [value.median for value in by_step.values()]
+            spread = [value.std or 0.0 for value in by_step.values()]
+            style = {"marker": "o", "capsize": 3, "label": name}
+            axes.errorbar([*by_step], medians, spread, **style)
+    dress(axes, title, "pre-training step")
+    axes.set_ylabel("dev score, median of the trials", fontsize=9)
+    axes.legend(fontsize=8, frameon=False)
+    atomic_write(path, png_of(figure))
+
+
 Curves = dict[str, tuple[Sequence[float], Sequence[float]]]  # name -> steps, values
 
 
@@ -138,9 +157,3 @@ def _scores(trial: Path) -> dict[str, Curves]:
                 steps.append(row["step"])
                 values.append(math.nan if value is None else value)
     return found
-
-
-def _short(label: Any) -> str:
-    """A name that leaves room for the picture."""
-    text = str(label)
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"

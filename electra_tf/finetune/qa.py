@@ -18,7 +18,7 @@ import numpy as np
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
 from electra_tf.finetune import inputs, qa_answers, question_inputs
-from electra_tf.finetune.inputs import Asked, Source, shown
+from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.qa_answers import (
     WINDOWS_PER_EXAMPLE,
     Answers,
@@ -29,7 +29,6 @@ from electra_tf.finetune.question_inputs import Paragraph, Question
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
-    OwnFiles,
     Task,
     rounded,
     write_jsonl,
@@ -58,10 +57,10 @@ class QAExample(NamedTuple):
     question_id: str
     question: str
     words: list[str]
-    start: int | None  # the answer's first word; None without an answer
-    end: int | None
-    answer: str
-    is_impossible: bool
+    start: int | None = None  # the answer's first word; None without an answer
+    end: int | None = None
+    answer: str = ""
+    is_impossible: bool = False
     context: str = ""
     first: int = 0  # the answer's first character in the context
     answers: tuple[str, ...] = ()  # all right ones, to score by
@@ -86,17 +85,13 @@ def check_window(config: FinetuningConfig) -> None:
             f"max_seq_length {config.max_seq_length}.\nSet max_query_length to "
             f"{longest} or less, better to a quarter of it, or raise max_seq_length."
         )
-    name = "beam_size" if config.joint_prediction else "n_best_size"
-    if getattr(config, name) > config.max_seq_length:
+    name, limit = "n_best_size", config.max_seq_length
+    if config.joint_prediction:
+        name, limit = "beam_size", min([limit, *(config.length_buckets or [])])
+    if getattr(config, name) > limit:
         raise UserError(
-            f"{name} {getattr(config, name)} is more than the tokens of a sequence "
-            f"(max_seq_length {config.max_seq_length})."
-        )
-    short = min(config.length_buckets or [config.max_seq_length])
-    if config.joint_prediction and config.beam_size > short:
-        raise UserError(
-            f"beam_size {config.beam_size} is more than the tokens of a sequence of "
-            f"length_buckets ({short})."
+            f"{name} {getattr(config, name)} is more than the {limit} tokens of a "
+            "sequence (max_seq_length, length_buckets)."
         )
 
 
@@ -141,14 +136,14 @@ class QATask(Task):
     reads = "questions"
     head = HeadSpec("qa")
     main_metric = "f1"
-    answer_text = "original"
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         check_window(config)
-        self.is_v2 = name == "squad"
+        self.is_v2 = bool(self.description.get("has_impossible", name == "squad"))
         self.is_mrqa = name in MRQA
-        self.answer_text = config.answer_text or self.answer_text
+        usual = "offsets" if self.description else "original"
+        self.answer_text = config.answer_text or usual
         self._last: _Document | None = None
 
     def feature_settings(self) -> dict[str, Any]:
@@ -158,18 +153,15 @@ class QATask(Task):
             "places": 2,  # the version of `_place`
         }
 
-    def splits(self, kind: str) -> list[str]:
-        """The test set is optional."""
-        return [kind] if kind == "dev" or self.path(kind).is_file() else []
-
     def path(self, split: str) -> Path:
         """The file of a split."""
+        if self.description:
+            return super().path(split)
         folder = Path(self.config.raw_data_dir(self.name))
-        names = [f"{split}.json"]
         if self.is_mrqa:
-            names = [f"{split}.jsonl", f"{split}.jsonl.gz"]
-        elif not (folder / names[0]).is_file():
-            names.append(inputs.parquet_name(folder, split))
+            names = f"{split}.jsonl", f"{split}.jsonl.gz"
+        else:
+            names = f"{split}.json", inputs.parquet_name(folder, split)
         there = (folder / name for name in names if (folder / name).is_file())
         return next(there, folder / names[0])
 
@@ -184,9 +176,9 @@ class QATask(Task):
         seen: set[str] = set()
         for where, context, questions in self.paragraphs(split):
             words, owners = _words_of(context)
-            for asked in questions:
+            for question in questions:
                 eid = len(found)
-                name = str(eid if asked.id is None else asked.id)
+                name = str(eid if question.id is None else question.id)
                 # An answer is known by its question's id alone.
                 if split != "train" and name in seen:
                     raise UserError(
@@ -194,48 +186,44 @@ class QATask(Task):
                         "Give each question an id of its own."
                     )
                 seen.add(name)
-                if asked.id is None:
+                if question.id is None:
                     self.remark(split, "questions without an id are known by number")
-                base = QAExample(
-                    eid, name, asked.text, words, None, None, "", False, context
-                )
+                base = QAExample(eid, name, question.text, words, context=context)
                 try:
-                    found.append(self._answered(base, asked, owners, split))
+                    found.append(self._answered(base, question, owners, split))
                 except ValueError as error:
                     self.bad(split, where, f"{error}, of the question {name!r}")
         return found
 
     def _answered(
-        self, base: QAExample, asked: Question, owners: list[int], split: str
+        self, base: QAExample, question: Question, owners: list[int], split: str
     ) -> QAExample:
-        """An example with what its split needs of the answers.
+        """An example with the answers that its split needs.
 
-        Raises ValueError for what cannot be used.
+        Raises ValueError for a question that cannot be used.
         """
-        right = self._right_answers(asked)
-        has_none = self.is_v2 and asked.is_impossible
-        if split == "dev" and asked.answers is None and not has_none:
-            raise ValueError("it has no answers to compare with")
-        if asked.is_impossible and right:
+        texts = (answer.text for answer in question.answers or ())
+        right = tuple(text for text in texts if text.strip() or not self.is_v2)
+        if question.is_impossible and right:
             raise ValueError("is_impossible is true, but there are answers")
         if split == "train":
-            return self._with_answer(base, asked, owners)
-        if split == "dev" and not (right or self.is_v2):
-            self.remark(split, _NO_ANSWER)
-        return base._replace(answers=right) if split == "dev" else base
-
-    def _right_answers(self, asked: Question) -> tuple[str, ...]:
-        """Those that a prediction is compared with."""
-        texts = (answer.text for answer in asked.answers or ())
-        return tuple(text for text in texts if text.strip() or not self.is_v2)
+            return self._with_answer(base, question, owners, bool(right))
+        if split == "dev":
+            is_none = self.is_v2 and question.is_impossible
+            if question.answers is None and not is_none:
+                raise ValueError("it has no answers to compare with")
+            if not (right or self.is_v2):
+                self.remark(split, _NO_ANSWER)
+            return base._replace(answers=right)
+        return base
 
     def _with_answer(
-        self, base: QAExample, asked: Question, owners: list[int]
+        self, base: QAExample, question: Question, owners: list[int], has_answer: bool
     ) -> QAExample:
         """An example with its first answer, or without any."""
-        answers = asked.spans if asked.spans is not None else asked.answers or []
-        if self.is_v2 and not self._right_answers(asked):
-            if asked.is_impossible is False and asked.answers is not None:
+        answers = question.answers if question.spans is None else question.spans
+        if self.is_v2 and not has_answer:
+            if question.is_impossible is False and question.answers is not None:
                 raise ValueError("is_impossible is false, but the answers are empty")
             if answers:
                 self.remark("train", "empty answers are read as: there is none")
@@ -447,82 +435,67 @@ class QATask(Task):
         """Question -> right answers."""
         return {e.question_id: list(e.answers) for e in self.read(split)}
 
-    def asked(self, source: Source) -> Iterator[Asked]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """Questions on texts."""
         return question_inputs.questions(source)
 
-    def example_of(self, number: int, given: dict[str, Any]) -> QAExample:
+    def input_example(self, number: int, fields: dict[str, Any]) -> QAExample:
         """Without answers."""
-        question, context = given["question"], given["context"]
-        words, _ = _words_of(context)
-        name = str(given.get("id", number))
-        return QAExample(number, name, question, words, None, None, "", False, context)
+        words, _ = _words_of(fields["context"])
+        name, question = str(fields.get("id", number)), fields["question"]
+        return QAExample(number, name, question, words, context=fields["context"])
 
-    def told(self, example: QAExample, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(self, example, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """The answer as it stands in the text, and where, by characters."""
-        return self._told(example, decode(self, example, rows))
+        return self._prediction(example, decode(self, example, rows))
 
-    def _told(self, example: QAExample, found: Answers) -> dict[str, Any]:
-        scores = [a.start_logit + a.end_logit for a in found.nbest]
-        best = found.nbest.index(found.best)
+    def _prediction(self, example: QAExample, found: Answers) -> dict[str, Any]:
         start = end = None
         if found.best.tokens:
             document = self._document(example)
             start, _ = self._characters(document, found.best.tokens[0])
             _, end = self._characters(document, found.best.tokens[1])
-        told = {
+        best = found.nbest.index(found.best)
+        row = {
             "answer": example.context[start:end] if found.best.tokens else "",
             "start": start,
             "end": end,
-            "score": rounded(scores[best]),
-            "probability": rounded(qa_answers.softmax(scores)[best]),
+            "score": rounded(found.best.score),
+            "probability": rounded(qa_answers.probabilities(found.nbest)[best]),
         }
         if self.is_v2:
             has = found.null_odds <= self.config.qa_na_threshold
-            told |= {"null_odds": rounded(found.null_odds), "has_answer": has}
-        return told
+            row |= {"null_odds": rounded(found.null_odds), "has_answer": has}
+        return row
 
-    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
-        """Answers, n-best lists and null odds in SQuAD's form; JSONL as `told` is.
+    def write_predictions(self, split, scorer, directory) -> list[str]:
+        """Answers, n-best lists and null odds in SQuAD's form; JSONL of `prediction`.
 
         Of 2.0 also the answers to submit: those whose null odds are low enough.
         """
-        folder = Path(directory)
-        best = {
-            question: [
-                {"text": a.text, "probability": p, "start_logit": a.start_logit,
-                 "end_logit": a.end_logit}
-                for a, p in zip(
-                    found,
-                    qa_answers.softmax([a.start_logit + a.end_logit for a in found]),
-                    strict=True,
-                )
+        best = {}
+        for question, answers in scorer.nbest.items():
+            pairs = zip(answers, qa_answers.probabilities(answers), strict=True)
+            best[question] = [
+                {"text": answer.text, "probability": probability}
+                | {"start_logit": answer.start_logit, "end_logit": answer.end_logit}
+                for answer, probability in pairs
             ]
-            for question, found in scorer.nbest.items()
-        }  # fmt: skip
         content = {"preds": scorer.predictions, "nbest": best}
         if self.is_v2:
             content["null_odds"] = scorer.null_odds
             content["submission"] = scorer.submitted
-        paths = []
+        folder, paths = Path(directory), []
         for name, value in content.items():
             path = folder / f"{self.name}_{split}_{name}.json"
             atomic_write(path, json.dumps(value, indent=1) + "\n")
             paths.append(str(path))
         rows = []
         for example in self.read(split):
-            asked = {"question": example.question, "context": example.context}
-            right = {"correct": list(example.answers)} if split == "dev" else {}
-            told = self._told(example, scorer.decoded[example.question_id])
-            rows.append({"id": example.question_id} | asked | told | right)
+            row = {"id": example.question_id, "question": example.question}
+            row["context"] = example.context
+            row |= self._prediction(example, scorer.decoded[example.question_id])
+            rows.append(
+                row | ({"correct": [*example.answers]} if split == "dev" else {})
+            )
         return [*paths, write_jsonl(folder / f"{self.name}_{split}.jsonl", rows)]
-
-
-class OwnQATask(OwnFiles, QATask):
-    """Questions in a file of SQuAD's form."""
-
-    answer_text = "offsets"
-
-    def __init__(self, name, config, tokenizer):
-        super().__init__(name, config, tokenizer)
-        self.is_v2 = bool(self.description.get("has_impossible", False))

@@ -33,6 +33,11 @@ class Answer(NamedTuple):
     end_logit: float
     tokens: tuple[int, int] | None = None  # first and last one, of the document
 
+    @property
+    def score(self) -> float:
+        """Of start and end together."""
+        return self.start_logit + self.end_logit
+
 
 class Window(NamedTuple):
     """What decoding must know of one window on a document."""
@@ -58,6 +63,11 @@ def softmax(scores: Sequence[float]) -> list[float]:
         return []
     shifted = [math.exp(score - max(scores)) for score in scores]
     return [value / sum(shifted) for value in shifted]
+
+
+def probabilities(answers: Sequence[Answer]) -> list[float]:
+    """Of the answers to a question."""
+    return softmax([answer.score for answer in answers])
 
 
 def nbest(
@@ -254,32 +264,26 @@ def evaluate_v2(
     """
     has_answer = {question: bool(golds) for question, golds in answers.items()}
     scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
-    for question, golds in answers.items():
-        if question in predictions:
-            golds = [gold for gold in golds if normalize(gold)] or [""]
-            ours = predictions[question]
-            scores["exact"][question] = max(exact(gold, ours) for gold in golds)
-            scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
-    decided = {
-        name: {
-            question: float(not has_answer[question])
-            if null_odds[question] > threshold
-            else value
-            for question, value in of_metric.items()
-        }
-        for name, of_metric in scores.items()
-    }
+    for question in answers.keys() & predictions.keys():
+        golds = [gold for gold in answers[question] if normalize(gold)] or [""]
+        ours = predictions[question]
+        scores["exact"][question] = max(exact(gold, ours) for gold in golds)
+        scores["f1"][question] = max(f1(gold, ours, True) for gold in golds)
     results: dict[str, float] = {}
-    for prefix, wanted in (("", None), ("HasAns_", True), ("NoAns_", False)):
-        chosen = [q for q in decided["f1"] if wanted in (None, has_answer[q])]
-        if not chosen and wanted is not None:
+    groups = {"": (True, False), "HasAns_": (True,), "NoAns_": (False,)}
+    for prefix, wanted in groups.items():
+        chosen = [q for q in answers if q in scores["f1"] and has_answer[q] in wanted]
+        if prefix and not chosen:
             continue
-        for name, of_metric in decided.items():
-            total = sum(of_metric[q] for q in chosen)
+        for name, found in scores.items():
+            total = sum(
+                float(not has_answer[q]) if null_odds[q] > threshold else found[q]
+                for q in chosen
+            )
             results[prefix + name] = 100.0 * total / max(len(chosen), 1)
         results[f"{prefix}total"] = float(len(chosen))
-    for name, of_metric in scores.items():
-        best, at = best_threshold(of_metric, predictions, null_odds, has_answer)
+    for name, found in scores.items():
+        best, at = best_threshold(found, predictions, null_odds, has_answer)
         results |= {f"best_{name}": best, f"best_{name}_thresh": at}
     return dict(sorted(results.items()))
 
@@ -427,18 +431,6 @@ class QAScorer(Scorer):
             name: "" if odds.get(name, limit) > limit else answer
             for name, answer in self.predictions.items()
         }
-
-    @property
-    def remark(self) -> str | None:
-        """That no question is answered, and so nothing is in the file to submit."""
-        if not self.null_odds or any(self.submitted.values()):
-            return None
-        return (
-            f"none of the {len(self.null_odds):,} questions is answered: the null "
-            "odds of all are above qa_na_threshold "
-            f"({self._task.config.qa_na_threshold:g}); the lowest are "
-            f"{min(self.null_odds.values()):.2f}."
-        )
 
     def get_results(self) -> list[tuple[str, float]]:
         """The official results."""

@@ -9,17 +9,16 @@ CSV, TSV or Parquet. Answers are objects, plain texts or a table of texts and pl
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from electra_tf.errors import JSON_ERRORS, UserError
-from electra_tf.finetune.cells import printed
+from electra_tf.errors import UserError
 from electra_tf.finetune.inputs import (
-    Asked,
+    Input,
     Source,
-    is_object,
     more_columns,
+    printed,
+    read_json,
     records,
     refuse,
     shown,
@@ -72,12 +71,12 @@ class Paragraph(NamedTuple):
     questions: list[Question]
 
 
-def questions(source: Source) -> Iterator[Asked]:
+def questions(source: Source) -> Iterator[Input]:
     """Questions to be answered, one by one."""
     for where, context, asked in paragraphs(source, refuse, has_answers=False):
         for one in asked:
             given = {} if one.id is None else {"id": one.id}
-            yield Asked(where, given | {"question": one.text, "context": context})
+            yield Input(where, given | {"question": one.text, "context": context})
 
 
 def paragraphs(
@@ -218,16 +217,7 @@ def _entries(source: Source) -> Iterator[tuple[str, Any]]:
             if not isinstance(row.get("header"), dict) or _field(row, "context"):
                 yield where, row
         return
-    lines = list(source.lines)
-    try:
-        content = json.loads("\n".join(lines))
-    except JSON_ERRORS as error:
-        if len(lines) > 1 and is_object(lines[0]):  # JSON Lines by another name
-            yield from _entries(source._replace(form="jsonl", lines=lines))
-            return
-        raise UserError(
-            f"{source.name} is not in the form it should be, JSON: {error}"
-        ) from None
+    content = read_json(source)
     entries = content.get("data") if isinstance(content, Mapping) else content
     if not isinstance(entries, list):
         keys = ", ".join(map(str, content)) if isinstance(content, Mapping) else "none"

@@ -10,6 +10,7 @@ hparams that change no number may differ, and a fact that one side lacks is unkn
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -35,11 +36,6 @@ DATA = "data"  # among the settings: task -> split -> hash
 Scores = dict[str, dict[str, float]]  # data set, such as "mnli" -> metric -> value
 
 
-_HASHES = {
-    "init_sha256": "the hash of the weights of init_checkpoint",
-    "vocab_sha256": "the hash of the vocabulary",
-}
-_DIGITS = 12  # of a hash that a message shows
 # Hparams that say where the work is done, or nothing.
 _WITHOUT_INFLUENCE = (
     *("debug", "write_distill_outputs", "use_tpu", "num_tpu_cores"),
@@ -89,36 +85,33 @@ def differences(
     stored, ours = (_without_places(x) for x in (defaults | dict(stored), ours))
     if "init_sha256" in stored and "init_sha256" in ours:
         ignored = {*ignored, "init_checkpoint"}  # The weights count, not their place.
-    found = []
-    for name in sorted({*stored, *ours} - {*ignored, *_WITHOUT_INFLUENCE}):
-        there, here = stored.get(name), ours.get(name)
-        if there != here:
-            found.append((name, there, here))
+    ignored = {*ignored, *_WITHOUT_INFLUENCE}
+    stored, ours = (
+        _flat({k: v for k, v in x.items() if k not in ignored}) for x in (stored, ours)
+    )
+    return [
+        (name, stored.get(name), ours.get(name))
+        for name in sorted({*stored, *ours})
+        if stored.get(name) != ours.get(name)
+    ]
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by names such as "tasks: mine: text_a"."""
+    found = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{name}: ")
+        else:
+            found[prefix + name] = value
     return found
 
 
 def changes_text(changed: Sequence[tuple[str, Any, Any]]) -> str:
-    """What `differences` found, for a message: the first, and the names of all.
-
-    Values are written as in --hparams.
-    """
-
-    def differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-        keys = sorted({*a, *b})
-        return next(k for k in keys if (k in a, a.get(k)) != (k in b, b.get(k)))
-
+    """What `differences` found, for a message; values as in --hparams."""
     name, there, here = changed[0]
-    while isinstance(there, Mapping) and isinstance(here, Mapping):
-        inner = differing(there, here)
-        name, there, here = f"{name}: {inner}", there.get(inner), here.get(inner)
-    if name in _HASHES:
-        there, here = str(there)[:_DIGITS], str(here)[:_DIGITS]
-    name = _HASHES.get(name, name)
-    count = f"{len(changed)} in all"
-    if len(changed) > 1:
-        names = [_HASHES.get(name, name) for name, _, _ in changed]
-        count += f": {', '.join(names)}"
-    return f"{name} is {show(there)} there, {show(here)} here ({count})"
+    names = f" (all: {', '.join(name for name, *_ in changed)})" * (len(changed) > 1)
+    return f"{name} is {show(there)} there, {show(here)} here{names}"
 
 
 def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -294,11 +287,12 @@ class Results:
                     + (f"{value.max:.2f}", str(value.trials))
                 )
                 name = ""
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = []
         for row in rows:
-            left = [cell.ljust(widths[i]) for i, cell in enumerate(row[:2])]
-            right = [cell.rjust(widths[i + 2]) for i, cell in enumerate(row[2:])]
+            cells = zip(row, widths, strict=True)
+            left = [cell.ljust(width) for cell, width in itertools.islice(cells, 2)]
+            right = [cell.rjust(width) for cell, width in cells]
             lines.append("  ".join(left + right).rstrip())
         for result in self._counted():
             for name in result.degenerate:
@@ -387,13 +381,8 @@ def check_is_kept(folder: str, trial: int, purpose: str, hparam: str) -> None:
     """
     bring_model(folder)
     if not os.path.isdir(folder):
-        advice = "Train it first."
-        if trial > 1:
-            advice = (
-                "Train it, with keep_all_models true, or set "
-                f"{hparam} to 1: the first trial's model always stays."
-            )
+        hint = f", with keep_all_models true, or set {hparam} to 1" * (trial > 1)
         raise UserError(
             f"the model of trial {trial}, {folder}, is not there, so it cannot "
-            f"{purpose}.\n{advice}"
+            f"{purpose}.\nTrain it first{hint}."
         )

@@ -7,6 +7,7 @@ TensorFlow is imported after everything that can be checked without it.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,21 +24,24 @@ from electra_tf.finetune import (
     initial_weights,
     preprocessing,
     registry,
-    sweep,
 )
 from electra_tf.finetune.results import (
     DATA,
     Results,
+    Statistics,
     check_is_free,
     check_is_kept,
+    finite,
     settings_of,
 )
 from electra_tf.finetune.task import Task
 from electra_tf.interop import compare
 from electra_tf.interop.checkpoint import CheckpointInfo
 from electra_tf.processes import Job, run_jobs
-from electra_tf.storage.files import check_place
+from electra_tf.storage.checkpoints import Checkpoints
+from electra_tf.storage.files import atomic_write, check_place
 from electra_tf.storage.remote import check_writable, names_below, put, put_folder
+from electra_tf.storage.remote_run import bring_model
 from electra_tf.text.vocabulary import Vocabulary, resolve_settings
 from electra_tf.train.supervisor import StopRequest, leave_at_once
 
@@ -80,7 +84,7 @@ def main(flags: Flags) -> int:
 
 def run(flags: Flags, console: Console) -> int:
     """Checks and reads all that the run needs, then makes its trials."""
-    config, source = resolve(flags, flags.hparams, console)
+    config, source = resolve(flags, console)
     check_place(os.path.dirname(config.results_txt))
     check_writable(os.path.dirname(config.results_txt))
     check_place(config.preprocessed_data_dir)
@@ -100,13 +104,15 @@ def run(flags: Flags, console: Console) -> int:
     if source is not None:
         compare.check(source, config, vocab, compare.FINETUNE)
     if flags.sweep:
-        return run_sweep(flags, config, vocab, console)
+        return run_sweep(config, vocab, console)
     trained = None
     if not config.do_train:
         trained = source.run
         if config.evaluates_its_trials:
             source = None  # Each trial has its own.
-            check_trials_are_kept(config)
+            purpose = "be evaluated" if config.do_eval else "predict the test set"
+            for trial in numbers(config):
+                check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
         # What the training of these trials brought stays beside it.
         path = config.results_txt.removesuffix("_results.txt")
         config = dataclasses.replace(config, results_txt=f"{path}_eval_results.txt")
@@ -130,13 +136,13 @@ def run(flags: Flags, console: Console) -> int:
 
 
 def resolve(
-    flags: Flags, explicit: dict[str, Any], console: Console
+    flags: Flags, console: Console
 ) -> tuple[FinetuningConfig, CheckpointInfo | None]:
     """(config, the checkpoint that it starts from, or that is evaluated).
 
     What the user leaves open of the model's shape and text, the checkpoint says.
     """
-    place = flags.data_dir, flags.model_name
+    place, explicit = (flags.data_dir, flags.model_name), flags.hparams
     path = FinetuningConfig.weights_of(*place, explicit)
     if path is None:
         return FinetuningConfig.from_hparams(*place, explicit), None
@@ -184,13 +190,6 @@ def check_flags(flags: Flags, config: FinetuningConfig) -> None:
         )
 
 
-def check_trials_are_kept(config: FinetuningConfig) -> None:
-    """Raises a UserError for a trial that is to be evaluated and has no model."""
-    purpose = "be evaluated" if config.do_eval else "predict the test set"
-    for trial in numbers(config):
-        check_is_kept(config.trial_dir(trial), trial, purpose, "num_trials")
-
-
 def make_tasks(
     config: FinetuningConfig,
     vocab: Vocabulary,
@@ -200,8 +199,8 @@ def make_tasks(
     """The tasks, with all data that they need read, so that bad data are found now."""
     tasks = registry.make_tasks(config, vocab, trained)
     kinds = ["dev"] * config.scores_dev + ["test"] * config.write_test_outputs
-    if "test" in kinds:
-        check_test_sets(tasks)
+    if "test" in kinds and not any(task.splits("test") for task in tasks):
+        raise UserError("write_test_outputs is set, but no task has a test set.")
     for note in (note for task in tasks for note in task.notes(kinds)):
         console.log(f"Note: {note}.")
     if config.do_train:
@@ -221,12 +220,6 @@ def make_tasks(
                 console.log(line)
             task.read(split)  # Now: its file may be edited while the run is at work.
     return tasks
-
-
-def check_test_sets(tasks: list[Task]) -> None:
-    """Raises a UserError where there is nothing that write_test_outputs could write."""
-    if not any(task.splits("test") for task in tasks):
-        raise UserError("write_test_outputs is set, but no task has a test set.")
 
 
 def log_examples(store, tasks: list[Task], console: Console) -> None:
@@ -358,49 +351,64 @@ def run_trials(
     return EXIT_OK
 
 
-def run_sweep(
-    flags: Flags, config: FinetuningConfig, vocab: Vocabulary, console: Console
-) -> int:
-    """Fine-tunes from every checkpoint of a pre-training run, task by task."""
+def run_sweep(config: FinetuningConfig, vocab: Vocabulary, console: Console) -> int:
+    """Fine-tunes from every checkpoint of a pre-training run; writes scores by step."""
+    checkpoints = checkpoints_of(config.init_checkpoint)
     placement = prepare_devices(config, console)
-    # What a single task implies holds for each, such as longer texts of questions.
-    singles = {}
-    for name in config.task_names:
-        hparams = {**flags.hparams, "task_names": [name]}
-        singles[name], _ = resolve(flags, hparams, Console(silent=True))
-    runs, all_tasks = [], registry.make_tasks(config, vocab, own=singles)
-    if config.write_test_outputs:
-        check_test_sets(all_tasks)
-    # All data are read, and found right, before the first task is trained.
-    for name, task in zip(config.task_names, all_tasks, strict=True):
-        hparams = sweep.of_task(flags.hparams, config, name, task)
-        if config.write_test_outputs and not hparams["write_test_outputs"]:
-            console.log(f"Note: {task.notes(['test'])[0]}.")
-        own, _ = resolve(flags, hparams, console)
-        runs.append((name, own, make_tasks(own, vocab, console)))
+    tasks = make_tasks(config, vocab, console)
+    from electra_tf.finetune import pictures
     from electra_tf.finetune.trial import Run
 
-    scores: sweep.Scores = {}
+    path = Path(config.results_txt)
+    path = path.parent / "sweep" / path.name
+    scores: dict[str, dict[int, Statistics]] = {}  # "data set: metric" -> by step
     with StopRequest() as stop:
-        for name, own, tasks in runs:
-            for step, prefix in sweep.checkpoints_of(own):
-                console.heading(f"{name} from step {step}")
-                here = sweep.config_at(own, step, prefix)
-                check_trial_places(here)
-                source = initial_weights.find(prefix, console.log)
-                compare.check(source, here, vocab, compare.FINETUNE)
-                run = Run(here, vocab, tasks, source, placement, console, stop)
-                results = results_of(here, source, vocab, tasks)
-                if code := run_trials(run, results, numbers(here), for_glue=False):
-                    return code
-                show(results, here, console)
-                for data_set, metrics in results.statistics().items():
-                    metric = tasks[0].main_metric or next(iter(metrics))
-                    by_step = scores.setdefault(f"{data_set}: {metric}", {})
-                    by_step[step] = metrics[metric]
-    json_path = sweep.json_path_of(config)
-    picture = sweep.write(scores, json_path, f"Sweep of {config.model_name}")
-    put_folder(json_path.parent)
-    console.log(sweep.table(scores))
-    console.log(f"Written to {json_path} and {picture}")
+        for step, prefix in checkpoints:
+            console.heading(f"From step {step}")
+            here = dataclasses.replace(
+                config,
+                init_checkpoint=prefix,
+                model_dir=f"{config.model_dir}_from_{step}",
+                results_txt=str(path.with_stem(f"{path.stem}_from_{step}")),
+            )
+            check_trial_places(here)
+            source = initial_weights.find(prefix, console.log)
+            compare.check(source, here, vocab, compare.FINETUNE)
+            run = Run(here, vocab, tasks, source, placement, console, stop)
+            results = results_of(here, source, vocab, tasks)
+            if code := run_trials(run, results, numbers(here), for_glue=False):
+                return code
+            show(results, here, console)
+            for name, metrics in results.statistics().items():
+                for metric, value in metrics.items():
+                    scores.setdefault(f"{name}: {metric}", {})[step] = value
+    path = path.with_name(f"{','.join(config.task_names)}_sweep.json")
+    content = {
+        name: {str(step): value._asdict() for step, value in by_step.items()}
+        for name, by_step in scores.items()
+    }
+    atomic_write(path, json.dumps(finite(content), indent=2) + "\n")
+    picture = path.with_suffix(".png")
+    pictures.draw_sweep(scores, picture, f"Sweep of {config.model_name}")
+    put_folder(path.parent)
+    console.log(f"Written to {path} and {picture}")
     return EXIT_OK
+
+
+def checkpoints_of(directory: str | None) -> list[tuple[int, str]]:
+    """(step, prefix) of every checkpoint in a run's directory, but that of step 0.
+
+    Raises `UserError` when it is not a directory or holds none.
+    """
+    if directory is not None:
+        bring_model(directory, all_steps=True)
+    if directory is None or not os.path.isdir(directory):
+        raise UserError(
+            f"--sweep needs the directory of a pre-training run as init_checkpoint, "
+            f"not {directory!r}."
+        )
+    found = Checkpoints(directory, read_only=True)
+    steps = [step for step in found.steps() if step > 0]
+    if not steps:
+        raise UserError(f"{directory} holds no checkpoint; --sweep has nothing to do.")
+    return [(step, found.prefix(step)) for step in steps]

@@ -17,12 +17,11 @@ import numpy as np
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, tag_schemes
-from electra_tf.finetune.inputs import Asked, Columns, Source, shown
+from electra_tf.finetune.inputs import Columns, Input, Source, shown
 from electra_tf.finetune.tag_schemes import PLAIN, Notation, Span, tags_of
 from electra_tf.finetune.task import (
     FeatureSpec,
     HeadSpec,
-    OwnFiles,
     Scorer,
     Task,
     class_details,
@@ -37,7 +36,7 @@ NO_TAG = "_"  # of a word beyond max_seq_length, where tags are plain
 
 
 class Sentence(NamedTuple):
-    """What a file has of a sentence."""
+    """A sentence of a file."""
 
     where: str
     words: list[str]
@@ -55,19 +54,6 @@ class TaggingExample(NamedTuple):
     id: Any = None  # the user's own
 
 
-def spans_of(tags: list[str]) -> list[Span]:
-    """Spans in BIO, BIOES or IO tags; the class is that of a span's last tag."""
-    spans, start = [], None
-    for i, tag in enumerate([*tags, "O"]):
-        position = tag.partition("-")[0]
-        if start is not None and (tag == "O" or position in "BS"):
-            spans.append((start, i - 1, tags[i - 1].partition("-")[2]))
-            start = None
-        if tag != "O" and start is None:
-            start = i
-    return spans
-
-
 class SpanScorer(Scorer):
     """Precision, recall and F1 of whole spans.
 
@@ -75,17 +61,18 @@ class SpanScorer(Scorer):
       labels: the tags, by their numbers.
       examples: the right tags by example id, those of words that were cut off too;
         None: as the outputs have them.
-      reading: tags -> spans.
+      reading: tags -> spans; None: the original's.
     """
 
     def __init__(
         self,
         labels: Sequence[str],
         examples: dict[int, TaggingExample] | None = None,
-        reading: Callable[[list[str]], list[Span]] = spans_of,
+        reading: Callable[[list[str]], list[Span]] | None = None,
     ):
         super().__init__()
-        self.labels, self._examples, self._reading = labels, examples, reading
+        self.labels, self._examples = labels, examples
+        self._reading = reading or spans_of
 
     def tags(self, row: dict[str, Any], name: str) -> list[str]:
         """The tags of one sentence, "labels" or "predictions"."""
@@ -169,44 +156,43 @@ class PlainTagScorer(SpanScorer):
 
 
 class TaggingTask(Task):
-    """A task whose files have a word and its tag on each line.
+    """Tags for words, from lines of columns, or lists in JSON and tables.
 
     Attributes:
-      reading: tags -> spans.
-      is_frugal: stop early in long sentences with tags, as the original, which counts
-        all words and not those that are left; what was cut off is not scored.
       is_plain: labels are the tags as they are, one per word.
       word_column: where a table has the list of words.
       identity: where it has the user's own id.
+      is_original: as the original: stop early in long sentences with tags, because all
+        words are counted and not those that are left; score no word that is cut off.
     """
 
     reads = "words"
     word_column = "words"
     identity: Columns = ("id",)
-    reading = staticmethod(spans_of)
-    is_frugal = True
+    is_original = False
 
     def __init__(self, name, config, tokenizer):
         super().__init__(name, config, tokenizer)
         self._layouts: dict[str, conll.Layout] = {}
-        self._kept: dict[str, list[Sentence]] = {}
+        self._sentences: dict[str, list[Sentence]] = {}
+        scheme = self.description.get("scheme")
+        self._given = Notation.named(scheme) if scheme else None
+        self.is_plain = self._given is not None and self._given.scheme == PLAIN
+        if self.description:
+            self.word_column = self.description.get("words")
+            self.identity = (self.description.get("id", "id"),)
 
     @functools.cached_property
     def labels(self) -> list[str]:
         """Those that the model was trained for, else those of the data."""
-        return list(self.stored.labels) if self.stored else self.data_labels()
+        if self.stored:
+            return list(self.stored.labels)
+        examples = [e for split in self.label_splits() for e in self.read(split)]
+        return sorted({tag for e in examples for tag in e.tags or ()})
 
-    def data_labels(self) -> list[str]:
-        """All tags of the splits that are there, sorted."""
-        splits = [s for s in ("dev", "test") if self.path(s).is_file()]
-        return sorted(
-            {
-                tag
-                for s in ("train", *splits)
-                for e in self.read(s)
-                for tag in e.tags or ()
-            }
-        )
+    def label_splits(self) -> list[str]:
+        """The splits whose tags are labels."""
+        return ["train"]
 
     @property
     def main_metric(self) -> str:
@@ -214,14 +200,14 @@ class TaggingTask(Task):
         return "accuracy" if self.is_plain else "f1"
 
     def check(self) -> None:
-        """A model that is not trained now must know the classes of the dev set."""
-        if not (self.stored and self.config.scores_dev):
-            return
-        if unknown := self._unknown("dev"):
+        """The tags are in one scheme; a model that is not trained knows all classes."""
+        if self.stored is None:
+            _ = self.path("train").is_file() and self.labels
+        elif self.config.scores_dev and (unknown := self._unknown("dev")):
             known = ", ".join(sorted({_class_of(tag) for tag in self.labels}))
             raise UserError(
                 f"{self.path('dev')} has the class {shown(unknown[0])}, which the "
-                f"model was not trained for; it knows {known}.\nName it as there, or "
+                f"model was not trained for; it has {known}.\nName it as there, or "
                 "train anew."
             )
 
@@ -235,7 +221,7 @@ class TaggingTask(Task):
         ]
 
     def _unknown(self, split: str) -> list[str]:
-        """The classes of a split that no label stands for."""
+        """The classes of a split that have no label."""
         there = {_class_of(t) for e in self.read(split) for t in e.tags or ()}
         return sorted(there - {_class_of(tag) for tag in self.labels})
 
@@ -244,116 +230,183 @@ class TaggingTask(Task):
         """One class per tag."""
         return HeadSpec("tagging", len(self.labels))
 
-    def splits(self, kind: str) -> list[str]:
-        """The test set is optional."""
-        return [kind] if kind == "dev" or self.path(kind).is_file() else []
+    # How tags are written.
 
-    def path(self, split: str) -> Path:
-        """The file of a split."""
-        return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
+    @functools.cached_property
+    def notation(self) -> Notation:
+        """How tags are written: as the description, the model or the tags say."""
+        if self.is_plain or not self._given and self.stored and self.stored.scheme:
+            return self._given or Notation.named(self.stored.scheme)
+        split = "train" if self.path("train").is_file() else "dev"
+        written = [one.tags for one in self.sentences(split) if one.tags]
+        classes = {tag for tags in written for tag in tags} - {"O"}
+        if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
+            raise UserError(
+                f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
+                '.\n"tag_names" of the task lists their names in order, such as ["O", '
+                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
+            )
+        try:
+            found = tag_schemes.notation_of(written, self._given)
+        except UserError as error:
+            raise UserError(f"{self.path(split)} has {error}.") from None
+        self.remark(split, f"tags are read as {found}", 0)
+        return found
+
+    def notation_on(self, split: str | None) -> Notation:
+        """How predictions on a split, or on other texts, are written."""
+        del split
+        return self.notation
+
+    @property
+    def scheme(self) -> str | None:
+        """The name of the notation."""
+        return str(self.notation)
+
+    def reading(self, tags: Sequence[str]) -> list[Span]:
+        """The spans in tags, as far as the scheme can tell them apart."""
+        spans = tag_schemes.spans_in(tags)
+        if self.notation.scheme == "IO":
+            spans = tag_schemes.spans_in(tags_of(spans, len(tags), "IO"))
+        return spans
 
     def read_tag(self, tag: str) -> str | None:
         """A tag with its letter in front, as BIOES has it; None where it is none."""
-        return tag if _TAG.fullmatch(tag) else None
+        return self.notation.read(tag)
 
     def wrong_tag(self, tag: str) -> str:
         """Why `read_tag` gives None."""
-        return "is not O, nor a class with B-, I-, E- or S- before it"
+        hint = "" if self._given else '; "scheme": "plain" takes any tag'
+        return self.notation.wrong() + hint * ("-" not in tag)
+
+    # Reading.
 
     def examples(self, split: str) -> list[TaggingExample]:
-        """All sentences; blank lines and -DOCSTART- part them."""
+        """All sentences whose words all have a tag, or that have no tags."""
         found: list[TaggingExample] = []
-        for where, words, tags, identity in self._kept.pop(split, None) or (
-            self.sentences(split)
-        ):
+        for where, words, tags, identity in self.sentences(split):
             if tags is None:
                 found.append(TaggingExample(len(found), words, None, (), identity))
-                continue
-            if len(words) != len(tags):
-                self.bad(
-                    split,
-                    where,
-                    f"{len(words)} words, {len(tags)} tags: a word without a tag, or "
-                    "not as many columns as others",
-                )
-                continue
-            marks = [self.read_tag(tag) for tag in tags]
-            if None in marks:
-                wrong = tags[marks.index(None)]
-                what = f"the tag {shown(wrong)} {self.wrong_tag(wrong)}"
-                self.bad(split, where, what)
-                continue
-            if not self.is_plain:
-                marks = tags_of(self.reading(marks), len(tags))
-            found.append(TaggingExample(len(found), words, marks, tags, identity))
+            elif len(words) != len(tags):
+                what = f"{len(words)} words, {len(tags)} tags: a word without a tag, "
+                self.bad(split, where, f"{what}or not as many columns as others")
+            else:
+                marks = [self.read_tag(tag) for tag in tags]
+                if None in marks:
+                    wrong = tags[marks.index(None)]
+                    what = f"the tag {shown(wrong)} {self.wrong_tag(wrong)}"
+                    self.bad(split, where, what)
+                    continue
+                if not self.is_plain:
+                    marks = tags_of(self.reading(marks), len(tags))
+                found.append(TaggingExample(len(found), words, marks, tags, identity))
         return found
 
-    def asked(self, source: Source) -> Iterator[Asked]:
-        """Sentences as lists of words."""
-        return conll.words(source, self.word_column, self.identity)
+    def sentences(self, split: str) -> list[Sentence]:
+        """All sentences of a file, read once; in a bad one a tag is missing."""
+        if split not in self._sentences:
+            rows = self._of_lists if self._has_lists(split) else self._of_lines
+            names, found = self.description.get("tag_names"), list(rows(split))
+            if names:
+                found = [one._replace(tags=_named(one.tags, names)) for one in found]
+            self._sentences[split] = found
+        return self._sentences[split]
 
-    def example_of(self, number: int, given: dict[str, Any]) -> TaggingExample:
-        """Without tags."""
-        return TaggingExample(number, given["words"], None, (), given.get("id"))
+    def _has_lists(self, split: str) -> bool:
+        forms = ("json", "jsonl", "parquet", "csv")
+        return inputs.form_of(self.path(split)) in forms
 
-    def told(self, example, rows, split: str | None = None) -> dict[str, Any]:
-        """Tags, in the scheme of the data, and the probability of each.
-
-        It is None for words beyond max_seq_length.
-        """
-        [row] = rows
-        there = int(round(float(np.sum(row["labels_mask"]))))
-        tags = [self.labels[int(i)] for i in row["predictions"][:there]]
-        logits = np.asarray(row["logits"][:there], np.float64)
-        odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
-        best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
-        count = len(example.words)
-        missing = [None] * (count - there)
-        return {
-            "tags": self._written(tags, count, split),
-            "probabilities": [*map(rounded, best), *missing],
-        }
-
-    def sentences(self, split: str) -> Iterator[Sentence]:
-        """All sentences; in a bad one a tag is missing."""
+    def _of_lines(self, split: str) -> Iterator[Sentence]:
         path, layout, skipped = self.required(split), self.layout(split), []
         lines = iter(Source.of(path).lines)
+        if layout.is_running:
+            for number, line in enumerate(lines, start=1):
+                if line.split():
+                    yield Sentence(f"{path}, line {number}", line.split(), None)
+            return
         for note in layout.notes:
             self.remark(split, note, 0)
         for first, rows in conll.sentences(lines, layout, skipped):
-            bad, place = None, layout.words
-            for number, row in enumerate(rows, start=first):
-                if len(row) != layout.width or not row[place]:
-                    bad = bad or number
-            where = f"{path}, line {bad or first}"
-            words = [row[min(place, len(row) - 1)] for row in rows]
-            tags = [row[layout.tags or 0] for row in rows if len(row) == layout.width]
-            if bad and len(tags) == len(words):
+            words = [row[min(layout.words, len(row) - 1)] for row in rows]
+            whole = [row for row in rows if len(row) == layout.width]
+            right = [
+                len(row) == layout.width and bool(row[layout.words]) for row in rows
+            ]
+            number = first if all(right) else first + right.index(False)
+            where = f"{path}, line {number}"
+            if len(whole) == len(rows) and not all(right):
                 self.bad(split, where, "an empty word")
-            else:
-                yield Sentence(where, words, None if layout.tags is None else tags)
+                continue
+            tags = None if layout.tags is None else [row[layout.tags] for row in whole]
+            yield Sentence(where, words, tags)
         if skipped:
             what = f"comment lines are left out, as {shown(skipped[0])}"
             self.remark(split, what, len(skipped))
 
     def layout(self, split: str) -> conll.Layout:
-        """What stands where in a file; a test set with fewer columns has no tags."""
+        """The columns of a file."""
         if split not in self._layouts:
-            lines = Source.of(self.required(split)).lines
-            self._layouts[split] = self.layout_of(split, [*lines])
+            lines = [*Source.of(self.required(split)).lines]
+            self._layouts[split] = self.layout_of(split, lines)
         return self._layouts[split]
 
     def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
-        """The layout of a file with these lines: the tag is in the last column."""
-        found = conll.layout_of(lines)._replace(words=0, is_numbered=False, notes=())
-        width = (
-            2
-            if split == "train" or not self.is_there("train")
-            else (self.layout("train").width)
-        )
-        if split == "test" and found.width < width:
-            return found
-        return found._replace(width=max(found.width, 2), tags=max(found.width, 2) - 1)
+        """The columns of a file with these lines; the description names some."""
+        name, words = str(self.path(split)), self.description.get("words")
+        if split == "test":
+            found = conll.untagged_layout(name, lines, words)
+            if found.is_running or found.width < self._tagged_width():
+                return found
+        tags = self.description.get("tags")
+        return conll.tagged_layout(name, lines, words, tags, self.is_plain)
+
+    def _tagged_width(self) -> int:
+        """The columns of a file with tags; a test set with fewer has none."""
+        has_columns = self.path("train").is_file() and not self._has_lists("train")
+        return self.layout("train").width if has_columns else 2
+
+    def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
+        """Where a row has its words or tags: as described, or by a usual name."""
+        names = [self.description[key]] if key in self.description else names
+        there = [name for name in names if row.get(name) is not None]
+        if len(there) > 1:
+            raise UserError(
+                f"task {self.name}: {' and '.join(there)} are both there: "
+                f"{', '.join(shown(row[name]) for name in there)}.\n"
+                f'Name one in the task, such as "{key}": "{there[0]}".'
+            )
+        return there[0] if there else names[0]
+
+    def _of_lists(self, split: str) -> Iterator[Sentence]:
+        [identity] = self.identity
+        usual = {"words": conll.WORDS, "tags": conll.TAGS}
+        columns = [(self.description.get(k), *names) for k, names in usual.items()]
+        for where, row in conll.sentence_rows(self.source(split), columns, identity):
+            keys = [self._key(row, key, names) for key, names in usual.items()]
+            words, tags = (row.get(key) for key in keys)
+            there = [x for x in (words, tags) if isinstance(x, list)]
+            if wrong := next(filter(None, map(conll.no_words, there)), None):
+                self.bad(split, where, f"{keys[0]} or {keys[1]} has {wrong} in it")
+            elif (
+                len(there) == 2
+                and words
+                or (split == "test" and isinstance(words, list) and tags is None)
+            ):
+                tags = None if tags is None else [*map(str, tags)]
+                yield Sentence(where, [*map(str, words)], tags, row.get(identity))
+            else:
+                what = f"{keys[0]} and {keys[1]} are not two lists; there are "
+                self.bad(split, where, what + ", ".join(map(str, row)))
+
+    def read_inputs(self, source: Source) -> Iterator[Input]:
+        """Sentences as lists of words."""
+        return conll.words(source, self.word_column, self.identity)
+
+    def input_example(self, number: int, fields: dict[str, Any]) -> TaggingExample:
+        """Without tags."""
+        return TaggingExample(number, fields["words"], None, (), fields.get("id"))
+
+    # Features and predictions.
 
     def feature_specs(self) -> tuple[FeatureSpec, ...]:
         """Where words are, and what they are."""
@@ -374,8 +427,8 @@ class TaggingTask(Task):
         pieces.append([vocab.sep_id])
         ids: list[int] = []
         positions: list[int] = []
-        # What is asked for is tagged as far as it fits.
-        is_frugal = self.is_frugal and example.tags is not None
+        # Inputs without tags are tagged as far as they fit.
+        is_frugal = self.is_original and example.tags is not None
         for number, word in enumerate(pieces):
             if (len(pieces) if is_frugal else 1) + len(ids) + 1 > length:
                 self.num_cut += sum(map(len, pieces)) - min(len(ids) + 1, length)
@@ -401,46 +454,58 @@ class TaggingTask(Task):
 
     def scorer(self, split: str) -> Scorer:
         """By spans, or word by word where tags are plain."""
-        if self.is_frugal:
+        if self.is_original:
             return SpanScorer(self.labels)
         examples = {e.eid: e for e in self.read(split)}
         kind = PlainTagScorer if self.is_plain else SpanScorer
         return kind(self.labels, examples, self.reading)
 
-    def notation_on(self, split: str | None) -> Notation:
-        """How predictions on a split, or on other texts, are written."""
-        if split is None:
-            return Notation("IOB2")
-        letters = {tag[:2] for e in self.read(split) for tag in e.written}
-        return Notation("BIOES" if letters & {"E-", "S-"} else "IOB2")
+    def prediction(self, example, rows, split: str | None = None) -> dict[str, Any]:
+        """Tags, in the scheme of the data, and the probability of each.
 
-    def separator(self, split: str) -> str:
-        """What stands between a word and its tags in what is written of a split."""
-        return " "
+        It is None for words beyond max_seq_length.
+        """
+        [row] = rows
+        there = int(round(float(np.sum(row["labels_mask"]))))
+        tags = [self.labels[int(i)] for i in row["predictions"][:there]]
+        logits = np.asarray(row["logits"][:there], np.float64)
+        odds = np.exp(logits - logits.max(axis=-1, keepdims=True, initial=-np.inf))
+        best = odds.max(axis=-1, initial=0) / odds.sum(axis=-1)
+        count = len(example.words)
+        missing = [None] * (count - there)
+        return {
+            "tags": self._written(tags, count, split),
+            "probabilities": [*map(rounded, best), *missing],
+        }
 
-    def write_predictions(self, split, scorer, directory, trial) -> list[str]:
+    def write_predictions(self, split, scorer, directory) -> list[str]:
         """CoNLL: word, tag, predicted tag; words beyond max_seq_length get O.
 
         Tags are in the scheme of the data; where they have none, only the predicted.
         """
         by_eid = {int(row["eid"]): row for row in scorer.rows}
-        lines, rows, between = [], [], self.separator(split)
+        lines, rows, between = [], [], self._separator(split)
         for example in self.read(split):
-            found = self.told(example, [by_eid[example.eid]], split)
-            given = {"eid": example.eid, "id": example.id, "words": example.words}
-            given = {name: value for name, value in given.items() if value is not None}
+            found = self.prediction(example, [by_eid[example.eid]], split)
+            fields = {"eid": example.eid, "id": example.id, "words": example.words}
             columns = [example.words, found["tags"]]
             if example.tags is not None:
                 right = self._written(example.tags, len(example.words), split)
                 columns.insert(1, right)
                 found["correct"] = right
-            rows.append(given | found)
+            rows.append({k: v for k, v in fields.items() if v is not None} | found)
             rows_of = zip(*columns, strict=True)
             lines += [f"{between.join(cells)}\n" for cells in rows_of]
             lines.append("\n")
         path = Path(directory) / f"{self.name}_{split}.txt"
         atomic_write(path, "".join(lines))
         return [write_jsonl(path.with_suffix(".jsonl"), rows), str(path)]
+
+    def _separator(self, split: str) -> str:
+        """That of the file; a tab where a word or a class has a blank in it."""
+        is_tabbed = not self._has_lists(split) and self.layout(split).is_tabbed
+        named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
+        return "\t" if is_tabbed or any(" " in one for one in named) else " "
 
     def _written(self, tags: list[str], count: int, split: str | None) -> list[str]:
         if self.is_plain:
@@ -453,155 +518,64 @@ def _class_of(tag: str) -> str:
     return tag[2:] if _TAG.fullmatch(tag) and tag != "O" else tag
 
 
-class OwnTaggingTask(OwnFiles, TaggingTask):
-    """Tags for words, from CoNLL lines or JSONL lists."""
+def _named(tags: list[str] | None, names: Sequence[str]) -> list[str] | None:
+    """Tags with their names for numbers, without numbers that have none."""
+    if not tags:
+        return tags
+    numbers = {str(number): name for number, name in enumerate(names)}
+    return [numbers.get(t, t) for t in tags if t in numbers or not t.isdecimal()]
 
-    is_frugal = False
 
-    def __init__(self, name, config, tokenizer):
-        super().__init__(name, config, tokenizer)
-        said = self.description.get("scheme")
-        self._said = Notation.named(said) if said else None
-        self.is_plain = self._said is not None and self._said.scheme == PLAIN
-        self.word_column = self.description.get("words")
-        self.identity = (self.description.get("id", "id"),)
+class ChunkTask(TaggingTask):
+    """Chunks of CoNLL-2000 as the original reads them: the last column is the tag."""
 
-    def reading(self, tags: Sequence[str]) -> list[tag_schemes.Span]:
-        """The spans in tags, as far as the scheme can tell them apart."""
-        spans = tag_schemes.spans_in(tags)
-        if self.notation.scheme == "IO":
-            io = tag_schemes.tags_of(spans, len(tags), "IO")
-            spans = tag_schemes.spans_in(io)
-        return spans
+    is_original = True
+    scheme = None
 
-    @functools.cached_property
-    def notation(self) -> Notation:
-        """How tags are written: as the description, the model or the tags say."""
-        if self.is_plain or not self._said and self.stored and self.stored.scheme:
-            return self._said or Notation.named(self.stored.scheme)
-        split = "train" if self.path("train").is_file() else "dev"
-        self._kept[split] = list(self.sentences(split))
-        written = [one.tags for one in self._kept[split] if one.tags]
-        classes = {tag for tags in written for tag in tags} - {"O"}
-        if classes and all(tag.lstrip("-").isdecimal() for tag in classes):
-            raise UserError(
-                f"{self.path(split)}: tags are the numbers {', '.join(sorted(classes))}"
-                '.\n"tag_names" of the task lists their names in order, such as ["O", '
-                '"B-PER", "I-PER"]; "scheme": "plain" takes numbers as they are.'
-            )
-        try:
-            found = tag_schemes.notation_of(written, self._said)
-        except UserError as error:
-            raise UserError(f"{self.path(split)} has {error}.") from None
-        self.remark(split, f"tags are read as {found}", 0)
-        return found
+    def path(self, split: str) -> Path:
+        """The file of a split."""
+        return Path(self.config.raw_data_dir(self.name)) / f"{split}.txt"
 
-    @property
-    def scheme(self) -> str:
-        """The name of the notation."""
-        return str(self.notation)
+    def label_splits(self) -> list[str]:
+        """All that are there."""
+        others = (s for s in ("dev", "test") if self.path(s).is_file())
+        return ["train", *others]
 
-    def notation_on(self, split: str | None) -> Notation:
-        """How predictions are written."""
-        return self.notation
+    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
+        """Words in the first column; a test set with fewer columns has no tags."""
+        found = conll.layout_of(lines)._replace(words=0, is_numbered=False, notes=())
+        width = max(found.width, 2)
+        if split == "test" and found.width < self._tagged_width():
+            return found
+        return found._replace(width=width, tags=width - 1)
+
+    def reading(self, tags: Sequence[str]) -> list[Span]:
+        """The original's spans."""
+        return spans_of(tags)
 
     def read_tag(self, tag: str) -> str | None:
-        """A tag with its letter in front; of plain tags, itself."""
-        return self.notation.read(tag)
+        """A tag that BIOES has."""
+        return tag if _TAG.fullmatch(tag) else None
 
     def wrong_tag(self, tag: str) -> str:
         """Why `read_tag` gives None."""
-        hint = "" if self._said else '; "scheme": "plain" takes any tag'
-        return self.notation.wrong() + hint * ("-" not in tag)
+        return "is not O, nor a class with B-, I-, E- or S- before it"
 
-    def data_labels(self) -> list[str]:
-        """All tags of the training file."""
-        return sorted({tag for e in self.read("train") for tag in e.tags})
-
-    def check(self) -> None:
-        """The tags are in one scheme."""
-        super().check()
-        if self.path("train").is_file() and self.scheme:
-            self.data_labels()
-
-    def _is_lists(self, split: str) -> bool:
-        forms = ("json", "jsonl", "parquet", "csv")
-        return inputs.form_of(self.path(split)) in forms
-
-    def separator(self, split: str) -> str:
-        """That of the file; a tab where a word or a class has a blank in it."""
-        is_tabbed = not self._is_lists(split) and self.layout(split).is_tabbed
-        named = [*self.labels, *(word for e in self.read(split) for word in e.words)]
-        return "\t" if is_tabbed or any(" " in one for one in named) else " "
-
-    def layout_of(self, split: str, lines: list[str]) -> conll.Layout:
-        """The layout of a file with these lines; the description names columns."""
-        name, words = str(self.path(split)), self.description.get("words")
-        if split == "test":
-            found = conll.untagged_layout(name, lines, words)
-            is_whole = self.is_there("train") and not self._is_lists("train")
-            width = self.layout("train").width if is_whole else 2
-            if found.is_running or found.width < width:
-                return found
-        tags = self.description.get("tags")
-        return conll.tagged_layout(name, lines, words, tags, self.is_plain)
-
-    def sentences(self, split: str) -> Iterator[Sentence]:
-        """All sentences; in a bad one a tag is missing."""
-        if self._is_lists(split):
-            found = self._of_lists(split)
-        elif self.layout(split).is_running:
-            path = self.path(split)
-            rows = (
-                (n, line.split()) for n, line in enumerate(Source.of(path).lines, 1)
-            )
-            found = (Sentence(f"{path}, line {n}", row, None) for n, row in rows if row)
-        else:
-            found = super().sentences(split)
-        names = self.description.get("tag_names")
-        for one in found:
-            if names and one.tags:
-                tags = [_named(tag, names) for tag in one.tags]
-                one = one._replace(tags=[str(tag) for tag in tags if tag is not None])
-            yield one
-
-    def _key(self, row: inputs.Row, key: str, names: Sequence[str]) -> str:
-        """Where a row has its words or tags: as described, or by a usual name."""
-        names = [self.description[key]] if key in self.description else names
-        there = [name for name in names if row.get(name) is not None]
-        if len(there) > 1:
-            raise UserError(
-                f"task {self.name}: {' and '.join(there)} are both there: "
-                f"{', '.join(shown(row[name]) for name in there)}.\n"
-                f'Name one in the task, such as "{key}": "{there[0]}".'
-            )
-        return there[0] if there else names[0]
-
-    def _of_lists(self, split: str) -> Iterator[Sentence]:
-        [identity] = self.identity
-        usual = {"words": conll.WORDS, "tags": conll.TAGS}
-        columns = [(self.description.get(k), *names) for k, names in usual.items()]
-        rows = conll.sentence_rows(self.source(split), columns, identity)
-        for where, row in rows:
-            words = self._key(row, "words", conll.WORDS)
-            tags = self._key(row, "tags", conll.TAGS)
-            found = [row.get(key) for key in (words, tags)]
-            lists = [x for x in found if isinstance(x, list)]
-            if wrong := next(filter(None, map(conll.no_words, lists)), None):
-                self.bad(split, where, f"{words} or {tags} has {wrong} in it")
-            elif split == "test" and isinstance(found[0], list) and found[1] is None:
-                yield Sentence(where, [*map(str, found[0])], None, row.get(identity))
-            elif all(isinstance(x, list) for x in found) and found[0]:
-                both = (list(map(str, x)) for x in found)
-                yield Sentence(where, *both, row.get(identity))
-            else:
-                there = ", ".join(map(str, row))
-                what = f"{words} and {tags} are not two lists; there are {there}"
-                self.bad(split, where, what)
+    def notation_on(self, split: str | None) -> Notation:
+        """BIOES where a file has its letters."""
+        examples = self.read(split) if split else ()
+        letters = {tag[:2] for e in examples for tag in e.written}
+        return Notation("BIOES" if letters & {"E-", "S-"} else "IOB2")
 
 
-def _named(tag: str, names: Sequence[str]) -> str | None:
-    """The name of a tag that is a number."""
-    if not tag.isdecimal():
-        return tag
-    return names[int(tag)] if int(tag) < len(names) else None
+def spans_of(tags: Sequence[str]) -> list[Span]:
+    """Spans in BIO, BIOES or IO tags; the class is that of a span's last tag."""
+    spans, start = [], None
+    for i, tag in enumerate([*tags, "O"]):
+        position = tag.partition("-")[0]
+        if start is not None and (tag == "O" or position in "BS"):
+            spans.append((start, i - 1, tags[i - 1].partition("-")[2]))
+            start = None
+        if tag != "O" and start is None:
+            start = i
+    return spans

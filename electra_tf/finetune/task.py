@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
-from electra_tf.finetune.inputs import Asked, Source
+from electra_tf.finetune.inputs import Input, Source
 from electra_tf.storage.files import atomic_write
 from electra_tf.storage.manifest import sha256
 from electra_tf.storage.remote import fetch_once
@@ -80,19 +80,9 @@ class Scorer(ABC):
         return {}
 
     @property
-    def remark(self) -> str | None:
-        """What the numbers and the files do not say by themselves."""
-        return None
-
-    @property
     @abstractmethod
     def is_degenerate(self) -> bool:
         """Whether all predictions are the same."""
-
-    @property
-    def has_learnt_nothing(self) -> bool:
-        """Whether all predictions are the same, and there are several."""
-        return len(self) > 1 and self.is_degenerate
 
 
 class Task(ABC):
@@ -124,6 +114,7 @@ class Task(ABC):
     def __init__(self, name: str, config: FinetuningConfig, tokenizer: Tokenizer):
         self.name = name
         self.config = config
+        self.description = config.tasks.get(name, {})
         self.tokenizer = tokenizer
         # What was left out of a split by "on_bad_example": "skip", line by line.
         self.skipped: dict[str, dict[str, None]] = {}
@@ -200,12 +191,15 @@ class Task(ABC):
         self.remarks.setdefault(split, collections.Counter())[what] += count
 
     def splits(self, kind: str) -> list[str]:
-        """The data sets of a kind, "dev" or "test"."""
-        return [kind]
+        """The data sets of a kind, "dev" or "test", which is optional."""
+        if self.description:
+            return [kind] if kind in self.description else []
+        return [kind] if kind == "dev" or self.path(kind).is_file() else []
 
-    @abstractmethod
     def path(self, split: str) -> Path:
-        """The file of a split."""
+        """The file of a split: that of the description, if the task has one."""
+        path = Path(self.config.data_dir) / self.description[split]
+        return Path(fetch_once(str(path)))
 
     def is_there(self, split: str) -> bool:
         """Whether there are data of a split."""
@@ -213,8 +207,11 @@ class Task(ABC):
 
     def source(self, split: str) -> Source:
         """The lines of a split's file; what is recognised of them is a remark."""
-        source = Source.of(self.required(split))
-        return source._replace(say=lambda what: self.remark(split, what, 0))
+        return Source.of(self.required(split))._replace(
+            delimiter=self.description.get("delimiter"),
+            is_quoted=self.description.get("quoted"),
+            say=lambda what: self.remark(split, what, 0),
+        )
 
     def data_hash(self, split: str) -> str:
         """Of the data of a split; features are made anew when it changes."""
@@ -236,21 +233,21 @@ class Task(ABC):
     def scorer(self, split: str) -> Scorer:
         """A scorer for one data set."""
 
-    def asked(self, source: Source) -> Iterator[Asked]:
-        """What is to be predicted, in a user's file; with `example_of`, if at all."""
-        raise UserError(f"{self.name} has no `asked`, so it cannot read files.")
+    def read_inputs(self, source: Source) -> Iterator[Input]:
+        """The inputs in a file of the user; goes with `input_example`."""
+        raise UserError(f"{self.name} has no `read_inputs`, so it cannot read files.")
 
-    def example_of(self, number: int, given: dict[str, Any]) -> Any:
+    def input_example(self, number: int, given: dict[str, Any]) -> Any:
         """The example of what was asked, which needs no label."""
-        raise UserError(f"{self.name} has no `example_of`, so it cannot read files.")
+        raise UserError(f"{self.name} has no `input_example`, so it cannot read files.")
 
     @abstractmethod
-    def told(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    def prediction(self, example: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """A prediction in JSON, from the head's outputs for the example's features."""
 
     @abstractmethod
     def write_predictions(
-        self, split: str, scorer: Scorer, directory: str, trial: int
+        self, split: str, scorer: Scorer, directory: str
     ) -> list[str]:
         """Writes predictions with their example ids; returns the paths."""
 
@@ -265,29 +262,6 @@ class Task(ABC):
                 f"task into {path.parent}."
             )
         return path
-
-
-class OwnFiles(Task):
-    """Where the files are that a description names."""
-
-    @property
-    def description(self) -> dict[str, Any]:
-        return self.config.tasks[self.name]
-
-    def path(self, split: str) -> Path:
-        """The file of a split."""
-        path = Path(self.config.data_dir) / self.description[split]
-        return Path(fetch_once(str(path)))
-
-    def source(self, split: str) -> Source:
-        """As `Task.source`, with the separator and the quotes of the description."""
-        keys = ("delimiter", "quoted")
-        delimiter, is_quoted = (self.description.get(key) for key in keys)
-        return super().source(split)._replace(delimiter=delimiter, is_quoted=is_quoted)
-
-    def splits(self, kind: str) -> list[str]:
-        """Those that the description names."""
-        return [kind] if kind in self.description else []
 
 
 def without_files(description: Any, files: Collection[str] = FILES) -> Any:
@@ -398,20 +372,31 @@ def class_details(gold: Sequence[str], predicted: Sequence[str]) -> dict[str, An
     Its rows are the right classes, its columns the predicted ones, both in the order
     of its labels.
     """
+    from sklearn.metrics import confusion_matrix
+
     labels = sorted({*gold, *predicted})
-    pairs = collections.Counter(zip(gold, predicted, strict=True))
-    matrix = [[pairs[row, column] for column in labels] for row in labels]
-    classes = {}
-    for number, name in enumerate(labels):
-        right, there = matrix[number][number], sum(matrix[number])
-        said = sum(row[number] for row in matrix)
-        classes[name] = {
-            "precision": 100.0 * right / said if said else 0.0,
-            "recall": 100.0 * right / there if there else 0.0,
-            "f1": 200.0 * right / (said + there),
-            "support": there,
-        }
+    matrix = confusion_matrix(gold, predicted, labels=labels).tolist()
+    classes = scores_by_class(gold, predicted, labels, labels)
     return {"classes": classes, "confusion": {"labels": labels, "matrix": matrix}}
+
+
+def scores_by_class(gold, predicted, names: Sequence[str], labels=None):
+    """Name -> precision, recall, F1 in percent, and support.
+
+    Args:
+      labels: as scikit-learn takes them, in the order of the names.
+    """
+    from sklearn.metrics import precision_recall_fscore_support
+
+    options = {"labels": labels, "zero_division": 0.0}
+    found = precision_recall_fscore_support(gold, predicted, average=None, **options)
+    *shares, support = (values.tolist() for values in found)
+    metrics = ("precision", "recall", "f1")
+    return {
+        name: dict(zip(metrics, (100.0 * value for value in values), strict=True))
+        | {"support": count}
+        for name, *values, count in zip(names, *shares, support, strict=True)
+    }
 
 
 def reasons(skipped: Iterable[str]) -> str:

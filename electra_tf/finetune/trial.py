@@ -176,14 +176,14 @@ def _wants_test_outputs(config: FinetuningConfig, trial: int) -> bool:
 def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the scores on all dev sets; predictions are written."""
     started = time.monotonic()
-    directory = run.config.predictions_dir(result.trial)
+    directory = run.config.beside_results("predictions", result.trial)
     scores, details, degenerate = {}, {}, []
     for name, scorer, _ in _predictions(run, model, "dev", directory, result.trial):
         scores[name] = dict(scorer.get_results())
         if found := scorer.details():
             details[name] = found
         run.console.log(f"{name}: {scores_text(scores[name])}")
-        if scorer.has_learnt_nothing:
+        if len(scorer) > 1 and scorer.is_degenerate:
             degenerate.append(name)
     run.console.log(f"Predictions of trial {result.trial}: {directory}")
     seconds = result.seconds | {"evaluate": round(time.monotonic() - started, 1)}
@@ -194,7 +194,7 @@ def _evaluated(run: Run, model, result: TrialResult) -> TrialResult:
 
 def _with_test_outputs(run: Run, model, result: TrialResult) -> TrialResult:
     """A trial's result with the predictions on all test sets, which are written."""
-    directory = run.config.test_predictions_dir(result.trial)
+    directory = run.config.beside_results("test_predictions", result.trial)
     paths = []
     for name, _, files in _predictions(run, model, "test", directory, result.trial):
         paths += files
@@ -209,11 +209,9 @@ def _predictions(
     for task in run.tasks:
         for split in task.splits(kind):
             scorer, name = score(run, model, task, split), data_set_name(task, split)
-            files = task.write_predictions(split, scorer, directory, trial)
+            files = task.write_predictions(split, scorer, directory)
             put_folder(directory)
             yield name, scorer, files
-            if scorer.remark:
-                run.console.log(f"{name}: {scorer.remark}")
 
 
 def data_set_name(task, split: str) -> str:
@@ -271,39 +269,27 @@ def _load(run: Run, trial: int, source: CheckpointInfo | None):
 
 
 def _identity(run: Run, store) -> dict[str, Any]:
+    """What a training goes on with only if it is the same, beside `settings_of`."""
     # Dropout as well: a trial is short enough to be made again.
     shape = dataclasses.asdict(run.config.model_config())
     del shape["attention_chunk_size"]  # It chooses between ways to compute the same.
     heads = {task.name: [task.head.kind, task.head.num_labels] for task in run.tasks}
-    frozen, evaluated = run.config.freeze_layers, run.config.eval_every_steps
-    facts = preprocessing.data_facts(run.config, run.tasks) if evaluated else {}
-    return shape | {
-        **({} if frozen is None else {"freeze_layers": frozen}),  # has no slots
-        **({"data": facts} if evaluated else {}),  # The best are kept by these scores.
-        **run.config.identity(),
-        "vocab_sha256": run.vocab.sha256,
-        "heads": heads,
-        "features": store.digest,
-        "init_checkpoint": shown(run.source.origin) if run.source else None,
-    }
+    found = shape | run.config.identity() | {"vocab_sha256": run.vocab.sha256}
+    found |= {"heads": heads, "features": store.digest}
+    if run.config.eval_every_steps:  # The best are kept by these scores.
+        found["data"] = preprocessing.data_facts(run.config, run.tasks)
+    return found
 
 
 def _check_is_same(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     """Raises a UserError if the steps so far were made with other settings or data."""
-    _check_settings(checkpoints, saved)
-    ours, theirs = checkpoints.identity, saved.identity
-    if "init_sha256" in saved.settings and "init_sha256" in checkpoints.settings:
-        ours["init_checkpoint"] = theirs.get("init_checkpoint")  # The hashes agree.
-    checkpoints.check_identity(saved)
-
-
-def _check_settings(checkpoints: Checkpoints, saved: CheckpointManifest) -> None:
     changed = differences(saved.settings, checkpoints.settings, _CHANGEABLE)
     if changed:
         raise UserError(
             f"{checkpoints.prefix(saved.step)} was trained with other settings: "
             f"{changes_text(changed)}.\nSet it back, or {checkpoints.advice}."
         )
+    checkpoints.check_identity(saved)
 
 
 def _train(run: Run, trial: int, lock: Lock, bucket: RunFolder):
@@ -372,8 +358,7 @@ class _Assessment:
             # Those of a run that kept no best ones would be taken for the best.
             for step in self._best.steps():
                 with contextlib.suppress(DamagedCheckpointError):
-                    saved = read_checkpoint_manifest(folder, step)
-                    _check_settings(self._best, saved)
+                    _check_is_same(self._best, read_checkpoint_manifest(folder, step))
 
     def is_over(self) -> bool:
         """Whether nothing better has come for too long."""

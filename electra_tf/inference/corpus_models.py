@@ -1,16 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of a corpus: score and detect read texts, predict a task's inputs."""
+"""The models of a corpus: score and detect read texts, predict a task's inputs.
+
+Each has `options`, by which another process gets the same, and `model`: path, sha256
+and all that changes an answer, in JSON. `corpus` gives the input in pieces, `rows` the
+answers for some of them, whose batches depend on their texts alone, `counts` what is
+counted in an answer.
+"""
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune import inputs
-from electra_tf.inference import corpus_run, detection, prediction, scoring
-from electra_tf.inference.pretrained_model import TextModel, TokenPrediction
+from electra_tf.inference import detection, prediction, scoring
+from electra_tf.inference.model import Model, TokenPrediction
+from electra_tf.inference.scoring import batched
+from electra_tf.storage.manifest import sha256
 from electra_tf.text import archives, corpus, units
 from electra_tf.text.units import Corpus, Unit
 
@@ -54,7 +65,19 @@ def texts_of(path: str | None, reading: units.Reading) -> Iterator[str]:
     return archives.read_lines(path, reading.encoding_errors)
 
 
-class _OfTexts(corpus_run.CorpusModel):
+def model_facts(origin: str, **others: Any) -> dict[str, Any]:
+    """The `model` of a checkpoint's prefix or a directory."""
+    files = glob.glob(f"{glob.escape(origin)}.*")
+    if os.path.isdir(origin):
+        files = glob.glob(f"{glob.escape(origin)}/**", recursive=True)
+    digest = hashlib.sha256()
+    for path in sorted(filter(os.path.isfile, files)):
+        name = os.path.relpath(path, origin)
+        digest.update(f"{name} {sha256(path)}\n".encode())
+    return {"path": origin, "sha256": digest.hexdigest(), **others}
+
+
+class _OfTexts:
     """What score and detect have in common.
 
     Args:
@@ -63,8 +86,8 @@ class _OfTexts(corpus_run.CorpusModel):
 
     def __init__(self, options: dict[str, Any]):
         self.reading = units.Reading(options["encoding_errors"], options["text_key"])
-        self._model: TextModel = prediction.load(options["model"])
-        self.model = corpus_run.model_facts(
+        self._model: Model = prediction.load(options["model"])
+        self.model = model_facts(
             self._model.origin,
             vocab_sha256=self._model.tokenizer.vocab.sha256,
             tokenizer=self._model.tokenizer.config._asdict(),
@@ -88,23 +111,13 @@ class Scores(_OfTexts):
 
     def rows(self, units: Sequence[Unit]) -> Iterator[dict[str, Any]]:
         """As `scoring.to_json` has them."""
-        texts = Texts(units, self.reading)
-        read, kept = itertools.tee(texts)
-        scorer, overlap = self._scorer, self.options["overlap"]
-        of_texts = scorer.score_tokens if self.options["tokens"] else scorer.score_texts
-        for text, scored in zip(
-            kept, of_texts(read, overlap, texts.place), strict=True
-        ):
-            yield scoring.to_json(text, scored)
+        texts, options = Texts(units, self.reading), self.options
+        overlap, tokens = options["overlap"], options["tokens"]
+        return scoring.rows(self._scorer, texts, overlap, tokens, texts.place)
 
     def counts(self, row: dict[str, Any]) -> dict[str, int]:
         """Tokens, and texts whose scores say nothing."""
-        tokens, unknown = row["num_tokens"], row["num_unknown"]
-        return {
-            "tokens": tokens,
-            "texts_without_tokens": int(not tokens),
-            "texts_of_unknown_tokens": int(0 < tokens == unknown),
-        }
+        return scoring.counts_of(row["num_tokens"], row["num_unknown"])
 
 
 class Detections(_OfTexts):
@@ -119,7 +132,7 @@ class Detections(_OfTexts):
         texts = Texts(units, self.reading)
         numbered = ((n, text.strip()) for n, text in enumerate(texts, 1))
         numbered = (pair for pair in numbered if pair[1])
-        while chunk := list(itertools.islice(numbered, _CHUNK)):
+        for chunk in batched(numbered, _CHUNK):
             order = sorted(range(len(chunk)), key=lambda i: len(chunk[i][1]))
             found = self._model.detect([chunk[i][1] for i in order])
             of_text = dict(zip(order, found, strict=True))
@@ -141,7 +154,7 @@ class Detections(_OfTexts):
         return {"tokens": len(found), "tokens_above_one_half": sum(found)}
 
 
-class Predictions(corpus_run.CorpusModel):
+class Predictions:
     """Labels, numbers, tags or answers; `Predictor.rows` says what a row holds.
 
     Args:
@@ -153,7 +166,8 @@ class Predictions(corpus_run.CorpusModel):
         self._predictor = prediction.load_predictor(
             options["model"], options["task"], options["data_dir"]
         )
-        self.model = prediction.facts_of(self._predictor)
+        found = self._predictor
+        self.model = model_facts(found.origin, task=found.task, **found.facts)
 
     def corpus(self, path: str, piece_bytes: int) -> Corpus:
         """Files as predict reads them, those cut whose lines stand for themselves."""
@@ -168,7 +182,7 @@ class Predictions(corpus_run.CorpusModel):
         )
 
     def rows(self, parts: Sequence[Unit]) -> Iterator[dict[str, Any]]:
-        """What was asked and its prediction."""
+        """The fields of each input and its prediction."""
         try:
             yield from self._rows(parts, False)
         except UserError:
@@ -178,16 +192,16 @@ class Predictions(corpus_run.CorpusModel):
             raise
 
     def _rows(self, parts: Sequence[Unit], counted: bool) -> Iterator[dict[str, Any]]:
-        asked = itertools.chain.from_iterable(
-            self._predictor.asked(
+        found = itertools.chain.from_iterable(
+            self._predictor.read_inputs(
                 inputs.open_part(
                     unit, corpus.lines_before(unit.path, unit.start) if counted else 0
                 )
             )
             for unit in parts
         )
-        while chunk := list(itertools.islice(asked, _CHUNK)):
-            order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].given))
+        for chunk in batched(found, _CHUNK):
+            order = sorted(range(len(chunk)), key=lambda i: _length(chunk[i].fields))
             rows = self._predictor.rows(chunk[i] for i in order)
             of_input = dict(zip(order, rows, strict=True))
             for place in range(len(chunk)):

@@ -8,14 +8,13 @@ nor an interruption has a say in what a batch holds, or in a byte of the result.
 
 from __future__ import annotations
 
-import abc
 import collections
 import functools
 import glob
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,12 +29,11 @@ from electra_tf.storage.manifest import (
     MANIFEST,
     installed_versions,
     read_json,
-    sha256,
 )
 from electra_tf.storage.remote_run import bring_model
 from electra_tf.text import corpus
 from electra_tf.text.json_lines import json_line
-from electra_tf.text.units import Corpus, Unit, portions
+from electra_tf.text.units import Unit, portions
 
 SCHEMA_VERSION = 2
 # A thousand shards of a small corpus; of a large one, what a core does in some minutes.
@@ -43,46 +41,18 @@ _SHARDS, _LEAST_BYTES, _MOST_BYTES = 1024, 1 << 20, 64 << 20
 _PACKAGES = ("tensorflow", "tensorflow-text", "keras")
 
 
-class CorpusModel(abc.ABC):
-    """A model that answers texts, one per process.
-
-    Attributes:
-      options: those by which another process gets the same.
-      model: what it is, in JSON: path, sha256 and all that changes an answer.
-    """
-
-    options: dict[str, Any]
-    model: dict[str, Any]
-
-    @abc.abstractmethod
-    def corpus(self, path: str, piece_bytes: int) -> Corpus:
-        """The input, longer files cut into pieces."""
-
-    @abc.abstractmethod
-    def rows(self, units: Sequence[Unit]) -> Iterator[dict[str, Any]]:
-        """Yields the answers for the texts of some units, in order.
-
-        What is put into a batch depends on these texts alone.
-        """
-
-    def counts(self, row: dict[str, Any]) -> dict[str, int]:
-        """What to count in an answer, besides that it is there."""
-        del row
-        return {}
-
-
 class Plan(NamedTuple):
     """What every process of a run needs.
 
     Attributes:
       folder: where the shards go.
-      load: gives the model for settings["options"]; of a module that workers import.
+      load: gives a model of `corpus_models` for settings["options"].
       num_shards: how many there are.
       settings: all that makes two runs the same, in JSON.
     """
 
     folder: str
-    load: Callable[[dict[str, Any]], CorpusModel]
+    load: Callable[[dict[str, Any]], Any]
     num_shards: int
     settings: dict[str, Any]
 
@@ -98,21 +68,9 @@ def before_tensorflow() -> None:
     os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 
 
-def model_facts(origin: str, **others: Any) -> dict[str, Any]:
-    """A `CorpusModel.model` for a checkpoint's prefix or a directory."""
-    files = glob.glob(f"{glob.escape(origin)}.*")
-    if os.path.isdir(origin):
-        files = glob.glob(f"{glob.escape(origin)}/**", recursive=True)
-    digest = hashlib.sha256()
-    for path in sorted(filter(os.path.isfile, files)):
-        name = os.path.relpath(path, origin)
-        digest.update(f"{name} {sha256(path)}\n".encode())
-    return {"path": origin, "sha256": digest.hexdigest(), **others}
-
-
 def run(
     command: str,
-    load: Callable[[dict[str, Any]], CorpusModel],
+    load: Callable[[dict[str, Any]], Any],
     options: dict[str, Any],
     source: str,
     folder: str,
@@ -136,7 +94,11 @@ def run(
     anything else.
     """
     gpus = processes.gpus()
-    workers = 1 if beam_args is not None else workers or len(gpus) or _cores()
+    workers = (
+        1
+        if beam_args is not None
+        else workers or len(gpus) or len(os.sched_getaffinity(0))
+    )
     if gpus and workers > 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # They are the workers'.
     before_tensorflow()
@@ -171,7 +133,7 @@ def run(
         sizes = [sum(unit.weight for unit in units) for units in shards]
         tasks = [*enumerate(shards)]
         runner = Runner(workers, beam_args, gpus if workers > 1 else ())
-        job.run(opened, job.Job(command, work, tasks, sizes, "texts"), runner)
+        job.run(opened, job.Job(command, work, tasks, sizes), runner)
         return _write_manifest(plan, opened)
 
 
@@ -205,18 +167,14 @@ def _check_apart(folder: str, read: str) -> None:
         )
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-_loaded: dict[str, CorpusModel] = {}
+_loaded: dict[str, Any] = {}
 
 
 def _key(plan: Plan) -> str:
     return json.dumps(plan.settings)
 
 
-def _model_of(plan: Plan) -> CorpusModel:
+def _model_of(plan: Plan) -> Any:
     """The model of a run, loaded once in a process.
 
     Raises `UserError` for another model than the run was begun with.
@@ -227,9 +185,7 @@ def _model_of(plan: Plan) -> CorpusModel:
         if model.model != known:
             raise UserError(
                 f"{model.model['path']} is another model than {plan.folder} was begun "
-                f"with:\nsha256 {known['sha256']:.16}... then, "
-                f"{model.model['sha256']:.16}... now. Every machine needs the same "
-                "there."
+                "with.\nEvery machine needs the same there."
             )
         _loaded[_key(plan)] = model
     return _loaded[_key(plan)]
@@ -265,9 +221,8 @@ def _check_same_text(
         if known and known != _digest(units):
             path = os.path.join(folder, _shard_name(number, len(shards)))
             raise UserError(
-                f"{path} was made from another text than is in {units[0].path} now"
-                f"{' and the files after it' if len(units) > 1 else ''}.\nNothing is "
-                "overwritten: name another --output-dir."
+                f"{path} was made from another text than is in {units[0].path} (or in "
+                "files after it) now.\nName another --output-dir."
             )
 
 
@@ -304,11 +259,9 @@ def _write_manifest(plan: Plan, folder: JobFolder) -> dict[str, Any]:
     total: collections.Counter[str] = collections.Counter(texts=0)
     files = []
     for record in folder.records(plan.settings["command"], plan.num_shards):
-        total.update(record["counts"])
-        own = {
-            "texts": record["counts"]["texts"],
-            "input_sha256": record["input_sha256"],
-        }
+        counts, digest = record["counts"], record["input_sha256"]
+        total.update(counts)
+        own = {"texts": counts["texts"], "input_sha256": digest}
         files.append(record["files"][0] | own)
     manifest = {
         "schema_version": SCHEMA_VERSION,

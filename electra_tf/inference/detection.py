@@ -9,13 +9,13 @@ alarm, and the numbers of misses and of false alarms are equal.
 from __future__ import annotations
 
 import html
-import itertools
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from electra_tf.console import printable
-from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.model import TokenPrediction
+from electra_tf.inference.scoring import batched
 from electra_tf.text.json_lines import json_line
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def detect(
       corruption_seed: decides what the generator replaces before the discriminator
         reads; None: it reads the texts as they stand.
     """
-    for number, chunk in enumerate(_chunks(texts)):
+    for number, chunk in enumerate(batched(texts, _CHUNK)):
         if corruption_seed is None:
             tokens = model.detect(chunk)
         else:
@@ -82,32 +82,37 @@ def show(
             yield json_line(to_json(text, tokens))
     elif form == "html":
         parts = [to_html(*pair, limit) for pair in detected]
-        legend = html_legend(is_corrupted)
-        yield page("Replaced tokens", [legend, *parts])
+        yield page("Replaced tokens", [html_legend(is_corrupted), *parts])
     else:
         legend = terminal_legend(is_corrupted, colour)
         if is_corrupted:
             legend += f" (replacements drawn at temperature {temperature:g})"
         yield legend + "\n"
-        total = Score(0, 0, 0)
+        replaced = caught = 0
         for text, tokens in detected:
-            total = Score(*map(sum, zip(total, score(tokens), strict=True)))
+            counts = score(tokens)
+            replaced, caught = replaced + counts[0], caught + counts[1]
             yield to_terminal(text, tokens, limit, colour) + "\n"
-        if total.replaced:
+        if replaced:
             yield (
-                f"{total.caught} of {total.replaced} replaced tokens are among the "
-                f"{total.flagged} most suspicious ones."
+                f"{caught} of {replaced} replaced tokens are among the {replaced} most "
+                "suspicious ones."
             )
 
 
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    texts = iter(texts)
-    while chunk := list(itertools.islice(texts, _CHUNK)):
-        yield chunk
-
-
-# ANSI colours: what was replaced and flagged, replaced only, flagged only.
-_CAUGHT, _MISSED, _ALARM, _DIM, _PLAIN = "1;30;42", "1;30;43", "4;31", "2", "0"
+# Kind of token -> its ANSI colour, its sign without colours, what it is.
+_MARKS = {
+    "caught": ("1;30;42", "*", "replaced, caught"),
+    "missed": ("1;30;43", "?", "replaced, missed"),
+    "alarm": ("4;31", "!", "false alarm"),
+}
+_KINDS = {
+    # Was it replaced, and does it look so?
+    (True, True): "caught",
+    (True, False): "missed",
+    (False, True): "alarm",
+    (False, False): "",
+}
 
 _PASSAGES = """
 .passage { font: 1.05rem/2.1 Georgia, serif; max-width: 46rem; }
@@ -118,14 +123,6 @@ _PASSAGES = """
 .passage s { color: #7b8794; font-size: .8em; margin-left: .25em; }
 .legend span { border-radius: .25em; padding: .15em .4em; margin-right: .8em; }
 """
-
-
-class Score(NamedTuple):
-    """How many of the replaced tokens were flagged."""
-
-    replaced: int
-    caught: int
-    flagged: int
 
 
 def flagged(
@@ -143,11 +140,10 @@ def flagged(
     return {i for i in order if tokens[i].probability > threshold}
 
 
-def score(tokens: Sequence[TokenPrediction]) -> Score:
-    """Counts of one corrupted text."""
-    found = flagged(tokens)
+def score(tokens: Sequence[TokenPrediction]) -> tuple[int, int]:
+    """How many tokens of a corrupted text were replaced, and how many are flagged."""
     replaced = {i for i, token in enumerate(tokens) if token.is_replaced}
-    return Score(len(replaced), len(replaced & found), len(found))
+    return len(replaced), len(replaced & flagged(tokens))
 
 
 def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float | None):
@@ -160,12 +156,7 @@ def _pieces(text: str, tokens: Sequence[TokenPrediction], threshold: float | Non
             shown = text[max(last, token.start) : token.end]
         else:
             continue
-        kind = {
-            (True, True): "caught",
-            (True, False): "missed",
-            (False, True): "alarm",
-            (False, False): "",
-        }[token.is_replaced, i in found]
+        kind = _KINDS[token.is_replaced, i in found]
         yield text[last : token.start], shown, kind, token
         last = max(last, token.end)
     yield text[last:], "", "", None
@@ -181,37 +172,31 @@ def to_terminal(
 
     Without colour: *caught*, ?missed?, !false alarm!. `threshold` as of `flagged`.
     """
-    codes = {"caught": _CAUGHT, "missed": _MISSED, "alarm": _ALARM}
-    signs = {"caught": "*", "missed": "?", "alarm": "!"}
     parts = []
     for gap, shown, kind, token in _pieces(text, tokens, threshold):
-        gap, shown = printable(gap), printable(shown)
-        parts.append(gap)
-        if not kind:
-            parts.append(shown)
-            continue
-        mark = f"\x1b[{codes[kind]}m{shown}\x1b[{_PLAIN}m"
-        parts.append(mark if colour else f"{signs[kind]}{shown}{signs[kind]}")
-        if token.is_replaced:
-            original = f"[{printable(token.text)}]"
-            dim = f"\x1b[{_DIM}m{original}\x1b[{_PLAIN}m"
-            parts.append(dim if colour else original)
+        parts += [printable(gap), _marked(printable(shown), kind, colour)]
+        if token is not None and token.is_replaced:
+            parts.append(_original(printable(token.text), colour))
     return "".join(parts)
+
+
+def _marked(text: str, kind: str, colour: bool) -> str:
+    if not kind:
+        return text
+    code, sign, _ = _MARKS[kind]
+    return f"\x1b[{code}m{text}\x1b[0m" if colour else f"{sign}{text}{sign}"
+
+
+def _original(text: str, colour: bool) -> str:
+    return f"\x1b[2m[{text}]\x1b[0m" if colour else f"[{text}]"
 
 
 def terminal_legend(is_corrupted: bool, colour: bool = True) -> str:
     """One line that explains the marks of `to_terminal`."""
     if not is_corrupted:
-        return f"\x1b[{_ALARM}mlooks replaced\x1b[{_PLAIN}m" if colour else "!replaced!"
-    if not colour:
-        return "*caught* ?missed? [original], !false alarm!"
-    samples = (
-        (_CAUGHT, "replaced, caught"),
-        (_MISSED, "replaced, missed"),
-        (_DIM, "[original]"),
-        (_ALARM, "false alarm"),
-    )
-    return " ".join(f"\x1b[{code}m{name}\x1b[{_PLAIN}m" for code, name in samples)
+        return _marked("looks replaced", "alarm", colour)
+    marks = [_marked(name, kind, colour) for kind, (_, _, name) in _MARKS.items()]
+    return " ".join([*marks, _original("original", colour)])
 
 
 def to_html(
@@ -247,13 +232,12 @@ def of_sample(passage: Sequence[Sequence]) -> tuple[str, list[TokenPrediction]]:
 
 def html_legend(is_corrupted: bool) -> str:
     """An HTML fragment that explains the marks of `to_html`."""
+    names = {kind: name for kind, (_, _, name) in _MARKS.items()}
     if not is_corrupted:
-        return '<p class="legend passage"><span class="alarm">looks replaced</span></p>'
-    return (
-        '<p class="legend passage"><span class="caught">replaced and caught</span>'
-        '<span class="missed">replaced, missed</span><s>original</s> '
-        '<span class="alarm">false alarm</span></p>'
-    )
+        names = {"alarm": "looks replaced"}
+    marks = [f'<span class="{kind}">{name}</span>' for kind, name in names.items()]
+    original = ["<s>original</s>"] if is_corrupted else []
+    return "".join(['<p class="legend passage">', *marks, *original, "</p>"])
 
 
 def to_json(text: str, tokens: Sequence[TokenPrediction]) -> dict[str, Any]:

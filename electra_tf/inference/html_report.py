@@ -16,7 +16,6 @@ from electra_tf.config.hparams import PLACE, values_in_roles
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import UserError
 from electra_tf.inference import detection
-from electra_tf.interop import readers
 from electra_tf.pretrain import history
 from electra_tf.pretrain.metrics import ALL_METRICS
 from electra_tf.storage.files import line_writer
@@ -25,32 +24,23 @@ from electra_tf.train.curves import comparison, plot_curves
 from electra_tf.train.reporting import SAMPLES, read_metrics
 
 if TYPE_CHECKING:  # It loads TensorFlow.
-    from electra_tf.inference.pretrained_model import TokenPrediction
+    from electra_tf.inference.model import TokenPrediction
 
 # Steps from which a sample is shown, spread over the training.
 _MAX_SAMPLES = 5
 
 
-def check_run(model_dir: Path) -> None:
-    """Raises `UserError` for a directory that is not one of a run."""
-    if not readers.is_run(model_dir) or not (model_dir / "config.json").is_file():
-        raise UserError(
-            f"report is on a run, and {model_dir} is not one.\nName the "
-            "directory of a run, not a checkpoint or an exported model."
-        )
-
-
 def config_of(model_dir: Path) -> dict[str, Any]:
     """The settings of a run of pre-training, as they stand in its config.json.
 
-    Raises `UserError`: 65 for anything but a JSON object, 2 naming the setting that
-    cannot be one.
+    Raises `UserError`: 2 for anything but such a run, 65 for a damaged file.
     """
     path = model_dir / "config.json"
-    content = read_json(path)
-    if "task_names" in content:
+    content = read_json(path) if path.is_file() else {}
+    if not content or "task_names" in content:
         raise UserError(
-            f"report is on a run of pre-training, and {model_dir} is fine-tuned."
+            f"report is on runs of pre-training, and {model_dir} is not one.\nName the "
+            "directory of a run, not a checkpoint or an exported model."
         )
     PretrainingConfig.checked(content, str(path))
     return content
@@ -73,8 +63,8 @@ def write_report(
     parts = [f"<h1>Pre-training of {html.escape(model_dir.name)}</h1>"]
     results = results_of(model_dir)
     if passages:
-        total = [detection.score(tokens) for _, tokens in passages]
-        replaced, caught = sum(s.replaced for s in total), sum(s.caught for s in total)
+        scores = [detection.score(tokens) for _, tokens in passages]
+        replaced, caught = map(sum, zip(*scores, strict=True))
         parts += [
             "<h2>What the discriminator caught</h2>",
             f'<p class="summary">The generator replaced {replaced} tokens '
@@ -90,14 +80,9 @@ def write_report(
     picture = _curves(model_dir, history.switches(config))
     if picture:
         parts += ["<h2>Training</h2>", picture]
-    rows = "".join(
-        f"<tr><td>{html.escape(key)}</td><td>{html.escape(json.dumps(value))}</td></tr>"
-        for key, value in sorted(config.items())
-    )
-    parts += [
-        "<h2>Settings</h2>",
-        f"<details><summary>config.json</summary><table>{rows}</table></details>",
-    ]
+    rows = [(key, [json.dumps(value)]) for key, value in sorted(config.items())]
+    settings = f"<details><summary>config.json</summary>{_table(rows)}</details>"
+    parts += ["<h2>Settings</h2>", settings]
     with line_writer(output) as write:
         write(detection.page(f"Pre-training of {model_dir.name}", parts))
 
@@ -145,13 +130,11 @@ def _metrics_table(results: dict) -> str:
         if metric.name in results["metrics"]:
             number = results["metrics"][metric.name]
             value = "not a number" if number is None else f"{number:.4f}"
-            rows.append(
-                f"<tr><td>{metric.name}</td><td>{value}</td><td>{metric.label}</td></tr>"
-            )
+            rows.append((metric.name, [value, metric.label]))
     step = results.get("global_step", "")
     made_by = f"Checkpoint of step {step}, on" if step else "On"
     caption = f'<p class="summary">{made_by} {data_of(results)}.</p>'
-    return f"{caption}<table>{''.join(rows)}</table>"
+    return caption + _table(rows)
 
 
 def _curves(model_dir: Path, switches: list[int]) -> str:
@@ -184,13 +167,13 @@ def write_comparison(
     Raises `UserError`: 2 for a directory that holds no run, 73 when it cannot be
     written.
     """
-    configs = [_config_of_run(path) for path in model_dirs]
+    configs = [config_of(path) for path in model_dirs]
     title = f"Comparison of {', '.join(names)}"
     parts = [f"<h1>{html.escape(title)}</h1>", "<h2>Settings that differ</h2>"]
-    parts.append(_table(names, _differences(configs)))
+    parts.append(_table(_differences(configs), names))
     results = [results_of(path) for path in model_dirs]
     if any(results):
-        parts += ["<h2>Evaluation</h2>", _table(names, _metrics_of(results))]
+        parts += ["<h2>Evaluation</h2>", _table(_metrics_of(results), names)]
     metrics = {
         name: path / "metrics.jsonl"
         for name, path in zip(names, model_dirs, strict=True)
@@ -200,15 +183,6 @@ def write_comparison(
         parts += ["<h2>Training</h2>", image("training curves", picture)]
     with line_writer(output) as write:
         write(detection.page(title, parts))
-
-
-def _config_of_run(model_dir: Path) -> dict[str, Any]:
-    if not (model_dir / "config.json").is_file():
-        raise UserError(
-            f"{model_dir} holds no run of pre-training: it has no config.json.\nCheck "
-            "--data-dir and the names in --model-name."
-        )
-    return config_of(model_dir)
 
 
 def _differences(configs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]]:
@@ -229,14 +203,12 @@ def _metrics_of(results: Sequence[dict[str, Any]]) -> list[tuple[str, list[str]]
     return rows
 
 
-def _table(names: Sequence[str], rows: Sequence[tuple[str, list[str]]]) -> str:
+def _table(rows: Sequence[tuple[str, Sequence[str]]], names: Sequence[str] = ()) -> str:
+    """Rows with their titles; with `names` of columns one that compares runs."""
     if not rows:
         return '<p class="summary">None.</p>'
-    lines = [("", list(names)), *rows]
-    body = "".join(
-        f"<tr><th>{html.escape(name)}</th>"
-        + "".join(f"<td>{html.escape(value)}</td>" for value in values)
-        + "</tr>"
-        for name, values in lines
-    )
-    return f'<table class="comparison">{body}</table>'
+    body = ""
+    for title, values in [("", names), *rows] if names else rows:
+        cells = (f"<td>{html.escape(value)}</td>" for value in values)
+        body += f"<tr><th>{html.escape(title)}</th>{''.join(cells)}</tr>"
+    return f'<table class="{"comparison" if names else "list"}">{body}</table>'

@@ -20,7 +20,7 @@ from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.finetune import registry
 from electra_tf.finetune.inputs import Columns, shown
-from electra_tf.finetune.multilabel import OwnMultilabelTask
+from electra_tf.finetune.multilabel import MultilabelTask
 from electra_tf.finetune.task import TaskFacts
 from electra_tf.inference.predictor import FinetunedModel, TaskPredictor
 from electra_tf.interop import huggingface, huggingface_files
@@ -63,7 +63,7 @@ def settings_of(facts: TaskFacts, config: FinetuningConfig) -> dict[str, Any]:
     return found | {"has_impossible": facts.has_impossible}
 
 
-class _Texts(registry.OwnTextTask):
+class _Texts(registry.TextTask):
     """Texts, or pairs where the input has them and the model does not say.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Texts(registry.OwnTextTask):
         return format(float(row["predictions"]), form)
 
 
-class _Topics(_Texts, OwnMultilabelTask):
+class _Topics(_Texts, MultilabelTask):
     """Texts with any number of classes."""
 
 
@@ -92,26 +92,21 @@ _TASKS = {
     "classification": _Texts,
     "multilabel": _Topics,
     "regression": _Texts,
-    "tagging": registry.OwnTaggingTask,
-    "qa": registry.OwnQATask,
+    "tagging": registry.TaggingTask,
+    "qa": registry.qa.QATask,
 }
 
 
 def read(folder: Path) -> TaskPredictor | None:
     """The model in a directory of Hugging Face; None for one without a task's head.
 
-    Raises `UserError`: 2 for a head that is not known here, 65 for damaged files.
+    Raises `UserError`: 65 for damaged files.
     """
     if not huggingface.is_directory_of(folder):
         return None
     path = folder / huggingface.CONFIG
     config = read_json(path) if path.is_file() else {}
     architecture = (config.get("architectures") or [""])[0]
-    if architecture.endswith("ForMultipleChoice"):
-        raise UserError(
-            f"{folder} is an {architecture}, whose head cannot be read here.\n"
-            "Fine-tune its encoder (init_checkpoint)."
-        )
     return _predictor(folder, config) if architecture.endswith(_ENDINGS) else None
 
 

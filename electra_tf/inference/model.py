@@ -4,16 +4,27 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from electra_tf.errors import UserError
-from electra_tf.inference.scoring import TextWindow, batches, windows_of
+from electra_tf.inference.scoring import (
+    METHODS,
+    TextScore,
+    TextScorer,
+    TextWindow,
+    TokenScore,
+    batched,
+    batches,
+    windows_of,
+)
 from electra_tf.text import packing
 from electra_tf.text.tokenization import Tokenizer, each_text
+from electra_tf.text.vocabulary import MASK, Vocabulary
 
 if TYPE_CHECKING:
     from electra_tf.model.encoder import TextEncoder
@@ -40,10 +51,7 @@ _NEEDS = {
         "a generator that fills masks",
         "a run of ELECTRA or Hugging Face's ElectraForMaskedLM",
     ),
-    **dict.fromkeys(
-        ("score", "scorer", "score_texts", "score_tokens"),
-        ("a discriminator or a generator", _PRETRAINED),
-    ),
+    "score": ("a discriminator or a generator", _PRETRAINED),
     "save": ("the weights of a pre-trained model", _PRETRAINED),
     "encoder": ("an encoder with its weights", _WEIGHTS),
     "tokenizer": ("the vocabulary", _WEIGHTS),
@@ -54,24 +62,56 @@ class MissingPartError(UserError, AttributeError):
     """A model lacks the part that a method needs."""
 
 
+class TokenPrediction(NamedTuple):
+    """A token and its probability.
+
+    Of `detect` and `corrupt` a token of the text, and that it was replaced; of
+    `fill_mask` one that may stand in the place of a [MASK].
+    """
+
+    text: str
+    start: int  # characters of the text, where the token or the [MASK] stands
+    end: int
+    probability: float
+    replacement: str | None = None  # what the generator put there, if anything
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the discriminator saw another token than the text's."""
+        return self.replacement is not None
+
+
 class Model:
     """A loaded model, see `electra_tf.load`.
 
     A method for which it lacks a part raises `MissingPartError`.
+
+    Texts longer than `max_seq_length` are read in consecutive windows that do not
+    overlap.
 
     Attributes:
       name: the path that it was loaded from.
       what: what it is, "an ELECTRA model".
       tokenizer: a `Tokenizer`.
       encoder: a Keras layer, int32 ids, mask and segment ids [B, L] -> EncoderOutput.
+      vocab: of the tokenizer.
       max_seq_length: tokens of a window, [CLS] and [SEP] included.
+      origin: the checkpoint or directory that the weights are of.
+      methods: by which it scores, the best one first.
     """
 
     name: str
     what: str
     tokenizer: Tokenizer
     encoder: TextEncoder
+    vocab: Vocabulary
     max_seq_length: int
+    origin: str
+    methods: Sequence[str] = ()
+    # Of ids, mask and segment ids [B, L]: P(token was replaced) [B, L]; with positions
+    # [B, N] besides, the logits of all tokens there [B, N, V].
+    _detect: Callable[..., Any] | None = None
+    _logits_at: Callable[..., Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name in _NEEDS:
@@ -112,7 +152,7 @@ class Model:
             raise UserError(f'pooling is {pooling!r}; it is "mean", "cls" or None.')
         width, texts = self.encoder.hidden_size, each_text(texts)
         found: list[np.ndarray] = []
-        while chunk := list(itertools.islice(texts, _CHUNK)):
+        for chunk in batched(texts, _CHUNK):
             found += map(_POOLINGS[pooling], self._states(chunk))
         if pooling is None:
             return found
@@ -146,3 +186,145 @@ class Model:
 
         ids = tf.TensorSpec([None, None], tf.int32)
         return tf.function(hidden, [ids, ids, ids], autograph=False)
+
+    def _score_function(self, method: str) -> Callable[..., Any]:
+        """As `pseudo_likelihood.function_of`."""
+        raise NotImplementedError
+
+    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
+        """How much each token of each text looks replaced."""
+        if self._detect is None:
+            raise self.lacks("detect")
+        return self._predictions(
+            texts,
+            batch_size,
+            lambda _, packed: (packed.input_ids, self._detect(*packed).numpy()),
+        )
+
+    def fill_mask(
+        self, texts: Any, top_k: int = 5
+    ) -> list[list[list[TokenPrediction]]]:
+        """The most likely tokens for each [MASK] of each text, the best first."""
+        if self._logits_at is None:
+            raise self.lacks("fill_mask")
+        return [
+            self._filled(number, text, top_k)
+            for number, text in enumerate(each_text(texts))
+        ]
+
+    def _filled(self, number: int, text: str, top_k: int):
+        import tensorflow as tf
+
+        mask_id, most = self.vocab.mask_id, packing.room(self.max_seq_length)
+        parts = [self.tokenizer.encode(part) for part in text.split(MASK)]
+        ids = parts[0] + [i for part in parts[1:] for i in (mask_id, *part)]
+        if len(ids) > most:
+            raise UserError(
+                f"text {number} has {len(ids)} tokens; fill_mask reads {most}."
+            )
+        packed = packing.pack(self.vocab, [ids])
+        places = np.flatnonzero(packed.input_ids == mask_id)[None]
+        logits = self._logits_at(*packed, places.astype(np.int32))[0]
+        best = tf.math.top_k(tf.nn.softmax(logits), top_k)
+        found = []
+        masks = re.finditer(re.escape(MASK), text)
+        for mask, ids, shares in zip(masks, best.indices, best.values, strict=True):
+            tokens = [self.vocab.tokens[i] for i in ids.numpy()]
+            rows = zip(tokens, shares.numpy().tolist(), strict=True)
+            found.append([TokenPrediction(t, *mask.span(), p) for t, p in rows])
+        return found
+
+    @functools.cached_property
+    def _scorers(self) -> dict[str, TextScorer]:
+        return {}
+
+    def scorer(self, method: str | None = None) -> TextScorer:
+        """What scores texts by a method of `pseudo_likelihood`.
+
+        By default it is Electric's, or else the best that the model offers, which a
+        line on stderr names. Raises `UserError`, naming those that it offers, for
+        another.
+        """
+        method = self._checked_method(method)
+        if method not in self._scorers:
+            self._scorers[method] = TextScorer(
+                self._score_function(method),
+                self.vocab,
+                self.tokenizer,
+                self.max_seq_length,
+                method,
+                self.name,
+            )
+        return self._scorers[method]
+
+    def _checked_method(self, method: str | None) -> str:
+        """`method` if the model offers it; of None the best one, named on stderr."""
+        if not self.methods:
+            raise self.lacks("score")
+        if method is None:
+            method = self.methods[0]
+            if method != "electric":
+                print(f"Scored by {method}: {METHODS[method]}.", file=sys.stderr)
+        if method in self.methods:
+            return method
+        listed = "; ".join(f"{offer} ({METHODS[offer]})" for offer in self.methods)
+        raise UserError(
+            f"{self.name} is {self.what} and has no scores by the method {method!r}.\n"
+            f"It offers: {listed}."
+        )
+
+    def score(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> list[TextScore]:
+        """The score of each text; see `TextScorer.score_texts`."""
+        return list(self.scorer(method).score_texts(texts, overlap))
+
+    def score_tokens(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> Iterator[list[TokenScore]]:
+        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
+        return self.scorer(method).score_tokens(texts, overlap)
+
+    def score_texts(
+        self, texts: Any, method: str | None = None, overlap: int = 0
+    ) -> Iterator[TextScore]:
+        """The score of each text, in order; see `TextScorer.score_texts`."""
+        return self.scorer(method).score_texts(texts, overlap)
+
+    def _predictions(
+        self,
+        texts: Any,
+        batch_size: int,
+        judge: Callable[[int, packing.PackedTexts], tuple[np.ndarray, np.ndarray]],
+        least_length: int = 0,
+    ) -> list[list[TokenPrediction]]:
+        """What is predicted for the tokens of each text.
+
+        Args:
+          judge: of the number of a batch and the batch the tokens that the network
+            read and P(token was replaced), both [B, L].
+          least_length: of a batch.
+        """
+        texts, size = list(each_text(texts)), self.max_seq_length - 2
+        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
+        windows = []
+        for number, text in enumerate(texts):
+            ids, offsets = self.tokenizer.encode_with_offsets(text)
+            for window in windows_of(number, ids, size, overlap=0):
+                end = window.start + len(window.ids)
+                windows.append((window, offsets[window.start : end]))
+        for number, batch in enumerate(batched(windows, batch_size)):
+            rows = [packing.join(self.vocab, window.ids) for window, _ in batch]
+            length = max(least_length, *(len(row.input_ids) for row in rows))
+            packed = packing.pad(rows, self.vocab.pad_id, length)
+            read, probs = judge(number, packed)
+            for row, (window, offsets) in enumerate(batch):
+                text, found = texts[window.text], predictions[window.text]
+                for place, (start, end) in enumerate(offsets, start=1):
+                    new, replacement = read[row, place], None
+                    if new != window.ids[place - 1]:
+                        replacement = self.vocab.tokens[new]
+                    probability = float(probs[row, place])
+                    token = text[start:end], start, end, probability, replacement
+                    found.append(TokenPrediction(*token))
+        return predictions

@@ -12,14 +12,9 @@ from typing import Any
 from electra_tf.console import Console, duration
 from electra_tf.errors import UserError
 from electra_tf.finetune import registry
-from electra_tf.finetune.inputs import Asked
+from electra_tf.finetune.inputs import Input
 from electra_tf.finetune.results import CONFIG, hparams_in
-from electra_tf.inference import (
-    corpus_run,
-    huggingface_heads,
-    pretrained_model,
-    saved_model,
-)
+from electra_tf.inference import huggingface_heads, pretrained_model, saved_model
 from electra_tf.inference.model import Model
 from electra_tf.inference.predictor import Predictor, TaskPredictor, read_trial
 from electra_tf.paths import local_of
@@ -123,7 +118,7 @@ def _trial(folder: Path, name: str | None, data_dir: str | None) -> TaskPredicto
 
 
 def write(
-    predictor: Predictor, asked: Iterable[Asked], output: str | None, console: Console
+    predictor: Predictor, inputs: Iterable[Input], output: str | None, console: Console
 ) -> None:
     """Writes a prediction for each input, in order, as JSON lines.
 
@@ -134,17 +129,10 @@ def write(
     """
     begin, line = time.monotonic(), "0 texts"
     with line_writer(output) as write_line:
-        for count, row in enumerate(predictor.rows(asked), 1):
+        for count, row in enumerate(predictor.rows(inputs), 1):
             write_line(json_line(row))
             seconds = time.monotonic() - begin
             texts = f"{count:,} text{'s'[: count != 1]}"
             line = f"{texts}, {count / seconds:,.0f} texts/s, {duration(seconds)}"
             console.tick(line)
     console.log(line)
-
-
-def facts_of(predictor: Predictor) -> dict[str, Any]:
-    """What predictions are of: the model's path and hash, the task and its settings."""
-    return corpus_run.model_facts(
-        predictor.origin, task=predictor.task, **predictor.facts
-    )

@@ -24,7 +24,7 @@ from electra_tf.config.finetuning import FinetuningConfig, vocabulary_of
 from electra_tf.console import say_nothing
 from electra_tf.errors import EXIT_DIVERGED, UserError
 from electra_tf.finetune import initial_weights, preprocessing, registry
-from electra_tf.finetune.inputs import Asked, Source, shown
+from electra_tf.finetune.inputs import Input, Source, shown
 from electra_tf.finetune.results import finite, hparams_in
 from electra_tf.finetune.task import FACTS_FILE, Task, TaskFacts, facts_of, read_facts
 from electra_tf.inference.model import Model
@@ -76,26 +76,28 @@ class Predictor(Model, abc.ABC):
         self._fewest = fewest or len(self._columns)
 
     @abc.abstractmethod
-    def asked(self, source: Source) -> Iterator[Asked]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """What is to be predicted, in a user's file."""
 
     @abc.abstractmethod
-    def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
+    def predictions(
+        self, inputs: Iterable[Input]
+    ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
 
-    def rows(self, asked: Iterable[Asked]) -> Iterator[dict[str, Any]]:
-        """Yields what was asked and its prediction, in order, some hundred at a time.
+    def rows(self, inputs: Iterable[Input]) -> Iterator[dict[str, Any]]:
+        """Yields the fields of each input and its prediction, in order.
 
         Raises `UserError` (70) for outputs that are not finite.
         """
-        for one, told in self.told(asked):
-            if finite(told) != told:
+        for one, found in self.predictions(inputs):
+            if finite(found) != found:
                 raise UserError(
-                    f"{one.where}: {self.origin} gives it {shown(told)}: its weights "
+                    f"{one.where}: {self.origin} gives it {shown(found)}: its weights "
                     "or activations are not finite.",
                     EXIT_DIVERGED,
                 )
-            yield one.given | told
+            yield one.fields | found
 
     def predict(self, inputs: Iterable[Any]) -> list[dict[str, Any]]:
         """Predictions in order; docs/prediction.md says what they hold.
@@ -109,7 +111,7 @@ class Predictor(Model, abc.ABC):
         inputs = plain(inputs) if hasattr(inputs, "ndim") else inputs
         inputs = [inputs] if isinstance(inputs, str | bytes | Mapping) else inputs
         objects = (self._object(number, one) for number, one in enumerate(inputs))
-        return list(self.rows(self.asked(Source.of_objects(objects))))
+        return list(self.rows(self.read_inputs(Source.of_objects(objects))))
 
     def _object(self, number: int, one: Any) -> Mapping[str, Any]:
         if isinstance(one, Mapping):
@@ -229,23 +231,25 @@ class TaskPredictor(Predictor):
             *(head_outputs, trained.model, task.name, trained.config)
         )
 
-    def asked(self, source: Source) -> Iterator[Asked]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """What is to be predicted, by the task's own columns."""
-        return self._task.asked(source)
+        return self._task.read_inputs(source)
 
-    def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
+    def predictions(
+        self, inputs: Iterable[Input]
+    ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
-        for chunk in self._chunks(asked):
+        for chunk in self._chunks(inputs):
             outputs = self._outputs([x for _, _, features in chunk for x in features])
             for one, example, features in chunk:
                 rows = list(itertools.islice(outputs, len(features)))
-                yield one, self._task.told(example, rows)
+                yield one, self._task.prediction(example, rows)
 
-    def _chunks(self, asked: Iterable[Asked]) -> Iterator[list[tuple]]:
+    def _chunks(self, inputs: Iterable[Input]) -> Iterator[list[tuple]]:
         """Inputs with their examples and those's features, some hundred sequences."""
         chunk, size = [], 0
-        for number, one in enumerate(asked):
-            example = self._task.example_of(number, one.given)
+        for number, one in enumerate(inputs):
+            example = self._task.input_example(number, one.fields)
             features = list(self._task.featurize(example, False))
             chunk.append((one, example, features))
             size += max(1, len(features))

@@ -13,10 +13,9 @@ import dataclasses
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,204 +23,22 @@ from electra_tf import startup
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
-from electra_tf.inference.model import Model
-from electra_tf.inference.scoring import (
-    METHODS,
-    TextScore,
-    TextScorer,
-    TextWindow,
-    TokenScore,
-    windows_of,
-)
+from electra_tf.inference.model import Model, TokenPrediction
+from electra_tf.inference.scoring import TextScore, TokenScore
 from electra_tf.interop import huggingface, keras_hub, readers, tf1
 from electra_tf.interop.checkpoint import HEADS, StoredModel, empty_pretrainer
 from electra_tf.paths import local_of
 from electra_tf.storage.stored_tensors import of_arrays
 from electra_tf.text import packing, word_list
-from electra_tf.text.tokenization import Tokenizer, each_text
+from electra_tf.text.tokenization import Tokenizer
 from electra_tf.text.vocabulary import (
-    MASK,
     TokenizerConfig,
     Vocabulary,
     resolve_settings,
 )
 
 
-class TokenPrediction(NamedTuple):
-    """One token of a text and what the discriminator thinks of it."""
-
-    text: str  # as it stands in the text
-    start: int  # characters of the text
-    end: int
-    probability: float  # that the token was replaced
-    replacement: str | None = None  # what the generator put there, if anything
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether the discriminator saw another token than the text's."""
-        return self.replacement is not None
-
-
-_Part = tuple[TextWindow, list[tuple[int, int]]]  # with the offsets of its tokens
-
-
-class TokenGuess(NamedTuple):
-    """What a generator puts in the place of a [MASK]."""
-
-    token: str
-    probability: float
-
-
-class TextModel(Model):
-    """A model that detects, scores or fills [MASK]: as far as it has the functions.
-
-    Texts longer than `max_seq_length` are read in consecutive windows that do not
-    overlap.
-
-    Attributes:
-      vocab: its vocabulary.
-      origin: the checkpoint or directory that the weights are of.
-      methods: by which it scores, the best one first.
-    """
-
-    vocab: Vocabulary
-    origin: str
-    methods: Sequence[str] = ()
-    # Of ids, mask and segment ids [B, L]: P(token was replaced) [B, L]; with positions
-    # [B, N] besides, the logits of all tokens there [B, N, V].
-    _detect: Callable[..., Any] | None = None
-    _logits_at: Callable[..., Any] | None = None
-
-    def _score_function(self, method: str) -> Callable[..., Any]:
-        """As `pseudo_likelihood.function_of`."""
-        raise NotImplementedError
-
-    def detect(self, texts: Any, batch_size: int = 32) -> list[list[TokenPrediction]]:
-        """How much each token of each text looks replaced."""
-        if self._detect is None:
-            raise self.lacks("detect")
-        texts = list(each_text(texts))
-        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
-        for windows, packed in self._batches(texts, batch_size):
-            probs = self._detect(*packed).numpy()
-            for row, (window, offsets) in enumerate(windows):
-                for place, (start, end) in enumerate(offsets, start=1):
-                    text = texts[window.text][start:end]
-                    probability = float(probs[row, place])
-                    prediction = TokenPrediction(text, start, end, probability)
-                    predictions[window.text].append(prediction)
-        return predictions
-
-    def fill_mask(self, texts: Any, top_k: int = 5) -> list[list[list[TokenGuess]]]:
-        """The most likely tokens for each [MASK] of each text, the best first."""
-        import tensorflow as tf
-
-        if self._logits_at is None:
-            raise self.lacks("fill_mask")
-        found, mask_id = [], self.vocab.mask_id
-        most = packing.room(self.max_seq_length)
-        for number, text in enumerate(each_text(texts)):
-            parts = [self.tokenizer.encode(part) for part in text.split(MASK)]
-            ids = parts[0] + [i for part in parts[1:] for i in (mask_id, *part)]
-            if len(ids) > most:
-                raise UserError(
-                    f"text {number} has {len(ids)} tokens; fill_mask reads {most}."
-                )
-            packed = packing.pack(self.vocab, [ids])
-            places = np.flatnonzero(packed.input_ids == mask_id)[None]
-            logits = self._logits_at(*packed, places.astype(np.int32))[0]
-            best = tf.math.top_k(tf.nn.softmax(logits), top_k)
-            rows = zip(best.indices.numpy(), best.values.numpy(), strict=True)
-            tokens = self.vocab.tokens
-            found.append(
-                [
-                    [TokenGuess(tokens[i], float(p)) for i, p in zip(*row, strict=True)]
-                    for row in rows
-                ]
-            )
-        return found
-
-    @functools.cached_property
-    def _scorers(self) -> dict[str, TextScorer]:
-        return {}
-
-    def scorer(self, method: str | None = None) -> TextScorer:
-        """What scores texts by a method of `pseudo_likelihood`.
-
-        By default it is Electric's, or else the best that the model offers, which a
-        line on stderr names. Raises `UserError`, naming those that it offers, for
-        another.
-        """
-        method = self._checked_method(method)
-        if method not in self._scorers:
-            self._scorers[method] = TextScorer(
-                self._score_function(method),
-                self.vocab,
-                self.tokenizer,
-                self.max_seq_length,
-                method,
-                self.name,
-            )
-        return self._scorers[method]
-
-    def _checked_method(self, method: str | None) -> str:
-        """`method` if the model offers it; of None the best one, named on stderr."""
-        if method not in (None, *METHODS):
-            raise UserError(
-                f"unknown scoring method {method!r}; "
-                f"{self.name} offers {', '.join(self.methods)}."
-            )
-        if not self.methods:
-            raise self.lacks("score")
-        if method is None:
-            method = self.methods[0]
-            if method != "electric":
-                _to_stderr(f"Scored by {method}: {METHODS[method]}.")
-        if method in self.methods:
-            return method
-        listed = "; ".join(f"{offer} ({METHODS[offer]})" for offer in self.methods)
-        raise UserError(
-            f"{self.name} is {self.what} and has no scores by the method {method!r}.\n"
-            f"It offers: {listed}."
-        )
-
-    def score(
-        self, texts: Any, method: str | None = None, overlap: int = 0
-    ) -> list[TextScore]:
-        """The score of each text; see `TextScorer.score_texts`."""
-        return list(self.scorer(method).score_texts(texts, overlap))
-
-    def score_tokens(
-        self, texts: Any, method: str | None = None, overlap: int = 0
-    ) -> Iterator[list[TokenScore]]:
-        """Scores of each text's tokens, in order; see `TextScorer.score_tokens`."""
-        return self.scorer(method).score_tokens(texts, overlap)
-
-    def score_texts(
-        self, texts: Any, method: str | None = None, overlap: int = 0
-    ) -> Iterator[TextScore]:
-        """The score of each text, in order; see `TextScorer.score_texts`."""
-        return self.scorer(method).score_texts(texts, overlap)
-
-    def _batches(
-        self, texts: list[str], batch_size: int, least_length: int = 0
-    ) -> Iterator[tuple[list[_Part], packing.PackedTexts]]:
-        windows = list(self._windows(texts))
-        for first in range(0, len(windows), batch_size):
-            part = windows[first : first + batch_size]
-            rows = [packing.join(self.vocab, window.ids) for window, _ in part]
-            length = max(least_length, *(len(row.input_ids) for row in rows))
-            yield part, packing.pad(rows, self.vocab.pad_id, length)
-
-    def _windows(self, texts: list[str]) -> Iterator[_Part]:
-        size = self.max_seq_length - 2
-        for number, text in enumerate(texts):
-            ids, offsets = self.tokenizer.encode_with_offsets(text)
-            for window in windows_of(number, ids, size, overlap=0):
-                yield window, offsets[window.start : window.start + len(window.ids)]
-
-
-class PretrainedModel(TextModel):
+class PretrainedModel(Model):
     """A pre-trained ELECTRA or Electric model with its tokenizer; see `load`.
 
     Args:
@@ -248,7 +65,6 @@ class PretrainedModel(TextModel):
 
         from electra_tf.inference import pseudo_likelihood
         from electra_tf.model.encoder import TextEncoder
-        from electra_tf.pretrain.generator import FillsMasks
 
         self.config = config
         self.vocab = vocab
@@ -275,8 +91,7 @@ class PretrainedModel(TextModel):
         if network.discriminator_predictions is not None:
             self._detect = traced(self._probabilities)
             self._corrupt = traced(self._corrupted)
-        if isinstance(network.generator, FillsMasks):
-            self._logits_at = network.generator.logits_at
+        self._logits_at = network.generator.logits_at
 
     def _score_function(self, method: str) -> Callable[..., Any]:
         from electra_tf.inference import pseudo_likelihood
@@ -296,29 +111,16 @@ class PretrainedModel(TextModel):
         """
         if self._detect is None or not self.has_generator:
             raise self.lacks("corrupt")
-        texts = list(each_text(texts))
-        # There must be room for as many positions as masking draws.
-        least = self.config.max_predictions_per_seq
-        predictions: list[list[TokenPrediction]] = [[] for _ in texts]
-        parts = self._batches(texts, batch_size, least)
-        for number, (windows, packed) in enumerate(parts):
+
+        def judge(number: int, packed: packing.PackedTexts):
             # For each new number of Python's there would be a new graph.
             key = np.int64(seed), np.int64(number)
             found = self._corrupt(packed._asdict(), self._words, *key)
-            ids, probs = (x.numpy() for x in found)
-            for row, (window, offsets) in enumerate(windows):
-                for place, (start, end) in enumerate(offsets, start=1):
-                    replaced = ids[row, place] != window.ids[place - 1]
-                    predictions[window.text].append(
-                        TokenPrediction(
-                            texts[window.text][start:end],
-                            start,
-                            end,
-                            float(probs[row, place]),
-                            self.vocab.tokens[ids[row, place]] if replaced else None,
-                        )
-                    )
-        return predictions
+            return tuple(x.numpy() for x in found)
+
+        # There must be room for as many positions as masking draws.
+        least = self.config.max_predictions_per_seq
+        return self._predictions(texts, batch_size, judge, least)
 
     def save(self, path: str | os.PathLike, format: str = "huggingface") -> None:
         """Writes the model with its present weights into a new directory.
@@ -362,16 +164,13 @@ class PretrainedModel(TextModel):
             _to_stderr(f"Note: {why} Words are masked by their ## pieces only.")
             return None
 
-    def _masked(self, batch, words, seed, number):
+    def _corrupted(self, batch, words, seed, number):
         from electra_tf.pretrain import masking
 
         settings = masking.MaskingSettings.of(self.config, self.vocab, words)
         own = {"repeated_masks": "fixed", "intact_share": 0.0}
         settings = dataclasses.replace(settings, **own)
-        return masking.mask_batch(batch, seed, number, settings)
-
-    def _corrupted(self, batch, words, seed, number):
-        output = self.pretrainer(self._masked(batch, words, seed, number))
+        output = self.pretrainer(masking.mask_batch(batch, seed, number, settings))
         return output.corrupted_ids, output.discriminated.probs
 
     def _probabilities(self, input_ids, input_mask, segment_ids):
@@ -391,10 +190,7 @@ def load(path: str | os.PathLike) -> PretrainedModel:
 
     Raises `UserError` if the path holds none, or if its files do not fit each other.
     """
-    try:
-        found = readers.find(path, log=say_nothing)
-    except readers.NoModelError as error:
-        raise _with_runs(path, error) from None
+    found = readers.find(path, log=say_nothing)
     path = os.path.abspath(local_of(os.fspath(path)))
     startup.import_tensorflow()
     log = say_nothing if found.run else _to_stderr
@@ -423,33 +219,24 @@ def load(path: str | os.PathLike) -> PretrainedModel:
     )
 
 
-def _with_runs(path: str | os.PathLike, error: UserError) -> UserError:
-    """The error, or for a data directory the one that names its runs."""
-    runs = sorted(Path(path).glob("models/*/config.json"))
-    if not runs:
-        return error
-    names = ", ".join(str(config.parent) for config in runs)
-    return UserError(f"{path} is a data directory.\nGive one of its runs: {names}.")
-
-
 def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr)
 
 
 def score_tokens(
-    texts: Any, model: TextModel | str | os.PathLike, **options
+    texts: Any, model: Model | str | os.PathLike, **options
 ) -> Iterator[list[TokenScore]]:
     """Scores of each text's tokens by a model or the model of a run's directory.
 
-    `options`: those of `TextModel.score_tokens`.
+    `options`: those of `Model.score_tokens`.
     """
-    model = model if isinstance(model, TextModel) else load(model)
+    model = model if isinstance(model, Model) else load(model)
     return model.score_tokens(texts, **options)
 
 
 def score_texts(
-    texts: Any, model: TextModel | str | os.PathLike, **options
+    texts: Any, model: Model | str | os.PathLike, **options
 ) -> Iterator[TextScore]:
     """The score of each text, otherwise as `score_tokens`."""
-    model = model if isinstance(model, TextModel) else load(model)
+    model = model if isinstance(model, Model) else load(model)
     return model.score_texts(texts, **options)

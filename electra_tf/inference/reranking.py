@@ -3,20 +3,170 @@
 
 Both scores are sums of natural logarithms, so this is a product of two models, one of
 them raised to the power of the weight.  Weight 0 is the order of the given scores.
+
+N-best lists are what a speech recogniser or translator offers.  Two forms are read.
+JSON lines, one list a line, higher scores are better:
+
+    {"id": "utt1", "hypotheses": [{"text": "a cat", "score": -3.5}, ...],
+     "reference": "the cat"}
+
+"reference" may be left out; other keys are kept.  Kaldi's text files, one hypothesis a
+line, `<utterance>-<number> word word ...`, with one or more files of costs,
+`<utterance>-<number> cost`, which are added; lower costs are better.  References for
+both may come from a file of lines `<utterance> word word ...`.
 """
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import itertools
+import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from electra_tf.errors import UserError
+from electra_tf.errors import EXIT_DAMAGED, JSON_ERRORS, UserError
 from electra_tf.inference import scoring
-from electra_tf.inference.nbest import NBestList
+from electra_tf.text import archives
 from electra_tf.text.json_lines import json_line
+
+
+@dataclasses.dataclass
+class Hypothesis:
+    """One text that is offered, with its score (higher is better)."""
+
+    text: str
+    score: float
+    row: dict[str, Any]  # the JSON object it came from; {} in Kaldi's form
+
+
+@dataclasses.dataclass
+class NBestList:
+    """What is offered for one utterance, in the order of the file."""
+
+    id: str
+    hypotheses: list[Hypothesis]
+    reference: str | None
+    row: dict[str, Any]
+
+
+def read_nbest(
+    path: str | os.PathLike | None,
+    costs: Sequence[str | os.PathLike] = (),
+    references: str | os.PathLike | None = None,
+    encoding_errors: str = "strict",
+) -> list[NBestList]:
+    """Reads all lists of a file, in order.
+
+    Args:
+      path: JSON lines, or Kaldi's text if there are `costs`; None: standard input.
+      costs: files of costs, by the same ids.
+      references: a file of references; every list must have one then.
+      encoding_errors: see `archives.read_lines`.
+
+    Raises `UserError` naming file and line: no or twice the same id, ids that other
+    files lack, empty lists, scores that are not finite numbers.
+    """
+    if costs:
+        lists = _read_kaldi(path, costs, encoding_errors)
+    else:
+        lists = _read_json_lines(path, encoding_errors)
+    if not lists:
+        raise UserError(f"{_name(path)} holds no lists.")
+    if references is not None:
+        known = _keyed(references, encoding_errors)
+        for one in lists:
+            if one.id not in known:
+                raise UserError(f"{references} has no reference for {one.id!r}.")
+            one.reference = known[one.id][1]
+    return lists
+
+
+def _name(path) -> str:
+    return archives.STANDARD_INPUT if path is None else str(path)
+
+
+def _damaged(path, line: int, what: str) -> UserError:
+    return UserError(f"{_name(path)}, line {line}: {what}", EXIT_DAMAGED)
+
+
+def _read_json_lines(path, encoding_errors: str) -> list[NBestList]:
+    lists: dict[str, NBestList] = {}
+    for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
+        if not line.strip():
+            continue
+        try:
+            one = _list_of(json.loads(line))
+        except (*JSON_ERRORS, KeyError, TypeError, OverflowError) as error:
+            raise _damaged(
+                path,
+                number,
+                f'no list of the form {{"id": ..., "hypotheses": [...]}} ({error}).\n'
+                'A hypothesis has "text" and a finite "score". Kaldi\'s text needs '
+                "--costs.",
+            ) from None
+        if one.id in lists:
+            raise _damaged(path, number, f"id {one.id!r} again.")
+        lists[one.id] = one
+    return list(lists.values())
+
+
+def _list_of(row: dict[str, Any]) -> NBestList:
+    """The list that a line holds; any of several errors for something else."""
+    hypotheses = [Hypothesis(h["text"], 1.0 * h["score"], h) for h in row["hypotheses"]]
+    texts = [row.get("reference") or "", *(one.text for one in hypotheses)]
+    if not (row["id"] != "" and hypotheses and all(isinstance(t, str) for t in texts)):
+        raise TypeError("an id, a text or all hypotheses are missing")
+    if not all(math.isfinite(one.score) for one in hypotheses):
+        raise TypeError("a score is not finite")
+    return NBestList(str(row["id"]), hypotheses, row.get("reference"), row)
+
+
+def _read_kaldi(path, costs, encoding_errors: str) -> list[NBestList]:
+    texts = _keyed(path, encoding_errors)
+    totals = dict.fromkeys(texts, 0.0)
+    for cost_path in costs:
+        given = _keyed(cost_path, encoding_errors)
+        if differ := sorted(given.keys() ^ texts.keys()):
+            raise UserError(
+                f"{cost_path} and {_name(path)} have different hypotheses: "
+                f"{differ[0]!r}, of {len(differ)}, is in one of them only."
+            )
+        for key, (number, value) in given.items():
+            totals[key] += _cost(cost_path, number, value)
+    lists: dict[str, NBestList] = {}
+    for key, (number, text) in texts.items():
+        utterance, _, rank = key.rpartition("-")
+        if not utterance or not rank.isdigit():
+            problem = f"id {key!r} is not of the form <utterance>-<number>."
+            raise _damaged(path, number, problem)
+        one = lists.setdefault(utterance, NBestList(utterance, [], None, {}))
+        one.hypotheses.append(Hypothesis(text, -totals[key], {}))
+    return list(lists.values())
+
+
+def _cost(path, number: int, value: str) -> float:
+    try:
+        cost = float(value)
+    except ValueError:
+        cost = math.nan
+    if not math.isfinite(cost):
+        raise _damaged(path, number, f"the cost is {value!r}: no finite number.")
+    return cost
+
+
+def _keyed(path, encoding_errors: str) -> dict[str, tuple[int, str]]:
+    """First word of each line -> (line number, the rest with single spaces)."""
+    found: dict[str, tuple[int, str]] = {}
+    for number, line in enumerate(archives.read_lines(path, encoding_errors), 1):
+        key, *words = line.split() or [""]
+        if not line.startswith(key or "an id") or key in found:
+            raise _damaged(path, number, f"the id is missing, or again: {line!r:.60}.")
+        found[key] = (number, " ".join(words))
+    return found
 
 
 class Ranked(NamedTuple):
@@ -52,31 +202,22 @@ class Tuned(NamedTuple):
     errors: WordErrors
 
 
-def rank(
-    given: Sequence[float], model: Sequence[float], weight: float, texts: Sequence[str]
-) -> list[Ranked]:
+def rank(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
     """The hypotheses of a list, the best first; ties keep their order.
 
     Raises `UserError` if a score is not finite: an order would be an accident.
     """
     rows = [
-        Ranked(i, text, g, m, g + weight * m)
-        for i, (text, g, m) in enumerate(zip(texts, given, model, strict=True))
+        Ranked(i, item.text, item.score, score, item.score + weight * score)
+        for i, (item, score) in enumerate(zip(one.hypotheses, model, strict=True))
     ]
-    if not all(math.isfinite(row.total) for row in rows):
-        total = next(row for row in rows if not math.isfinite(row.total))
-        raise UserError(
-            f"{total.given:g} + {weight:g} x {total.model:g} is not a finite "
-            f"number, for {total.text[:60]!r}."
-        )
+    for row in rows:
+        if not math.isfinite(row.total):
+            raise UserError(
+                f"{row.given:g} + {weight:g} x {row.model:g} is not a finite number, "
+                f"for {row.text[:60]!r}."
+            )
     return sorted(rows, key=lambda row: -row.total)
-
-
-def rank_list(one: NBestList, model: Sequence[float], weight: float) -> list[Ranked]:
-    """The hypotheses of an n-best list, the best first; see `rank`."""
-    given = [hypothesis.score for hypothesis in one.hypotheses]
-    texts = [hypothesis.text for hypothesis in one.hypotheses]
-    return rank(given, model, weight, texts)
 
 
 def lines(
@@ -87,7 +228,7 @@ def lines(
 ) -> Iterator[str]:
     """Each list in its new order as JSON, or its id and best text."""
     for one, scores in zip(lists, model, strict=True):
-        ranked = rank_list(one, scores, weight)
+        ranked = rank(one, scores, weight)
         if best_only:
             best = f"{one.id} {' '.join(ranked[0].text.split())}".rstrip()
             yield best.encode("utf-8", "replace").decode()  # half a character
@@ -131,18 +272,13 @@ def errors_of(lists: Sequence[NBestList], is_needed: bool) -> list[list[int]] | 
     missing = [one.id for one in lists if one.reference is None]
     if missing and is_needed:
         raise UserError(
-            f"{missing[0]!r} has no reference"
-            f"{f', nor have {len(missing) - 1} others' if missing[1:] else ''}: "
-            "word errors cannot be counted.\nGive --references, or a "
-            '"reference" with every list.'
+            f"word errors cannot be counted: {missing[0]!r}, of {len(missing)}, has no "
+            'reference.\nGive --references, or a "reference" with every list.'
         )
     if missing:
         if len(missing) < len(lists):
-            count = len(missing)
-            print(
-                f"No word error rate; lists without a reference: {count}.",
-                file=sys.stderr,
-            )
+            line = f"No word error rate; lists without a reference: {len(missing)}."
+            print(line, file=sys.stderr)
         return None
     return [
         [word_errors(one.reference, hypothesis.text) for hypothesis in one.hypotheses]
@@ -159,7 +295,7 @@ def chosen_errors(
     """Word errors of the best hypotheses at a weight."""
     total = 0
     for one, scores, counts in zip(lists, model, errors, strict=True):
-        total += counts[rank_list(one, scores, weight)[0].index]
+        total += counts[rank(one, scores, weight)[0].index]
     return WordErrors(total, _num_words(lists))
 
 
@@ -168,15 +304,12 @@ def describe_lists(
 ) -> str:
     """How many lists there are, and the weight; of one that was found, its range."""
     single = sum(len(one.hypotheses) == 1 for one in lists)
-    found = ""
+    line = f"Lists: {len(lists)}, with one hypothesis only: {single}; "
+    line += f"weight {weight:.6g}"
     if tuned:
-        found = (
-            f", found: the errors are the same from {tuned.low:.6g} to {tuned.high:.6g}"
-        )
-    return (
-        f"Lists: {len(lists)}, with one hypothesis only: {single}; "
-        f"weight {weight:.6g}{found}."
-    )
+        bounds = f"{tuned.low:.6g} to {tuned.high:.6g}"
+        line += f", found: the errors are the same from {bounds}"
+    return f"{line}."
 
 
 def describe_errors(
@@ -257,7 +390,9 @@ def score_lists(
     """A model's scores of the hypotheses; says on stderr which of them say nothing."""
     texts = (hypothesis.text for one in lists for hypothesis in one.hypotheses)
     scored = list(scorer.score_texts(texts, overlap))
-    empty = sum(not one.num_tokens for one in scored)
-    scoring.warn_of_nothing(empty, sum(one.says_nothing for one in scored) - empty)
+    counts: collections.Counter[str] = collections.Counter()
+    for one in scored:
+        counts.update(scoring.counts_of(one.num_tokens, one.num_unknown))
+    scoring.warn_of_nothing(counts)
     scores = (one.score for one in scored)
     return [list(itertools.islice(scores, len(one.hypotheses))) for one in lists]

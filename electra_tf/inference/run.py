@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import math
+import collections
 import os
 import sys
 import types
@@ -42,8 +42,9 @@ def run(command: str, flags: FlagValues, beam_args: str | None) -> None:
     Raises `UserError`: 1 for flags that do not go together, else as the commands do.
     """
     given: Any = types.SimpleNamespace(**flags.flag_values_dict())
-    if command == "rerank" and given.nbest is None:
-        raise UserError("rerank needs --nbest.", EXIT_FLAGS)
+    needed = {"rerank": "nbest", "predict": "model"}.get(command)
+    if needed and getattr(given, needed) is None:
+        raise UserError(f"{command} needs --{needed}.", EXIT_FLAGS)
     for name in (*_READ, "output"):
         if getattr(given, name) == "-":  # standard input or output
             setattr(given, name, None)
@@ -111,7 +112,6 @@ def report(given) -> str:
     else:
         folder = Path(_model(given))
         bring_model(folder)
-        html_report.check_run(folder)
         shown: list[tuple] = []
         if given.input:
             texts = list(detection.passages(_texts(given), given.max_passages))
@@ -129,22 +129,21 @@ def score(given) -> str | None:
 
     with line_writer(given.output) as write:
         scorer = prediction.load(_model(given)).scorer(given.method)
+        counts: collections.Counter[str] = collections.Counter()
         for row in scoring.rows(scorer, _texts(given), given.overlap, given.tokens):
+            counts.update(scoring.counts_of(row["num_tokens"], row["num_unknown"]))
             write(json_line(row))
+        scoring.warn_of_nothing(counts)
     return given.output
 
 
 def rerank(given) -> str | None:
     """Writes the lists of --nbest in their new order."""
-    from electra_tf.inference import nbest, prediction, reranking
+    from electra_tf.inference import prediction, reranking
 
     if (given.weight is None) != given.tune:
         raise UserError("rerank needs --weight or --tune, and not both.", EXIT_FLAGS)
-    if given.weight is not None and not 0 <= given.weight < math.inf:
-        raise UserError(
-            f"--weight {given.weight}: it is a number of at least 0.", EXIT_FLAGS
-        )
-    lists = nbest.read_nbest(
+    lists = reranking.read_nbest(
         given.nbest, given.costs, given.references, given.encoding_errors
     )
     errors = reranking.errors_of(lists, is_needed=given.tune)
@@ -166,11 +165,10 @@ def predict(given) -> str | None:
     from electra_tf.finetune import inputs
     from electra_tf.inference import prediction
 
-    _check_model(given)
     predictor = prediction.load_predictor(given.model, given.task, given.data_dir)
     source = inputs.open_source(given.input, given.input_format, predictor.reads)
-    asked = predictor.asked(source)
-    prediction.write(predictor, asked, given.output, Console(sys.stderr))
+    rows = predictor.read_inputs(source)
+    prediction.write(predictor, rows, given.output, Console(sys.stderr))
     return given.output
 
 
@@ -192,7 +190,6 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
     }[command]
     options = {name: getattr(given, name) for name in names.split()}
     if command == "predict":
-        _check_model(given)
         options["data_dir"] = given.data_dir and os.path.abspath(given.data_dir)
         options["model"] = os.path.abspath(given.model)
     else:
@@ -202,9 +199,7 @@ def _write_shards(command: str, given, beam_args: str | None) -> None:
         *(command, load, options, given.input, given.output_dir),
         *(given.workers, beam_args, shard_bytes),
     )
-    counts = manifest["counts"]
-    empty, unknown = "texts_without_tokens", "texts_of_unknown_tokens"
-    scoring.warn_of_nothing(counts.get(empty, 0), counts.get(unknown, 0))
+    scoring.warn_of_nothing(manifest["counts"])
 
 
 def _model(given) -> str:
@@ -217,11 +212,6 @@ def _model(given) -> str:
     raise UserError(
         "give --data-dir and --model-name, or --model alone.\nTry --help.", EXIT_FLAGS
     )
-
-
-def _check_model(given) -> None:
-    if given.model is None:
-        raise UserError("predict needs --model.", EXIT_FLAGS)
 
 
 def _texts(given) -> Iterator[str]:
@@ -271,9 +261,7 @@ def _check_input(command: str, given) -> None:
     if given.input is None:
         if command in ("detect", "score", "predict"):
             standard_input()
-    elif os.path.isdir(given.input):
+    elif os.path.isdir(given.input) or not os.path.exists(given.input):
         raise UserError(
             f"--input {given.input} is not a file.\nA directory goes with --output-dir."
         )
-    elif not os.path.exists(given.input):
-        raise UserError(f"--input {given.input} does not exist.")

@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 import bisect
-import itertools
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from electra_tf import startup
 from electra_tf.console import say_nothing
 from electra_tf.errors import UserError
 from electra_tf.finetune import conll, inputs, question_inputs
-from electra_tf.finetune.inputs import Asked, Source
+from electra_tf.finetune.inputs import Input, Source
 from electra_tf.finetune.task import rounded
+from electra_tf.inference.model import Model
 from electra_tf.inference.predictor import Predictor, plain
-from electra_tf.inference.pretrained_model import TextModel
+from electra_tf.inference.scoring import batched
 from electra_tf.paths import readable_by_tensorflow
 from electra_tf.storage.manifest import verify_folder
 from electra_tf.text.tokenization import Tokenizer, encoded
@@ -60,21 +61,17 @@ def read(folder: Path) -> SavedModelPredictor | SavedModelPart:
     raise UserError(f"{folder} is a SavedModel that export_model.py has not written.")
 
 
-class _States(NamedTuple):
-    sequence_output: Any
-
-
 class _Encoder:
     """The encoder of a SavedModel, called as `TextEncoder` is."""
 
     def __init__(self, states: Callable[..., Any], hidden_size: int):
         self._states, self.hidden_size = states, hidden_size
 
-    def __call__(self, *inputs) -> _States:
-        return _States(self._states(*inputs))
+    def __call__(self, *inputs) -> Any:
+        return types.SimpleNamespace(sequence_output=self._states(*inputs))
 
 
-class SavedModelPart(TextModel):
+class SavedModelPart(Model):
     """An encoder, preprocessor, detector, generator or scorer.
 
     Args:
@@ -138,7 +135,7 @@ class SavedModelPredictor(Predictor):
         self._identity = tuple(manifest.get("identity", ("id", "index")))
         self._word_column = manifest.get("words", "words")
 
-    def asked(self, source: Source) -> Iterator[Asked]:
+    def read_inputs(self, source: Source) -> Iterator[Input]:
         """What is to be predicted, in the columns of the task's description."""
         if self.reads == "texts":
             return inputs.texts(source, self._choices, self._identity)
@@ -146,28 +143,29 @@ class SavedModelPredictor(Predictor):
             return conll.words(source, self._word_column, self._identity)
         return question_inputs.questions(source)
 
-    def told(self, asked: Iterable[Asked]) -> Iterator[tuple[Asked, dict[str, Any]]]:
+    def predictions(
+        self, inputs: Iterable[Input]
+    ) -> Iterator[tuple[Input, dict[str, Any]]]:
         """Yields each input with its prediction, in order."""
         import tensorflow as tf
 
-        asked = iter(asked)
-        while chunk := list(itertools.islice(asked, _BATCH)):
-            given = [one.given for one in chunk]
+        for chunk in batched(inputs, _BATCH):
+            texts = [one.fields for one in chunk]
             if self._is_tagger:
-                given = [{"text": " ".join(one["words"])} for one in given]
+                texts = [{"text": " ".join(one["words"])} for one in texts]
             columns = {
-                name: tf.constant([encoded(one[name]) for one in given])
+                name: tf.constant([encoded(one[name]) for one in texts])
                 for name in self._takes
             }
             found = {k: v.numpy() for k, v in self._call(**columns).items()}
             for row, one in enumerate(chunk):
-                told = {name: plain(values[row]) for name, values in found.items()}
-                yield one, self._told(one.given, told)
+                answer = {name: plain(values[row]) for name, values in found.items()}
+                yield one, self._answer_of(one.fields, answer)
 
-    def _told(self, given: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-        """In the words of `Task.told`."""
+    def _answer_of(self, fields: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+        """As `Task.prediction`."""
         if self._is_tagger:
-            return _tags(given["words"], row)
+            return _tags(fields["words"], row)
         if "value" in row:
             return {"value": rounded(row["value"])}
         if "answer" in row:
@@ -200,7 +198,7 @@ def _tags(words: list[str], row: dict[str, Any]) -> dict[str, Any]:
 
 def _answer(row: dict[str, Any]) -> dict[str, Any]:
     is_there = row["start"] >= 0
-    told = {
+    answer = {
         "answer": row["answer"],
         "start": row["start"] if is_there else None,
         "end": row["end"] if is_there else None,
@@ -208,6 +206,6 @@ def _answer(row: dict[str, Any]) -> dict[str, Any]:
         "probability": rounded(row["probability"]),
     }
     if "null_odds" in row:
-        told["null_odds"] = rounded(row["null_odds"])
-        told["has_answer"] = bool(row["has_answer"])
-    return told
+        answer["null_odds"] = rounded(row["null_odds"])
+        answer["has_answer"] = bool(row["has_answer"])
+    return answer

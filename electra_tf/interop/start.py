@@ -177,13 +177,9 @@ def _check_saved(
     if not config.do_train:
         return
     history.check_passed(saved.settings, config, saved.step)
-    ours = checkpoints.settings
-    for note in (
-        history.batch_size_note(saved.settings, config, saved.step),
-        history.other_data_note(saved.settings, ours, config, saved.step),
-    ):
-        if note:
-            log(note)
+    settings = checkpoints.settings
+    if note := history.reading_note(saved.settings, settings, config, saved.step):
+        log(note)
 
 
 def _keep_init_checkpoint(

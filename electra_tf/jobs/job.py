@@ -41,14 +41,12 @@ class Job(NamedTuple):
         folder, which find them in `folder.OWN`. Workers must be able to import it.
       tasks: in JSON.
       sizes: bytes of input of each.
-      counted: what the progress line shows of a record's "counts".
     """
 
     name: str
     work: Callable[[Any, str], dict[str, Any]]
     tasks: Sequence[Any]
     sizes: Sequence[int]
-    counted: str = ""
 
 
 class Runner(NamedTuple):
@@ -64,26 +62,21 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
 
     Raises the first `UserError` of a task; a `UserError` for killed workers.
     """
-    count, progress = len(job.tasks), _Progress(job)
-    left = []
-    for number, record in enumerate(folder.records(job.name, count)):
-        if record:
-            progress.count(number, record)
-        else:
-            left.append(number)
+    count = len(job.tasks)
+    left = [n for n, record in enumerate(folder.records(job.name, count)) if not record]
     if not left:
         return
-    progress.begin()
+    progress = _Progress(job, sorted({*range(count)} - {*left}))
     tasks = [json.dumps([number, job.tasks[number]]) for number in left]
     execute = functools.partial(_execute, folder.path, job.name, job.work)
     os.makedirs(os.path.join(folder.path, OWN), exist_ok=True)
     try:
         if runner.beam_args is None:
             processes = min(runner.num_processes, max(len(left), 2 * bool(runner.gpus)))
-            for number, record in local.results(
+            for number in local.results(
                 processes, execute, [(task,) for task in tasks], runner.gpus
             ):
-                progress.add(number, record)
+                progress.add(number)
         else:
             print(f"{job.name}: {len(left)} of {count} parts with Beam", flush=True)
             beam.for_each(execute, tasks, folder.path, runner.beam_args)
@@ -98,11 +91,11 @@ def run(folder: JobFolder, job: Job, runner: Runner) -> None:
 
 def _execute(
     folder: str, name: str, work: Callable[[Any, str], dict[str, Any]], task: str
-) -> tuple[int, dict[str, Any]]:
-    """Makes the files of a task, unless they are there; its number and record."""
+) -> int:
+    """Makes the files of a task, unless they are there; returns its number."""
     number, content = json.loads(task)
-    if record := job_folder.read_record(folder, name, number):
-        return number, record
+    if job_folder.read_record(folder, name, number):
+        return number
     temporary = f".{name}-{number:05d}.{os.urandom(8).hex()}{PARTIAL}"
     temporary = os.path.join(folder, OWN, temporary)
     try:
@@ -125,7 +118,7 @@ def _execute(
         raise cannot_write(folder, e) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return number, record
+    return number
 
 
 def _facts(path: str) -> dict[str, Any]:
@@ -140,38 +133,28 @@ def _facts(path: str) -> dict[str, Any]:
 class _Progress:
     """How much is done, how fast it goes, and the time that is left."""
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Job, finished: Sequence[int]):
         self._job, self._console = job, Console(sys.stderr)
-        self._parts = self._bytes = self._counted = 0
+        self._parts = len(finished)
+        self._bytes = self._first = sum(job.sizes[number] for number in finished)
+        self._begin = time.monotonic()
+        if finished:
+            self._console.log(f"{self._line()} are there.")
 
-    def count(self, number: int, record: dict[str, Any]) -> None:
-        """Counts a finished task."""
+    def add(self, number: int) -> None:
+        """Counts a task that this run has finished, and shows it."""
         self._parts += 1
         self._bytes += self._job.sizes[number]
-        self._counted += record.get("counts", {}).get(self._job.counted, 0)
-
-    def begin(self) -> None:
-        """Starts the clock, after what an earlier run has finished."""
-        if self._parts:
-            self._console.log(f"{self._done()} are there.")
-        self._first = self._bytes, self._counted
-        self._begin = time.monotonic()
-
-    def add(self, number: int, record: dict[str, Any]) -> None:
-        """Counts a task that this run has finished, and shows it."""
-        self.count(number, record)
         seconds = max(1e-3, time.monotonic() - self._begin)
-        total, (first, counted) = sum(self._job.sizes), self._first
-        line = f"{self._done()}, {self._bytes / 1e6:,.1f} of {total / 1e6:,.1f} MB"
-        if unit := self._job.counted:
-            speed = (self._counted - counted) / seconds
-            line += f", {self._counted:,} {unit}, {speed:,.0f} {unit}/s"
-        line += f", {duration(seconds)}"
+        total = sum(self._job.sizes)
+        speed = (self._bytes - self._first) / seconds
+        line = f"{self._line()}, {self._bytes / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+        line += f", {speed / 1e6:,.2f} MB/s, {duration(seconds)}"
         if self._parts == len(self._job.tasks):
             self._console.log(line)
         else:
-            left = seconds * (total - self._bytes) / max(1, self._bytes - first)
-            self._console.tick(f"{line}, {duration(left)} left")
+            left = duration((total - self._bytes) / max(1, speed))
+            self._console.tick(f"{line}, {left} left")
 
-    def _done(self) -> str:
+    def _line(self) -> str:
         return f"{self._job.name}: {self._parts:,} of {len(self._job.tasks):,} parts"

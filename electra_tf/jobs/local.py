@@ -15,24 +15,6 @@ from typing import Any
 from electra_tf.errors import UserError
 
 
-class _Process(multiprocessing.context.SpawnProcess):
-    """Is not reached by Ctrl-C: the process that started it ends it.
-
-    Otherwise a worker that ends first looks as if it was killed.
-    """
-
-    def start(self) -> None:
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            super().start()  # A new process inherits what is blocked.
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-class _Context(multiprocessing.context.SpawnContext):
-    Process = _Process
-
-
 def results(
     num_processes: int,
     function: Callable[..., Any],
@@ -54,13 +36,18 @@ def results(
         for task in tasks:
             yield function(*task)
         return
-    context = _Context()
+    context = multiprocessing.get_context("spawn")
     open_until_end, end = context.Pipe(duplex=False)
     executor = concurrent.futures.ProcessPoolExecutor(
         num_processes, context, _start, (open_until_end, gpus)
     )
     try:
-        futures = {executor.submit(function, *task) for task in tasks}
+        # Ctrl-C is for this process, which ends the others. They inherit the mask.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            futures = {executor.submit(function, *task) for task in tasks}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for future in concurrent.futures.as_completed(futures):
             futures.remove(future)  # The results of all would fill the memory.
             yield future.result()

@@ -44,7 +44,9 @@ class Adversarial(Electra):
     )
     metrics = (*Electra.metrics, *metrics.POLICY_METRICS)
 
-    def heads(self, config, dtype):
+    def head(self, name, config, dtype):
+        if name != BASELINE:
+            return super().head(name, config, dtype)
         # The baseline -log sigmoid(w . h_G) has a weight for each of h_G, no bias.
         baseline = keras.layers.Dense(
             1,
@@ -54,7 +56,7 @@ class Adversarial(Electra):
             kernel_initializer=initializer(config.initializer_range),
         )
         baseline.build((None, self.settings.generator_width))
-        return [*super().heads(config, dtype), baseline]
+        return baseline
 
     def discriminate(self, model, text, seed, weights):
         found = super().discriminate(model, text, seed, weights)

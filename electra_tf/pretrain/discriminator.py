@@ -29,8 +29,8 @@ class DiscriminatorOutput(NamedTuple):
     per_example_loss: tf.Tensor  # float32 [B], mean over the tokens of a sequence
     loss: tf.Tensor  # scalar: mean over the tokens of the batch
     policy: NamedTuple | None = None  # `adversarial.Policy`, of the generator
-    sentences: NamedTuple | None = None  # `sentence.Sentences`
-    tokens: NamedTuple | None = None  # `ablations.TokenPredictions`
+    sentences: NamedTuple | None = None  # `electra_variants.Sentences`
+    tokens: NamedTuple | None = None  # `token_objectives.TokenPredictions`
 
 
 @serializable

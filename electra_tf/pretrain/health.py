@@ -7,7 +7,6 @@ costs no time worth measuring. Without TensorFlow.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -29,7 +28,6 @@ LEAST_ENTROPY = 0.1  # nats; 1.1 choices
 NORM_FACTOR = 10.0
 NO_RATE = 1e-3  # of the highest rate so far
 MAX_EPOCHS = 40
-CLOCK_SECONDS = 60.0
 
 
 class Alarm(NamedTuple):
@@ -65,7 +63,6 @@ class HealthMonitor:
       epochs: how often the data of the phase have been seen at a step; of
         several data sets the one that is seen most often.
       judges_all: whether the discriminator's loss counts all tokens, as its accuracy.
-      clock: seconds.
     """
 
     def __init__(
@@ -78,30 +75,24 @@ class HealthMonitor:
         first: int = 0,
         epochs: Callable[[int], float] = lambda step: 0.0,
         judges_all: bool = True,
-        clock: Callable[[], float] = time.monotonic,
     ):
         self.total, self.warmup, self.first = total, warmup, first
         self.epochs, self.judges_all = epochs, judges_all
         self.step = 0
         self.best: dict[str, float] = {}  # lowest mean loss and norm, highest rate
-        self._policy, self._console, self._clock = policy, console, clock
+        self._policy, self._console = policy, console
         self._rows: dict[str, deque[float]] = {}
         self._since_look = 0
         self._raised: set[str] = set()
-        self._timed = clock(), 0  # when, at which step
-        self.speeds: list[float] = []  # steps per second, of each minute
 
     def __call__(self, first_step: int, metrics: Mapping[str, np.ndarray]) -> None:
         """Takes the metrics of steps, arrays; raises a `UserError` if one must stop."""
         count = len(metrics["loss"])
-        if not self.step:
-            self._timed = self._clock(), first_step + count - 1
         made = np.asarray(metrics["finite"], bool)  # The others were left out.
         for name, values in metrics.items():
             row = self._rows.setdefault(name, deque(maxlen=WINDOW + SHORT))
             row.extend(np.asarray(values, float)[made].tolist())
         self.step = first_step + count - 1
-        self._measure_speed()
         self._since_look += count
         if self._since_look < SPIKE:
             return
@@ -127,12 +118,6 @@ class HealthMonitor:
                 EXIT_DIVERGED,
             )
         self._console.log(f"Warning: {text}")
-
-    def _measure_speed(self) -> None:
-        since, at = self._timed
-        if self._clock() - since >= CLOCK_SECONDS:
-            self.speeds.append((self.step - at) / (self._clock() - since))
-            self._timed = self._clock(), self.step
 
 
 def _binary_entropy(share: float) -> float:
@@ -208,15 +193,6 @@ def _epochs(run: HealthMonitor) -> str | None:
     return f"the run has seen all of a data set {MAX_EPOCHS} times"
 
 
-def _speed(run: HealthMonitor) -> str | None:
-    if len(run.speeds) < 3:
-        return None
-    best, now = max(run.speeds), max(run.speeds[-2:])
-    return (
-        f"{now:.3g} steps a second, down from {best:.3g}" if now <= best / 2 else None
-    )
-
-
 ALARMS = (
     Alarm(
         "discriminator collapse",
@@ -278,11 +254,5 @@ ALARMS = (
         f"more than {MAX_EPOCHS} epochs of the data set that is seen most often",
         "more text; or fewer steps, which may do as well",
         _epochs,
-    ),
-    Alarm(
-        "slow",
-        "two minutes in a row at less than half of the highest speed",
-        "a look at what else runs on the machine and at the storage of the data",
-        _speed,
     ),
 )

@@ -73,70 +73,43 @@ def check_passed(
         end += old["num_train_steps"]
 
 
-def batch_size_note(
-    stored: Mapping[str, Any], config: PretrainingConfig, step: int
-) -> str | None:
-    """What another `train_batch_size` in a started phase does to its reading.
-
-    None where it is what it was. Batch k is a function of the settings and k, so the
-    data are read as if the phase had always had it.
-
-    Args:
-      stored: the settings in the checkpoint of `step`.
-    """
-    name, steps = "train_batch_size", "num_train_steps"
-    before = stored.get("phases") or [
-        {steps: step, name: stored.get(name, config.train_batch_size)}
-    ]
-    now = config.phases or [{steps: step, name: config.train_batch_size}]
-    first = here = there = 0
-    for old, new in zip(before, now, strict=False):
-        if step <= first + old[steps]:
-            here, there = ((step - first) * part[name] for part in (new, old))
-            break
-        first += old[steps]
-    if here == there:
-        return None
-    what = "are left out" if here > there else "are read again"
-    return (
-        f"Note: {name} was {old[name]} up to here. Data are read as if it had been "
-        f"{new[name]} from the beginning: examples {min(here, there):,} to "
-        f"{max(here, there):,} {what}. A new phase goes on where this one stops "
-        "(docs/phases.md)."
-    )
-
-
-def other_data_note(
+def reading_note(
     stored: Mapping[str, Any],
     settings: Mapping[str, Any],
     config: PretrainingConfig,
     step: int,
 ) -> str | None:
-    """What other data, or other shares of them, do to the reading of a begun phase.
+    """What other data or batches in a begun phase do to its reading; None: as before.
 
-    None where they are what they were. Data of phases that are over are not read any
-    more, those of later ones were not yet.
+    Batch k is a function of the settings and k, so the data are read as if the phase
+    had always had them. Data of finished phases are not read any more, those of later
+    ones were not yet.
 
     Args:
       stored, settings: in the checkpoint of `step`, and of this start; their "data"
         tell of the data of each phase.
     """
-    began = [p.number - 1 for p in config.phases_ahead(step) if p.first < step]
-    data = stored.get("data", settings["data"])
-    same = all(data[i] == settings["data"][i] for i in began if i < len(data))
-    shares = ({_alpha(stored, i), _alpha(settings, i)} - {None} for i in began)
-    if same and all(len(both) < 2 for both in shares):
+    begun = [p.number - 1 for p in config.phases_ahead(step) if p.first < step]
+    changed = set()
+    for number in begun:
+        before, now = _of_phase(stored, number), _of_phase(settings, number)
+        for name in ("train_batch_size", "sampling_alpha", "data"):
+            if before.get(name) not in (None, now[name]):
+                changed.add(name)
+    if not changed:
         return None
     return (
-        "Note: the data were others up to here. Epochs, and the examples that come "
-        "next, are counted as if they had been these from the beginning."
+        f"Note: {' and '.join(sorted(changed))} changed in this phase. Examples are "
+        "counted as if it had begun so: some may be left out or read again. A new "
+        "phase goes on where this one stops (docs/phases.md)."
     )
 
 
-def _alpha(settings: Mapping[str, Any], phase: int) -> float | None:
-    parts = settings.get("phases") or [{}]
-    part = parts[phase] if phase < len(parts) else {}
-    return part.get("sampling_alpha", settings.get("sampling_alpha"))
+def _of_phase(settings: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """The settings and the data of a phase, None for data that are not known."""
+    phases, data = settings.get("phases") or (), settings.get("data", ())
+    own = phases[number] if number < len(phases) else {}
+    return {**settings, **own, "data": data[number] if number < len(data) else None}
 
 
 def last_step_of(saved: CheckpointManifest | None, config: PretrainingConfig) -> int:

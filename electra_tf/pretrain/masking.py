@@ -190,26 +190,6 @@ def uniforms(
     return tf.reshape(numbers[start % 4 :][:size], [count, columns])
 
 
-def _draw_with_replacement(candidates: tf.Tensor, uniform: tf.Tensor) -> tf.Tensor:
-    """Draws a candidate [B, L] per uniform [B, N], independently: positions [B, N]."""
-    rank = tf.cumsum(tf.cast(candidates, tf.int32), axis=1)  # [B, L]
-    total = rank[:, -1:]
-    index = tf.cast(uniform * tf.cast(total, tf.float32), tf.int32)
-    index = tf.minimum(index, total - 1)  # u * total may round up to total
-    return tf.searchsorted(rank, index + 1, side="left", out_type=tf.int32)
-
-
-def _draw_without_replacement(
-    candidates: tf.Tensor, uniform: tf.Tensor, count: int
-) -> tf.Tensor:
-    """Draws `count` distinct candidates [B, L] in random order: positions [B, count].
-
-    Rows with fewer candidates than `count` end in non-candidates.
-    """
-    noise = tf.where(candidates, uniform, -1.0)  # [B, L]
-    return tf.math.top_k(noise, count).indices
-
-
 def _draw_positions(
     candidates: tf.Tensor,
     wanted: tf.Tensor,
@@ -222,13 +202,19 @@ def _draw_positions(
     Distinct ones from a uniform for each token [B, L], or else independent ones from
     one for each slot. Slots that are not in use hold position 0.
     """
-    available = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)
     if distinct:
-        positions = _draw_without_replacement(candidates, uniform, slots)
+        # In rows with fewer candidates the last are none, and not in use.
+        noise = tf.where(candidates, uniform, -1.0)  # [B, L]
+        positions = tf.math.top_k(noise, slots).indices
+        available = tf.reduce_sum(tf.cast(candidates, tf.int32), axis=1)
         wanted = tf.minimum(wanted, available)
     else:
-        positions = _draw_with_replacement(candidates, uniform)
-        wanted = tf.where(available > 0, wanted, 0)
+        rank = tf.cumsum(tf.cast(candidates, tf.int32), axis=1)  # [B, L]
+        total = rank[:, -1:]
+        index = tf.cast(uniform * tf.cast(total, tf.float32), tf.int32)
+        index = tf.minimum(index, total - 1)  # u * total may round up to total
+        positions = tf.searchsorted(rank, index + 1, side="left", out_type=tf.int32)
+        wanted = tf.where(total[:, 0] > 0, wanted, 0)
     used = tf.sequence_mask(wanted, slots)  # [B, N]
     return tf.where(used, positions, 0), used
 

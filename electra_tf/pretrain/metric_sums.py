@@ -41,7 +41,7 @@ def sampled_sums(output, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
 
 
 def token_sums(found) -> dict[str, tf.Tensor]:
-    """What TOKEN_METRICS need; `found`: `ablations.TokenPredictions`."""
+    """What TOKEN_METRICS need; `found`: `token_objectives.TokenPredictions`."""
     right = found.predictions == found.targets
     replaced = tf.cast(found.is_replaced, tf.float32) * found.weights
     return {

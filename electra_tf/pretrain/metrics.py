@@ -49,10 +49,15 @@ class Auc(NamedTuple):
         )
 
 
+def _ratio(name: str, label: str, numerator: str, denominator: str, **options):
+    """A metric that follows from two sums, of training steps as of an evaluation."""
+    ratio = Ratio(numerator, denominator)
+    return Metric(name, label, evaluation=ratio, training=ratio, **options)
+
+
 LOSS = Metric(
     "loss",
-    "weighted sum of the losses",
-    "`gen_weight` x generator loss + `disc_weight` x `disc_loss` or `token_loss`, nats",
+    "weighted sum of the losses, nats",
     healthy="falls",
     evaluation=Ratio("loss", "batches"),
     short="loss",
@@ -60,8 +65,7 @@ LOSS = Metric(
 GENERATOR_METRICS = (
     Metric(
         "masked_lm_loss",
-        "cross-entropy of the generator, nats",
-        "generator's cross-entropy at the masked positions, nats per token",
+        "cross-entropy of the generator at masked tokens, nats",
         healthy="falls below 7 within some hundred steps",
         evaluation=Ratio("masked_loss", "masked"),
         training=Ratio("generator_loss"),
@@ -69,24 +73,20 @@ GENERATOR_METRICS = (
         tag="generator/loss",
         curve=Curve("Generator loss", "masked LM loss", _ORANGE),
     ),
-    Metric(
+    _ratio(
         "masked_lm_accuracy",
         "accuracy of the generator at masked tokens",
-        "masked tokens predicted correctly",
+        *("masked_correct", "masked"),
         healthy="0.3 to 0.5 for small generators late in training",
-        evaluation=Ratio("masked_correct", "masked"),
-        training=Ratio("masked_correct", "masked"),
         tag="generator/accuracy",
         curve=Curve("Accuracy", "generator", _ORANGE),
     ),
 )
-SAMPLED_ACCURACY = Metric(
+SAMPLED_ACCURACY = _ratio(
     "sampled_masked_lm_accuracy",
     "share of the generator's samples that are the original token",
-    "samples that are the original token; they count as original",
-    healthy="below `masked_lm_accuracy`",
-    evaluation=Ratio("sampled_correct", "masked"),
-    training=Ratio("sampled_correct", "masked"),
+    *("sampled_correct", "masked"),
+    healthy="below `masked_lm_accuracy`; they count as original",
     tag="generator/sampled_accuracy",
 )
 DISCRIMINATOR_METRICS = (
@@ -94,8 +94,6 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_loss",
         "cross-entropy of the discriminator, nats",
-        "discriminator's cross-entropy over all tokens, nats; in evaluation a mean "
-        "over sequences",
         healthy="below 0.4 after the warm-up, then falls slowly",
         evaluation=Ratio("disc_loss", "sequences"),
         training=Ratio("discriminator_loss"),
@@ -103,32 +101,26 @@ DISCRIMINATOR_METRICS = (
         tag="discriminator/loss",
         curve=Curve("Discriminator loss", "replaced-token loss", _BLUE),
     ),
-    Metric(
+    _ratio(
         "disc_accuracy",
         "accuracy of replaced-token detection",
-        "tokens classified correctly",
+        *("disc_correct", "tokens"),
         healthy='above 0.88, which is always "original"',
-        evaluation=Ratio("disc_correct", "tokens"),
-        training=Ratio("disc_correct", "tokens"),
         tag="discriminator/accuracy",
         curve=Curve("Accuracy", "discriminator", _BLUE),
     ),
-    Metric(
+    _ratio(
         "disc_precision",
         "precision of replaced-token detection",
-        "share of the tokens predicted as replaced that are",
-        evaluation=Ratio("disc_said_correct", "disc_said"),
-        training=Ratio("disc_said_correct", "disc_said"),
+        *("disc_said_correct", "disc_said"),
         tag="discriminator/precision",
         curve=Curve("Accuracy", "precision on replaced", _BLUE, "--"),
     ),
-    Metric(
+    _ratio(
         "disc_recall",
         "recall of replaced-token detection",
-        "share of the replaced tokens that are found",
+        *("disc_fake_correct", "disc_fake"),
         healthy="near 0 for the first thousands of steps, then rises",
-        evaluation=Ratio("disc_fake_correct", "disc_fake"),
-        training=Ratio("disc_fake_correct", "disc_fake"),
         short="recall",
         tag="discriminator/recall",
         curve=Curve("Accuracy", "recall of replaced", _BLUE, ":"),
@@ -136,13 +128,11 @@ DISCRIMINATOR_METRICS = (
     Metric(
         "disc_auc",
         "AUC of replaced-token detection; padding counts, as in the original",
-        "area under the ROC curve, 200 thresholds; padding counts as original tokens",
         evaluation=Auc("auc"),
     ),
     Metric(
         "disc_auc_tokens",
         "AUC of replaced-token detection, real tokens",
-        "the same without padding",
         healthy="above 0.5, which is chance; rises",
         evaluation=Auc("auc_tokens"),
     ),
@@ -150,8 +140,7 @@ DISCRIMINATOR_METRICS = (
 TOKEN_METRICS = (
     Metric(
         "token_loss",
-        "cross-entropy of the main network, nats",
-        "main network's cross-entropy at the predicted tokens, nats per token",
+        "cross-entropy of the main network at the tokens that it predicts, nats",
         healthy="falls; `all_tokens_mlm` begins near 0.7, where it copies half",
         evaluation=Ratio("token_loss", "predicted_tokens"),
         training=Ratio("token_mean_loss"),
@@ -159,77 +148,65 @@ TOKEN_METRICS = (
         tag="main/loss",
         curve=Curve("Main network's loss", "predicted tokens", _BLUE),
     ),
-    Metric(
+    _ratio(
         "token_accuracy",
         "accuracy of the main network at the tokens that it predicts",
-        "tokens predicted correctly",
+        *("token_correct", "predicted_tokens"),
         healthy="`all_tokens_mlm` has about 0.9 from copying alone",
-        evaluation=Ratio("token_correct", "predicted_tokens"),
-        training=Ratio("token_correct", "predicted_tokens"),
         short="acc",
         tag="main/accuracy",
         curve=Curve("Accuracy", "main network", _BLUE),
     ),
-    Metric(
+    _ratio(
         "replaced_token_accuracy",
         "accuracy of the main network where a token was replaced",
-        "the same where the input token was replaced",
+        *("replaced_correct", "predicted_replaced"),
         healthy="rises; below `masked_lm_accuracy` of a generator as large",
-        evaluation=Ratio("replaced_correct", "predicted_replaced"),
-        training=Ratio("replaced_correct", "predicted_replaced"),
         tag="main/replaced_accuracy",
         curve=Curve("Accuracy", "main network, replaced tokens", _BLUE, ":"),
     ),
 )
+# Of `adversarial`.
 POLICY_METRICS = (
-    Metric(
+    _ratio(
         "generator_entropy",
         "entropy of the generator's distribution, nats",
-        "`adversarial`: entropy of the distribution that samples are drawn from, nats",
+        *("entropy", "masked"),
         healthy="well above 0",
-        evaluation=Ratio("entropy", "masked"),
-        training=Ratio("entropy", "masked"),
         short="entropy",
         tag="generator/entropy",
         curve=Curve("Generator's entropy", "entropy", _ORANGE),
     ),
-    Metric(
+    _ratio(
         "generator_reward",
         "discriminator's loss at the samples, the generator's reward, nats",
-        "`adversarial`: discriminator's loss at the samples, which it raises",
-        evaluation=Ratio("reward", "masked"),
-        training=Ratio("reward", "masked"),
+        *("reward", "masked"),
         tag="generator/reward",
     ),
-    Metric(
+    _ratio(
         "generator_baseline",
         "predicted reward, nats",
-        "`adversarial`: predicted reward, nats",
+        *("baseline", "masked"),
         healthy="near `generator_reward`",
-        evaluation=Ratio("baseline", "masked"),
-        training=Ratio("baseline", "masked"),
         tag="generator/baseline",
     ),
 )
+# Of `electra_sentence`.
 SENTENCE_METRICS = (
-    Metric(
+    _ratio(
         "sentence_loss",
         "cross-entropy of the verdict on whole texts, nats",
-        "`electra_sentence`: cross-entropy of whether a text was corrupted, nats",
+        *("sentence_loss", "sequences"),
         healthy="below 0.5, the entropy of the share of corrupted texts",
-        evaluation=Ratio("sentence_loss", "sequences"),
-        training=Ratio("sentence_loss", "sequences"),
         short="sent",
         tag="sentence/loss",
         curve=Curve("Discriminator loss", "sentence loss", _BLUE, "--"),
     ),
-    Metric(
+    _ratio(
         "sentence_accuracy",
         "accuracy of the verdict on whole texts",
-        "`electra_sentence`: texts classified correctly",
+        *("sentence_correct", "sequences"),
         healthy="above the share of corrupted texts, 1 - `intact_share`",
-        evaluation=Ratio("sentence_correct", "sequences"),
-        training=Ratio("sentence_correct", "sequences"),
         tag="sentence/accuracy",
     ),
 )
@@ -256,7 +233,7 @@ def training_metrics(metrics: Sequence[Metric], sums: Sums) -> dict[str, np.ndar
 def tables() -> str:
     """The tables of docs/metrics.md: all metrics, and all alarms."""
     metrics = (*ALL_METRICS, *STEP_METRICS)
-    rows = [f"| `{m.name}` | {m.meaning} | {m.healthy} |" for m in metrics]
+    rows = [f"| `{m.name}` | {m.label} | {m.healthy} |" for m in metrics]
     alarms = [f"| {a.name} | {a.meaning} | {a.advice} |" for a in ALARMS]
     lines = ["| name | meaning | healthy |", "|---|---|---|", *rows, ""]
     lines += ["| alarm | raised by | what usually helps |", "|---|---|---|", *alarms]

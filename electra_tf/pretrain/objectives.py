@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objectives: what the main network reads and predicts, its loss and its metrics.
 
-Here are the contract and the objectives of the original; each other kind is in a module
-of its own. `pretraining.ElectraPretrainer.call` generates and corrupts; the objective
-says what the main network makes of it.
+Here are the contract and the objectives of the original; the others are in
+`electra_variants`, `adversarial` and `token_objectives`.
+`pretraining.ElectraPretrainer.call` generates and corrupts; the objective says what the
+main network makes of it.
 
 Shapes: B batch, L length.
 """
@@ -17,7 +18,11 @@ import keras
 import tensorflow as tf
 
 from electra_tf.config.model import ModelConfig
-from electra_tf.config.objectives import OBJECTIVES
+from electra_tf.config.objectives import (
+    DISCRIMINATOR_HEAD,
+    OBJECTIVES,
+    SENTENCE_HEAD,
+)
 from electra_tf.pretrain import metric_sums, metrics
 from electra_tf.pretrain.discriminator import (
     DiscriminatorOutput,
@@ -26,6 +31,7 @@ from electra_tf.pretrain.discriminator import (
     noise_contrastive_logits,
 )
 from electra_tf.pretrain.generator import GeneratorOutput, MaskedInputs
+from electra_tf.pretrain.masked_lm_head import masked_lm_head
 from electra_tf.train.metrics import Metric
 
 
@@ -88,9 +94,16 @@ class Objective:
         self.settings, self.stage = settings, stage
 
     def heads(self, config: ModelConfig, dtype) -> list[keras.layers.Layer]:
-        """The built heads; each is an attribute of the model by its name."""
-        del config, dtype
-        return []
+        """The built heads of its row; each is an attribute of the model by its name."""
+        names = OBJECTIVES[self.settings.objective].heads
+        return [self.head(name, config, dtype) for name in names]
+
+    def head(self, name: str, config: ModelConfig, dtype) -> keras.layers.Layer:
+        """One built head."""
+        if name in (DISCRIMINATOR_HEAD, SENTENCE_HEAD):
+            return discriminator_head(config, dtype, name)
+        width = self.settings.embedding_size
+        return masked_lm_head(config, width, config.vocab_size, name, dtype)
 
     def is_replaced(
         self, masked: tf.Tensor, corrupted_ids: tf.Tensor, input_ids: tf.Tensor
@@ -190,9 +203,6 @@ class Electra(Objective):
     )
     scoring = "discriminator"
     metrics = (*Objective.metrics, *metrics.DISCRIMINATOR_METRICS)
-
-    def heads(self, config, dtype):
-        return [discriminator_head(config, dtype)]
 
     def discriminate(self, model, text, seed, weights):
         hidden = text.states(model.electra, seed)

@@ -63,11 +63,10 @@ def make_dataset(
       sample_uniform float32 [b, N], where b = batch_size / num_replicas; what else
       `masking.mask_batch` is asked for.
 
-    Raises UserError for a batch that cannot be divided. While reading, errors of data
-    are a tf.errors.OpError that `errors.as_user_error` translates.
+    While reading, errors of data are a tf.errors.OpError that `errors.as_user_error`
+    translates.
     """
     worker, num_workers = replica_slice
-    _check_division(batch_size, num_replicas, num_workers)
     first_row, count = batch_size // num_workers * worker, batch_size // num_workers
     first = first_row
     if examples_before is not None:
@@ -89,7 +88,10 @@ def make_dataset(
     else:
         dataset = _in_parallel(dataset, load, source.parts, copies=shuffle)
     dataset = dataset.unbatch() if num_replicas > 1 else dataset
-    dataset = dataset if num_batches else _without_end(dataset)
+    if not num_batches:
+        # Else several workers ask each other at every step whether it ended.
+        infinite = tf.data.INFINITE_CARDINALITY
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(infinite))
     return dataset.prefetch(tf.data.AUTOTUNE)
 
 
@@ -109,21 +111,6 @@ def _in_parallel(
     options.threading.private_threadpool_size = 2 * _CALLS_TO_BUCKET
     batches = steps.map(load, num_parallel_calls=_CALLS_TO_BUCKET, deterministic=True)
     return batches.with_options(options)
-
-
-def _without_end(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """Says so; else several workers ask each other at every step whether it ended."""
-    infinite = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
-    return dataset.apply(infinite)
-
-
-def _check_division(batch_size: int, num_replicas: int, num_workers: int) -> None:
-    if batch_size % num_replicas or num_replicas % num_workers:
-        raise UserError(
-            f"a batch of {batch_size} cannot be divided evenly over {num_replicas} "
-            f"replicas of {num_workers} workers.\nChoose a train_batch_size that is a "
-            f"multiple of {num_replicas}."
-        )
 
 
 def _cut(batch: dict[str, tf.Tensor], parts: int) -> dict[str, tf.Tensor]:
@@ -176,21 +163,22 @@ class ExampleSource:
     def _check_kind(self, indices: np.ndarray) -> None:
         """Raises a `UserError` for examples of other programs that would be parsed."""
         first_ids = self.read(indices)[0, :, 0].tolist()
-        records = self.index.read(indices)
+        records, cls_id = self.index.read(indices), self._vocab.cls_id
         for index, first_id, record in zip(indices, first_ids, records, strict=True):
+            problem = None
             if b"masked_lm_positions" in record:
                 problem = "has masked_lm_positions, as BERT's masked examples do"
-            elif first_id != self._vocab.cls_id:
-                cls = f"[CLS] (id {self._vocab.cls_id})"
-                problem = f"begins with id {first_id} instead of {cls}"
-            else:
-                continue
-            place = self.index.locate(int(index))
-            raise UserError(
-                f"{place.path}: record {place.record} at byte {place.offset} "
-                f"{problem}.\nBuild the data with build_pretraining_dataset.py.",
-                EXIT_DAMAGED,
-            )
+            elif first_id != cls_id:
+                problem = f"begins with id {first_id} instead of [CLS] (id {cls_id})"
+            if problem:
+                advice = "Build the data with build_pretraining_dataset.py."
+                raise self._error(index, f"{problem}.\n{advice}", EXIT_DAMAGED)
+
+    def _error(self, index: int, problem: str, code: int = EXIT_CONFIG) -> UserError:
+        """The error that names a record by its place."""
+        place = self.index.locate(int(index))
+        where = f"{place.path}: record {place.record} at byte {place.offset}"
+        return UserError(f"{where} {problem}", code)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -213,19 +201,12 @@ class ExampleSource:
         limit = self.limits[name]
         if values.min() >= 0 and values.max() < limit:
             return
-        is_wrong = (values < 0) | (values >= limit)
-        row = int(np.argmax(is_wrong.any(axis=1)))
-        place = self.index.locate(int(indices[row]))
-        wrong = values[row][is_wrong[row]][0]
-        where = f"{place.path}: record {place.record} at byte {place.offset} has"
-        if name == tfrecord.FEATURES[0]:
-            raise UserError(
-                f"{where} id {wrong}, but {self._vocab.path}\nhas {limit} tokens: the "
-                "data were built with another vocabulary."
-            )
-        raise UserError(
-            f"{where} {name} of {wrong}; this model's are 0 to {limit - 1}.\nBuild the "
-            "data again; a model of more segments has another type_vocab_size."
+        row, column = np.argwhere((values < 0) | (values >= limit))[0]
+        raise self._error(
+            indices[row],
+            f"has {name} of {values[row, column]}; this model's are 0 to {limit - 1}.\n"
+            f"The data were built with another vocabulary than {self._vocab.path}, or "
+            "for another type_vocab_size.",
         )
 
     def parse(self, records, names=()) -> list[tf.Tensor]:
@@ -253,42 +234,34 @@ class ExampleSource:
         ).dense_values
 
     def _misfit(self, indices: np.ndarray, records: list[bytes]) -> UserError:
-        """Finds the record that does not parse, and says why."""
-        for index, record in zip(indices.tolist(), records, strict=True):
-            problem, code = self._problem_of(record)
-            if problem:
-                place = self.index.locate(index)
-                return UserError(
-                    f"{place.path}: record {place.record} at byte {place.offset} "
-                    f"{problem}",
-                    code,
-                )
+        """The error of the first record that does not parse."""
+        for index, record in zip(indices, records, strict=True):
+            lengths = _lengths(record)
+            for name in tfrecord.FEATURES:
+                if name not in lengths:
+                    problem = f"has no int64 feature {name}: no pre-training example."
+                    return self._error(index, problem, EXIT_DAMAGED)
+                if (length := lengths[name]) != self.length:
+                    return self._error(
+                        index,
+                        f"has {length} {name}, but max_seq_length is {self.length}.\n"
+                        f'Set "max_seq_length": {length}, or build the data again with '
+                        f"--max-seq-length {self.length}.",
+                    )
         return UserError("a record cannot be parsed", EXIT_DAMAGED)
 
-    def _problem_of(self, record: bytes) -> tuple[str | None, int]:
-        try:
-            example = tf.train.Example.FromString(record)
-        except Exception:  # protobuf's DecodeError has no stable home to import from
-            return "is not a tf.train.Example.", EXIT_DAMAGED
-        features = example.features.feature
-        for name in tfrecord.FEATURES:
-            kind = features[name].WhichOneof("kind") if name in features else None
-            if kind != "int64_list":
-                return (
-                    f"has no int64 feature {name}\n(it has: "
-                    f"{', '.join(sorted(features)) or 'nothing'}); these are not "
-                    "pre-training examples.",
-                    EXIT_DAMAGED,
-                )
-            length = len(features[name].int64_list.value)
-            if length != self.length:
-                return (
-                    f"has {length} {name}, but max_seq_length is {self.length}.\n"
-                    f'Set "max_seq_length": {length}, or build the data again with '
-                    f"--max-seq-length {self.length}.",
-                    EXIT_CONFIG,
-                )
-        return None, EXIT_DAMAGED
+
+def _lengths(record: bytes) -> dict[str, int]:
+    """How many values the int64 features of an Example have; {} for anything else."""
+    try:
+        example = tf.train.Example.FromString(record)
+    except Exception:  # protobuf's DecodeError has no stable home to import from
+        return {}
+    return {
+        name: len(feature.int64_list.value)
+        for name, feature in example.features.feature.items()
+        if feature.WhichOneof("kind") == "int64_list"
+    }
 
 
 class DataSets:
@@ -353,23 +326,18 @@ class DataSets:
         batch_size: int,
         seed: int,
         shuffle: bool,
-        rows: Rows | None = None,
+        rows: Rows,
     ) -> dict[str, tf.Tensor]:
-        """The features of batch `step`, int32 [B, L], in a graph of tf.data.
-
-        Of `rows` of it, if they are given: nothing else is read.
+        """The features of rows of batch `step`, int32 [B, L], in a graph of tf.data.
 
         Errors are raised as text that `as_user_error` knows.
         """
-
-        rows = rows or Rows(0, batch_size)
 
         def read(step: np.ndarray) -> np.ndarray:
             try:
                 return self._read(step, batch_size, seed, shuffle, rows)
             except UserError as e:
-                text = as_text(e)
-                raise ValueError(text) from None
+                raise ValueError(as_text(e)) from None
 
         features = tf.numpy_function(read, [step], tf.int32, stateful=False)
         features.set_shape([len(tfrecord.FEATURES), rows.count, self.parts[0].length])

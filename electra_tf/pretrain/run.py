@@ -10,34 +10,232 @@ from __future__ import annotations
 
 import functools
 import os
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import keras
+import tensorflow as tf
 
 from electra_tf.config.pretraining import Phase, PretrainingConfig
 from electra_tf.console import Console
+from electra_tf.data import record_index
+from electra_tf.errors import EXIT_OK, EXIT_PREEMPTED
 from electra_tf.paths import joined
+from electra_tf.pretrain import flops, history
 from electra_tf.pretrain.health import HealthMonitor
 from electra_tf.pretrain.pretrain_data import RunData
-from electra_tf.pretrain.pretraining import ElectraPretrainer, TrainablePretrainer
+from electra_tf.pretrain.pretraining import TrainablePretrainer, build_pretrainer
 from electra_tf.pretrain.samples import PASSAGES, Samples
 from electra_tf.storage.checkpoints import Checkpoints
-from electra_tf.storage.remote import expand
-from electra_tf.train import evaluation, loop, reporting
-from electra_tf.train.distribution import Placement, check_training_batch
+from electra_tf.storage.manifest import code_sha256, installed_versions
+from electra_tf.storage.remote import expand, put
+from electra_tf.text.vocabulary import Vocabulary
+from electra_tf.train import curves, distribution, loop, optimization, reporting
+from electra_tf.train.distribution import Placement
+from electra_tf.train.evaluation import Evaluation, PeriodicEvaluation
 from electra_tf.train.step import TrainingStep, TrainState
-from electra_tf.train.supervisor import StopRequest
+from electra_tf.train.supervisor import Cluster, StopRequest
 
 
-class PretrainingRun(NamedTuple):
-    """What the steps of a run are made with."""
+class Run(NamedTuple):
+    """What training, evaluation and a dry run are made with."""
 
     config: PretrainingConfig
     data: RunData
     placement: Placement
-    model: ElectraPretrainer
     state: TrainState
     checkpoints: Checkpoints
     console: Console
+
+
+def build(
+    config: PretrainingConfig,
+    vocab: Vocabulary,
+    cluster: Cluster,
+    checkpoints: Checkpoints,
+    console: Console,
+    dry_run: bool,
+) -> Run:
+    """Devices, model and optimizer, on all workers."""
+    distribution.configure_devices(config)
+    distribution.set_precision(config.precision)
+    cluster.meet(_facts(config, checkpoints) | {"dry_run": dry_run})
+    placement = distribution.create_strategy(config, cluster)
+    distribution.check_evaluation_batch(config, placement.num_replicas)
+    console.log(distribution.describe(placement, config.precision))
+    keras.utils.set_random_seed(config.seed)  # the initial weights
+    with placement.strategy.scope():
+        special_ids = vocab.cls_id, vocab.sep_id, vocab.mask_id
+        pretrainer = build_pretrainer(config, special_ids)
+        state = TrainState(pretrainer, optimization.create_optimizer(config))
+    count = sum(v.shape.num_elements() for v in pretrainer.trainable_variables)
+    console.log(f"Model: {count:,} parameters")
+    return Run(config, RunData(vocab), placement, state, checkpoints, console)
+
+
+def _facts(config: PretrainingConfig, checkpoints: Checkpoints) -> dict[str, Any]:
+    """What all workers of a run must have in common."""
+    evaluated = []
+    if config.eval_every_steps or config.do_eval:
+        data = (phase.config.eval_tfrecords for phase in config.run_phases())
+        evaluated = [record_index.describe(place) for place in data]
+    return {
+        **checkpoints.settings,  # with the data of each phase to learn from
+        **checkpoints.identity,
+        "init_checkpoint": config.init_checkpoint,  # The chief may know another.
+        "GPUs": len(tf.config.list_physical_devices("GPU")),
+        "do_train": config.do_train,
+        "evaluation data": evaluated,
+        "code_sha256": code_sha256(),
+        **installed_versions("electra-tf", "tensorflow", "keras", "numpy"),
+    }
+
+
+def train(run: Run, start, stop: StopRequest) -> int:
+    """Trains up to num_train_steps, phase by phase; returns the exit code.
+
+    Args:
+      start: `interop.start.Start`, the chief's.
+    """
+    config, data, placement, state, checkpoints, console = run
+    if placement.is_chief:
+        start.load(config, data, checkpoints, state, console.log)
+    placement.workers.copy_from_chief(state.variables())
+    if not _train_phases(run, stop):
+        console.log("Run the same command again to continue.")
+        return EXIT_PREEMPTED
+    if placement.is_chief:
+        _draw_curves(run)
+    return EXIT_OK
+
+
+def _train_phases(run: Run, stop: StopRequest) -> bool:
+    """Trains from the state's step on; whether the end was reached."""
+    config, console, done = run.config, run.console, run.state.step
+    ahead = check_data(config, run.data, run.placement, done, console)
+    if not _catch_up(run, stop):
+        return False
+    if done >= config.num_train_steps:
+        console.log(
+            f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
+            "do. A larger num_train_steps goes on."
+        )
+        return True
+    if run.placement.is_chief:
+        reporting.cut_after(config.model_dir, done)
+    console.heading("Running training")
+    return all(_train_phase(run, phase, stop) for phase in ahead)
+
+
+def _draw_curves(run: Run) -> None:
+    """Draws the curves of a finished run; again, where a kill prevented it."""
+    config, step, folder = run.config, run.state.step, Path(run.config.model_dir)
+    rows, picture = folder / "metrics.jsonl", folder / "loss_curves.png"
+    if not rows.is_file():  # a model of the original that had all of its steps
+        return
+    missing = curves.plot_curves(
+        rows,
+        picture,
+        f"Pre-training of {config.model_name}",
+        run.state.model.objective.metrics,
+        history.switches(config.to_dict()),
+    )
+    if missing:
+        run.console.log(
+            f"Note: {rows} lacks {missing:,} of the {step:,} steps: they were made "
+            "elsewhere, or the file was cut or removed."
+        )
+    run.console.log(f"Checkpoint {run.checkpoints.prefix(step)}, curves {picture}")
+
+
+def evaluate(run: Run, start) -> int:
+    """Evaluates the newest checkpoint; prints and writes the original's metrics."""
+    config, data, placement, state, checkpoints, console = run
+    step, saved = None, start.saved
+    if saved:
+        saved = checkpoints.restore_newest(saved, state.weights())
+        checkpoint, step = checkpoints.prefix(saved.step), saved.step
+    elif start.original:
+        checkpoint = start.original.origin
+        step = start.evaluate(state.weights(), console.log)
+    if placement.is_chief:
+        console.log(f"Evaluating {checkpoint}.")
+    placement.workers.copy_from_chief(state.weights())
+    # The chief alone knows how far it was trained.
+    last = history.last_step_of(saved, config)
+    phase = config.phase_at(int(placement.workers.gather([last])[0, 0]))
+    part, task = phase.config, TrainablePretrainer(state.model, phase)
+    console.heading("Running evaluation")
+    started = time.time()
+    metrics = Evaluation(task, placement)(
+        batches_of(part, data, placement, training=False),
+        config.num_eval_steps,
+        config.eval_batch_size,
+        console,
+    )
+    if placement.is_chief:
+        known = {} if step is None else {"global_step": step}
+        for name, value in sorted({**metrics, **known}.items()):
+            console.log(f"  {name} = {value}")
+        reporting.write_results(
+            config.results_txt,
+            metrics,
+            step,
+            checkpoint=checkpoint,
+            data=part.eval_tfrecords,
+            is_training_data=has_learned(config, part.eval_tfrecords),
+            num_eval_steps=config.num_eval_steps,
+            eval_batch_size=config.eval_batch_size,
+            seconds=round(time.time() - started, 1),
+        )
+        put(config.results_txt)
+        put(config.results_json)
+        console.log(f"Written to {config.results_txt} and {config.results_json}")
+    return EXIT_OK
+
+
+def describe(run: Run, start) -> int:
+    """Checks data and model and prints what a run would be; writes nothing."""
+    config, data, placement, state, checkpoints, console = run
+    saved = start.saved
+    phases = [config.phase_at(history.last_step_of(saved, config))]
+    if config.do_train:
+        # The chief alone knows how far the run is.
+        done = placement.workers.gather([saved.step if saved else 0])[0, 0]
+        phases = check_data(config, data, placement, int(done), console)
+    for phase in phases:
+        next(batches_of(phase.config, data, placement, training=config.do_train))
+    if config.do_train and placement.is_chief:
+        start.load(config, data, checkpoints, state, console.log)
+    variables = state.variables().values()
+    size = sum(v.shape.num_elements() * v.dtype.size for v in variables)
+    console.log(f"Checkpoints: {size / 1e6:.0f} MB each in {config.model_dir}")
+    if config.do_train:
+        total = flops.get_recipe_flops(config)
+        console.log(
+            f"Compute: {total:.2e} FLOPs, {total / config.num_train_steps:.2e} a step"
+        )
+    plan = _plan(run, start)
+    console.log(f"Dry run: this command would {plan}. Nothing was written.")
+    return EXIT_OK
+
+
+def _plan(run: Run, start) -> str:
+    """What the command of a dry run would do."""
+    config, saved = run.config, start.saved
+    # Other workers than the chief know neither, and print nothing.
+    origin = start.original and start.original.origin
+    if config.do_eval:
+        return f"evaluate {run.checkpoints.prefix(saved.step) if saved else origin}"
+    if saved and saved.step >= config.num_train_steps:
+        return f"do nothing: {saved.step} of {config.num_train_steps} steps are made"
+    if saved or origin:
+        return f"continue {f'at step {saved.step}' if saved else f'from {origin}'}"
+    if config.init_checkpoint:
+        return f"start with the weights of {config.init_checkpoint}"
+    return "start anew"
 
 
 def batches_of(
@@ -92,7 +290,7 @@ def check_data(
     """
     ahead = config.phases_ahead(done)
     for phase in ahead:
-        check_training_batch(phase.config, placement.num_replicas)
+        distribution.check_training_batch(phase.config, placement.num_replicas)
     for phase in ahead:
         part = phase.config
         if len(config.run_phases()) > 1:
@@ -141,32 +339,10 @@ def _expanded(pattern: str) -> tuple[str, ...]:
     return tuple(map(os.path.realpath, expand(pattern))) or (pattern,)
 
 
-def train(run: PretrainingRun, stop: StopRequest) -> bool:
-    """Trains phase by phase from the state's step on; whether the end was reached."""
-    config, placement, console, done = (
-        run.config,
-        run.placement,
-        run.console,
-        run.state.step,
-    )
-    ahead = check_data(config, run.data, placement, done, console)
-    if not _catch_up(run, stop):
-        return False
-    if done >= config.num_train_steps:
-        console.log(
-            f"Trained for {done} of {config.num_train_steps} steps already: nothing to "
-            "do. A larger num_train_steps goes on."
-        )
-        return True
-    if placement.is_chief:
-        reporting.cut_after(config.model_dir, done)
-    console.heading("Running training")
-    return all(_train_phase(run, phase, stop) for phase in ahead)
-
-
-def _train_phase(run: PretrainingRun, phase: Phase, stop: StopRequest) -> bool:
+def _train_phase(run: Run, phase: Phase, stop: StopRequest) -> bool:
     """Trains to the end of a phase; whether it got there."""
-    config, data, placement, model, state, checkpoints, console = run
+    config, data, placement, state, checkpoints, console = run
+    model = state.model
     part, source = phase.config, data.open(phase.config)
     task, skipped = TrainablePretrainer(model, phase), source.num_skipped
     if state.step == phase.first:
@@ -225,14 +401,14 @@ def _train_phase(run: PretrainingRun, phase: Phase, stop: StopRequest) -> bool:
     )
 
 
-def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
+def _pauses(run: Run, phase: Phase, stop: StopRequest) -> list[loop.Pause]:
     """What looks at the weights from time to time in a phase.
 
     Args:
       stop: leaves an evaluation out; `_catch_up` makes up for it.
     """
-    config, data, placement, model, state, _, console = run
-    task, part, pauses = TrainablePretrainer(model, phase), phase.config, []
+    config, data, placement, state, _, console = run
+    task, part, pauses = TrainablePretrainer(state.model, phase), phase.config, []
 
     def is_stopped() -> bool:
         # By itself a process ends what is its last work; others would wait for it.
@@ -240,17 +416,14 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
             return False
         return bool(placement.workers.gather([stop.reason() is not None]).any())
 
-    journal: dict[str, Any] = {
-        "step": state.step,
-        "is_chief": placement.is_chief,
-        "console": console,
-    }
+    journal = {"step": state.step, "is_chief": placement.is_chief}
     if every := config.eval_every_steps:
-        periodic = evaluation.PeriodicEvaluation(
-            evaluation.Evaluation(task, placement),
+        periodic = PeriodicEvaluation(
+            Evaluation(task, placement),
             lambda: batches_of(part, data, placement, training=False),
             (config.num_eval_steps, config.eval_batch_size),
             config.model_dir,
+            console=console,
             is_stopped=is_stopped,
             tags={metric.name: metric.tag for metric in task.metrics},
             **journal,
@@ -267,7 +440,7 @@ def _pauses(run: PretrainingRun, phase: Phase, stop: StopRequest) -> list[loop.P
     return pauses
 
 
-def _catch_up(run: PretrainingRun, stop: StopRequest) -> bool:
+def _catch_up(run: Run, stop: StopRequest) -> bool:
     """Does what was due at the state's step, where a kill prevented it.
 
     Returns whether it is done; False where `stop` has left it to the next start.

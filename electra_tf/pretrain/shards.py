@@ -12,7 +12,7 @@ from electra_tf.data import record_index
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.jobs.folder import STATE
 from electra_tf.paths import escape, globs_in, joined
-from electra_tf.storage.remote import expand, fetch_once, is_remote, size_of
+from electra_tf.storage.remote import expand, fetch_once, is_remote, stats_of
 from electra_tf.text.vocabulary import TokenizerConfig, Vocabulary
 
 
@@ -46,9 +46,8 @@ def find_shards(pattern: str) -> list[str]:
         if state := expand(os.path.join(os.path.dirname(part), STATE)):
             raise _unfinished(os.path.dirname(state[0]) or ".")
     raise UserError(
-        f"no file matches {pattern}.\nBuild the data first "
-        '(build_pretraining_dataset.py), or set "pretrain_tfrecords" (of evaluation: '
-        '"eval_tfrecords").'
+        f"no file matches {pattern}.\nBuild the data (build_pretraining_dataset.py) or "
+        'set "pretrain_tfrecords" (of evaluation: "eval_tfrecords").'
     )
 
 
@@ -77,8 +76,7 @@ def check_manifests(
         if stray := sorted(p for p in there - listed if os.path.dirname(p) == folder):
             raise UserError(
                 f"{stray[0]} is not among the shards that {folder}/manifest.json lists."
-                "\nMove it to another folder, which may be named too, or narrow "
-                f"{pattern}."
+                f"\nMove it to another folder, or narrow {pattern}."
             )
         for file in manifest["files"]:
             path = os.path.join(folder, file["name"])
@@ -86,9 +84,8 @@ def check_manifests(
             wanted = any(fnmatch.fnmatch(path, part) for part in patterns)
             if wanted and path not in there:
                 raise UserError(
-                    f"{path} is missing: {folder}/manifest.json lists it with "
-                    f"{file['examples']} examples.\nRestore the file, or build the "
-                    "data again into another directory.",
+                    f"{path} is missing, of {file['examples']} examples by "
+                    f"{folder}/manifest.json.\nRestore it, or build the data again.",
                     EXIT_DAMAGED,
                 )
     return entries
@@ -123,16 +120,14 @@ def check_counts(
         entry = entries.get(os.path.abspath(path))
         if entry is None or entry["examples"] == count:
             continue
+        problem = f"{path}: {count} of {entry['examples']} records can be read"
         if not skip_damaged:
+            [(size, _)] = stats_of([path])
             raise UserError(
-                f"{path} ends after record {count} at byte {size_of(path)}; "
-                f"its manifest says {entry['examples']} records in {entry['bytes']} "
-                "bytes.\nRestore the file, or build the data again.",
+                f"{problem}: it ends after record {count} at byte {size}.\n"
+                "Restore the file, or build the data again.",
                 EXIT_DAMAGED,
             )
         lost += entry["examples"] - count
-        print(
-            f"warning: {path}: {count} of {entry['examples']} records can be read",
-            flush=True,
-        )
+        print(f"warning: {problem}", flush=True)
     return lost

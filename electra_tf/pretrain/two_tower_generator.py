@@ -14,18 +14,17 @@ from electra_tf.model.serialization import serializable
 from electra_tf.pretrain import masking
 from electra_tf.pretrain.generator import (
     Cloze,
-    FillsMasks,
     Generator,
     GeneratorOutput,
-    HasLogQ,
     MaskedInputs,
     weighted_mean,
 )
-from electra_tf.pretrain.masked_lm_generator import MaskedLMHead, masked_lm_output
+from electra_tf.pretrain.masked_lm_generator import masked_lm_output
+from electra_tf.pretrain.masked_lm_head import masked_lm_head
 
 
 @serializable
-class TwoTowerGenerator(Generator, FillsMasks, HasLogQ):
+class TwoTowerGenerator(Generator):
     """Predicts each token from what is before it and what is after it.
 
     A left-to-right and a right-to-left transformer read the unmasked text; the state
@@ -57,15 +56,14 @@ class TwoTowerGenerator(Generator, FillsMasks, HasLogQ):
         self.rtl = rtl
         self.special_ids = special_ids
         self.chunk_size = chunk_size
-        self.head = MaskedLMHead(
+        self.head = masked_lm_head(
+            ltr,
             ltr.embedding_size,
             vocab_size,
-            name="cloze_predictions",
-            hidden_act=ltr.hidden_act,
-            initializer_range=ltr.initializer_range,
-            dtype=self.dtype_policy,
+            "cloze_predictions",
+            self.dtype_policy,
+            ltr.hidden_size + rtl.hidden_size,
         )
-        self.head.build((None, ltr.hidden_size + rtl.hidden_size))
         self.built = True
 
     @classmethod

@@ -25,9 +25,9 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,6 @@ from electra_tf.storage.manifest import (
     CheckpointManifest,
     DamagedCheckpointError,
     name_of,
-    pointed_at,
     pointer_to,
     split_name,
     verify_checkpoint,
@@ -166,11 +165,6 @@ class Checkpoints:
                 continue
             for bad, reason in damaged.items():
                 self._pass_over(bad, f"{reason}; going back to step {step}")
-            if self._pointer_step() > max(step, *damaged, -1):
-                self.log(
-                    f"The files of the checkpoint of step {self._pointer_step()} are "
-                    f"gone; going back to step {step}."
-                )
             self.last_saved_step = step
             return manifest
         if self.read_only and max(self.steps(), default=-1) > max(damaged, default=-1):
@@ -189,11 +183,6 @@ class Checkpoints:
                 EXIT_DAMAGED,
             )
         return None
-
-    def _pointer_step(self) -> int:
-        """The newest step by the pointer, -1 if that says nothing."""
-        parts = split_name(pointed_at(self.directory) or "")
-        return parts[0] if parts else -1
 
     def _pass_over(self, step: int, reason: str) -> None:
         self.log(f"Damaged checkpoint of step {step} passed over: {reason}.")
@@ -352,8 +341,8 @@ class BackgroundSaver:
         self.checkpoints = checkpoints
         self.seconds = 0.0
         self.blocked_seconds = 0.0
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._pool = ThreadPoolExecutor(1, "checkpoint")
+        self._future: Future[None] | None = None
         self._step = checkpoints.last_saved_step
 
     def save(self, step: int, variables: Mapping[str, Any]) -> None:
@@ -372,22 +361,16 @@ class BackgroundSaver:
         # The host must hold the state twice: the copy lives until it is written.
         with tf.device("CPU:0"):
             copies = {k: np.array(tf.identity(v)) for k, v in variables.items()}
-        self._thread = threading.Thread(
-            target=self._write, args=(step, copies, started), name="checkpoint"
-        )
-        self._thread.start()
+        self._future = self._pool.submit(self._write, step, copies, started)
         self.blocked_seconds += time.monotonic() - started
 
     def _write(self, step: int, copies: dict[str, np.ndarray], started: float) -> None:
-        try:
-            self.checkpoints.save(step, copies)
-        except BaseException as error:  # raised again where training sees it
-            self._error = error
+        self.checkpoints.save(step, copies)
         self.seconds = time.monotonic() - started
 
     def is_writing(self) -> bool:
         """Whether a save is under way."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._future is not None and not self._future.done()
 
     def check(self) -> None:
         """Raises what a save that has ended failed with."""
@@ -397,14 +380,15 @@ class BackgroundSaver:
     def wait(self) -> None:
         """Returns when nothing is being written; raises what the save failed with."""
         started = time.monotonic()
-        thread, self._thread = self._thread, None
-        if thread:
-            thread.join()
-        self.blocked_seconds += time.monotonic() - started
-        error, self._error = self._error, None
-        if error:
+        future, self._future = self._future, None
+        try:
+            if future:
+                future.result()
+        except BaseException:
             self._step = self.checkpoints.last_saved_step
-            raise error
+            raise
+        finally:
+            self.blocked_seconds += time.monotonic() - started
 
 
 def differences(

@@ -7,7 +7,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,8 +19,6 @@ from electra_tf.paths import cache_root, url_of
 
 # A name with this ending is the rest of an interrupted write, and safe to remove.
 PARTIAL = ".partial"
-_FULL_OR_FORBIDDEN = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM)
-_FULL_OR_FORBIDDEN += (errno.EROFS,)
 # What flock fails with where the file system does not have it; EBADF is what NFS says
 # of a folder.
 _NO_FLOCK = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -29,33 +26,14 @@ _NO_FLOCK += (errno.EBADF,)
 
 
 def cannot_write(path: str | os.PathLike, error: BaseException) -> UserError:
-    """The error for a failed write: what failed, and what helps.
-
-    Where it is for room or permissions, how much room is left.
-    """
-    path = Path(path)
+    """The error for a failed write: what failed, and what helps."""
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-    advice = "Put that right, and run the command again."
-    # TensorFlow's errors have the words alone.
-    if getattr(error, "errno", None) in _FULL_OR_FORBIDDEN or any(
-        os.strerror(code) in reason for code in _FULL_OR_FORBIDDEN
-    ):
-        advice = (
-            f"{_room_at(path)}What was saved before is intact; make room or fix the "
-            "permissions and run the command again."
-        )
     copy = f"the copy in {cache_root()} of " if url_of(path) else ""
     return UserError(
-        f"cannot write {copy}{path}: {reason}\n{advice}", EXIT_CANNOT_WRITE
+        f"cannot write {copy}{path}: {reason}\nWhat was saved before is intact. Make "
+        "room, fix the permissions or the place, and run the command again.",
+        EXIT_CANNOT_WRITE,
     )
-
-
-def _room_at(path: Path) -> str:
-    try:
-        left = shutil.disk_usage(path if path.is_dir() else path.parent).free / 1e6
-    except OSError:
-        return ""
-    return f"{left:.0f} MB are free there. "
 
 
 def check_place(directory: str | os.PathLike) -> None:

@@ -45,18 +45,11 @@ class Lock:
 
     Args:
       flag: the flag that chooses another directory, for messages.
-      leaves_file: whether `run.lock` stays when the lock is released.
     """
 
-    def __init__(
-        self,
-        directory: str | os.PathLike,
-        flag: str = "--model-name",
-        leaves_file: bool = True,
-    ):
+    def __init__(self, directory: str | os.PathLike, flag: str = "--model-name"):
         self.path = Path(directory) / NAME
         self._flag = flag
-        self._leaves_file = leaves_file
         self._file = None
         self._lease: SoftFileLease | None = None
         self._bucket: _BucketLock | None = None
@@ -95,15 +88,18 @@ class Lock:
                 self._release()
                 raise
             self._bucket = bucket
-        self._write(json.dumps(holder))
+        # The text is for people; on a full disk the lock itself still holds.
+        with contextlib.suppress(OSError):
+            self._file.truncate(0)
+            self._file.write(json.dumps(holder))
+            self._file.flush()
         return self
 
     def __exit__(self, *_) -> None:
         if self._bucket:
             self._bucket.release()
             self._bucket = None
-        self._write("")
-        if not self._leaves_file and self._is_in_place():
+        if self._is_in_place():
             with contextlib.suppress(OSError):
                 self.path.unlink()  # a process that has opened it opens it again
         self._release()
@@ -154,13 +150,6 @@ class Lock:
         with contextlib.suppress(OSError):
             self._file.close()
         self._file = None
-
-    def _write(self, text: str) -> None:
-        # The text is for people; on a full disk the lock itself still holds.
-        with contextlib.suppress(OSError):
-            self._file.truncate(0)
-            self._file.write(text)
-            self._file.flush()
 
     def _previous_holder(self) -> dict[str, Any]:
         """What the file says of its holder, or of one that was killed."""

@@ -27,34 +27,21 @@ from electra_tf.errors import EXIT_CANNOT_WRITE, EXIT_CONFIG, EXIT_DAMAGED, User
 from electra_tf.paths import cache_root, globs_in, url_of
 from electra_tf.storage.files import PARTIAL, atomic_write, flock, replacing
 
-_PACKAGES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "memory": ("fsspec", "s3")}
-# Fail fast on the first connection. A cached listing would hide what others write.
+# s3fs retries by itself. A cached listing would hide what others write.
 _BOTO = {
-    "connect_timeout": 5,
+    "connect_timeout": 3,
     "read_timeout": 20,
-    "retries": {"total_max_attempts": 2},
+    "retries": {"total_max_attempts": 1},
     "max_pool_connections": 256,
 }
 _OPTIONS = {
     "s3": {"config_kwargs": _BOTO, "use_listings_cache": False},
     "gs": {"use_listings_cache": False},
 }
-_ADVICE = {
-    "redential": "No key was found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-    "or a profile or role.",
-    "onnect": "Check the network, the name, and AWS_ENDPOINT_URL if that is set.",
-    "imeout": "Check the network, the name, and AWS_ENDPOINT_URL if that is set.",
-    "Permission": "These credentials do not allow it.",
-    "Forbidden": "These credentials do not allow it.",
-    "bucket does not exist": "Check the bucket's name, or make it.",
-}
 _GAP = 1 << 15  # bytes between two ranges that are read rather than left out
 _LONGEST = 8 << 20  # of merged ranges
 _THREADS = 8  # files that move at a time
-_RETRIES = 6  # of a store that has answered once; before that, none
 _LOCAL_ONLY = ("run.lock",)  # of a copy's writer; never in the bucket
-
-_has_answered: set[str] = set()
 
 
 def is_remote(path: str | os.PathLike) -> bool:
@@ -68,20 +55,16 @@ def open_store(path: str | os.PathLike) -> tuple[Any, str]:
     Raises `UserError` (2) naming the package that is missing.
     """
     scheme, _, key = url_of(path).partition("://")
-    package, extra = _PACKAGES[scheme]
     try:
         import fsspec
 
         store = fsspec.filesystem(scheme, **_OPTIONS.get(scheme, {}))
-    except ImportError:
-        raise UserError(
-            f"{scheme}://{key} needs the package {package}.\n"
-            f'Install it: pip install -e ".[{extra}]"'
-        ) from None
+    except ImportError as error:
+        install = f'pip install -e ".[{"gcs" if scheme == "gs" else "s3"}]"'
+        raise UserError(f"{scheme}://{key}: {error}.\n{install}") from None
     # absl shows what libraries log for their developers.
     for name in ("aiobotocore", "botocore", "s3fs"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    store.retries = _RETRIES if scheme in _has_answered else 1
     return store, key
 
 
@@ -96,16 +79,14 @@ def store_errors(path: str | os.PathLike, writes: bool = False) -> Iterator[None
     except UserError:
         raise
     except Exception as error:
-        kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
         text = str(error).strip() or type(error).__name__
         is_missing = isinstance(error, FileNotFoundError)
         if is_missing and not writes and "bucket does not exist" not in text:
             raise
-        advice = [said for sign, said in _ADVICE.items() if sign in f"{kinds} {text}"]
         raise UserError(
             f"{url_of(path)} cannot be {'written' if writes else 'read'}: "
-            f"{text.splitlines()[0]}\n{(advice or ['See what the store says.'])[0]}\n"
-            "docs/storage.md says how a bucket is named and opened.",
+            f"{text.splitlines()[0]}\nCheck its name, the network, AWS_ENDPOINT_URL, "
+            "and the credentials (docs/storage.md).",
             EXIT_CANNOT_WRITE if writes else EXIT_CONFIG,
         ) from None
 
@@ -130,7 +111,6 @@ def listing(path: str | os.PathLike) -> dict[str, dict[str, Any]]:
             found = {}
         if not found and "/" not in key and not store.exists(key):
             raise FileNotFoundError("the bucket does not exist")
-    _has_answered.add(url_of(path).partition("://")[0])
     files = {name.lstrip("/"): i for name, i in found.items() if name[-1] != "/"}
     found = {name.removeprefix(key): i for name, i in files.items()}
     return {n.lstrip("/"): i for n, i in found.items() if not n or n[0] == "/"}
@@ -163,13 +143,6 @@ def expand(globs: str) -> list[str]:
         else:
             paths |= {path for path in glob.glob(part) if os.path.isfile(path)}
     return sorted(paths)
-
-
-def size_of(path: str) -> int:
-    """Bytes of a file, here or in a bucket."""
-    if not is_remote(path):
-        return os.path.getsize(path)
-    return stats_of([path])[0][0]
 
 
 def stats_of(paths: Sequence[str]) -> list[tuple[int, int]]:
@@ -225,8 +198,6 @@ def bring(
       is_writer: whether this process writes there.
     """
     path = path.rstrip("/")
-    if not is_writer and is_written_to(path):
-        return []
     with _state_of(path) as state:
         if not is_writer and is_written_to(path):
             return []
@@ -243,13 +214,11 @@ def is_written_to(folder: str | os.PathLike) -> bool:
     """Whether a process of this machine holds the lock of a run's directory."""
     with contextlib.suppress(OSError):
         with open(os.path.join(folder, "run.lock"), "rb") as f:
-            # Empty after an orderly end; tried only if in doubt, because for a moment
-            # it refuses a process that starts now.
-            if f.read(1):
-                try:
-                    fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    return True
+            # For a moment this refuses a process that starts now.
+            try:
+                fcntl.flock(f, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
     return False
 
 
@@ -367,12 +336,10 @@ def read_ranges(
     )
     with store_errors(paths[0]):
         try:
-            if store.async_impl:
-                from fsspec.asyn import sync
-
-                found = sync(store.loop, _read_all, store, *requests)
-            else:
-                found = store.cat_ranges(*requests, on_error="raise")
+            found = store.cat_ranges(*requests)
+            for error in found:
+                if isinstance(error, Exception):
+                    raise error
         except FileNotFoundError:
             gone = next((key for key in keys if not store.exists(key)), keys[0])
             raise UserError(
@@ -386,16 +353,6 @@ def read_ranges(
         i = bisect.bisect_right(begins, (key, start)) - 1
         result.append(found[i][start - begins[i][1] : end - begins[i][1]])
     return result
-
-
-async def _read_all(store, keys: list[str], starts, ends) -> list[bytes]:
-    """As `cat_ranges`, at half its cost: no time limit of its own for each request."""
-    import asyncio  # takes longer to import than all of this module
-
-    places = zip(keys, starts, ends, strict=True)
-    return await asyncio.gather(
-        *(store._cat_file(key, start=start, end=end) for key, start, end in places)
-    )
 
 
 # ------------------------------------------------------------------------- uploads
@@ -468,13 +425,6 @@ def has_changed(path: str, name: str) -> bool:
         return state.get(name, [0, 0, 0])[2] != os.stat(f"{path}/{name}").st_mtime_ns
 
 
-def write(path: str, data: bytes) -> None:
-    """Writes an object without a copy; raises `UserError` (73)."""
-    store, key = open_store(path)
-    with store_errors(path, writes=True):
-        store.pipe_file(key, data)
-
-
 def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
     """Removes objects below a path in a bucket, one after the other."""
     for name in names:
@@ -486,5 +436,7 @@ def remove(path: str | os.PathLike, names: Iterable[str]) -> None:
 def check_writable(path: str | os.PathLike) -> None:
     """Raises `UserError` (73) for a place in a bucket that cannot be written to."""
     if is_remote(path):
-        write(os.path.join(path, f".try{PARTIAL}"), b"")
-        remove(path, [f".try{PARTIAL}"])
+        store, key = open_store(os.path.join(path, f".try{PARTIAL}"))
+        with store_errors(path, writes=True):
+            store.pipe_file(key, b"")
+            store.rm_file(key)

@@ -3,8 +3,8 @@
 
 Training writes to its copy, with all that `Checkpoints` promises; after each save the
 files are uploaded. A checkpoint is in the bucket when its manifest is, which is
-uploaded last and removed first. Meanwhile there is an object `model.ckpt-N.partial`;
-after a kill the next writer clears such a checkpoint.
+uploaded last and removed first. What a kill leaves of one is ignored, and overwritten
+or removed by a later save.
 
 Every start downloads the newest intact checkpoint of the bucket. What was not uploaded
 when a writer was killed is computed again, to the same bits.
@@ -78,8 +78,10 @@ def _bring_run(path: str, is_writer: bool = False) -> None:
     """Downloads a run's files, of its checkpoints only the newest intact one."""
 
     def rest(there):
-        steps = _complete(there)
-        return [name for name in there if _step_of(name) not in steps]
+        begun = is_writer and POINTER not in there  # none is complete yet
+        if not (_complete(there) or begun):
+            return list(there)  # maybe the original's checkpoints, without manifests
+        return [name for name in there if _step_of(name) is None]
 
     names = remote.bring(path, _is_ours, rest, is_writer)
     for step in reversed(_complete(names)):
@@ -114,18 +116,13 @@ def _complete(names: Iterable[str]) -> list[int]:
     return sorted(step for step, suffix in parts if suffix == CHECKPOINT_MANIFEST)
 
 
-def _mark(folder: str, step: int) -> None:
-    """Marks the files of a step in the bucket as incomplete."""
-    remote.write(os.path.join(folder, name_of(step) + PARTIAL), b"")
-
-
-def _unmark(folder: str, step: int) -> None:
-    remote.remove(folder, [name_of(step) + PARTIAL])
-
-
-def _remove_step(folder: str, step: int, there: Iterable[str]) -> None:
-    remote.remove(folder, reversed(_files_of(step, there)))
-    _unmark(folder, step)
+def _remove_incomplete(folder: str) -> None:
+    """Removes copies of checkpoints whose upload was interrupted."""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    steps = {None, *_complete(names)}
+    for name in names:
+        if _is_ours(name) and _step_of(name) not in steps:
+            os.unlink(os.path.join(folder, name))
 
 
 def remove_run(directory: str) -> None:
@@ -171,10 +168,10 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         if not self.is_remote:
             return self
-        if self._lock:
-            self._clear_rests()
         for folder in self._folders:
             _bring_run(folder, is_writer=self._lock is not None)
+            if self._lock:
+                _remove_incomplete(folder)
         return self
 
     def __exit__(self, kind, error, _) -> None:
@@ -216,18 +213,15 @@ class RunFolder:
         for step in steps:
             files = _files_of(step, names)
             if files[-1] not in there or remote.has_changed(folder, files[-1]):
-                _mark(folder, step)
                 remote.remove(folder, files[-1:])
                 remote.put(folder, files, all_of_them=True)
-                _unmark(folder, step)
         remote.put(folder, [POINTER] if POINTER in names else [])
         there = set(remote.listing(folder))
-        for step in self._outdated(steps, _complete(there)):
-            _mark(folder, step)
-            _remove_step(folder, step, there)
+        for step in self._outdated(steps, there):
+            remote.remove(folder, reversed(_files_of(step, there)))
 
-    def _outdated(self, own: list[int], there: list[int]) -> list[int]:
-        """Those of the steps in the bucket that go; `own` are those of the copy.
+    def _outdated(self, own: list[int], there: Iterable[str]) -> list[int]:
+        """The steps that go from the bucket; `own` are those of the copy.
 
         The copy began with the newest intact one: what is newer there and not in the
         copy was passed over as damaged. It stands for none of those to keep, and goes
@@ -235,18 +229,7 @@ class RunFolder:
         """
         if not (self._keep and own):
             return []
-        older = [step for step in there if step < own[0]]
+        older = [step for step in _complete(there) if step < own[0]]
         kept = [*older, *own][-self._keep :]
-        return [step for step in there if step not in kept and step < own[-1]]
-
-    def _clear_rests(self) -> None:
-        """Removes what a kill in an upload or a removal left in the bucket."""
-        for folder in self._folders:
-            there = set(remote.listing(folder))
-            marked = {_step_of(name) for name in there if name.endswith(PARTIAL)}
-            for step in marked - {None}:
-                if step in _complete(there):
-                    _unmark(folder, step)
-                else:
-                    _remove_step(folder, step, there)
-                    self._log(f"Cleared step {step}, left by an interrupted upload.")
+        steps = sorted({*map(_step_of, there)} - {None, *kept})
+        return [step for step in steps if step < own[-1]]

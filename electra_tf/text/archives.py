@@ -28,10 +28,6 @@ from electra_tf.text.corpus import (
 COMPRESSED = (".gz", ".xz", ".zst", ".bz2")  # how such a file's name ends
 _ARCHIVES = (".tar", ".tgz", ".txz", ".tzst", ".tbz2")
 
-# A compressed file that grows beyond both limits is an attack or a mistake: text has 3
-# to 20 times its compressed size.
-_ALWAYS_ALLOWED_BYTES = 64 << 30
-_MAX_RATIO = 100
 _HEAD_BYTES = 512  # a block of tar
 _BUFFER_BYTES = 32 << 10  # a larger one costs more than reading a small member
 # A frame, or one to skip, which some programs that use several threads begin with.
@@ -50,9 +46,7 @@ def open_decompressed(path: str | os.PathLike | None) -> "Iterator[Content]":
     Raises UserError, of 65 if the bytes turn out to be damaged while they are read.
     """
     name = STANDARD_INPUT if path is None else os.fspath(path)
-    opened = (
-        contextlib.nullcontext(standard_input()) if path is None else open_text(path)
-    )
+    opened = open_text(path) if path else contextlib.nullcontext(standard_input())
     with opened as raw:
         try:
             with _decompressed(raw, name) as stream:
@@ -81,8 +75,13 @@ def read_lines(
 
 def is_named(name: str) -> bool:
     """Whether a file is an archive by its name."""
+    return ending_of(name) in _ARCHIVES
+
+
+def ending_of(name: str) -> str:
+    """The end of a file's name without that of its compression."""
     stem, ending = os.path.splitext(name.lower())
-    return (os.path.splitext(stem)[1] if ending in COMPRESSED else ending) in _ARCHIVES
+    return os.path.splitext(stem)[1] if ending in COMPRESSED else ending
 
 
 def is_archive(head: bytes) -> bool:
@@ -97,34 +96,15 @@ class Content(io.BufferedReader):
     is_compressed = False
 
     @classmethod
-    def of(cls, stream: Any, limit: "_Limit | None" = None) -> "Content":
+    def of(cls, stream: Any) -> "Content":
         """Reads as many bytes as tell what a stream is, in several reads if need be."""
         head, rest = b"", stream
         while rest and len(head) < _HEAD_BYTES:
             part = stream.read(_HEAD_BYTES - len(head))
             head, rest = head + part, rest if part else None
-        content = cls(_Joint(head, rest, limit), _BUFFER_BYTES)
+        content = cls(_Joint(head, rest), _BUFFER_BYTES)
         content.head = head
         return content
-
-
-class _Limit:
-    """How many bytes may come out of a file, over all that is packed inside."""
-
-    def __init__(self, raw: BinaryIO, path: str):
-        size = os.fstat(raw.fileno()).st_size
-        self._path = path
-        self._bytes = self._left = max(_ALWAYS_ALLOWED_BYTES, _MAX_RATIO * size)
-
-    def spend(self, num_bytes: int) -> None:
-        self._left -= num_bytes
-        if self._left < 0:
-            raise UserError(
-                f"{self._path}: refused, because it goes beyond the limit of "
-                f"{self._bytes:,} bytes of text for a compressed file of its size.\n"
-                "Take it out of the corpus, or unpack it yourself.",
-                EXIT_DAMAGED,
-            )
 
 
 class _Joint(io.RawIOBase):
@@ -133,8 +113,8 @@ class _Joint(io.RawIOBase):
     After its end nothing is read again: a terminal would ask for another Ctrl-D.
     """
 
-    def __init__(self, start: bytes, rest: BinaryIO | None, limit: _Limit | None):
-        self._start, self._rest, self._limit = start, rest, limit
+    def __init__(self, start: bytes, rest: BinaryIO | None):
+        self._start, self._rest = start, rest
 
     def readable(self) -> bool:
         return True
@@ -144,8 +124,6 @@ class _Joint(io.RawIOBase):
         if not data and self._rest:
             data = self._rest.read(len(buffer))
             self._rest = self._rest if data else None
-            if self._limit:
-                self._limit.spend(len(data))
         buffer[: len(data)] = data
         return len(data)
 
@@ -214,24 +192,22 @@ def read_packed(
 
     What an archive holds may be compressed or an archive again. Members are read
     straight from the stream, in their order, and must be read before the next one is
-    asked for; hidden ones are left out. Nothing is written to disk; an archive with
-    devices, or with names or links that lead outside, is refused all the same.
+    asked for; hidden ones are left out. Nothing is written to disk.
 
     Args:
       must_be: the file must be an archive.
 
-    Raises UserError (65) for such archives, and for damaged, truncated or absurdly
-    large files.
+    Raises UserError (65) for damaged or truncated files.
     """
     path = os.fspath(path)
     with open_text(path) as raw:
-        yield from _texts(raw, path, _Limit(raw, path), encoding_errors, must_be)
+        yield from _texts(raw, path, encoding_errors, must_be)
 
 
 def _texts(
-    raw: Any, name: str, limit: _Limit, errors: str, must_be: bool = False
+    raw: Any, name: str, errors: str, must_be: bool = False
 ) -> Iterator[TextReader]:
-    content = _decompressed(raw, name, limit)
+    content = _decompressed(raw, name)
     if not must_be and not is_archive(content.head):
         yield TextReader(content, name, errors, head=content.head)
         return
@@ -243,14 +219,13 @@ def _texts(
             for member in archive:
                 archive.members = []  # or it would remember them all
                 num_members += 1
-                tarfile.data_filter(member, "/corpus")  # raises for hostile ones
                 if member.isreg() and not _is_hidden(member.name):
                     stream = archive.extractfile(member)
                     inner = f"{name}:{member.name}"
                     head = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
                     named = is_named(inner)
                     if named or is_archive(head) or head.startswith(_PACKED):
-                        yield from _texts(stream, inner, limit, errors, named)
+                        yield from _texts(stream, inner, errors, named)
                     else:  # most members; this is faster
                         yield TextReader(stream, inner, errors, head=head)
     except DAMAGED as e:
@@ -261,12 +236,12 @@ def _texts(
         ) from None
 
 
-def _decompressed(raw: Any, path: str, limit: _Limit | None = None) -> Content:
+def _decompressed(raw: Any, path: str) -> Content:
     """The content of a file that may be compressed, as its first bytes show."""
     try:
         content = Content.of(raw)
         while stream := _decompressor(content, path):
-            content = Content.of(stream, limit)
+            content = Content.of(stream)
             content.is_compressed = True
         return content
     except DAMAGED as e:

@@ -34,12 +34,6 @@ CUT_LINE_BYTES = _MAX_LINE_BYTES - BLOCK_BYTES
 DAMAGED = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 DAMAGED += (zstd.ZstdError,) if zstd else ()
 _BOM = b"\xef\xbb\xbf"
-# First bytes of other things than text in UTF-8, and the remedy.
-_OTHERS = {
-    b"PK\x03\x04": ("a zip archive", "unpack it"),
-    b"\xff\xfe": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
-    b"\xfe\xff": ("text in UTF-16", "convert it to UTF-8, as by iconv"),
-}
 _COUNTING = "electra_tf.corpus"  # name of the error handler while it is in use
 
 
@@ -67,8 +61,7 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
         first = seen.setdefault(os.path.realpath(folder), folder)
         if first != folder:
             raise UserError(
-                f"the corpus has one directory twice, as {folder} and as {first}.\n"
-                "Remove the link that leads to it a second time."
+                f"the corpus has one directory twice, as {folder} and as {first}."
             )
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         names[:] = [name for name in names if not name.startswith(".")]
@@ -76,14 +69,9 @@ def list_files(corpus_dir: str | os.PathLike) -> list[str]:
         paths += [os.path.join(folder, name) for name in names]
     for path in paths:
         if not os.path.isfile(path):  # a pipe would never end
-            raise UserError(
-                f"{path} is a broken link, or not a file.\nTake it out of the corpus."
-            )
+            raise UserError(f"{path} is a broken link, or not a file.")
     if not paths:
-        raise UserError(
-            f"the corpus directory {corpus_dir} holds no files.\n"
-            "Put text files there: one sentence or paragraph a line, UTF-8."
-        )
+        raise UserError(f"the corpus directory {corpus_dir} holds no files.")
     return sorted(paths)
 
 
@@ -94,14 +82,11 @@ def _keep_saved_data_set(folder: str, folders: list[str], names: list[str]) -> N
     """
     if "dataset_dict.json" in names:
         if "train" not in folders:
-            raise UserError(
-                f"the data set {folder} has no split train (it has: "
-                f"{', '.join(folders)}).\nName the directory of one split."
-            )
+            has = ", ".join(folders)
+            raise UserError(f"the data set {folder} has no split train (it has: {has})")
         folders[:], names[:] = ["train"], []
     if "state.json" in names and "dataset_info.json" in names:
-        path = Path(folder, "state.json")
-        state = read_json(path)
+        state = read_json(path := Path(folder, "state.json"))
         names[:] = [file["filename"] for file in state.get("_data_files", ())]
         if not names or state.get("_indices_data_files"):
             raise UserError(
@@ -124,13 +109,11 @@ def standard_input() -> BinaryIO:
 
 def check_outside(path: str, corpus_dir: str, flag: str) -> None:
     """Raises UserError for a path in the corpus, which would be taken for its text."""
-    ours, theirs = os.path.realpath(path), os.path.realpath(corpus_dir)
-    if ours == theirs:
-        raise UserError(f"{flag} {path} is --corpus-dir itself.\nChoose another.")
-    if ours.startswith(os.path.join(theirs, "")):
+    ours, theirs = Path(path).resolve(), Path(corpus_dir).resolve()
+    if theirs in (ours, *ours.parents):
         raise UserError(
             f"{flag} {path} is in --corpus-dir {corpus_dir}: it would be read as text "
-            "of the corpus.\nChoose a place outside."
+            "of the corpus."
         )
 
 
@@ -230,13 +213,12 @@ class TextReader:
         try:
             text = block.decode("utf-8")
         except UnicodeDecodeError as e:
-            if not position:
-                self._refuse_others(block)
             if self._errors == "strict":
                 raise UserError(
                     f"{self._place()}: byte 0x{block[e.start]:02x} at offset "
                     f"{position + e.start} is not UTF-8 ({e.reason}).\nConvert the "
-                    "file, or go on without such bytes: --encoding-errors replace",
+                    "file, if it is text at all; programs that read a corpus can also "
+                    "go on without such bytes: --encoding-errors replace",
                     EXIT_DAMAGED,
                 ) from None
             codecs.register_error(_COUNTING, self._replace)
@@ -247,15 +229,6 @@ class TextReader:
         if not lines[-1]:
             lines.pop()  # after the last line end
         return lines
-
-    def _refuse_others(self, block: bytes) -> None:
-        for magic, (what, advice) in _OTHERS.items():
-            if block.startswith(magic):
-                raise UserError(
-                    f"{self._place()} is {what}, not text in UTF-8.\nTake it out of "
-                    f"the corpus, or {advice}.",
-                    EXIT_DAMAGED,
-                )
 
     def _replace(self, error: UnicodeDecodeError) -> tuple[str, int]:
         self.num_replaced += error.end - error.start

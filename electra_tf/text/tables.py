@@ -77,19 +77,10 @@ class Rows:
             try:
                 rows = batch.to_pylist()
             except UnicodeDecodeError:
-                raise self._not_text(batch, first) from None
+                where = f"{self._path}, one of the {_ROWS} rows from {first} on"
+                raise UserError(f"{where}: not UTF-8.", EXIT_DAMAGED) from None
             first += len(rows)
             yield from rows
-
-    def _not_text(self, batch: Any, first: int) -> UserError:
-        for name, column in zip(self.columns, batch.columns, strict=True):
-            for row, cell in enumerate(column):
-                try:
-                    cell.as_py()
-                except UnicodeDecodeError:
-                    where = f"{self._path}, row {first + row}, column {name!r}"
-                    return UserError(f"{where}: not UTF-8.", EXIT_DAMAGED)
-        return UserError(f"{self._path}: not UTF-8.", EXIT_DAMAGED)
 
 
 def _classes(metadata: bytes) -> dict[str, list[str]]:

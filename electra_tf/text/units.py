@@ -229,14 +229,10 @@ def of_files(
 
 def _kind_by_name(name: str) -> str | None:
     """The kind of a file, compressed or not; None if its name does not tell."""
-    stem, ending = os.path.splitext(name.lower())
-    if ending in _TABLES:
-        return _TABLES[ending]
     if archives.is_named(name):
         return "archive"
-    if ending in archives.COMPRESSED:
-        ending = os.path.splitext(stem)[1]
-    return "json" if ending in _JSON_LINES else None
+    kind = _TABLES.get(os.path.splitext(name.lower())[1])
+    return kind or ("json" if archives.ending_of(name) in _JSON_LINES else None)
 
 
 def _kind_by_content(head: bytes) -> str:
@@ -274,7 +270,7 @@ def cut(size: int, step: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _joined(sizes: Sequence[int], piece_bytes: int) -> Iterator[tuple[int, int, int]]:
-    """Joins consecutive parts of a table until they have the size of a piece."""
+    """Joins consecutive parts until they have the size of a piece."""
     start = weight = 0
     for index, size in enumerate(sizes, 1):
         weight += size
@@ -291,11 +287,10 @@ def tfds_corpus(spec: str, data_dir: str | None) -> Corpus:
         raise UserError(f"--tfds {spec}: the split train has no documents.")
     size = max(source.num_bytes, count)
     step = max(1, count * PIECE_BYTES // size)
-    units = []
-    for start in range(0, count, step):
-        end = min(start + step, count)
-        weight = (end - start) * size // count
-        units.append(Unit("tfds", spec, spec, start, end, weight, len(units)))
+    units = [
+        Unit("tfds", spec, spec, start, end, length * size // count, index)
+        for index, (start, end, length) in enumerate(cut(count, step))
+    ]
     listing = f"{source.name}\t{source.field}\t{count}\t{source.num_bytes}"
     return Corpus(units, count, size, hashlib.sha256(listing.encode()).hexdigest())
 
@@ -308,15 +303,8 @@ def portions(units: Sequence[Unit], num_bytes: int | None = None) -> list[list[U
     if num_bytes is None:
         total = sum(unit.weight for unit in units)
         num_bytes = min(64 << 20, max(PIECE_BYTES, total // 64))
-    parts: list[list[Unit]] = []
-    weight = num_bytes
-    for unit in units:
-        if weight >= num_bytes:
-            parts.append([])
-            weight = 0
-        parts[-1].append(unit)
-        weight += unit.weight
-    return parts
+    joined = _joined([unit.weight for unit in units], num_bytes)
+    return [list(units[start:end]) for start, end, _ in joined]
 
 
 def _read_lines(unit: Unit, reading: Reading) -> Iterator[TextReader]:

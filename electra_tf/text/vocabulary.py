@@ -180,12 +180,7 @@ def _read_tokens(path: str) -> list[str]:
         raise UserError(f"cannot read the vocabulary {path}: {e.strerror}.") from None
     if data.lstrip().startswith(b"{"):
         return _tokens_of_json(path, data)
-    if data.startswith(b"\xef\xbb\xbf"):
-        raise UserError(
-            f"{path} starts with a byte order mark (EF BB BF).\nThe first token would "
-            "not be found with it; save the file as UTF-8 without BOM."
-        )
-    lines = data.split(b"\n")
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
     while lines and not lines[-1].strip():
         lines.pop()
     if not lines:
@@ -302,14 +297,12 @@ def resolve_settings(
     vocab: Vocabulary,
     do_lower_case: bool | None = None,
     strip_accents: bool | None = None,
-    of_flags: bool = False,
 ) -> TokenizerConfig:
     """Returns the settings to tokenise with: what was asked for, checked.
 
     None means "not given": the settings beside the vocabulary hold, and without those
     the original's defaults (lower-case, strip accents). A value that contradicts the
-    settings beside the vocabulary is a UserError, which says what fits: of flags or,
-    by default, of hparams.
+    settings beside the vocabulary is a UserError.
     """
     stored = read_settings(vocab)
     default = stored or TokenizerConfig()
@@ -321,14 +314,9 @@ def resolve_settings(
         where = settings_path(vocab.path)
         where = where if os.path.exists(where) else "as it says itself"
         raise UserError(
-            f"{vocab.path} was built {stored} ({where}),\nbut the "
-            f"{'flags' if of_flags else 'hparams'} ask for text that is {config}.\n"
-            + (
-                "Leave out --do-lower-case and --strip-accents."
-                if of_flags
-                else 'This hparam fits it: "do_lower_case": '
-                + json.dumps(stored.do_lower_case)
-            )
+            f"{vocab.path} was built {stored} ({where}),\nbut the flags or hparams ask "
+            f"for text that is {config}.\nThis fits it: do_lower_case "
+            f"{json.dumps(stored.do_lower_case)}."
         )
     return config
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -30,7 +29,6 @@ from electra_tf.train.supervisor import Cluster, plain_signals
 # Splits the CPU into that many devices, so that replicas can be tried out without
 # GPUs: every replica then computes on the same cores.
 CPU_DEVICES_VARIABLE = "ELECTRA_TF_CPU_DEVICES"
-_PART_SECONDS = 1.0
 
 
 class Decision(NamedTuple):
@@ -117,14 +115,14 @@ class Workers:
         values = self._strategy.run(offer, args=(value,))
         return self._strategy.experimental_local_results(values)[0]
 
-    def part(self) -> None:
-        """Waits until the others have fetched this worker's last message.
+    def acknowledge(self) -> None:
+        """Waits until all have the last message, after which this process may end.
 
-        An all-reduce ends for a worker when it has fetched its peers' parts: a process
-        that ended at once would look lost to those that still fetch.
+        An exchange ends for a worker when it has fetched its peers' parts, and a peer
+        that ended meanwhile would look lost. To an acknowledgement it does not matter.
         """
-        if self.count > 1:
-            time.sleep(_PART_SECONDS)
+        with contextlib.suppress(tf.errors.OpError):
+            self.gather([0.0])
 
     def decide(
         self,
@@ -148,7 +146,10 @@ class Workers:
         texts = [""] * self.count
         if rows[:, :2].any():
             texts = self.gather_texts(str(failure) if failure else reason or "")
-        for index in np.flatnonzero(rows[:, 0]).tolist():
+        failed = np.flatnonzero(rows[:, 0]).tolist()
+        if failed:
+            self.acknowledge()
+        for index in failed:
             if failure and index == self.cluster.index:
                 raise failure
             text = f"{self.cluster.name(index)}: {texts[index]}"

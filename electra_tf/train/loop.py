@@ -53,7 +53,7 @@ def train(
 
     Args:
       make_batches: step -> iterator whose first batch is that of `step`.
-      stop: what may end the run early; by default SIGTERM, SIGINT and SIGHUP.
+      stop: what may end the run early, entered by the caller; by default nothing.
       constants: numbers that go into every row of the metrics.
       pauses: what happens between steps, and may end the training.
       watch: gets a step and the metrics from there on; a `UserError` of it ends all.
@@ -77,25 +77,25 @@ def train(
     plan = _Plan(num_train_steps, save_checkpoints_steps, pauses, watch)
     loop = _Loop(step, placement, saver, report, guard, plan)
     pace, workers = Pace(iterations_per_loop), placement.workers
-    with stop or StopRequest() as stop:
-        try:
-            failure = failure_of(loop.save, saver.wait)  # Does the disk take it at all?
-            decision = workers.decide(failure, stop.reason(), pace.count())
-            batches = make_batches(loop.done)
-            while not loop.is_over and not decision.reason:
-                count = min(decision.count, loop.uninterrupted())
-                with pace.measure(count), workers.cluster.patience():
-                    metrics = step.run(batches, loop.done, count)
-                failure = loop.go_on(metrics, constants or {}, workers)
-                seconds = pace.seconds + saver.seconds
-                reason = stop.reason(2 * max(seconds, decision.seconds))
-                decision = workers.decide(failure, reason, pace.count(), seconds)
-            workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
-        except tf.errors.OpError as error:
-            raise as_user_error(error) or error from error
-        finally:
-            workers.part()
-            _close(saver, report)
+    stop = stop or StopRequest()
+    try:
+        failure = failure_of(loop.save, saver.wait)  # Does the disk take it at all?
+        decision = workers.decide(failure, stop.reason(), pace.count())
+        batches = make_batches(loop.done)
+        while not loop.is_over and not decision.reason:
+            count = min(decision.count, loop.uninterrupted())
+            with pace.measure(count), workers.cluster.patience():
+                metrics = step.run(batches, loop.done, count)
+            failure = loop.go_on(metrics, constants or {}, workers)
+            seconds = pace.seconds + saver.seconds
+            reason = stop.reason(2 * max(seconds, decision.seconds))
+            decision = workers.decide(failure, reason, pace.count(), seconds)
+        workers.decide(failure_of(loop.save, saver.wait))  # for all to wait
+        workers.acknowledge()
+    except tf.errors.OpError as error:
+        raise as_user_error(error) or error from error
+    finally:
+        _close(saver, report)
     if not loop.is_over:
         console.log(f"{decision.reason}: saved at step {loop.done}.")
     return loop.is_over

@@ -43,8 +43,7 @@ class Metric(NamedTuple):
 
     Attributes:
       name: its key in metrics.jsonl and in results.
-      label: a short description, for reports and model cards.
-      meaning: for docs/metrics.md.
+      label: a short description, for docs/metrics.md, reports and model cards.
       healthy: what to expect of a run that learns, for docs/metrics.md.
       evaluation: from the sums over an evaluation; None if it is of training only.
       training: from the sums of single training steps, arrays; None likewise.
@@ -55,7 +54,6 @@ class Metric(NamedTuple):
 
     name: str
     label: str
-    meaning: str
     healthy: str = ""
     evaluation: Callable[[Sums], float] | None = None
     training: Callable[[Sums], np.ndarray] | None = None
@@ -67,19 +65,11 @@ class Metric(NamedTuple):
 # What every training step reports, whatever is trained (`step.TrainingStep`).
 STEP_METRICS = (
     Metric(
-        "learning_rate",
-        "learning rate",
-        "the rate that the step used",
-        curve=Curve("Learning rate", "learning rate"),
+        "learning_rate", "learning rate", curve=Curve("Learning rate", "learning rate")
     ),
-    Metric("global_norm", "gradient norm", "norm of all gradients before clipping"),
-    Metric("loss_scale", "loss scale", "`mixed_float16` only"),
-    Metric(
-        "finite",
-        "finite",
-        "0 where loss or gradients were not finite and the step was left out",
-        healthy="1",
-    ),
+    Metric("global_norm", "norm of all gradients before clipping"),
+    Metric("loss_scale", "loss scale of `mixed_float16`"),
+    Metric("finite", "0 for a step that was left out: not finite", healthy="1"),
 )
 
 

@@ -19,6 +19,9 @@ import tensorflow as tf
 
 from electra_tf.model import target
 
+# Of the optimizer, beside those of Keras's.
+_SETTINGS = "weight_decay_rate beta_1 beta_2 epsilon clip_norm clip_apart".split()
+_SETTINGS += "no_decay bias_correction trust_ratio".split()
 NO_DECAY = ("LayerNorm", "layer_norm", "bias")
 
 
@@ -44,29 +47,26 @@ class WarmupPolynomialDecay(keras.optimizers.schedules.LearningRateSchedule):
         power: float = 1.0,
     ):
         super().__init__()
-        self.learning_rate = learning_rate
-        self.num_train_steps = num_train_steps
-        self.warmup_steps = warmup_steps
-        self.warmup_proportion = warmup_proportion
-        self.power = power
+        self.settings = {
+            "learning_rate": learning_rate,
+            "num_train_steps": num_train_steps,
+            "warmup_steps": warmup_steps,
+            "warmup_proportion": warmup_proportion,
+            "power": power,
+        }
 
     def __call__(self, step: tf.Tensor) -> tf.Tensor:
+        rate, total, warmup_steps, warmup_proportion, power = self.settings.values()
         step = tf.cast(step, tf.float32)
-        done = tf.minimum(step, self.num_train_steps) / self.num_train_steps
-        rate = self.learning_rate * tf.pow(1.0 - done, self.power)
-        warmup = max(self.num_train_steps * self.warmup_proportion, self.warmup_steps)
+        done = tf.minimum(step, total) / total
+        rate = rate * tf.pow(1.0 - done, power)
+        warmup = max(total * warmup_proportion, warmup_steps)
         if warmup > 0:
             rate *= tf.minimum(1.0, step / warmup)
         return rate
 
     def get_config(self):
-        return {
-            "learning_rate": self.learning_rate,
-            "num_train_steps": self.num_train_steps,
-            "warmup_steps": self.warmup_steps,
-            "warmup_proportion": self.warmup_proportion,
-            "power": self.power,
-        }
+        return self.settings
 
 
 @keras.saving.register_keras_serializable("electra_tf")
@@ -355,15 +355,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         factor = self.layer_factor
         return super().get_config() | {
             "layer_factor": factor and keras.saving.serialize_keras_object(factor),
-            "weight_decay_rate": self.weight_decay_rate,
-            "beta_1": self.beta_1,
-            "beta_2": self.beta_2,
-            "epsilon": self.epsilon,
-            "clip_norm": self.clip_norm,
-            "clip_apart": self.clip_apart,
-            "no_decay": self.no_decay,
-            "bias_correction": self.bias_correction,
-            "trust_ratio": self.trust_ratio,
+            **{name: getattr(self, name) for name in _SETTINGS},
         }
 
     @classmethod

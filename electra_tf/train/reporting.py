@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from electra_tf.console import Console, Progress
-from electra_tf.errors import JSON_ERRORS
+from electra_tf.errors import JSON_ERRORS, UserError
 from electra_tf.paths import json_beside
 from electra_tf.storage.files import atomic_write, cannot_write
 from electra_tf.train.metrics import Metric
@@ -21,6 +21,17 @@ from electra_tf.train.metrics import Metric
 # What evaluations and samples while training brought: files beside metrics.jsonl.
 EVALUATIONS = "evaluations.jsonl"
 SAMPLES = "samples.jsonl"
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Makes a `UserError` (73) of a failed write."""
+    import tensorflow as tf
+
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise cannot_write(path, error) from error
 
 
 class MetricsFile:
@@ -36,33 +47,27 @@ class MetricsFile:
 
     def __init__(self, path: str | os.PathLike, step: int):
         self.path = Path(path)
-        try:
+        with _writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "a+b")
             _cut_after(self._file, step)
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def write(self, rows: list[dict[str, Any]]) -> None:
         """Appends rows; each has a "step"."""
         text = "".join(json.dumps(finite(row)) + "\n" for row in rows)
-        try:
+        with _writing(self.path):
             self._file.write(text.encode())
             self._file.flush()
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def sync(self) -> None:
         """Makes what was written durable."""
-        try:
+        with _writing(self.path):
             os.fsync(self._file.fileno())
-        except OSError as error:
-            raise cannot_write(self.path, error) from error
 
     def close(self) -> None:
         # What a full disk kept from being written was reported then, and is not
         # promised; the file is closed all the same.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(UserError), _writing(self.path):
             self._file.close()
 
 
@@ -136,22 +141,18 @@ class TensorBoardEvents:
         self._tf = tf.compat.v1
         self._directory = Path(directory)
         name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}"
-        try:
+        with _writing(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
             self._writer = tf.io.TFRecordWriter(str(self._directory / name))
             self._write(file_version="brain.Event:2")
             start = self._tf.SessionLog(status=self._tf.SessionLog.START)
             self._write(step=step + 1, session_log=start)
             self._writer.flush()
-        except (OSError, tf.errors.OpError) as error:
-            raise cannot_write(self._directory, error) from error
 
     def _write(self, **fields) -> None:
         event = self._tf.Event(wall_time=time.time(), **fields)
-        try:
+        with _writing(self._directory):
             self._writer.write(event.SerializeToString())
-        except self._tf.errors.OpError as error:
-            raise cannot_write(self._directory, error) from error
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds the metrics of a step."""
@@ -165,23 +166,19 @@ class TensorBoardEvents:
 
     def write_text(self, step: int, tag: str, markdown: str) -> None:
         """Adds a text."""
-        import tensorflow as tf
-
         metadata = self._tf.SummaryMetadata()
         metadata.plugin_data.plugin_name = "text"
-        tensor = tf.make_tensor_proto([markdown.encode()])
+        tensor = self._tf.make_tensor_proto([markdown.encode()])
         value = self._tf.Summary.Value(tag=tag, tensor=tensor, metadata=metadata)
         self._write(step=step, summary=self._tf.Summary(value=[value]))
 
     def flush(self) -> None:
         """Lets TensorBoard see what was written."""
-        try:
+        with _writing(self._directory):
             self._writer.flush()
-        except self._tf.errors.OpError as error:
-            raise cannot_write(self._directory, error) from error
 
     def close(self) -> None:
-        with contextlib.suppress(self._tf.errors.OpError):  # as in MetricsFile.close
+        with contextlib.suppress(UserError), _writing(self._directory):
             self._writer.close()
 
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import re
-import select
 import signal
 import socket
 import sys
@@ -30,7 +29,6 @@ from electra_tf.errors import (
 )
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LEAVE_SECONDS = 5.0
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 
 
@@ -139,10 +137,8 @@ class Cluster(NamedTuple):
                 "End what uses it, or give TF_CONFIG another."
             ) from error
         with listener, contextlib.ExitStack() as stack:
-            while True:
-                came = {i: one for i, one in came.items() if not _has_left(one[0])}
-                left = end - time.monotonic()
-                if len(came) == len(self.places) - 1 or left <= 0:
+            while len(came) < len(self.places) - 1:
+                if (left := end - time.monotonic()) <= 0:
                     break
                 listener.settimeout(left)
                 with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
@@ -215,32 +211,14 @@ class Cluster(NamedTuple):
             timer.cancel()
 
     def _give_up(self) -> None:
-        others = [i for i in range(len(self.places)) if i != self.index]
-        silent = [i for i in others if not _answers(self.places[i])]
-        who = f"{', '.join(map(self.name, silent))} cannot be reached"
-        if not silent:
-            who = "all can be reached: a step or a save takes longer, or one hangs"
         say(
-            f"error: no exchange was reached within {self.timeout:g} s; {who}.\nRun "
-            'the same commands again on all workers; "peer_timeout" in the hparams is '
-            "how long they wait.",
+            f"error: no exchange with the other workers within {self.timeout:g} s: one "
+            "has ended, hangs, or takes longer for a step or a save.\nRun the same "
+            'commands again on all workers; "peer_timeout" in the hparams is how long '
+            "they wait.",
             sys.stderr,
         )
         os._exit(EXIT_PEER_LOST)  # TensorFlow's own end would wait for the others.
-
-
-def _has_left(peer: socket.socket) -> bool:
-    """Whether a worker that waits, and so says nothing, is gone."""
-    return bool(select.select([peer], [], [], 0)[0])
-
-
-def _answers(place: str) -> bool:
-    host, _, port = place.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=2).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def parse_duration(text: str, flag: str) -> float:
@@ -305,32 +283,22 @@ def plain_signals(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def leave_at_once() -> Iterator[None]:
-    """Has a signal in the block end the process with exit code 42.
+    """Has a signal in the block end the process at once, with exit code 42.
 
-    For the time before and after training, in which there is nothing to save. The
-    block has some seconds to clean up, then a thread ends the process: SystemExit alone
-    would not do, as Python ignores an exception that a handler raises in a finalizer.
+    For the time before and after training, in which there is nothing to save.
     """
-    timer = threading.Timer(_LEAVE_SECONDS, os._exit, [EXIT_PREEMPTED])
-    timer.daemon = True
 
     def leave(number: int, _) -> None:
         name = signal.Signals(number).name
         say(f"{name}: nothing to save. Run the same command again.", sys.stdout)
-        timer.start()
-        raise SystemExit(EXIT_PREEMPTED)
+        os._exit(EXIT_PREEMPTED)
 
     with _handled(leave):
-        try:
-            yield
-        finally:
-            timer.cancel()
+        yield
 
 
 class StopRequest:
     """Notes the first signal while it is entered; a second one ends the process.
-
-    It may be entered again inside: what it has noted stays until the outermost end.
 
     Args:
       max_seconds: the time that the process was given, None for no limit.
@@ -342,22 +310,17 @@ class StopRequest:
 
     def __init__(self, max_seconds: float | None = None, since: float | None = None):
         self.signal: signal.Signals | None = None
-        self._depth = 0
         self._handlers = contextlib.ExitStack()
         self._end = None
         if max_seconds is not None:
             self._end = (time.monotonic() if since is None else since) + max_seconds
 
     def __enter__(self) -> Self:
-        if not self._depth:
-            self._handlers.enter_context(_handled(self._note))
-        self._depth += 1
+        self._handlers.enter_context(_handled(self._note))
         return self
 
     def __exit__(self, *_) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._handlers.close()
+        self._handlers.close()
 
     def _note(self, number: int, _) -> None:
         self.signal = signal.Signals(number)

@@ -102,7 +102,6 @@ def test_mistakes_are_named(hparams, words):
 def test_vocab_size_is_that_of_the_vocabulary(tmp_path):
     (tmp_path / "vocab.txt").write_text("a\n" * 7)
     assert make(data_dir=str(tmp_path)).vocab_size == 7
-    refused({"vocab_size": 9}, "9", "7 lines", data_dir=str(tmp_path))
 
 
 def test_saved_config_is_a_config_in_another_place(tmp_path):

@@ -124,11 +124,3 @@ def test_impossible_phases_are_refused(parts, hparams, words):
 def test_notes():
     (note,) = make(SHORT, LONG, num_warmup_steps=500).notes()
     assert "num_warmup_steps (500)" in note and "(100) in phase 2" in note
-
-    def of_chunks(size):
-        overrides = {"attention_chunk_size": size}
-        return make(SHORT, LONG, model_hparam_overrides=overrides).notes()
-
-    assert of_chunks(0) == of_chunks(255) == make(SHORT, LONG).notes()
-    (note,) = set(of_chunks(256)) - set(of_chunks(255))
-    assert "attention_chunk_size (256)" in note

@@ -105,7 +105,7 @@ def test_order_of_precedence():
         ({"model_hparam_overrides": {"hidden_dropout_prob": 1.0}}, ["< 1"]),
         ({"model_hparam_overrides": {"vocab_size": 9}}, ["vocab_size"]),
         ({"model_hparam_overrides": None}, ["null"]),
-        ({"max_predictions_per_seq": 20}, ["mask_prob", "max_seq_length"]),
+        ({"max_predictions_per_seq": 20}, ["unknown hparam"]),
         ({"learning_rate": "1e-4"}, ["learning_rate", '"1e-4"', "a number > 0"]),
         ({"learning_rate": 0}, ["learning_rate", "0", "> 0"]),
         ({"learning_rate": float("inf")}, ["learning_rate", "Infinity"]),
@@ -113,9 +113,8 @@ def test_order_of_precedence():
         ({"train_batch_size": True}, ["true", "integer"]),
         ({"do_train": 1}, ["do_train", "1", "true or false"]),
         ({"mask_prob": 1}, ["mask_prob", "< 1"]),
-        ({"seed": 2**31}, ["seed", "<= 2147483647"]),
+        ({"seed": 2**31}, ["seed", "2,147,483,647"]),
         ({"num_train_steps": 1e20}, ["num_train_steps", "1e+20", "2,147,483,647"]),
-        ({"train_batch_size": 2**26}, ["67108864", "2,147,483,647 tokens"]),
         ({"model_size": "bass"}, ['"bass"', '"base"']),
         ({"do_eval": True}, ["do_train", "do_eval", "true"]),
         ({"do_train": False}, ["do_train", "do_eval", "false"]),
@@ -125,8 +124,8 @@ def test_order_of_precedence():
         ({"max_seq_length": 513}, ["max_seq_length 513", "max_position_embeddings"]),
         ({"model_hparam_overrides": {"num_attention_heads": 3}}, ["256", "3"]),
         ({"model_size": "base", "generator_hidden_size": 0.3}, ["230", "3"]),
-        ({"generator_layers": 0.01}, ["generator_layers", "num_hidden_layers 12"]),
-        ({"generator_hidden_size": 0.001}, ["generator_hidden_size", "256"]),
+        ({"generator_layers": 0.01}, ["generator_layers 0.01"]),
+        ({"generator_hidden_size": 0.001}, ["generator_hidden_size 0.001"]),
         ({"schedule": "wsd", "lr_decay_power": 2}, ["lr_decay_power", '"original"']),
         ({"decay_proportion": 0.5}, ["decay_proportion", '"wsd"']),
     ],
@@ -271,9 +270,6 @@ def test_vocab_size_is_that_of_the_vocabulary(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n\n\n")
     config = make(data_dir=str(tmp_path))
     assert config.vocab_size == 3 and config.model_config().vocab_size == 3
-    assert any("vocab_size is 3" in note for note in config.notes())
-    with pytest.raises(UserError, match="vocab_size is 4, but .* has 3 lines"):
-        make({"vocab_size": 4}, data_dir=str(tmp_path))
 
 
 RECIPES = sorted(os.path.basename(p)[:-5] for p in glob.glob(f"{CONFIGS}/*.json"))
@@ -351,7 +347,7 @@ def mix(data, **more):
 @pytest.mark.parametrize(
     "hparams, words",
     [
-        (mix([]), ["pretrain_tfrecords []", "empty"]),
+        (mix([]), ["pretrain_tfrecords []", "patterns"]),
         (mix(3), ["text or a list or an object"]),
         (mix(["a", 3]), ["pretrain_tfrecords", "text"]),
         (mix(["a", "a"]), ["twice", "{pattern: weight}"]),

@@ -289,7 +289,7 @@ def test_exports_read_the_tables_of_their_trial(data, tmp_path, kind):
     found = []
     for path in (folder, saved, tmp_path / "hf" / "own"):
         model = electra_tf.load(path)
-        rows = model.rows(model.asked(inputs.Source.of(file)))
+        rows = model.rows(model.read_inputs(inputs.Source.of(file)))
         keys = ("id", "text", "words")
         found.append([{k: row[k] for k in keys if k in row} for row in rows])
     assert [row["id"] for row in found[0]] == ["n7", "n8"]

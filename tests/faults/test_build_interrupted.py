@@ -120,7 +120,7 @@ def test_an_unfinished_build_keeps_its_settings(tmp_path):
     (folder / "1.txt").write_bytes(b"\xff\n")
     fail(folder, output, "--num-out-files=2")
     error, code = fail(folder, output, "--num-out-files=2", "--seed=1")
-    assert "seed 42, now 1" in error and code == 2
+    assert "seed is 42 there, 1 here" in error and code == 2
     # The file is fixed with as many bytes: the build goes on.
     (folder / "1.txt").write_bytes(b"a\n")
     succeed(folder, output, "--num-out-files=2")

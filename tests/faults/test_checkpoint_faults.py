@@ -151,14 +151,3 @@ def check_messages(log, damaged, step):
         assert f"going back to step {step}" in line
         assert any(path.name in line for path in paths), line
         assert not any(path.exists() for path in paths)
-
-
-def test_a_removed_newest_checkpoint_is_reported(intact, tmp_path):
-    """Only the pointer names it."""
-    directory = tmp_path / "run"
-    shutil.copytree(intact, directory)
-    for path in directory.glob("model.ckpt-30.*"):
-        path.unlink()
-    log = []
-    assert Checkpoints(directory, log=log.append).newest_intact().step == 20
-    assert "step 30" in log[0] and "going back to step 20" in log[0]

@@ -131,8 +131,8 @@ def test_lists_of_words(tmp_path, row, keys):
     [example] = task.read("train")
     assert (example.words, task.scheme) == (WORDS, "IOB2")
     assert example.tags == ["B-PER", "E-PER", "O", "O", "S-LOC"]
-    [asked] = task.asked(open_source(str(tmp_path / "train.jsonl"), None, "words"))
-    assert asked.given == {"words": WORDS}
+    [one] = task.read_inputs(open_source(str(tmp_path / "train.jsonl"), None, "words"))
+    assert one.fields == {"words": WORDS}
 
 
 def test_two_lists_of_tags_are_refused(tmp_path):
@@ -202,7 +202,7 @@ def test_what_is_written_has_the_scores_of_conlleval(tmp_path, scheme, form, nam
     joined = [(0, 3, classes[0])] if scheme == "IO" else [(0, 2, classes[0])]
     spans = [*joined, (5, 5, classes[1])]
     scorer = predicted(task, spans)
-    [_, path] = task.write_predictions("dev", scorer, str(tmp_path / "out"), 1)
+    [_, path] = task.write_predictions("dev", scorer, str(tmp_path / "out"))
     counts = np.zeros(3)
     back = {in_form(tag, form, "O"): tag for tag in [*right, *all_tags(scheme, name)]}
     for line_group in open(path, encoding="utf-8").read().strip().split("\n\n"):
@@ -253,7 +253,7 @@ def test_words_to_tag(tmp_path, text, expected, note):
     path.write_bytes(text.encode())
     notes = []
     source = open_source(str(path), None, "words")._replace(say=notes.append)
-    found = [asked.given["words"] for asked in conll.words(source)]
+    found = [asked.fields["words"] for asked in conll.words(source)]
     assert found == expected
     assert (note in notes[0]) if note else not notes
     files = {"train.txt": lines(WORDS, TAGS), "test.txt": text}
@@ -294,8 +294,8 @@ def test_sentences_in_a_table(tmp_path, text, keys, ids):
     assert [example.words for example in found] == TWO
     assert [example.written for example in found] == [["B-PER", "O"], ["B-PER"]]
     assert [example.id for example in found] == ids
-    asked = [*task.asked(open_source(str(tmp_path / "train.csv"), None, "words"))]
-    assert [one.given["words"] for one in asked] == TWO
+    asked = [*task.read_inputs(open_source(str(tmp_path / "train.csv"), None, "words"))]
+    assert [one.fields["words"] for one in asked] == TWO
     if keys:
         without = {**keys, "id": "number"}
         with pytest.raises(UserError, match="one word in each row"):

@@ -66,7 +66,7 @@ def test_predictions_of_a_test_set_need_no_scores(tmp_path):
     asked = [{"id": n, "question": "who ?"} for n in ("a", "b")]
     task = task_on(tmp_path, squad(question()), test=squad(*asked))
     scorer = answered(task, "test", [(1, 1), (5, 6)])
-    paths = task.write_predictions("test", scorer, str(tmp_path / "out"), 1)
+    paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
     *paths, lines = paths
     rows = [json.loads(line) for line in open(lines)]
     assert [row["answer"] for row in rows] == ["dog", "cat ran"]
@@ -86,7 +86,7 @@ def test_submission_applies_the_threshold(tmp_path):
     scorer = answered(task, "test", [(1, 1), (5, 6), (1, 1)])
     for number, odds in enumerate((-3.1, -3.0, -2.9)):
         scorer._outputs[WINDOWS_PER_EXAMPLE * number]["answerable_logit"] = odds
-    paths = task.write_predictions("test", scorer, str(tmp_path / "out"), 1)
+    paths = task.write_predictions("test", scorer, str(tmp_path / "out"))
     files = {p.rpartition("_test_")[2]: p for p in paths}
     preds, odds, given = (
         json.loads(open(files[f"{name}.json"]).read())
@@ -95,15 +95,6 @@ def test_submission_applies_the_threshold(tmp_path):
     assert preds == {"a": "dog", "b": "cat ran", "c": "dog"}
     assert odds == {"a": -3.1, "b": -3.0, "c": -2.9}
     assert given == {"a": "dog", "b": "cat ran", "c": ""}
-    assert scorer.remark is None
-
-
-def test_remark_if_no_question_is_answered(tmp_path):
-    files = {"train": squad(question(), question("r"))}
-    task = task_on(tmp_path, **files, has_impossible=True, qa_na_threshold=-5)
-    scorer = answered(task, "dev", [(1, 1), (5, 6)])  # null odds -3
-    assert set(scorer.submitted.values()) == {""}
-    assert "none of the 2 questions" in scorer.remark
 
 
 def test_unusable_questions_are_named(tmp_path):

@@ -7,8 +7,7 @@ import pytest
 
 from electra_tf.errors import UserError
 from electra_tf.finetune import preprocessing
-from electra_tf.finetune.cells import printed
-from electra_tf.finetune.inputs import open_source
+from electra_tf.finetune.inputs import open_source, printed
 from electra_tf.finetune.question_inputs import questions
 from tests.helpers.own_task import own_tasks
 
@@ -85,7 +84,7 @@ def test_forms_of_questions(tmp_path, name, content):
     assert (example.first, example.answer, example.context) == (4, "dog", CONTEXT)
     assert task.read("dev")[0].answers == ("dog",)
     [asked, *_] = questions(open_source(str(tmp_path / name), None, "questions"))
-    assert asked.given == {"id": "q", "question": "who ?", "context": CONTEXT}
+    assert asked.fields == {"id": "q", "question": "who ?", "context": CONTEXT}
 
 
 @pytest.mark.parametrize(

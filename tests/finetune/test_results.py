@@ -1,30 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of trials: statistics and files; the files of a sweep."""
+"""Results of trials: statistics and files; sweeps."""
 
 import json
 import math
 import statistics
-import types
 
 import pytest
 
-from electra_tf.config.finetuning import FinetuningConfig
 from electra_tf.errors import UserError
-from electra_tf.finetune import sweep
+from electra_tf.finetune import pictures, run
 from electra_tf.finetune.results import Results, Statistics, TrialResult, summary
 
 SETTINGS = {"learning_rate": 1e-4, "task_names": ["rte", "sts"]}
-
-
-def test_sweep_predicts_existing_test_sets(tmp_path):
-    hparams = {"task_names": ["mine", "cola"], "write_test_outputs": True}
-    for splits, name in (([], "mine"), (["test"], "cola")):
-        head = types.SimpleNamespace(kind="classification")
-        task = types.SimpleNamespace(name=name, head=head)
-        task.splits = lambda kind, splits=splits: splits
-        config = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
-        found = sweep.of_task(hparams, config, name, task)
-        assert found["write_test_outputs"] == bool(splits)
 
 
 def trial(number, accuracy, degenerate=()):
@@ -131,36 +118,20 @@ def test_nan_is_null_in_json(tmp_path):
 
 
 def test_sweep_uses_the_kept_checkpoints(tmp_path):
-    run = tmp_path / "models" / "m"
-    run.mkdir(parents=True)
     for step in (0, 200, 1000):
-        (run / f"model.ckpt-{step}.index").write_bytes(b"")
-    config = FinetuningConfig.from_hparams(str(tmp_path), "m", {"task_names": ["rte"]})
-    found = sweep.checkpoints_of(config)
-    assert [step for step, _ in found] == [200, 1000]
-    here = sweep.config_at(config, *found[0])
-    assert here.init_checkpoint == str(run / "model.ckpt-200")
-    assert here.model_dir.endswith("rte_model_from_200")
-    assert here.results_txt != config.results_txt
-    folder = f"{tmp_path}/models/m/results/sweep"
-    assert str(sweep.json_path_of(config)) == f"{folder}/rte_sweep.json"
-    for hparams in ({"init_checkpoint": None}, {"init_checkpoint": str(tmp_path)}):
-        other = FinetuningConfig.from_hparams(str(tmp_path), "m", hparams)
-        with pytest.raises(UserError):
-            sweep.checkpoints_of(other)
+        (tmp_path / f"model.ckpt-{step}.index").write_bytes(b"")
+    found = [(step, str(tmp_path / f"model.ckpt-{step}")) for step in (200, 1000)]
+    assert run.checkpoints_of(str(tmp_path)) == found
+    (tmp_path / "empty").mkdir()
+    for other in (None, str(tmp_path / "empty")):
+        with pytest.raises(UserError, match="sweep"):
+            run.checkpoints_of(other)
 
 
-def test_sweep_writes_numbers_and_picture(tmp_path):
+def test_picture_of_a_sweep(tmp_path):
     scores = {
         "rte: accuracy": {200: summary([50.0, 52.0]), 1000: summary([60.0, 61.0])},
         "cola: mcc": {200: summary([math.nan]), 1000: summary([10.0])},
     }
-    picture = sweep.write(scores, tmp_path / "s" / "sweep.json", "Sweep")
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    text = (tmp_path / "s" / "sweep.json").read_text()
-    stored = json.loads(text, parse_constant=pytest.fail)
-    assert stored["rte: accuracy"]["200"]["mean"] == 51.0
-    assert stored["cola: mcc"]["200"]["median"] is None
-    lines = sweep.table(scores).splitlines()
-    assert lines[1].split() == ["200", "51.00", "-"]
-    assert lines[2].split() == ["1000", "60.50", "10.00"]
+    pictures.draw_sweep(scores, tmp_path / "s" / "sweep.png", "Sweep")
+    assert (tmp_path / "s" / "sweep.png").read_bytes().startswith(b"\x89PNG")

@@ -29,7 +29,7 @@ def predicted(task, split, *tags):
 
 def written(task, split, scorer, folder):
     """What is written of a split, as CoNLL's lines and as JSON."""
-    rows, lines = task.write_predictions(split, scorer, str(folder / "out"), 1)
+    rows, lines = task.write_predictions(split, scorer, str(folder / "out"))
     rows = [json.loads(row) for row in open(rows, encoding="utf-8")]
     return open(lines, encoding="utf-8").read(), rows
 
@@ -79,7 +79,7 @@ def test_chunk_predictions_use_the_full_length(tmp_path):
     [scored] = task.featurize(task.read("dev")[0], False)
     assert len(scored["labeled_positions"]) == 5  # as the original does
     for count, tagged in ((16, 16), (22, 22), (30, 22)):
-        example = task.example_of(0, {"words": ["dog"] * count})
+        example = task.input_example(0, {"words": ["dog"] * count})
         [features] = task.featurize(example, False)
         assert len(features["labeled_positions"]) == tagged
         assert len(features["input_ids"]) <= 24

@@ -92,8 +92,7 @@ def test_word_without_tokens_keeps_its_place(data):
 def test_line_with_other_columns_is_named(data):
     lines = ["the X B-NP", "10 000 X I-NP", "dog X I-NP", "", "the X B-NP", ""]
     write(data, "chunk/train.txt", "\n".join(lines))
-    [task] = tasks_of(data, "chunk")
-    refused(lambda: task.examples("train"), "line 2", "columns")
+    refused(lambda: tasks_of(data, "chunk"), "line 2", "columns")
     [task] = tasks_of(data, "chunk", on_bad_example="skip")
     assert [example.words for example in task.read("train")] == [["the"]]
     # Between tabs a word may have a blank in it, and everywhere a no-break space.
@@ -177,7 +176,7 @@ def test_task_class_that_cannot_be_loaded(data):
         ("electra_tf.finetune.task:X", "has no attribute 'X'"),
         ("no_such_module:Reviews", "no_such_module must be on PYTHONPATH"),
         ("electra_tf.no_such:X", "electra_tf.no_such must be on PYTHONPATH"),
-        ("electra_tf.finetune.classification:TextTask", "TextTask"),
+        ("electra_tf.finetune.classification:truncate_pair", "not a class"),
     ):
         refused(lambda name=name: tasks_of(data, name), name, words)
 
@@ -317,7 +316,7 @@ def test_glue_files_have_the_official_form(data):
     for eid, prediction in ((1, 0), (0, 1)):
         row = {"eid": eid, "predictions": prediction, "logits": [0.25, 0.5]}
         scorer.update(row)
-    paths = task.write_predictions("test", scorer, str(data / "out"), 1)
+    paths = task.write_predictions("test", scorer, str(data / "out"))
     assert [path.rpartition("/")[2] for path in paths] == [
         "rte_test.jsonl",
         "RTE.tsv",

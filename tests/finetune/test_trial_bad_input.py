@@ -55,11 +55,11 @@ def lines(*rows):
 )
 def test_other_encoding(tmp_path, task, file, first):
     files = {f"finetuning_data/{task}/{file}": first + b"\n\ncaf\xe9"}
-    refused(tmp_path, files, [f"{file}, line 3", "not UTF-8", "0xe9"], task=task)
+    refused(tmp_path, files, [file, "0xe9"], task=task)
     ending = file.rpartition(".")[2].replace("txt", "csv")
     if ending != "json":
         files = {f"t.{ending}": "a\tb\ndog".encode("utf-16")}
-        words = [f"t.{ending}, line 1", "not UTF-8"]
+        words = [f"t.{ending}", "UTF-16"]
         refused(tmp_path, files, words, tasks=own(ending))
 
 
@@ -77,7 +77,7 @@ NEWS = {"context": 3}
         ("sts", "train.tsv", f"{STS}a\tb\tgood\n", ["line 2", "good"]),
         ("chunk", "train.txt", "the X B-NP\ndog\n\n", ["line 2", "without a tag"]),
         ("chunk", "train.txt", "the X B-NP\ndog X\n\n", ["line 2", "columns"]),
-        ("squadv1", "train.json", "{]", ["form"]),
+        ("squadv1", "train.json", "{]", ["JSON"]),
         ("newsqa", "train.jsonl", lines(NEWS), []),
     ],
 )

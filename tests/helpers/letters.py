@@ -31,13 +31,11 @@ def sleep(task, folder):
 
 def build(path, runner=Runner(), work=write, settings=SETTINGS, tasks=TASKS):  # noqa: B008
     """Name -> content of what the job made."""
-    with job_folder.opened(
-        str(path), settings, lambda name: name.endswith(".txt")
-    ) as folder:
+    with job_folder.opened(str(path), settings) as folder:
         if not folder.is_finished:
             folder.begin()
             sizes = [1] * len(tasks)
-            job.run(folder, Job("write", work, tasks, sizes, "letters"), runner)
+            job.run(folder, Job("write", work, tasks, sizes), runner)
             records = list(folder.records("write", len(tasks)))
             files = [f for r in records for f in r["files"] if f["name"][0] != "."]
             folder.finish({"settings": settings, "files": files})

@@ -4,7 +4,7 @@
 import pytest
 
 from electra_tf.inference import detection
-from electra_tf.inference.pretrained_model import TokenPrediction
+from electra_tf.inference.model import TokenPrediction
 
 
 class Model:

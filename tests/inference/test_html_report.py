@@ -36,14 +36,14 @@ def test_a_run_without_curves_has_pages(run):
     PAGES["report"](run)
     # A loss that was not finite is stored as null.
     page = (run / "page.html").read_text()
-    assert "<td>disc_auc</td><td>not a number</td>" in page
+    assert "<th>disc_auc</th><td>not a number</td>" in page
 
 
 @pytest.mark.parametrize(
     ("name", "text", "problem", "code"),
     [
         *((name, "{", "cannot be read", 65) for name in RIGHT),
-        (CONFIG, '{"task_names": ["cola"]}', "is fine-tuned", 2),
+        (CONFIG, '{"task_names": ["cola"]}', "is not one", 2),
     ],
 )
 @pytest.mark.parametrize("page", PAGES)

@@ -83,7 +83,7 @@ def test_transformers_computes_the_same(model, saved):
     filled = transformers.pipeline("fill-mask", str(saved / "generator"), top_k=3)(text)
     [found] = model.fill_mask(text, top_k=3)
     for ours, theirs in zip(found, filled, strict=True):
-        assert [guess.token for guess in ours] == [row["token_str"] for row in theirs]
+        assert [guess.text for guess in ours] == [row["token_str"] for row in theirs]
         shares = [guess.probability for guess in ours]
         assert shares == pytest.approx([row["score"] for row in theirs], abs=1e-6)
 

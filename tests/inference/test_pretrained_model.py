@@ -12,7 +12,8 @@ import electra_tf
 from electra_tf.config.pretraining import PretrainingConfig
 from electra_tf.errors import EXIT_DAMAGED, UserError
 from electra_tf.inference import detection
-from electra_tf.inference.pretrained_model import PretrainedModel, TokenPrediction
+from electra_tf.inference.model import TokenPrediction
+from electra_tf.inference.pretrained_model import PretrainedModel
 from electra_tf.interop import huggingface, readers, tf1
 from electra_tf.interop.checkpoint import empty_pretrainer
 from electra_tf.text.vocabulary import Vocabulary
@@ -146,9 +147,7 @@ def test_a_masked_language_model_detects_nothing(pretrained):
         model.detect(TEXT)
 
 
-def test_directories_without_a_whole_checkpoint(copy, tmp_path):
-    with pytest.raises(UserError, match=r"data directory.\nGive .* runs: .*/copy"):
-        electra_tf.load(tmp_path)
+def test_directories_without_a_whole_checkpoint(copy):
     # Not taken for checkpoints of the original, which have no manifest.
     for manifest in copy.glob("model.ckpt-*.json"):
         manifest.unlink()
@@ -212,12 +211,12 @@ TOKENS = [
 
 def test_as_many_tokens_are_flagged_as_were_replaced():
     assert detection.flagged(TOKENS) == {0, 2}
-    assert detection.score(TOKENS) == (2, 1, 2)
+    assert detection.score(TOKENS) == (2, 1)
     untouched = [token._replace(replacement=None) for token in TOKENS]
     assert detection.flagged(untouched, threshold=0.5) == {0, 2}
     assert detection.flagged(untouched, threshold=0.7) == {0}
     # A corrupted text in which the generator drew nothing but the original tokens.
-    assert detection.score(untouched) == (0, 0, 0)
+    assert detection.score(untouched) == (0, 0)
 
 
 def test_terminal():

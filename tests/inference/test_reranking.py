@@ -9,8 +9,14 @@ import pytest
 
 from electra_tf.errors import EXIT_CONFIG, EXIT_DAMAGED, UserError
 from electra_tf.inference import reranking
-from electra_tf.inference.nbest import Hypothesis, NBestList, read_nbest
-from electra_tf.inference.reranking import rank, tune, word_errors
+from electra_tf.inference.reranking import (
+    Hypothesis,
+    NBestList,
+    rank,
+    read_nbest,
+    tune,
+    word_errors,
+)
 
 ROW = {
     "id": "u1",
@@ -57,52 +63,55 @@ def test_kaldi_text_and_costs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "pattern"),
+    "row",
     [
-        ("u1-1 a cat", "line 2: no JSON"),
-        (ROW | {"id": ""}, 'line 2: "id" is missing'),
-        (ROW | {"id": "u0"}, "line 2: id 'u0' again, after line 1"),
-        (ROW | {"hypotheses": []}, "line 2: 'u1' has no \"hypotheses\""),
-        ([], "line 2: not an n-best list"),
+        "u1-1 a cat",
+        ROW | {"id": ""},
+        ROW | {"id": "u0"},
+        ROW | {"hypotheses": []},
+        ROW | {"reference": 3},
+        [],
         *(
-            (ROW | {"hypotheses": [{"text": "a", "score": 1}, bad]}, "hypothesis 2 of")
+            ROW | {"hypotheses": [{"text": "a", "score": 1}, bad]}
             for bad in (
                 {"score": 1},
                 {"text": "a"},
+                {"text": None, "score": 1},
                 {"text": "a", "score": math.nan},
                 {"text": "a", "score": "-1"},
-                {"text": "a", "score": True},
                 {"text": "a", "score": 10**400},
             )
         ),
     ],
 )
-def test_damaged_json_lines(tmp_path, row, pattern):
+def test_damaged_json_lines(tmp_path, row):
     path = write(tmp_path / "n.jsonl", ROW | {"id": "u0"}, row)
-    refused(EXIT_DAMAGED, pattern, path)
+    refused(EXIT_DAMAGED, "n.jsonl, line 2: ", path)
 
 
 @pytest.mark.parametrize(
     ("text", "cost", "pattern"),
     [
-        (["a-1 x", "a-2 y"], ["a-1 1"], "cost has no cost for 'a-2' of"),
-        (["a-1 x"], ["a-1 1", "b-1 1", "b-2 1"], "'b-1' of .*, nor for 1 others"),
-        (["a-1 x", "a-1 y"], ["a-1 1"], "line 2: id 'a-1' again, after line 1"),
+        (["a-1 x", "a-2 y"], ["a-1 1"], "'a-2', of 1, is in one"),
+        (["a-1 x"], ["a-1 1", "b-1 1", "b-2 1"], "'b-1', of 2, is in one"),
+        (["a-1 x", "a-1 y"], ["a-1 1"], "text, line 2: .*a-1 y"),
+        (["a-1 x", ""], ["a-1 1"], "text, line 2: the id is missing"),
+        (["a-1 x", " a-2"], ["a-1 1"], "text, line 2: the id is missing"),
         (["a-1 x", "cat"], ["a-1 1", "cat 2"], "line 2: id 'cat' is not of the form"),
-        (["a-1 x"], ["a-1 nan"], "line 1: the cost of 'a-1' is 'nan'"),
+        (["a-1 x"], ["a-1 nan"], "cost, line 1: the cost is 'nan'"),
     ],
 )
 def test_damaged_kaldi_files(tmp_path, text, cost, pattern):
     text = write(tmp_path / "text", *text)
     cost = write(tmp_path / "cost", *cost)
-    code = EXIT_DAMAGED if "line" in pattern or "cost of" in pattern else EXIT_CONFIG
+    code = EXIT_DAMAGED if "line" in pattern else EXIT_CONFIG
     refused(code, pattern, text, [cost])
 
 
 def test_missing_references_and_empty_files(tmp_path):
     path = write(tmp_path / "n.jsonl", ROW, ROW | {"id": "u2"}, ROW | {"id": "u3"})
     references = write(tmp_path / "ref", "u1 the cat")
-    refused(EXIT_CONFIG, "no reference for 'u2'.*, nor for 1", path, [], references)
+    refused(EXIT_CONFIG, "no reference for 'u2'", path, [], references)
     refused(EXIT_CONFIG, "holds no lists", write(tmp_path / "n.jsonl"))
 
 
@@ -115,13 +124,14 @@ def list_of(given, texts, reference=None, name="u"):
 
 
 def test_rank():
-    rows = rank([-1.0, -2.0, -2.5], [-9.0, -7.0, -8.0], 0.5, ["a", "b", "c"])
+    three = list_of([-1.0, -2.0, -2.5], ["a", "b", "c"])
+    rows = rank(three, [-9.0, -7.0, -8.0], 0.5)
     assert [(row.index, row.text) for row in rows] == [(0, "a"), (1, "b"), (2, "c")]
     assert [row.total for row in rows] == [-5.5, -5.5, -6.5]  # the first two tie
-    assert rank([-1.0, -2.0], [-9.0, -7.0], 0.6, ["a", "b"])[0].text == "b"
-    assert [r.text for r in rank([1.0], [5.0], 3.0, ["a"])] == ["a"]
+    assert rank(list_of([-1.0, -2.0], "ab"), [-9.0, -7.0], 0.6)[0].text == "b"
+    assert [row.text for row in rank(list_of([1.0], "a"), [5.0], 3.0)] == ["a"]
     with pytest.raises(UserError, match=r"1e\+300 x 1e\+300 is not a finite .* 'b'"):
-        rank([0.0, 0.0], [1.0, 1e300], 1e300, ["a", "b"])
+        rank(list_of([0.0, 0.0], "ab"), [1.0, 1e300], 1e300)
 
 
 def test_word_errors_and_their_rate():
@@ -192,7 +202,9 @@ def test_word_errors_need_references(capsys):
     known = list_of([0.0], ["a"], "a b")
     both = [known, list_of([0.0], ["a"], None, "u7")]
     assert reranking.errors_of([known], is_needed=True) == [[1]]
-    with pytest.raises(UserError, match="'u7' has no reference: .*\nGive --references"):
+    with pytest.raises(
+        UserError, match="'u7', of 1, has no reference.\nGive --references"
+    ):
         reranking.errors_of(both, is_needed=True)
     assert reranking.errors_of(both[1:], is_needed=False) is None
     assert capsys.readouterr().err == ""

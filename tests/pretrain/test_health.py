@@ -35,20 +35,18 @@ def healthy(steps, seed=0):
     }
 
 
-def watch(metrics, policy="warn", times=None, epochs_per_step=0.0, **options):
-    steps, lines, chunk, now = len(metrics["loss"]), [], 7, [0.0]
+def watch(metrics, policy="warn", epochs_per_step=0.0, **options):
+    steps, lines, chunk = len(metrics["loss"]), [], 7
     monitor = HealthMonitor(
         policy,
         types.SimpleNamespace(log=lines.append),
         total=steps,
         warmup=steps // 10,
         epochs=lambda step: step * epochs_per_step,
-        clock=lambda: now[0],
         **options,
     )
     for start in range(0, steps, chunk):
         rows = {name: values[start : start + chunk] for name, values in metrics.items()}
-        now[0] = 0.0 if times is None else times[start]
         monitor(start + 1, rows)
     return lines
 
@@ -136,13 +134,10 @@ def test_steps_that_were_left_out_do_not_count():
     assert watch(metrics) == []
 
 
-def test_many_epochs_and_half_the_speed():
+def test_many_epochs():
     assert watch(healthy(4000), epochs_per_step=0.01) == []
     (line,) = watch(healthy(4100), epochs_per_step=0.01)
     assert "seen all of a data set 40 times" in line
-    times = np.cumsum([0.1] * 3000 + [0.25] * 3000)
-    (line,) = watch(healthy(6000), times=times)
-    assert "4 steps a second, down from 10" in line
 
 
 def test_a_fault_that_returns_is_reported_again():

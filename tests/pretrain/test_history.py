@@ -50,21 +50,18 @@ def test_changes_of_a_begun_run(begun, step, parts, words):
         refused(words, history.check_passed, stored, config, step)
 
 
-def test_note_on_another_batch_size_in_the_current_phase():
-    size = make(SHORT, LONG).phases[1]["train_batch_size"]
-    larger = LONG | {"train_batch_size": 2 * size}
-    begun = make(SHORT, LONG).settings()
-    for step, parts in ((900, (SHORT, larger)), (950, (SHORT, LONG, larger))):
-        assert history.batch_size_note(begun, make(*parts), step) is None
-    note = history.batch_size_note(begun, make(SHORT, larger), 950)
-    assert f"examples {50 * size:,} to {100 * size:,} are left out" in note
-    whole = make(train_batch_size=16).settings()
-    assert history.batch_size_note(whole, make(train_batch_size=16), 100) is None
-    note = history.batch_size_note(whole, make(train_batch_size=8), 100)
-    assert "was 16 up to here" in note and "examples 800 to 1,600 are read" in note
-    # A new phase continues at the same example.
-    parts = {"num_train_steps": 100, "train_batch_size": 16}, larger
-    assert history.batch_size_note(whole, make(*parts), 100) is None
+def test_note_on_other_batches_in_the_current_phase():
+    whole, two, larger = make(), make(SHORT, LONG), LONG | {"train_batch_size": 99}
+    for begun, now, step, noted in (
+        (two, make(SHORT, larger), 900, False),
+        (two, make(SHORT, LONG, larger), 950, False),
+        (two, make(SHORT, larger), 950, True),
+        (whole, make(train_batch_size=99), 100, True),
+        (whole, make({"num_train_steps": 100}, larger), 100, False),
+    ):
+        settings = now.settings() | {"data": ["a"] * len(now.run_phases())}
+        note = history.reading_note(begun.settings(), settings, now, step)
+        assert bool(note and "train_batch_size changed" in note) == noted, (now, step)
 
 
 def test_note_on_other_data_in_the_current_phase():
@@ -84,11 +81,12 @@ def test_note_on_other_data_in_the_current_phase():
         (two, ["a", "b"], ["c", "b"], 899, True),
         (two, ["a", "b"], ["a", "c"], 901, True),
     ):
-        stored = {"data": before, "sampling_alpha": 1.0}
-        note = history.other_data_note(stored, stored | {"data": now}, config, step)
-        assert (note is not None) == noted, (before, now, step)
+        stored = config.settings() | {"data": before}
+        note = history.reading_note(stored, stored | {"data": now}, config, step)
+        assert bool(note and "data changed" in note) == noted, (before, now, step)
     other = stored | {"sampling_alpha": 0.5}
-    assert history.other_data_note(stored, other, two, 5) is not None
+    note = history.reading_note(stored, other, two, 5)
+    assert note and "sampling_alpha changed" in note
 
 
 def test_phases_begun_at_a_step():

@@ -19,13 +19,13 @@ from electra_tf.config.objectives import (
     SELECTION_HEAD,
     TOKEN_HEAD,
 )
-from electra_tf.pretrain import ablations
+from electra_tf.pretrain import token_objectives
 from electra_tf.pretrain.adversarial import policy_of
+from electra_tf.pretrain.electra_variants import judged
 from electra_tf.pretrain.generator import MaskedInputs
-from electra_tf.pretrain.masked_lm_generator import MaskedLMHead
+from electra_tf.pretrain.masked_lm_head import MaskedLMHead
 from electra_tf.pretrain.objectives import CorruptedText, LossWeights, objective_class
 from electra_tf.pretrain.pretraining import build_pretrainer
-from electra_tf.pretrain.sentence import judged
 from electra_tf.pretrain.two_tower_generator import TwoTowerGenerator
 from tests.helpers.tiny_pretraining import (
     VARIANTS,
@@ -433,7 +433,7 @@ def test_copying_in_log_space(logit):
         variables = [tf.Variable(logit), tf.Variable(log_softmax)]
         with tf.GradientTape(persistent=True) as tape:
             copied, other = (
-                ablations.log_with_copying(*variables, tf.constant(is_copy))
+                token_objectives.log_with_copying(*variables, tf.constant(is_copy))
                 for is_copy in (True, False)
             )
         copying, new = -np.logaddexp(0, logit), -np.logaddexp(0, -logit)

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from electra_tf.pretrain import metrics
+from electra_tf.pretrain.electra_variants import TwoStage
 from electra_tf.pretrain.pretraining import TrainablePretrainer
-from electra_tf.pretrain.two_stage import TwoStage
 from electra_tf.train.step import TrainingStep
 from tests.helpers.tiny_pretraining import tiny_batch, tiny_model
 from tests.train.test_loop import Trained

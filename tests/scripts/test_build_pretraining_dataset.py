@@ -290,7 +290,7 @@ def test_existing_output_is_left_alone(text, tmp_path):
     before = {p.name: p.stat().st_mtime_ns for p in output.iterdir()}
     assert "is complete already" in succeed(text, output)
     error, code = fail(text, output, "--seed=7", "--max-seq-length=64")
-    assert "max_seq_length 128, now 64; seed 42, now 7" in error and code == 2
+    assert "max_seq_length is 128 there, 64 here; seed is 42" in error and code == 2
     assert {p.name: p.stat().st_mtime_ns for p in output.iterdir()} == before
     (output / SHARD).write_bytes(b"")
     assert "has 0 bytes, but the manifest" in fail(text, output)[0]
@@ -305,7 +305,7 @@ def test_text_key_is_part_of_the_settings(tmp_path):
     succeed(text, output, "--text-key=raw")
     assert "is complete already" in succeed(text, output, "--text-key=raw")
     error, code = fail(text, output)
-    assert 'text_key "raw", now "text"' in error and code == 2
+    assert "text_key is 'raw' there, 'text' here" in error and code == 2
 
 
 def test_settings_that_contradict_the_vocabulary(text, tmp_path):
@@ -327,11 +327,11 @@ def test_settings_that_contradict_the_vocabulary(text, tmp_path):
 @pytest.mark.parametrize(
     ("flags", "problem", "code"),
     [
-        (["--max-seq-length=4"], "leaves no room", 2),
+        (["--max-seq-length=4"], "--max-seq-length 4: give", 2),
         (["--num-processes=0"], "--num-processes 0", 2),
         (["--tfds=a:b"], "either --corpus-dir or --tfds", 2),
         (["--max-seq-len=4"], "did you mean --max-seq-length", 1),
-        (["--min-letters=1.5"], "--min-letters 1.5", 2),
+        (["--min-letters=1.5"], "no text that passes the filters", 65),
         (["--min-document-chars=100000000"], "no text that passes the filters", 65),
         (["--beam-args=--runner=FlinkRunner"], "--beam-args is for --runner beam", 1),
     ],

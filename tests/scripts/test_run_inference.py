@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import electra_tf
-from electra_tf.inference.reranking import rank
+from electra_tf.inference import reranking
 from tests.helpers import forked_runs
 from tests.helpers.pipes import drained, fed
 from tests.helpers.runs import run_script
@@ -98,7 +98,7 @@ def test_report_and_comparison_of_runs(electra, tmp_path):
     assert "data:image/png;base64," in page
     page = tmp_path / "page.html"
     run = infer("report", *where, "first,none", "--output", page, code=2)
-    assert "none holds no run" in run.stderr and not page.exists()
+    assert "none is not one" in run.stderr and not page.exists()
 
 
 # Scores.
@@ -185,7 +185,7 @@ def test_rerank_at_a_weight(electric, scorer, tmp_path):
     assert "(1 of 19 words)" not in run.stderr and "1, 1 of 19 words)" in run.stderr
 
 
-def test_rerank_finds_the_weight(electric, scorer):
+def test_rerank_finds_the_weight(electric, scorer, tmp_path):
     rows = lists_for(scorer)
     text = "".join(f"{json.dumps(row)}\n" for row in rows)
     flags = ("--model", electric, "--nbest", "-", "--best", "--tune")
@@ -193,11 +193,13 @@ def test_rerank_finds_the_weight(electric, scorer):
     weight = float(run.stderr.split("weight ")[1].split(",")[0])
     assert "found: the errors are the same from" in run.stderr
     assert "1, 1 of 19 words)" in run.stderr
-    for row, line in zip(rows[:-1], run.stdout.splitlines(), strict=False):
-        texts = [hypothesis["text"] for hypothesis in row["hypotheses"]]
-        scores = [s.score for s in scorer.score_texts(texts)]
-        given = [hypothesis["score"] for hypothesis in row["hypotheses"]]
-        assert line == f"{row['id']} {rank(given, scores, weight, texts)[0].text}"
+    path = tmp_path / "n.jsonl"
+    path.write_text(text)
+    lists = reranking.read_nbest(path)
+    scores = reranking.score_lists(lists, scorer.scorer())
+    lines = run.stdout.splitlines()
+    for one, model, line in zip(lists[:-1], scores, lines, strict=False):
+        assert line == f"{one.id} {reranking.rank(one, model, weight)[0].text}"
     assert run.stdout.splitlines()[-1] == "one"
 
 
@@ -225,14 +227,14 @@ def test_rerank_in_kaldi_form(electric, scorer, tmp_path):
         ("detect --model=/no --nbest=x", 1, "not used by detect but by rerank."),
         ("report --model=/no --max_passages=3 --method=electric", 1, "by score and"),
         ("rerank --model=/no --nbest=/no", 1, "--weight or --tune"),
-        ("rerank --model=/no --nbest=/no --weight=nan", 1, "at least 0"),
+        ("rerank --model=/no --nbest=/no --weight=-1", 1, "non-negative"),
         ("score --model=/no --data-dir=x --input=/dev/null", 1, "--model alone"),
         ("detect --data-dir=/no --model-name=m", 2, "/no/models/m is neither"),
         ("detect --model=/no --seed=3", 1, "--seed is for --corrupt"),
         ("detect --model=/no --format=jsonl --threshold=.3", 1, "marks nothing"),
         ("detect --model=/no --input=/", 2, "A directory goes with --output-dir"),
         ("score --model=/no --output=setup.py/x", 73, "cannot write"),
-        ("report --model=/no", 2, "report is on a run, and /no is not one"),
+        ("report --model=/no", 2, "and /no is not one"),
         ("score --workers=2", 1, "--workers is for --output-dir"),
         ("score --output-dir=o --output=f", 1, "--output is not for --output-dir"),
         ("score --output-dir=o --beam-args=--x", 1, "is for --runner beam"),

@@ -138,7 +138,7 @@ def test_a_run_continues_with_the_checkpoint_that_it_began_with(pretrained, tmp_
     assert path.endswith("model.ckpt-12")
     # The finished output is not that of the newest checkpoint.
     error, code = fail("score", model, source, output, ONE)
-    assert 'model.ckpt-12", now ' in error and 'model.ckpt-13"' in error and code == 2
+    assert "model.ckpt-12' there" in error and "model.ckpt-13'" in error and code == 2
 
 
 @pytest.mark.thorough

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files that appear whole: into files, links, pipes, beside another process."""
 
-import errno
 import os
 import resource
 import threading
@@ -9,12 +8,7 @@ import threading
 import pytest
 
 from electra_tf.errors import EXIT_CANNOT_WRITE, UserError
-from electra_tf.storage.files import (
-    atomic_write,
-    cannot_write,
-    is_stream,
-    line_writer,
-)
+from electra_tf.storage.files import atomic_write, is_stream, line_writer
 from tests.helpers.pipes import drained
 
 
@@ -105,20 +99,3 @@ def test_the_last_of_two_writers_wins(tmp_path):
         write(path, "b")
         assert path.read_text() == "b\n"
     assert path.read_text() == "a\n" and os.listdir(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize(
-    ("error", "has_advice"),
-    [
-        (OSError(errno.ENOSPC, "No space left on device"), True),
-        (OSError(errno.EACCES, "a/b is read-only"), True),
-        (OSError(errno.EIO, "a/b; No space left on device"), True),  # TensorFlow's
-        (RuntimeError("a/b; Permission denied"), True),
-        (OSError(errno.ENOENT, "No such file or directory"), False),
-        (OSError(errno.EIO, "Input/output error"), False),
-    ],
-)
-def test_advice_on_room_and_permissions(tmp_path, error, has_advice):
-    message = str(cannot_write(tmp_path, error))
-    assert message.startswith(f"cannot write {tmp_path}: ")
-    assert ("make room" in message) == has_advice

@@ -72,7 +72,7 @@ def test_a_live_holder_refuses_and_a_dead_one_is_replaced(
         check_is_refused(tmp_path)
     with Lock(tmp_path):
         pass
-    assert os.listdir(tmp_path) == ["run.lock"]
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_lock_that_cannot_be_written(tmp_path, monkeypatch):

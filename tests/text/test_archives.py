@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text from compressed files and archives: intact, damaged and hostile ones."""
+"""Text from compressed files and archives: intact and damaged ones."""
 
 import bz2
 import gzip
@@ -57,45 +57,14 @@ def test_members_are_read_in_order(tmp_path):
     assert texts == [[f"text {i}", "", "more"] * i for i in (5, 1, 3)] + [["x"]] * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "problem"),
-    [
-        ("../evil.txt", b"x", "outside the destination"),
-        ("a/../../evil.txt", b"x", "outside the destination"),
-        ("alias", {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "absolute"),
-        ("alias", {"type": tarfile.LNKTYPE, "linkname": "../good.txt"}, "outside"),
-        ("fifo", {"type": tarfile.FIFOTYPE}, "special file"),
-        ("device", {"type": tarfile.BLKTYPE}, "special file"),
-    ],
-)
-def test_hostile_archives_are_refused(tmp_path, name, content, problem):
-    path = tmp_path / "in" / "evil.xz"
+def test_members_that_are_no_files_are_passed_over(tmp_path):
+    path = tmp_path / "in" / "odd.xz"
     path.parent.mkdir()
-    archive(path, ("good.txt", b"good\n"), (name, content))
-    match = f"evil.xz: not a sound tar.*2 members.*{problem}"
-    with pytest.raises(UserError, match=match) as caught:
-        list(archives.read_packed(path))
-    assert caught.value.exit_code == EXIT_DAMAGED
-    assert [p.name for p in tmp_path.rglob("*")] == ["in", "evil.xz"]
-
-
-def test_size_of_members_is_limited(tmp_path, monkeypatch):
-    """Headers count, too: many empty members take as long as a large one."""
-    small, many = tmp_path / "small.tar.xz", tmp_path / "many.tar.xz"
-    archive(small, *((f"{i}.txt", random.Random(i).randbytes(400)) for i in range(20)))
-    archive(many, *((f"{i}.txt", b"") for i in range(500)))
-    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 0)
-    monkeypatch.setattr(archives, "_MAX_RATIO", 10)
-    assert len(list(archives.read_packed(small))) == 20
-    limit = 10 * many.stat().st_size
-    damaged(many, archives.read_packed, f"limit of {limit:,} bytes")
-    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 512 * 540)
-    assert len(list(archives.read_packed(many))) == 500
-    # Archives that are not compressed have no limit.
-    archive(many, *((f"{i}.txt", b"text\n") for i in range(200)), mode="w")
-    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 0)
-    monkeypatch.setattr(archives, "_MAX_RATIO", 1)
-    assert len(list(archives.read_packed(many))) == 200
+    link = {"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}
+    members = ("alias", link), ("fifo", {"type": tarfile.FIFOTYPE})
+    archive(path, ("../good.txt", b"good\n"), *members)
+    assert lines_of(archives.read_packed(path)) == ["good"]
+    assert [p.name for p in tmp_path.rglob("*")] == ["in", "odd.xz"]
 
 
 def test_zstd_with_a_skippable_frame(tmp_path):
@@ -143,19 +112,6 @@ def test_archives_in_archives(tmp_path):
     damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: not a sound tar")
     archive(outer, ("a.tar", b"no archive at all"), mode="w")
     damaged(outer, archives.read_packed, "openwebtext.tar:a.tar: not a sound tar")
-    archive(inner, ("../a", b"text\n"))
-    archive(outer, ("a.xz", inner.read_bytes()), mode="w")
-    damaged(outer, archives.read_packed, "openwebtext.tar:a.xz: not a sound tar")
-
-
-def test_the_limit_counts_all_that_is_packed_inside(tmp_path, monkeypatch):
-    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
-    bomb = gzip.compress(bytes(600_000).replace(b"\0", b"a"))
-    path = tmp_path / "a.tar"
-    archive(path, ("a.gz", bomb), mode="w")
-    assert len(lines_of(archives.read_packed(path))[0]) == 600_000
-    archive(path, ("a.gz", bomb), ("b.gz", bomb), mode="w")
-    damaged(path, archives.read_packed, "beyond the limit of 1,048,576 bytes")
 
 
 @pytest.mark.parametrize("ending", ["bz2", "xz"])

@@ -124,19 +124,3 @@ def test_bytes_that_are_not_utf8(tmp_path, before):
         lines = [line for block in reader for line in block]
     assert lines[-2:] == ["caf\ufffd au lait", "na\ufffdve \ufffd\ufffd"]
     assert reader.num_replaced == 4
-
-
-@pytest.mark.parametrize(
-    ("content", "what"),
-    [
-        (b"PK\x03\x04\xff", "a zip archive"),
-        ("текст\n".encode("utf-16"), "text in UTF-16"),
-    ],
-)
-def test_files_that_are_not_text_are_named(tmp_path, content, what):
-    path = tmp_path / "part-0001"
-    path.write_bytes(content)
-    for errors in ("strict", "replace"):
-        with pytest.raises(UserError, match=f"part-0001 is {what}") as caught:
-            read(path, errors)
-        assert caught.value.exit_code == 65 and "replace" not in str(caught.value)

@@ -13,7 +13,7 @@ import tracemalloc
 import pytest
 
 from electra_tf.errors import EXIT_DAMAGED, UserError
-from electra_tf.text import archives, corpus, units
+from electra_tf.text import corpus, units
 from electra_tf.text.units import Reading
 from tests.helpers.runs import by_default
 
@@ -251,8 +251,8 @@ def refused(path, reading=PLAIN, exit_code=EXIT_DAMAGED):
     [
         ("{", "is not JSON"),
         ("1" * 10_000, "is not JSON"),
-        ('"text"', "has no 'text' (it holds a JSON str)"),
-        ('{"title": 1, "body": 2}', "has no 'text' (its keys: title, body)"),
+        ('"text"', "has no 'text' but 'text'"),
+        ('{"title": 1, "body": 2}', "has no 'text' but ['title', 'body']"),
         ('{"text": 3}', "has no text under 'text' but 3"),
     ],
 )
@@ -294,21 +294,17 @@ def test_compressed_files_that_are_damaged(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", by_default(COMPRESSORS, ["gz"]))
-def test_decompression_bombs_take_little_memory(tmp_path, monkeypatch, ending):
-    data = COMPRESSORS[ending](b"a" * (64 << 20))
+def test_compressed_files_take_little_memory(tmp_path, monkeypatch, ending):
     path = tmp_path / f"a.{ending}"
-    path.write_bytes(data)
-    monkeypatch.setattr(archives, "_ALWAYS_ALLOWED_BYTES", 40 << 20)
+    path.write_bytes(COMPRESSORS[ending](b"a" * (64 << 20)))
     monkeypatch.setattr(corpus, "_MAX_LINE_BYTES", 1 << 20)
     (unit,) = units.file_corpus(str(path)).units
     tracemalloc.start()
-    with pytest.raises(UserError, match="refused, because it goes beyond") as caught:
-        for reader in units.read_unit(unit, PLAIN):
-            for _ in reader:
-                pass
+    for reader in units.read_unit(unit, PLAIN):
+        for _ in reader:
+            pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert caught.value.exit_code == EXIT_DAMAGED
     assert peak < 24 << 20
 
 

@@ -1,39 +1,142 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaced token detection with a second task at the masked positions.
+"""Objectives whose main network predicts the tokens of the original text.
 
-Corrective language modeling (COCO-LM, Meng et al., NeurIPS 2021) predicts the original
-tokens, multi-word selection (TEAMS, Shen et al., ACL Findings 2021) chooses them among
-a few. docs/recipes.md says what was taken from where.
+Replace MLM and All-Tokens MLM lie between BERT and ELECTRA (section 3.5 and Table 5 of
+the ELECTRA paper). Corrective language modeling (COCO-LM, Meng et al., NeurIPS 2021)
+and multi-word selection (TEAMS, Shen et al., ACL Findings 2021) are replaced token
+detection with a second task at the masked positions; docs/recipes.md says what was
+taken from where.
 
 Shapes: B batch, L length, N masked positions, K candidates, V vocabulary, H width.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import tensorflow as tf
 
 from electra_tf.config.objectives import CORRECTION_HEAD, SELECTION_HEAD
 from electra_tf.pretrain import masking, metric_sums, metrics
-from electra_tf.pretrain.ablations import TokenPredictions, log_with_copying
 from electra_tf.pretrain.generator import weighted_mean
-from electra_tf.pretrain.masked_lm_generator import masked_lm_head
-from electra_tf.pretrain.objectives import Electra
+from electra_tf.pretrain.objectives import Electra, Objective
 
 _NEVER = -1e9  # the score of a candidate that is there twice
+
+
+class TokenPredictions(NamedTuple):
+    """What the main network predicts of the original text, at M positions of a row."""
+
+    per_token_loss: tf.Tensor  # float32 [B, M]
+    predictions: tf.Tensor  # int32 [B, M]
+    targets: tf.Tensor  # int32 [B, M]
+    is_replaced: tf.Tensor  # bool [B, M]: it read another token there
+    weights: tf.Tensor  # float32 [B, M], 1 at the positions that count
+    loss: tf.Tensor  # scalar: mean over them
+    probs: tf.Tensor | None = None  # float32 [B, L], that a token is not copied
+
+
+def log_with_copying(
+    new_logits: tf.Tensor, log_softmax: tf.Tensor, is_copy: tf.Tensor
+) -> tf.Tensor:
+    """log p of tokens where a token is copied with probability sigmoid(-new_logits).
+
+    Args:
+      log_softmax: log-probability of the tokens if they are not copied.
+      is_copy: bool, whether the token is the one that would be copied.
+
+    Returns float32 of the shape of all three.
+    """
+    log_copied = tf.math.log_sigmoid(-new_logits)
+    log_new = tf.math.log_sigmoid(new_logits) + log_softmax
+    return log_new + tf.where(is_copy, tf.nn.softplus(log_copied - log_new), 0.0)
+
+
+class ReplaceMLM(Objective):
+    """Masked language modeling whose input has samples in place of [MASK]."""
+
+    name = "replace_mlm"
+    model = "a Replace MLM"
+    description = (
+        "Replace MLM: a masked language model that read a generator's samples in place "
+        "of [MASK]"
+    )
+    metrics = (*Objective.metrics, metrics.SAMPLED_ACCURACY, *metrics.TOKEN_METRICS)
+
+    def discriminate(self, model, text, seed, weights):
+        inputs, states = text.inputs, text.states(model.electra, seed)
+        positions, targets = inputs.masked_lm_positions, inputs.masked_lm_ids
+        hidden = masking.gather_positions(states, positions)
+        head = model.token_predictions
+        table = model.electra.embeddings.table("word_embeddings")
+        logits = head.logits(head(hidden), table)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+        return TokenPredictions(
+            losses,
+            tf.argmax(logits, axis=-1, output_type=tf.int32),
+            targets,
+            masking.gather_positions(text.is_replaced, positions),
+            inputs.masked_lm_weights,
+            weighted_mean(losses, inputs.masked_lm_weights, weights.discriminator),
+        )
+
+    def loss_weight(self, inputs):
+        return tf.reduce_sum(inputs.masked_lm_weights)
+
+    def sums(self, output, batch):
+        sums = super().sums(output, batch) | metric_sums.sampled_sums(output, batch)
+        return sums | metric_sums.token_sums(output.discriminated)
+
+
+class AllTokensMLM(ReplaceMLM):
+    """Predicts every token of the original text, most of them by copying.
+
+    The head that tells replaced tokens elsewhere says here how likely a token is not
+    simply to be copied, 1 - D: p(v) = D 1[v = corrupted token] + (1 - D) softmax_v.
+    """
+
+    name = "all_tokens_mlm"
+    model = "an All-Tokens MLM"
+    description = (
+        "All-Tokens MLM: a language model that read a text with a generator's samples "
+        "in it and predicted every token of the original, by copying or anew"
+    )
+
+    def discriminate(self, model, text, seed, weights):
+        states = text.states(model.electra, seed)
+        head, targets = model.token_predictions, text.inputs.input_ids
+        table = model.electra.embeddings.table("word_embeddings")
+        hidden = head(states)  # [B, L, E]
+        normalizer, best = head.log_normalizer(
+            hidden, table, self.settings.cloze_chunk_size
+        )
+        new_logits = model.discriminator_predictions(states)
+
+        def log_p(ids):
+            log_softmax = head.scores(hidden, ids, table) - normalizer
+            return log_with_copying(new_logits, log_softmax, ids == text.ids)
+
+        losses, counted = -log_p(targets), self.positions(text.inputs)
+        copies = log_p(text.ids) >= log_p(best)
+        return TokenPredictions(
+            losses,
+            tf.where(copies, text.ids, best),
+            targets,
+            targets != text.ids,
+            counted,
+            weighted_mean(losses, counted, weights.discriminator),
+            tf.sigmoid(new_logits),
+        )
+
+    def loss_weight(self, inputs):
+        return Objective.loss_weight(self, inputs)
 
 
 class TokenTask(Electra):
     """ELECTRA with a head that predicts the original tokens; one class a task."""
 
-    head: str
+    token_head: str
     metrics = (*Electra.metrics, *metrics.TOKEN_METRICS)
-
-    def heads(self, config, dtype):
-        width = self.settings.embedding_size
-        return [
-            *super().heads(config, dtype),
-            masked_lm_head(config, width, self.head, dtype),
-        ]
 
     def loss_weight(self, inputs):
         """Tokens and masked positions, float32 [2]."""
@@ -45,7 +148,7 @@ class TokenTask(Electra):
         found = super().judge(model, hidden, text, tokens)
         inputs = text.inputs
         at = inputs.masked_lm_positions
-        head = getattr(model, self.head)
+        head = getattr(model, self.token_head)
         transformed = head(masking.gather_positions(hidden, at))  # [B, N, E]
         losses, predictions = self.predict(model, transformed, text, found.logits)
         tokens = TokenPredictions(
@@ -89,11 +192,13 @@ class CorrectiveLM(TokenTask):
         "corrective language modeling (COCO-LM): a generator replaced tokens, the "
         "model learned which, and what stood there before"
     )
-    head = CORRECTION_HEAD
+    token_head = CORRECTION_HEAD
 
     def predict(self, model, transformed, text, logits):
         table = model.electra.embeddings.table("word_embeddings")
-        log_p = tf.nn.log_softmax(getattr(model, self.head).logits(transformed, table))
+        log_p = tf.nn.log_softmax(
+            getattr(model, self.token_head).logits(transformed, table)
+        )
         at = text.inputs.masked_lm_positions
         read = masking.gather_positions(text.ids, at)
         new_logits = masking.gather_positions(tf.stop_gradient(logits), at)
@@ -117,13 +222,13 @@ class MultiChoice(TokenTask):
         "ELECTRA with multi-word selection (TEAMS): a generator replaced tokens, the "
         "model learned which, and which of several tokens stood there before"
     )
-    head = SELECTION_HEAD
+    token_head = SELECTION_HEAD
 
     def predict(self, model, transformed, text, logits):
         del logits
         candidates = self.candidates(model.generator, text)
         table = model.electra.embeddings.table("word_embeddings")
-        head = getattr(model, self.head)
+        head = getattr(model, self.token_head)
         scores = head.scores(transformed[:, :, None], candidates, table)  # [B, N, K]
         same = candidates[..., :, None] == candidates[..., None, :]
         earlier = tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variants of ELECTRA that learn from other tokens, from whole texts or in stages.
+
+Shapes: B batch, L length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from electra_tf.pretrain import masking, metric_sums, metrics
+from electra_tf.pretrain.generator import weighted_mean
+from electra_tf.pretrain.objectives import Electra, Objective
+
+
+class Electra15(Electra):
+    """ELECTRA whose loss counts the masked positions only, or as many of another draw.
+
+    Section 3.5 of the paper; its footnote has the other draw; where the discriminator
+    learned from unmasked positions alone, all its labels would be "original".
+    """
+
+    name = "electra_15"
+    model = "an ELECTRA 15 %"
+    description = (
+        "ELECTRA 15 %: as ELECTRA, but it learned from as many tokens as are masked"
+    )
+    # Its odds are those of the positions that it learned from: no log-probability.
+    scoring = None
+
+    def positions(self, inputs):
+        if self.settings.electra_15_positions == "other":
+            return inputs.other_weights
+        length = tf.shape(inputs.input_ids)[1]
+        masked = masking.positions_mask(inputs.masked_lm_positions, length)
+        return tf.cast(masked, tf.float32)
+
+
+class Sentences(NamedTuple):
+    """What the head at [CLS] says of each sequence of a batch."""
+
+    logits: tf.Tensor  # float32 [B], log odds that it was corrupted
+    labels: tf.Tensor  # float32 [B], 1 where it was
+    losses: tf.Tensor  # float32 [B]
+    loss: tf.Tensor  # scalar: mean over the sequences of the global batch
+
+
+def judged(logits: tf.Tensor, is_replaced: tf.Tensor, total) -> Sentences:
+    """Binary cross-entropy of "was any token replaced?".
+
+    Args:
+      logits: float32 [B].
+      is_replaced: bool [B, L].
+      total: sequences of the global batch; None: those of this one.
+    """
+    labels = tf.cast(tf.reduce_any(is_replaced, axis=1), tf.float32)
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    loss = weighted_mean(losses, tf.ones_like(losses), total)
+    return Sentences(logits, labels, losses, loss)
+
+
+class ElectraSentence(Electra):
+    """Replaced token detection, and a verdict on the whole input.
+
+    The sentence-level objective among the negative results of the ELECTRA paper
+    (appendix H): a share of the inputs stays intact, and a head at [CLS] says which
+    those are. As with tokens, samples that are the original corrupt nothing.
+    """
+
+    name = "electra_sentence"
+    model = "an ELECTRA with a sentence objective"
+    description = (
+        "ELECTRA with a sentence-level objective: a generator replaced tokens of most "
+        "texts, the model learned which tokens and in which texts"
+    )
+    masks_evenly = False
+    metrics = (*Electra.metrics, *metrics.SENTENCE_METRICS)
+
+    def filled_positions(self, inputs):
+        positions = inputs.masked_lm_positions
+        if inputs.is_intact is None:
+            return positions
+        return tf.where(inputs.is_intact > 0, 0, positions)
+
+    def loss_weight(self, inputs):
+        """Tokens and sequences, float32 [2]."""
+        rows = tf.cast(tf.shape(inputs.input_ids)[0], tf.float32)
+        return tf.stack([super().loss_weight(inputs), rows])
+
+    def judge(self, model, hidden, text, total):
+        tokens, rows = (None, None) if total is None else tf.unstack(total)
+        found = super().judge(model, hidden, text, tokens)
+        logits = model.sentence_predictions(hidden[:, :1])[:, 0]
+        return found._replace(sentences=judged(logits, text.is_replaced, rows))
+
+    def total_loss(self, generated, discriminated):
+        loss = super().total_loss(generated, discriminated)
+        return loss + self.settings.sentence_weight * discriminated.sentences.loss
+
+    def sums(self, output, batch):
+        sentences = output.discriminated.sentences
+        return super().sums(output, batch) | metric_sums.sentence_sums(sentences)
+
+
+class FrozenGenerator(Electra):
+    """Replaced token detection alone; `init_generator` gives the generator.
+
+    Fast-ELECTRA (Dong et al., ICLR 2024): no backward pass, gradients or optimizer
+    slots of the generator; its temperature falls in the training (`curriculum`).
+    """
+
+    name = "frozen_generator"
+    model = "an ELECTRA with a frozen generator"
+    description = (
+        "ELECTRA with a frozen generator (Fast-ELECTRA): a masked language model that "
+        "was trained before replaced tokens, the model learned which"
+    )
+    trains_generator = False
+
+    def total_loss(self, generated, discriminated):
+        del generated
+        return self.settings.disc_weight * discriminated.loss
+
+
+class TwoStage(Electra):
+    """First the generator learns, then the discriminator; a step is of one stage.
+
+    "Training algorithms" in section 3.2 of the ELECTRA paper: the generator is trained
+    as a masked language model, its weights initialise the discriminator, and that is
+    trained while the generator is frozen. A finished model is in the second stage.
+    """
+
+    name = "two_stage"
+    model = "a two-stage ELECTRA"
+    description = (
+        "two-stage ELECTRA: a masked language model was trained, its weights began the "
+        "discriminator, which then learned while the generator stayed as it was"
+    )
+
+    def __init__(self, settings, stage=None):
+        super().__init__(settings, stage or 2)
+        if self.stage == 1:
+            self.metrics = Objective.metrics
+
+    def begin(self, model):
+        if self.stage == 2 and self.settings.init_discriminator:
+            theirs = {v.path: v for v in model.generator.encoder.variables}
+            for variable in model.electra.variables:
+                name = variable.path.replace("electra/", "generator/", 1)
+                variable.assign(theirs[name].value)
+
+    def trained_variables(self, model):
+        if self.stage == 1:
+            return model.generator.trainable_variables
+        head = model.discriminator_predictions.trainable_variables
+        return model.electra.trainable_variables + head
+
+    def discriminate(self, *args):
+        return None if self.stage == 1 else super().discriminate(*args)
+
+    def total_loss(self, generated, discriminated):
+        if self.stage == 1:
+            return super().total_loss(generated, None)
+        return self.settings.disc_weight * discriminated.loss
+
+    def sums(self, output, batch):
+        if self.stage == 1:
+            return Objective.sums(self, output, batch)
+        return super().sums(output, batch)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The head that predicts tokens, and its softmax in bounded memory.
+
+Electric needs log q at every position.  The scores of all positions at once would take
+[B, L, V] floats (2 GB at 128 x 128 x 30,522), three times over with the backward pass;
+`log_normalizer` has them for one chunk of positions at a time and computes them again
+for the gradient.
+
+Shapes: B batch, L length, M rows (positions), E embedding width, V vocabulary, C rows
+in a chunk.
+"""
+
+from __future__ import annotations
+
+import keras
+import tensorflow as tf
+
+from electra_tf.model import target
+from electra_tf.model.serialization import serializable
+from electra_tf.model.transformer_layer import LayerNorm, activation, initializer
+
+# Scores of more rows leave a CPU's caches between the passes over them; other devices
+# need larger products.
+_CPU_ROWS = 128
+_ROWS = 1024
+
+
+@serializable
+class MaskedLMHead(keras.layers.Layer):
+    """Hidden states to vocabulary scores through the transposed word embeddings.
+
+    Named "generator_predictions" (masked positions) or "cloze_predictions" (all).
+    """
+
+    def __init__(
+        self,
+        embedding_size: int,
+        vocab_size: int,
+        name: str,
+        hidden_act: str = "gelu",
+        initializer_range: float = 0.02,
+        **kwargs,
+    ):
+        super().__init__(name=name, autocast=False, **kwargs)
+        self.activation = activation(hidden_act)
+        self.embedding_size = embedding_size
+        self.vocab_size = vocab_size
+        self.dense = keras.layers.Dense(
+            embedding_size,
+            name="dense",
+            dtype=self.dtype_policy,
+            kernel_initializer=initializer(initializer_range),
+        )
+        self.layer_norm = LayerNorm(dtype=self.dtype_policy)
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.layer_norm.build((None, self.embedding_size))
+        self.output_bias = self.add_weight(
+            name="output_bias",
+            shape=(self.vocab_size,),
+            initializer="zeros",
+            autocast=False,
+        )
+
+    def call(self, hidden: tf.Tensor) -> tf.Tensor:
+        """Transforms [..., H] to [..., E], where the word embeddings can score it."""
+        flat = tf.reshape(hidden, [-1, hidden.shape[-1]])
+        flat = self.layer_norm(self.activation(self.dense(flat)))
+        return tf.reshape(
+            flat, tf.concat([tf.shape(hidden)[:-1], [self.embedding_size]], 0)
+        )
+
+    def logits(self, transformed: tf.Tensor, table: tf.Tensor) -> tf.Tensor:
+        """Scores of all tokens, float32 [..., V], from `call`'s output [..., E]."""
+        flat = tf.reshape(transformed, [-1, self.embedding_size])
+        scores = tf.matmul(flat, tf.cast(table, flat.dtype), transpose_b=True)
+        scores = tf.cast(scores, tf.float32) + self.output_bias.value
+        shape = tf.concat([tf.shape(transformed)[:-1], [self.vocab_size]], 0)
+        return tf.ensure_shape(
+            tf.reshape(scores, shape), transformed.shape[:-1] + [self.vocab_size]
+        )
+
+    def log_normalizer(
+        self, transformed: tf.Tensor, table: tf.Tensor, chunk_size: int | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Of the softmax at each position of `call`'s output [B, L, E], in chunks.
+
+        Returns: float32 [B, L] and the most likely token int32 [B, L].
+        """
+        flat = tf.reshape(transformed, [-1, self.embedding_size])
+        found = log_normalizer(flat, table, self.output_bias.value, chunk_size)
+        return tuple(tf.reshape(x, tf.shape(transformed)[:-1]) for x in found)
+
+    def scores(
+        self, transformed: tf.Tensor, token_ids: tf.Tensor, table: tf.Tensor
+    ) -> tf.Tensor:
+        """The score of one token per position, by a dot product: float32 [B, L]."""
+        vectors = tf.cast(tf.gather(table, token_ids), tf.float32)
+        bias = tf.gather(self.output_bias.value, token_ids)
+        return tf.reduce_sum(tf.cast(transformed, tf.float32) * vectors, -1) + bias
+
+
+def masked_lm_head(
+    shape,
+    embedding_size: int,
+    vocab_size: int,
+    name: str,
+    dtype,
+    hidden_size: int | None = None,
+) -> MaskedLMHead:
+    """The built head on an encoder, or on several of together `hidden_size`.
+
+    Args:
+      shape: the TextEncoder, or its ModelConfig.
+    """
+    head = MaskedLMHead(
+        embedding_size,
+        vocab_size,
+        name=name,
+        hidden_act=shape.hidden_act,
+        initializer_range=shape.initializer_range,
+        dtype=dtype,
+    )
+    head.build((None, hidden_size or shape.hidden_size))
+    return head
+
+
+def log_normalizer(
+    hidden: tf.Tensor, table: tf.Tensor, bias: tf.Tensor, chunk_size: int | None
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """log sum_v exp(hidden . table_v + bias_v) for each row, and the best v.
+
+    Args:
+      hidden: float [M, E].
+      table: float32 [V, E], the word embeddings.
+      bias: float32 [V].
+      chunk_size: rows whose scores exist at one time; the result does not depend on it.
+        None: what suits the device.
+
+    Returns: float32 [M], differentiable in all three, and int32 [M].
+    """
+    static_rows, width = hidden.shape
+    chunk_size = chunk_size or (_CPU_ROWS if target.is_for_cpu() else _ROWS)
+    if static_rows is not None:
+        chunk_size = max(1, min(chunk_size, static_rows))
+    rows = static_rows or tf.shape(hidden)[0]
+    num_chunks = -(-rows // chunk_size)
+    padded = tf.pad(hidden, [[0, num_chunks * chunk_size - rows], [0, 0]])
+    chunks = tf.reshape(padded, [num_chunks, chunk_size, width])
+    normalizer, best = _of_chunks(chunks, table, bias)
+    return tf.reshape(normalizer, [-1])[:rows], tf.reshape(best, [-1])[:rows]
+
+
+@tf.custom_gradient
+def _of_chunks(chunks, table, bias):
+    """`log_normalizer` of [chunks, C, E]: float32 and int32 [chunks, C]."""
+    weights = tf.cast(table, chunks.dtype)
+
+    def scores(chunk):
+        products = tf.matmul(chunk, weights, transpose_b=True)
+        return tf.cast(products, tf.float32) + bias  # [C, V]
+
+    def one_chunk(chunk):
+        logits = scores(chunk)
+        best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        return tf.reduce_logsumexp(logits, axis=-1), best
+
+    normalizer, best = tf.map_fn(
+        one_chunk,
+        chunks,
+        parallel_iterations=1,
+        fn_output_signature=(tf.float32, tf.int32),
+    )
+
+    def gradient(d_normalizer, _):
+        num_chunks = tf.shape(chunks)[0]
+
+        def one_chunk_backward(i, d_chunks, d_table, d_bias):
+            chunk = chunks[i]
+            probabilities = tf.exp(scores(chunk) - normalizer[i][:, None])
+            d_scores = probabilities * d_normalizer[i][:, None]  # [C, V]
+            d_bias += tf.reduce_sum(d_scores, axis=0)
+            d_scores = tf.cast(d_scores, chunk.dtype)
+            d_chunks = d_chunks.write(i, tf.matmul(d_scores, weights))
+            d_rows = tf.matmul(d_scores, chunk, transpose_a=True)
+            return i + 1, d_chunks, d_table + tf.cast(d_rows, tf.float32), d_bias
+
+        _, d_chunks, d_table, d_bias = tf.while_loop(
+            lambda i, *_: i < num_chunks,
+            one_chunk_backward,
+            (
+                0,
+                tf.TensorArray(chunks.dtype, num_chunks),
+                tf.zeros_like(table),
+                tf.zeros_like(bias),
+            ),
+            parallel_iterations=1,
+        )
+        return tf.reshape(d_chunks.stack(), tf.shape(chunks)), d_table, d_bias
+
+    return (normalizer, best), gradient
