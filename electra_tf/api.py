@@ -102,7 +102,6 @@ def build_dataset(
         vocab_file=vocab.path,
         tokenizer=resolve_settings(vocab),
         max_seq_length=max_seq_length,
-        blanks_separate_docs=text.blanks_separate_docs(),
         seed=seed,
     )
     dataset_building.build(

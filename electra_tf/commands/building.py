@@ -119,8 +119,6 @@ def define_flags() -> Callable[..., None]:
     ) -> None:
         options, vocab = beam_args(), Vocabulary.load(vocab_file)
         text, reading = read(encoding_errors.value)
-        if blanks_separate_docs is None:
-            blanks_separate_docs = text.blanks_separate_docs()
         settings = BuildSettings(
             vocab_file=vocab_file,
             tokenizer=resolve_settings(vocab, FLAGS.do_lower_case, FLAGS.strip_accents),

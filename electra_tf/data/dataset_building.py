@@ -160,20 +160,19 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """What makes two builds the same, in JSON."""
-    optional = text.identity_of_key(settings.reading.text_key)
-    if filters := settings.filters.identity():
-        optional["filters"] = filters
+    filters = settings.filters.identity()
     return {
         "schema_version": SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
         "blanks_separate_docs": settings.blanks_separate_docs,
         "encoding_errors": settings.reading.encoding_errors,
+        "text_key": settings.reading.text_key,
         "do_lower_case": settings.tokenizer.do_lower_case,
         "strip_accents": settings.tokenizer.strip_accents,
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
-        **optional,
+        **({"filters": filters} if filters else {}),
         "corpus": text.facts(),
     }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of its data before it trains, in few lines.
+"""The summary of the data that a run prints before it trains.
 
 A mistyped label is a class of its own to a program, a text that was cut off is as good
 as any, and only a reader sees it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in a user's file, line by line: rows of a table, texts, words.
+"""Reads the files of users: rows of tables, texts, words.
 
 Tasks read their data sets with it, and predictions their inputs: of these nothing is
 held in memory but the line at hand (of a SQuAD file in .json, the file).
@@ -53,7 +53,7 @@ def say_once(text: str) -> None:
 
 
 class Source(NamedTuple):
-    """Lines to read, and what they are.
+    """Lines to read, and their format.
 
     Attributes:
       name: of the file, for messages.
@@ -61,7 +61,7 @@ class Source(NamedTuple):
         header).
       delimiter: of a table in text; None: recognised by its header.
       is_quoted: whether its cells may be quoted; None: recognised.
-      say: takes what was recognised.
+      say: called with what was recognised.
     """
 
     name: str
@@ -85,14 +85,14 @@ class Source(NamedTuple):
 
 
 class Input(NamedTuple):
-    """One input: where it stands, and what a prediction repeats of it."""
+    """An input: its place in the file, and the fields that a prediction repeats."""
 
     where: str
     fields: dict[str, Any]  # "id" if there is one; text, text_b, words, question ...
 
 
 def form_of(path: str | Path) -> str:
-    """What a file is by the ending of its name, whatever it is compressed with."""
+    """The format of a file by the ending of its name, without that of a compression."""
     path = Path(str(path).lower())
     path = path.with_suffix("") if path.suffix in COMPRESSED else path
     return path.suffix.removeprefix(".")
@@ -206,7 +206,7 @@ def _lines(
 def records(
     source: Source, choices: Sequence[Columns] = ()
 ) -> Iterator[tuple[str, Row]]:
-    """(where it stands, fields by column) of each row.
+    """(place, fields by column) of each row.
 
     Args:
       choices: the header must have all columns of one of these.
@@ -448,7 +448,7 @@ def _objects(
 
 
 def read_json(source: Source) -> Any:
-    """What is in a .json file; of JSON Lines by that name a list of the lines."""
+    """The content of a .json file; of JSON Lines with that ending, a list."""
     [data] = source.lines
     try:
         return json.loads(data, parse_constant=_missing)
@@ -494,7 +494,7 @@ def whole_rows(
     objects.
 
     Args:
-      bad: told of the others: (where, what is wrong).
+      bad: called for the others: (where, what is wrong).
     """
     chosen: Columns | None = None
     for where, row in records(source, choices):

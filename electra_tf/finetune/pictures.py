@@ -28,7 +28,7 @@ def write(
     """Draws the matrix of each data set that has one, and the curves.
 
     Args:
-      log: told where they are.
+      log: gets where they are.
     """
     folder = Path(config.beside_results("pictures", result.trial))
     for name, details in result.details.items():

@@ -111,8 +111,8 @@ def _digest(config, tasks, chosen, split, is_training) -> str:
     facts["tokenizer"] = list(chosen[0].tokenizer.config)
     facts["task_ids"] = [[tasks.index(t), t.name] for t in chosen]
     for task in chosen:
-        said = without_files(config.tasks.get(task.name), FILES)
-        facts[f"description of {task.name}"] = said
+        description = without_files(config.tasks.get(task.name), FILES)
+        facts[f"description of {task.name}"] = description
         facts[f"data of {task.name}"] = task.known_hash(split)
         facts[f"settings of {task.name}"] = task.feature_settings()
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
@@ -142,14 +142,14 @@ def hashes(task: Any, splits: Sequence[str]) -> dict[str, str]:
 
 
 def feature_key(task: Any, feature: str) -> str:
-    """What a feature of a task is called in a batch, beside those that all share."""
+    """The name of a feature of a task in a batch; all tasks share some others."""
     return f"{task.name}:{feature}"
 
 
 def pack(
     rows: Sequence[tuple[Any, dict[str, Any]]], numbers: Mapping[Any, int], length: int
 ) -> dict[str, np.ndarray]:
-    """The features of rows, (task, what it featurizes) each, as arrays.
+    """The features of rows, (task, its features) each, as arrays.
 
     Args:
       numbers: the tasks, and the head of each.

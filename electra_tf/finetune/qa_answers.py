@@ -21,7 +21,7 @@ from electra_tf.finetune.task import Scorer
 from electra_tf.text.tokenization import basic_tokenize
 from electra_tf.text.vocabulary import TokenizerConfig
 
-# What is answered where no span of a document is possible, as in the original.
+# The answer where no span of a document is possible, as in the original.
 NO_SPAN = "empty"
 
 
@@ -260,7 +260,7 @@ def evaluate_v2(
     Args:
       answers: question -> right answers; none for one that cannot be answered.
       null_odds: question -> score of "cannot be answered".
-      threshold: above it, a question counts as said to be unanswerable.
+      threshold: above it, a question counts as unanswerable.
     """
     has_answer = {question: bool(golds) for question, golds in answers.items()}
     scores: dict[str, dict[str, float]] = {"exact": {}, "f1": {}}
@@ -315,7 +315,7 @@ _SURELY_NONE = 1e4
 
 
 class Answers(NamedTuple):
-    """What is answered to a question."""
+    """The answers to a question."""
 
     nbest: list[Answer]
     best: Answer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fine-tuning run leaves on disk: settings, results, the folders of its trials.
+"""The files of a fine-tuning run: settings, results, the folders of its trials.
 
 Results are one JSON file that a re-run continues. The text beside it is the original's:
 a line per trial and task, such as `rte: accuracy: 66.43 - loss: 0.62`. Results and a
@@ -173,7 +173,7 @@ class Results:
         self.trials: dict[int, TrialResult] = {}
 
     def load(self) -> None:
-        """Takes up what an earlier start of this run has finished.
+        """Reads the results of an earlier start of this run.
 
         Raises `UserError`: 2 when the file holds results of other settings, 65 when it
         cannot be read.

@@ -53,7 +53,7 @@ _SHOWN = 5
 
 
 class Flags(NamedTuple):
-    """What a command line asks for.
+    """The flags of a command line.
 
     Attributes:
       hparams: with those of --config.

@@ -70,7 +70,7 @@ _CHANGEABLE = ("model_size", "model_hparam_overrides", "on_nonfinite")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What all trials of a run share."""
+    """The state that all trials of a run share."""
 
     config: FinetuningConfig
     vocab: Vocabulary
@@ -215,7 +215,7 @@ def _predictions(
 
 
 def data_set_name(task, split: str) -> str:
-    """What a data set is called in the results: the task, and a second set's name."""
+    """The name of a data set in the results: the task, and a second set's name."""
     return task.name if split == "dev" else f"{task.name}_{split.removeprefix('dev_')}"
 
 
@@ -470,14 +470,14 @@ _EVALUATIONS = "evaluations.jsonl"
 
 
 def read_evaluations(directory: str | os.PathLike) -> list[dict[str, Any]]:
-    """What was scored in the trial of a directory."""
+    """The evaluations in the directory of a trial."""
     path = Path(directory) / _EVALUATIONS
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
     return [json.loads(line) for line in lines]
 
 
 class Evaluations:
-    """What was scored in a trial, a line per evaluation; a resumed trial goes on.
+    """The evaluations during a trial, a line each; a resumed trial continues them.
 
     Args:
       directory: the trial's.
@@ -494,7 +494,7 @@ class Evaluations:
         return not self.rows or _rank(row) > _rank(self.best())
 
     def add(self, step: int, score: float, scores: Mapping[str, Any]) -> None:
-        """Keeps what was scored at a step."""
+        """Adds the scores at a step."""
         row = {"step": step, "score": score, "scores": scores}
         self.rows.append(finite(row))
         text = "".join(json.dumps(row) + "\n" for row in self.rows)
