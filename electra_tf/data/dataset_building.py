@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import electra_tf
 from electra_tf.data import filters, record_index, token_counts
 from electra_tf.data.record_making import (
     BuildSettings,
@@ -88,7 +89,6 @@ def build(
     settings: BuildSettings,
     num_processes: int = 1,
     num_shards: int | None = None,
-    tool_version: str = "",
     beam_args: str | None = None,
 ) -> dict:
     """Builds the shards of a corpus and their manifest; returns the manifest.
@@ -119,7 +119,7 @@ def build(
             print(shown(message), flush=True)
             return folder.state
         state = folder.state or {
-            "tool_version": tool_version,
+            "tool_version": electra_tf.__version__,
             "num_shards": num_shards or _choose_num_shards(text, settings),
         }
         folder.begin(state)
@@ -160,20 +160,19 @@ def _identity(
     text: Corpus, settings: BuildSettings, vocab: Vocabulary, num_shards: int | None
 ) -> dict:
     """What makes two builds the same, in JSON."""
-    optional = text.identity_of_key(settings.reading.text_key)
-    if filters := settings.filters.identity():
-        optional["filters"] = filters
+    filters = settings.filters.identity()
     return {
         "schema_version": SCHEMA_VERSION,
         "seed": settings.seed,
         "max_seq_length": settings.max_seq_length,
         "blanks_separate_docs": settings.blanks_separate_docs,
         "encoding_errors": settings.reading.encoding_errors,
+        "text_key": settings.reading.text_key,
         "do_lower_case": settings.tokenizer.do_lower_case,
         "strip_accents": settings.tokenizer.strip_accents,
         "vocab_sha256": vocab.sha256,
         "num_out_files": num_shards,
-        **optional,
+        **({"filters": filters} if filters else {}),
         "corpus": text.facts(),
     }
 
